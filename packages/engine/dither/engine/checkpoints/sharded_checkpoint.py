@@ -25,7 +25,7 @@ from dither.registry.files.atomic import fsync
 from ..distributed.ranks import Ranks
 from ..files.resource_errors import disk_errors
 
-__all__ = ["Shards", "is_sharded", "part_of", "read_into", "read_tensors", "readable"]
+__all__ = ["Shards", "part_of", "read_into", "read_tensors", "readable"]
 
 WHOLE = "whole.safetensors"
 """In a folder of shards, the replicated tensors."""
@@ -88,7 +88,7 @@ class Shards:
             message = "not visible to every rank; use a disk shared by all machines, or train.async_save = true"
             raise OSError(errno.ENOENT, message, str(folder))
         for name, tensors in self.parts.items():
-            sharded = {key: value for key, value in tensors.items() if is_sharded(value)}
+            sharded = {key: value for key, value in tensors.items() if hasattr(value, "full_tensor")}
             replicated = {
                 key: value.detach().cpu().contiguous() for key, value in tensors.items() if key not in sharded
             }
@@ -101,11 +101,6 @@ class Shards:
                 with disk_errors(folder / name / WHOLE):
                     save_file(replicated, folder / name / WHOLE)
                     fsync(folder / name / WHOLE)
-
-
-def is_sharded(value: Tensor) -> bool:
-    """Return whether a tensor is sharded among ranks."""
-    return hasattr(value, "full_tensor")
 
 
 def part_of(checkpoint: Path, name: str) -> Path:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dither.registry.config.document import Document
-from dither.registry.config.errors import dotted
 from dither.registry.config.validation import dump, validate
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment
 from ..config.paths import not_a_run
 from ..config.provenance import component_record, plugin_record
-from .run_directory import read_manifest, resolved_file
+from .run_directory import flat, read_manifest, resolved_file
 
 __all__ = ["compare", "read_side"]
 
@@ -39,11 +38,11 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
         loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
         tree = dump(loaded.experiment, plugins.catalog)
         record = {"parts": component_record(loaded), "plugins": plugin_record(loaded)}
-    options = _flat(tree)
+    options = flat(tree)
     parts = {key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")}
     prints = {place + FINGERPRINT: part.get("options") for place, part in (record.get("parts") or {}).items()}
     side = {"parts": parts | prints, "options": {k: v for k, v in options.items() if not k.endswith(".use")}}
-    return side | {key: _flat(record[key]) for key in ("plugins", "environment", "git") if record.get(key)}
+    return side | {key: flat(record[key]) for key in ("plugins", "environment", "git") if record.get(key)}
 
 
 def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -60,11 +59,3 @@ def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
     for place in [place for place in parts if place + FINGERPRINT in parts]:
         del parts[place + FINGERPRINT]  # another component has other options anyway
     return sections
-
-
-def _flat(tree: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        here = (*path, key)
-        values |= _flat(value, here) if isinstance(value, dict) else {dotted(here): value}
-    return values

@@ -13,12 +13,13 @@ import os
 import shutil
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
 import tomlkit
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from dither.registry.config.document import Document
@@ -26,7 +27,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import validate
 from dither.registry.files.atomic import fsync
 from dither.registry.flow.protocols import Task
-from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
+from dither.registry.flow.spaces import FeatureSpace, Space, TokenSpace
 
 from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
 from ..config.experiment import Experiment
@@ -140,14 +141,10 @@ def space_from_json(table: Mapping[str, Any]) -> Space:
     """Return the space that `space_as_json` described.
 
     Raises:
-        KeyError, TypeError, ValueError: The table is invalid.
+        KeyError, ValueError: The table is invalid.
     """
-    conditions = tuple(Condition(**{**one, "labels": tuple(one["labels"])}) for one in table["conditions"])
-    if table["data"] == "tokens":
-        return TokenSpace(tuple(Field(**one) for one in table["fields"]), conditions)
-    groups = tuple(Group(**one) for one in table["groups"])
-    given, standardised = tuple(table.get("given", ())), table.get("standardised")
-    return FeatureSpace(int(table["length"]), int(table["width"]), groups, conditions, given, standardised)
+    kind = TokenSpace if table["data"] == "tokens" else FeatureSpace
+    return cast(Space, TypeAdapter(kind).validate_python(table))
 
 
 def export_run(
@@ -240,9 +237,10 @@ def _packed(bundle: Bundle, key: str, value: Any) -> Any:
         return {name: _packed(bundle, f"{key}.{name}", inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_packed(bundle, key, item) for item in value]
-    named = key.rpartition(".")[2] in PATH_OPTIONS
-    path = _path(value, named) if key.partition(".")[0] != "plugins" else None
-    if path is None:
+    if not isinstance(value, str) or "\0" in value or key == "plugins":
+        return value
+    named, path = key.rpartition(".")[2] in PATH_OPTIONS, Path(value)  # other options are paths if the file exists
+    if not named and not (path.name and path.is_absolute() and os.path.exists(path)):
         return value
     if not named and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
         name = _unused(f"files/{path.name}", bundle.files)
@@ -253,19 +251,8 @@ def _packed(bundle: Bundle, key: str, value: Any) -> Any:
     return name
 
 
-def _path(value: Any, named: bool) -> Path | None:
-    """Return a value as a path: any text of a path option (`named`), elsewhere an existing absolute path."""
-    if not isinstance(value, str) or "\0" in value:
-        return None
-    path = Path(value)
-    if not named:
-        return path if path.name and path.is_absolute() and os.path.exists(path) else None
-    with suppress(RuntimeError):  # unknown user
-        path = path.expanduser()
-    return path
-
-
 def _unused(name: str, used: Collection[str]) -> str:
-    stem = Path(name)
-    names = (name, *(str(stem.with_name(f"{number}-{stem.name}")) for number in range(2, len(used) + 3)))
-    return next(name for name in names if name not in used)
+    folder, _, file = name.partition("/")
+    return next(
+        free for number in count(1) if (free := f"{folder}/{number}-{file}" if number > 1 else name) not in used
+    )

@@ -17,14 +17,13 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.plugins.status import PluginError
 
 from ..checkpoints.best_checkpoint import Scores
-from ..checkpoints.checkpoint import Checkpoints, Damage, Damaged, Saver
+from ..checkpoints.checkpoint import Checkpoints, Damaged, Saver
 from ..config.component_errors import annotate_build_errors
 from ..config.load_experiment import Loaded
 from ..config.paths import reject_escaping_links
@@ -143,7 +142,9 @@ class Launch:
             before = read_manifest(path)
             notes, now = self._changes(before, path, accept_changes)
             notes = directory.changes(loaded, moved=accept_changes) + notes if ranks.is_main else []
-            newest, damaged = self._find_newest(path)
+            newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.is_main else (None, [])
+            found = ranks.broadcast(None if newest is None else str(newest))
+            newest = None if found is None else Path(found)
             if newest is None and ranks.is_main and not accept_changes:
                 _require_never_saved(path, before)
             system, _ = self._build(first=newest is None)
@@ -163,7 +164,14 @@ class Launch:
                 directory.clear(restarts=newest is None)
                 directory.accept(loaded)
                 entry = {"argv": self.argv, "step": trainer.step, "changes": notes, "launch": ranks.launch}
-                self._note_resumption(directory, before, entry, now, trainer)
+                machine = environment(trainer.device, trainer.optimizer, ranks)
+                for difference in differences(before["environment"], machine):
+                    message = f"the environment changed, so results may differ in the last bits: {difference}"
+                    say(console, message, "yellow")
+                tables = {"environment": machine, **now}.items()
+                entry |= {key: table for key, table in tables if table != recorded(before, key)}
+                directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], entry]})
+                say(console, f"resuming from step {trainer.step}")
             return self._train(directory, trainer, position.bytes, None if newest is None else trainer.step)
 
     def _build(self, first: bool) -> tuple[Diffusion, list[str]]:
@@ -209,30 +217,6 @@ class Launch:
             raise Refused([Problem(message + change.message, help=hint, code=change.code) for change in found])
         return list(map(str, found)), now
 
-    def _find_newest(self, path: Path) -> tuple[Path | None, list[Damage]]:
-        """Return the newest intact checkpoint, found by the main rank, and the damaged ones that are newer."""
-        newest, damaged = Checkpoints(path / "checkpoints").newest() if self.ranks.is_main else (None, [])
-        found = self.ranks.broadcast(None if newest is None else str(newest))
-        return None if found is None else Path(found), damaged
-
-    def _note_resumption(
-        self,
-        directory: RunDirectory,
-        before: Mapping[str, Any],
-        entry: Mapping[str, Any],
-        now: Mapping[str, Any],
-        trainer: Trainer,
-    ) -> None:
-        """Append to the manifest that the run resumes, with what changed; print changes of the environment."""
-        machine = environment(trainer.device, trainer.optimizer, self.ranks)
-        for difference in differences(before["environment"], machine):
-            message = f"the environment changed, so results may differ in the last bits: {difference}"
-            say(self.console, message, "yellow")
-        tables = {"environment": machine, **now}
-        changed = {key: table for key, table in tables.items() if table != recorded(before, key)}
-        directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], {**entry, **changed}]})
-        say(self.console, f"resuming from step {trainer.step}")
-
     def _train(
         self, directory: RunDirectory, trainer: Trainer, offset: int | None = None, newest: int | None = None
     ) -> int:
@@ -241,7 +225,10 @@ class Launch:
         run.saver.newest = newest
         failure: BaseException | None = None
         if self.ranks.is_main:
-            self._introduce(run)
+            for line in introduce(run):
+                say(self.console, line)
+            for line in data_warnings(run.experiment, run.system):
+                say(self.console, line, "yellow")
         try:
             run.call("before_run")
             run.log.display.start()
@@ -251,8 +238,9 @@ class Launch:
             if isinstance(error, NonFinite):
                 error.add_note(f"the data: {describe_data(run.experiment)}")
             saved = run.saver.newest
-            note = "no checkpoint was written" if saved is None else f"the last checkpoint is that of step {saved}"
-            error.add_note(note)
+            error.add_note(
+                "no checkpoint was written" if saved is None else f"the last checkpoint is that of step {saved}"
+            )
             try:
                 run.call("on_run_error", error=error)
             except PluginError as another:
@@ -293,19 +281,6 @@ class Launch:
         checkpoints.protected_step = scores.best if train.keep_best else None
         saver = Saver(checkpoints, train.async_save)
         return Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, self.stop)
-
-    def _introduce(self, run: Run) -> None:
-        """Print the experiment, the device, and warnings."""
-        for line in introduce(run.experiment, run.system):
-            say(self.console, line)
-        strategy = run.experiment.train.strategy
-        many = f"{self.ranks.size} ranks ({strategy}), " if self.ranks.size > 1 else ""
-        say(self.console, f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}")
-        if strategy == "fsdp" and self.ranks.size == 1:
-            message = 'train.strategy = "fsdp" has no effect with one process; start the run with torchrun'
-            say(self.console, message, "yellow")
-        for line in data_warnings(run.experiment, run.system):
-            say(self.console, line, "yellow")
 
 
 def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,12 +113,13 @@ def verify_run(path: Path) -> list[Finding]:
         Refused: Not a run directory.
     """
     resolved_file(path, verify=False)
+    readers: dict[str, Callable[[], object]] = {
+        "resolved.toml": lambda: Document.read(resolved_file(path)),
+        "manifest.json": lambda: read_manifest(path),
+        "metrics.jsonl": lambda: _read_metrics(path),
+    }
     found = []
-    for name, read in (
-        ("resolved.toml", lambda: Document.read(resolved_file(path))),
-        ("manifest.json", lambda: read_manifest(path)),
-        ("metrics.jsonl", lambda: _read_metrics(path)),
-    ):
+    for name, read in readers.items():
         try:
             read()
             found.append(Finding(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -21,19 +22,25 @@ from .progress import say
 __all__ = ["data_warnings", "introduce", "show_metrics", "summarise"]
 
 
-def introduce(experiment: Experiment, system: Diffusion) -> list[str]:
-    """Return lines with the components, parameters and data of an experiment."""
+def introduce(run: Run) -> list[str]:
+    """Return lines with the components, parameters, data and device of a run."""
+    experiment, system, ranks = run.experiment, run.system, run.ranks
     components = (experiment.task, experiment.process, experiment.model, experiment.loss, experiment.sampler)
-    counts = system.parameter_counts()
+    counts, strategy = system.parameter_counts(), experiment.train.strategy
     trained = sum(parameter.numel() for parameter in system.model.parameters() if parameter.requires_grad)
     trainable = f"; {trained:,} trainable" if trained < sum(counts.values()) else ""
     sizes = {split: system.task.size(split) for split in ("train", "valid", "test")}
-    return [
+    many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
+    lines = [
         f"{experiment.name}: " + ", ".join(f"{part.kind} {part.name}" for part in components),
         f"{sum(counts.values()):,} parameters: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()) + trainable,
         "samples: " + ", ".join(f"{size:,} {split}" for split, size in sizes.items()),
         f"each sample: {system.task.space}",
+        f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}",
     ]
+    if strategy == "fsdp" and ranks.size == 1:
+        lines.append('train.strategy = "fsdp" has no effect with one process; start the run with torchrun')
+    return lines
 
 
 def summarise(run: Run) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dither.registry.kinds import TrackerSpec
@@ -59,7 +60,7 @@ class TensorBoardTracker:
             if picture.png is not None:
                 self._writer.file_writer.add_summary(_image_summary(picture.name, picture.png), step)
             elif picture.text is not None:
-                self._writer.add_text(picture.name, _indented(picture.text[:MAX_CHARACTERS]), step)
+                self._writer.add_text(picture.name, indent(picture.text[:MAX_CHARACTERS], "    ", lambda _: True), step)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Write hyper-parameters and the last metrics unless the run failed, and close.
@@ -68,20 +69,15 @@ class TensorBoardTracker:
         """
         from torch.utils.tensorboard.summary import hparams
 
+        from ..runs.run_directory import flat
+
         if error is None and self._last:
-            for summary in hparams(_flat(self._config), self._last):  # type: ignore[no-untyped-call]
+            options = {
+                k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in flat(self._config).items()
+            }
+            for summary in hparams(options, self._last):  # type: ignore[no-untyped-call]
                 self._writer.file_writer.add_summary(summary)
         self._writer.close()
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    values: dict[str, bool | float | str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            values |= _flat(value, f"{prefix}{key}.")
-        else:
-            values[prefix + key] = value if isinstance(value, bool | int | float | str) else str(value)
-    return values
 
 
 def _image_summary(name: str, png: bytes) -> Any:
@@ -93,8 +89,3 @@ def _image_summary(name: str, png: bytes) -> Any:
         width, height = image.size
     encoded = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
     return Summary(value=[Summary.Value(tag=name, image=encoded)])
-
-
-def _indented(text: str) -> str:
-    """Return a text as a Markdown code block."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
