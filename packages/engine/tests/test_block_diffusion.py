@@ -10,7 +10,7 @@ import torch
 from scipy.stats import chisquare
 from torch import nn
 
-from dither.engine.sampling.session import Session, walk
+from dither.engine.sampling.session import walk
 from dither.engine.training.block_diffusion import BlockDiffusion
 from dither.engine.training.diffusion import Diffusion
 from dither.losses.tokens import masked_ce, score_entropy
@@ -309,20 +309,3 @@ def test_sampling_equals_training(kind, level, position, size, prompt):
         with torch.no_grad():
             expected = system.denoise(State.of(whole), level_of, clean, context=system.context(clean)).log_clean()
         torch.testing.assert_close(log_clean, expected[:, part], atol=1e-5, rtol=0)
-
-
-def test_cache_holds_states_at_time_zero():
-    """The noise level of the last sampled block does not affect its cached states."""
-    process = process_of("uniform", 6, 4)
-    system = Diffusion(None, process, denoiser(process, 2), score_entropy, None, blocks=BlockDiffusion(6, 2)).eval()
-    like, x = Clean.of(torch.zeros(2, 6, dtype=torch.long)), torch.randint(0, 4, (2, 4))
-    predictions = []
-    with torch.no_grad():
-        for t in (0.1, 0.9):
-            session = Session(system, like)
-            session(State.of(x[:, :2]), torch.full((2,), t)).log_clean()
-            session.append(x[:, :2])
-            session(State.of(x[:, 2:]), torch.full((2,), t)).log_clean()
-            session.append(x[:, 2:])
-            predictions.append(session(State.of(x[:, :2]), torch.full((2,), 0.5)).log_clean())
-    assert torch.equal(*predictions)

@@ -122,20 +122,6 @@ def test_when_the_head_is_fused(monkeypatch):
     assert fused_head(system) is None
 
 
-def test_bfloat16_applies_to_matrix_products_only(monkeypatch):
-    monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
-    losses = {}
-    for precision in ("float32", "bfloat16"):
-        system, _ = system_of(*UNIFORM, f"train.precision={precision}")
-        clean = system.task.batch("train", range(4))
-        seed_generators(CPU, Stream.STEP, 0)
-        measured = system(clean)
-        assert measured.values.dtype == torch.float32
-        losses[precision] = measured.mean().item()
-    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
-    assert losses["bfloat16"] != losses["float32"]
-
-
 def test_missing_compiler(make_trainer, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(Refused) as refused:

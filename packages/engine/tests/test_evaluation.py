@@ -10,8 +10,8 @@ import torch
 
 from dither.engine.runs.summary import data_warnings
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.evaluation import NORMAL_95, Intervals, evaluate, half_width, has_targets
-from dither.registry.flow.records import Clean, Measured
+from dither.engine.training.evaluation import NORMAL_95, evaluate, half_width, has_targets
+from dither.registry.flow.records import Measured
 
 
 @pytest.fixture
@@ -108,20 +108,6 @@ def test_zero_weights_and_single_samples():
     assert math.isnan(half_width(torch.zeros(3).double(), torch.zeros(3).double()))
 
 
-def test_repeats_of_a_sample_are_summed():
-    """Repeats with equal noise do not shrink the interval."""
-    above, below = map(torch.from_numpy, population(np.random.default_rng(2), 30))
-    once, thrice = Intervals(30), Intervals(30)
-    clean = Clean.of(torch.zeros(30, 1, dtype=torch.int64))
-    measured = Measured((above / below)[:, None], below[:, None])
-    once.update(range(30), Words(), clean, measured)
-    for _ in range(3):
-        for start in (0, 10, 20):
-            part = slice(start, start + 10)
-            thrice.update(range(start, start + 10), Words(), clean[part], measured[part])
-    assert once.compute()["nats_ci95"] == pytest.approx(thrice.compute()["nats_ci95"], rel=1e-12)
-
-
 class Words:
     """Mean loss with sums per sample."""
 
@@ -202,12 +188,3 @@ def test_has_targets_covers_all_samples(load, blind):
     assert has_targets(system, 13, 4)
     assert not has_targets(system, 12, 4), "the last one is out of reach"
     assert has_targets(system, 12, 4, split="train")
-
-
-def test_warnings_of_the_task_come_first(load, blind):
-    experiment = blind(load().experiment, "valid")
-    system = Diffusion.build(experiment)
-    system.task.data_warnings = lambda: ["24 of 41 were left out"]
-    first, second = data_warnings(experiment, system)
-    assert first == "24 of 41 were left out"
-    assert "valid" in second

@@ -1,7 +1,6 @@
 """Sampling: caches, reproducible draws, goals, trajectories, pictures and exports."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from dither.engine.sampling.samples import (
 )
 from dither.engine.sampling.session import Session, draw, walk
 from dither.engine.training.diffusion import Diffusion
-from dither.registry import Field, TokenSpace
 from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Picture
 from dither.registry.flow.records import Clean, State
@@ -63,13 +61,6 @@ def test_a_piece_has_its_own_columns_of_valid(system, monkeypatch):
     assert cache.length == 3
     with pytest.raises(ValueError, match="3..9 of a sample that has 6"):
         session(State.of(like.x0), torch.ones(2))
-
-
-def test_samples_of_several_fields_do_not_come_in_pieces(system):
-    system.process.space = TokenSpace((Field("a", 2, 5, mask=4), Field("b", 4, 5, mask=4)))
-    session = Session(system, system.task.like(2, 0))
-    with pytest.raises(ValueError, match="several fields"):
-        session.append(torch.zeros(2, 2, dtype=torch.long))
 
 
 @pytest.mark.parametrize("block", [None, 2])
@@ -210,20 +201,6 @@ def test_under_a_goal_trajectories_of_accepted_samples_are_shown(system, monkeyp
     kept = [row.tolist() for row in drawing.samples]
     assert all(way.tolist() in kept for way in path[-1])
     assert (path[0] == 4).any(1).all(), "MASK at the beginning of each"
-
-
-@pytest.mark.parametrize("states", [1, 2, 5, 6, 37, 64, 65])
-def test_large_trajectories_are_thinned_evenly_and_keep_the_last_state(monkeypatch, states):
-    monkeypatch.setattr("dither.engine.sampling.samples.MOST_BYTES", 8 * 8)
-    watch = TrajectoryRecorder(1)
-    for number in range(states):
-        watch(torch.full((3, 1), number))
-        assert len(watch._states) <= 8
-    watch.keep(torch.arange(3), torch.ones(3, dtype=torch.bool))
-    path = watch.path()[:, 0, 0].tolist()
-    assert path[-1] == states - 1
-    assert len({later - earlier for earlier, later in pairwise(path[:-1])}) <= 1
-    assert len(path) >= min(states, 4)
 
 
 @pytest.fixture

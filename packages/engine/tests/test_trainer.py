@@ -87,18 +87,6 @@ def test_nan_stops_before_the_update_and_names_the_sample(make_trainer, accumula
     assert str(caught.value).endswith(f"faulty training samples: {ROW}")
 
 
-def test_infinite_gradient_stops(make_trainer):
-    trainer = make_trainer()
-    trainer.system.model.head.weight.register_hook(lambda gradient: gradient * math.inf)
-    before = weights(trainer)
-    with pytest.raises(NonFinite) as caught:
-        trainer.advance()
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
-    assert caught.value.rows == trainer.rows(0)
-    assert not caught.value.certain
-    assert math.isfinite(caught.value.loss)
-
-
 def test_deferred_guard_cancels_updates(make_trainer):
     """As on a GPU: the host checks occasionally and finds the weights from before the bad step."""
     trainer = make_trainer(f"task.poison={ROW}")
@@ -282,13 +270,6 @@ def layers(width):
 
 def gradients_of(net):
     return [parameter.grad for parameter in net.parameters()]
-
-
-@pytest.mark.parametrize("scalar", [float, torch.tensor])
-def test_divisor(scalar):
-    assert float(divisor_of(scalar(4.0), 0.0, scalar(8.0))) == 4, "without clipping"
-    assert float(divisor_of(scalar(4.0), 3.0, scalar(8.0))) == 4, "a norm of 2 is below 3"
-    assert float(divisor_of(scalar(4.0), 0.5, scalar(8.0))) == 16, "a norm of 2 is clipped to 0.5"
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -170,7 +170,7 @@ def summarize_model(experiment: Experiment) -> ModelSummary:
         outputs[path] = tuple(first.shape) if isinstance(first, Tensor) else ()
 
     for path, module in model.named_modules():
-        module.register_forward_hook(lambda module, arguments, out, path=path: record(path, out))  # type: ignore[misc]
+        module.register_forward_hook(lambda module, arguments, out, path=path: record(path, out))
     batch, counter = train.batch_size // train.accumulate, FlopCounterMode(display=False)
     with _attributed(specs | {id(model): experiment.model}, "run on a batch"), torch.device("meta"), counter:
         shape = (batch, space.length)
