@@ -37,7 +37,6 @@ MASTER, KITCHEN, BATH, SECOND, BALCONY = (
     ROOM_IDS[name] for name in ("MasterRoom", "Kitchen", "Bathroom", "SecondRoom", "Balcony")
 )
 OPTIONS = ReadOptions()
-PICKLES = ReadOptions(pickles=True)
 THREE = [(60, 60, 140, 160), (144, 60, 200, 110), (144, 112, 180, 160)]
 TYPES = [LIVING, KITCHEN, BATH]
 
@@ -304,7 +303,7 @@ def test_resplan(tmp_path, protocol):
     }
     invalid = {"id": 13, "living": "nothing", "kitchen": None}
     path = write_pickle(tmp_path / "ResPlan.pkl", [plan, invalid, plan], protocol)
-    first, second, third = read_resplan(path, PICKLES)
+    first, second, third = read_resplan(path, OPTIONS)
     shift = np.array([128 - 130, 128 - 128] * 2)  # to the centre
     boxes = np.array([(60, 60, 140, 160), (144, 60, 200, 110), (60, 164, 90, 190), (94, 164, 140, 196)]) + shift
     assert first.diagram == Diagram.from_boxes((LIVING, KITCHEN, SECOND, MASTER), [tuple(b) for b in boxes], "12")
@@ -320,23 +319,15 @@ def test_msd(tmp_path):
     graph.add_node(1, geometry=[(x + 4.2, y) for x, y in corners], room_type=0)
     graph.add_node(2, geometry=[(x, y + 3.2) for x, y in corners], room_type=7)
     graph.add_edge(0, 1, connectivity="door")
-    diagram = only(read_msd(write_pickle(tmp_path / "4.pickle", graph), PICKLES)).diagram
+    diagram = only(read_msd(write_pickle(tmp_path / "4.pickle", graph), OPTIONS)).diagram
     assert (diagram.types, diagram.name) == ((LIVING, MASTER, BATH), "4")
     assert diagram.edges == ((0, 1, 2), (0, 2, 6), (1, 2, 9)), "y points up in MSD, so room 2 is above room 0"
     for x0, y0, x1, y1 in diagram.boxes:  # a metre is 14.2 pixels
         assert abs(x1 - x0 - 57) <= 1
         assert abs(y1 - y0 - 43) <= 1
     graph.nodes[1]["room_type"] = 9
-    assert fault(read_msd(write_pickle(tmp_path / "4.pickle", graph), PICKLES)).sort == "types"
-    assert fault(read_msd(write_pickle(tmp_path / "4.pickle", [1]), PICKLES)).sort == "file"
-
-
-def test_pickles_are_opt_in(tmp_path):
-    path = write_pickle(tmp_path / "a.pkl", [])
-    for read in (read_resplan, read_msd):
-        sort, message = fault(read(path, OPTIONS))
-        assert sort == "file"
-        assert "pickles = true" in message
+    assert fault(read_msd(write_pickle(tmp_path / "4.pickle", graph), OPTIONS)).sort == "types"
+    assert fault(read_msd(write_pickle(tmp_path / "4.pickle", [1]), OPTIONS)).sort == "file"
 
 
 class Harm:
@@ -354,7 +345,7 @@ def test_nothing_in_a_pickle_is_executed(tmp_path, protocol):
     assert isinstance(stub, Stub)
     assert stub.what.endswith(".mkdir")
     assert stub.args == (str(tmp_path / "harm"),)
-    list(read_resplan(path, PICKLES))
+    list(read_resplan(path, OPTIONS))
     assert not (tmp_path / "harm").exists()
     pickle.loads(path.read_bytes())
     assert (tmp_path / "harm").exists(), "the pickle is harmless, so the test proves nothing"

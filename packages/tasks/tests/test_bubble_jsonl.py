@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dither.registry.config.errors import Refused
+from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.jsonl import SHOWN, plan_line, read_plans, scan_plans
 from dither.tasks.bubble_diagram.plans import Diagram
 
@@ -99,7 +100,7 @@ def test_invalid_lines(tmp_path, line, sort, text):
     messages = problems(tmp_path, GOOD, line, GOOD)
     assert list(messages) == [2]
     assert text in messages[2][0]
-    entry = list(scan_plans(tmp_path / "plans.jsonl", 8))[1]
+    entry = list(scan_plans(tmp_path / "plans.jsonl", ReadOptions()))[1]
     assert entry.faults[0].sort == sort
 
 

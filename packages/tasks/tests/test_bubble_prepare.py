@@ -127,7 +127,7 @@ def test_from_files_to_plans(tmp_path, source, make_diagrams):
 
 def test_unprepared_plans_name_the_command(tmp_path, source):
     path = source(name="it's.jsonl")
-    spec = PlanFiles(source=str(path), most=7, pickles=True, destination=str(tmp_path / "out"))
+    spec = PlanFiles(source=str(path), most=7, bedrooms="all-second", destination=str(tmp_path / "out"))
     (misfit,) = spec.check()
     assert (misfit.code, misfit.path) == ("not-prepared", ("source",))
     with pytest.raises(Refused) as info:

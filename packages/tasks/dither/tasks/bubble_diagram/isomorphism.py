@@ -1,11 +1,8 @@
 """Isomorphism of diagrams: equality up to the order of rooms.
 
-A diagram stores the relation of room i to room j for i < j only. Reordering the rooms reverses some pairs, and the
-reversed relation is not determined by the original one: the reverse of "left of" may be "right of" or "right above".
-With known boxes both directions follow from the boxes and the comparison is exact. Without boxes two diagrams match
-unless some pair rules it out, that is unless no two boxes have both relations; so the number of distinct or novel
-diagrams is never overestimated.
-
+Tokens hold the relation of room i to room j for i < j only, and the reverse of "left of" may be "right of" or "right
+above". With known boxes the comparison is exact; without, two diagrams match unless no two boxes have both relations of
+some pair, so the number of distinct or novel diagrams is never overestimated.
 Letters: N diagrams, R room slots, E pairs of slots, L tokens.
 """
 

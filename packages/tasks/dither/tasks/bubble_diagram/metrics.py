@@ -1,8 +1,6 @@
 """Metrics of samples against real plans, with a noise floor: the score of an equal number of real plans.
 
-Frequencies of room types and relations, unigram baselines, graph statistics and archetypes. Divergences are
-Jensen-Shannon divergences in nats (0 to ln 2); variations are total variation distances (0 to 1).
-
+Divergences are Jensen-Shannon divergences in nats (0 to ln 2); variations are total variation distances (0 to 1).
 Letters: N diagrams, R room slots, L tokens, K bins.
 """
 

@@ -165,8 +165,6 @@ class PlanFiles(_HoldOut, PrepareSpec):
     """Whether rooms are related if they are close, or if a door joins them; doors are known to HouseGAN++ only."""
     bedrooms: Bedrooms = "largest-is-master"
     """Type of bedrooms, where the format has a single bedroom type."""
-    pickles: bool = False
-    """Read the data in pickles (ResPlan, MSD) without executing anything in them."""
     force: bool = False
     """Replace plans that were prepared with other options or from another source."""
 
@@ -188,5 +186,5 @@ class PlanFiles(_HoldOut, PrepareSpec):
         from .formats.entries import ReadOptions
 
         source = Path(self.source).expanduser()
-        options = ReadOptions(self.most, self.adjacency, self.bedrooms, self.pickles)
+        options = ReadOptions(self.most, self.adjacency, self.bedrooms)
         return prepare_files(self, source, self.format, options, (self.valid, self.test), force=self.force)

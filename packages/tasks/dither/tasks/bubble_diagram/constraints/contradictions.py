@@ -1,8 +1,7 @@
-"""Contradictions between constraints, found before sampling. No torch.
+"""Contradictions between constraints, found before sampling, as irreducible infeasible subsets. No torch.
 
-Feasibility of a set of rules is an integer program, solved exactly by HiGHS (scipy.optimize.milp): each room has a
-type, each pair of rooms a relation, and every rule is linear. An irreducible infeasible subset is found by the deletion
-filter (Chinneck and Dravnieks 1991).
+Feasibility of rules is an integer program, solved exactly by HiGHS: each room has a type, each pair a relation, and
+every rule is linear. Subsets are found by the deletion filter (Chinneck and Dravnieks 1991).
 """
 
 from __future__ import annotations

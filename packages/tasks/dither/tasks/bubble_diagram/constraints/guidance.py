@@ -24,7 +24,7 @@ from .contradictions import feasible
 from .lookahead import impossible_relations
 from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, reversed_ids
 
-__all__ = ["AdjacencyProbability", "ConstraintGuidance", "CountProbability", "RealisabilityProbability", "count_groups"]
+__all__ = ["ConstraintGuidance"]
 
 
 class ConstraintGuidance:

@@ -1,11 +1,8 @@
 """Lookahead: relations that are impossible in partially decided diagrams, by batched bound propagation.
 
-The constraints of the decided relations (`wall_constraints`) are closed as difference bounds, and choices with a single
-alternative left are imposed. A relation that contradicts the result is impossible in any plan. Relations that are not
-refuted may still be impossible; a linear program would decide that, at a thousand times the cost.
-
-Letters: N diagrams, E pairs of R rooms, M = 3 R + 1 marks, k selected relations or bounds; a relation has up to F fixed
-bounds and C choices of A alternatives of B bounds each.
+A relation that contradicts the closed bounds is impossible in any plan. Relations that are not refuted may still be
+impossible; a linear program would decide that, at a thousand times the cost.
+Letters: N diagrams, E pairs of R rooms, M = 3 R + 1 marks, k selected relations or bounds; F, C, A, B as in `Table`.
 """
 
 from __future__ import annotations

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from dither.registry.spec.misfit import Path
 
-from ..vocabulary import ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS, ROOMS
+from ..vocabulary import ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS
 
-__all__ = ["EVERY_TYPE", "Adjacency", "Buildable", "Count", "PairRelation", "RoomType", "Rule", "Size", "reversed_ids"]
-
-EVERY_TYPE: Final = frozenset(range(len(ROOMS)))
-"""Ids of all room types."""
+__all__ = ["Adjacency", "Buildable", "Count", "PairRelation", "RoomType", "Rule", "Size", "reversed_ids"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Int
@@ -27,17 +27,7 @@ from ..isomorphism import plan_groups
 from ..plans import Box, Diagram, Plans, PlanSplits
 from ..vocabulary import Format
 
-__all__ = [
-    "FORMATS",
-    "PreparedPlans",
-    "Reader",
-    "divide",
-    "find_source",
-    "hold_out",
-    "load_prepared",
-    "prepare_files",
-    "prepare_plans",
-]
+__all__ = ["find_source", "hold_out", "load_prepared", "prepare_files", "prepare_plans"]
 
 FEW: Final = 500
 """Held-out plans below which sample metrics and their noise floor are unreliable."""
@@ -76,7 +66,7 @@ def prepare_files(
     made = {**spec.options(), "source": _describe(source, files)}
     if find_existing(folder, spec.stored, made, force=force) is not None:
         return f"{folder} already contains these plans; checksums verified"
-    entries = (entry for file in files for entry in FORMATS[name].read(file, options))
+    entries = (entry for file in files for entry in FORMATS[name][1](file, options))
     done = prepare_plans(entries, most=options.most, valid=shares[0], test=shares[1])
     with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
         for key, array in {**vars(done.plans), "split": done.split}.items():
@@ -106,22 +96,15 @@ def _describe(source: Path, files: list[Path]) -> dict[str, Any]:
     return describe_sources(files, source if source.is_dir() else source.parent)
 
 
-class Reader(NamedTuple):
-    """File suffixes of a format, and the function that reads a file."""
-
-    suffixes: tuple[str, ...]
-    read: Callable[[Path, ReadOptions], Iterator[Entry]]
-
-
-FORMATS: Final[dict[str, Reader]] = {
-    "rplan-png": Reader((".png",), read_rplan_picture),
-    "graph2plan": Reader((".mat",), read_graph2plan),
-    "housegan": Reader((".json",), read_housegan),
-    "resplan": Reader((".pkl", ".pickle"), read_resplan),
-    "msd": Reader((".pickle", ".pkl", ".gpickle"), read_msd),
-    "jsonl": Reader((".jsonl",), lambda file, options: scan_plans(file, options.most)),
+FORMATS: Final[dict[str, tuple[tuple[str, ...], Callable[[Path, ReadOptions], Iterator[Entry]]]]] = {
+    "rplan-png": ((".png",), read_rplan_picture),
+    "graph2plan": ((".mat",), read_graph2plan),
+    "housegan": ((".json",), read_housegan),
+    "resplan": ((".pkl", ".pickle"), read_resplan),
+    "msd": ((".pickle", ".pkl", ".gpickle"), read_msd),
+    "jsonl": ((".jsonl",), scan_plans),
 }
-"""Readers by format."""
+"""File suffixes of each format, and the function that reads a file."""
 
 
 def find_source(source: Path, form: Format, exclude: Path | None = None) -> tuple[str, list[Path]]:
@@ -140,10 +123,10 @@ def find_source(source: Path, form: Format, exclude: Path | None = None) -> tupl
     ]
     suffixes = {file.suffix.lower() for file in files}
     names = [name for name, (ends, _) in FORMATS.items() if suffixes & {*ends}] if form == "auto" else [form]
-    chosen = [file for file in files if len(names) == 1 and file.suffix.lower() in FORMATS[names[0]].suffixes]
+    chosen = [file for file in files if len(names) == 1 and file.suffix.lower() in FORMATS[names[0]][0]]
     if not chosen:
         message = f"{source} has {' and '.join(sorted(suffixes)) or 'no'} files, expected one format"
-        hint = "; ".join(f"{name}: {' or '.join(FORMATS[name].suffixes)}" for name in names or FORMATS)
+        hint = "; ".join(f"{name}: {' or '.join(FORMATS[name][0])}" for name in names or FORMATS)
         code = "unknown-format" if files else "no-samples"
         raise Refused(Problem(message, help=f"formats: {hint}", code=code))
     return names[0], sorted(chosen, key=_by_number)

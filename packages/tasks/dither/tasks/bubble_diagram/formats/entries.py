@@ -68,7 +68,6 @@ class ReadOptions(NamedTuple):
     most: int = 8
     adjacency: Adjacency = "proximity"
     bedrooms: Bedrooms = "largest-is-master"
-    pickles: bool = False
 
 
 @dataclass(frozen=True)

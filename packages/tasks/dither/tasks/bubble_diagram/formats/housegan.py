@@ -16,6 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
+import networkx
 import numpy as np
 from pydantic import BaseModel
 
@@ -91,20 +92,13 @@ def _read(file: Path, options: ReadOptions) -> Diagram:
 
 def _joined_rooms(walls: list[list[int]], rooms: Sequence[int], nodes: int) -> set[tuple[int, int]]:
     """Return the pairs of rooms with a door between them, listed as a wall of both or as a shared door node."""
-    neighbours: dict[int, set[int]] = {}
     for index, ends in enumerate(walls):
         if not (ends and all(0 <= node < nodes for node in ends)):
             message = f"ed_rm[{index}]: expected one or two nodes of 0..{nodes - 1}, got {ends}"
             raise RejectedPlan(Fault("edges", message))
-        for first, second in combinations(set(ends), 2):
-            neighbours.setdefault(first, set()).add(second)
-            neighbours.setdefault(second, set()).add(first)
+    graph = networkx.Graph(pair for ends in walls for pair in combinations(set(ends), 2))
     number = {node: room for room, node in enumerate(rooms)}
-    pairs: set[tuple[int, int]] = set()
-    for node, others in neighbours.items():
-        near = sorted(number[other] for other in others if other in number)
-        if node in number:
-            pairs |= {(min(number[node], room), max(number[node], room)) for room in near}
-        else:
-            pairs |= set(combinations(near, 2))
-    return pairs
+    pairs = {tuple(sorted((number[u], number[v]))) for u, v in graph.edges if u in number and v in number}
+    for door in graph.nodes - number.keys():
+        pairs |= set(combinations(sorted(number[node] for node in graph[door] if node in number), 2))
+    return {(i, j) for i, j in pairs}

@@ -24,6 +24,7 @@ from ..vocabulary import RELATIONS, ROOM_IDS, ROOMS
 from .entries import (
     Entry,
     Fault,
+    ReadOptions,
     RejectedPlan,
     diagram_of_boxes,
     diagram_of_edges,
@@ -71,7 +72,7 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
     """
     find_file(path)
     plans, problems = [], []
-    for entry in scan_plans(path, most):
+    for entry in scan_plans(path, ReadOptions(most)):
         if entry.diagram is not None:
             plans.append(entry.diagram)
         elif not entry.plan:
@@ -88,7 +89,7 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
     return plans
 
 
-def scan_plans(path: Path, most: int) -> Iterator[Entry]:
+def scan_plans(path: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield each line of a file as an entry; a file that cannot be read is an entry, too."""
     try:
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
@@ -97,7 +98,7 @@ def scan_plans(path: Path, most: int) -> Iterator[Entry]:
         return
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield entry_of(path, f"line {number}", _parse, line, most)
+            yield entry_of(path, f"line {number}", _parse, line, options.most)
 
 
 def find_file(path: Path) -> None:

@@ -1,9 +1,8 @@
-"""ResPlan and MSD, which are distributed as pickles of shapely geometries and networkx graphs.
+"""ResPlan and MSD, distributed as pickles of shapely geometries and networkx graphs, which are read without execution.
 
 ResPlan: a list of 17,000 dicts with one geometry per kind of room, of one or more parts. MSD: one graph per file whose
-nodes have `room_type` and `geometry`. Pickles are read only with `pickles = true`, and without executing anything in
-them (`load_restricted`). Relations follow from the bounding boxes of rooms. Whole floors of MSD exceed the grid and are
-scaled down, so rooms count as close there at more than 0.6 metres.
+nodes have `room_type` and `geometry`. Relations follow from the bounding boxes of rooms. Whole floors of MSD exceed the
+grid and are scaled down, so rooms count as close there at more than 0.6 metres.
 Source: Abouagour and Garyfallidis, ResPlan, 2025 (arXiv 2508.14006); van Engelenburg et al., MSD, ECCV 2024.
 """
 
@@ -49,7 +48,7 @@ PIXELS_PER_METRE: Final = GRID / 18
 def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield the plans of `ResPlan.pkl`."""
     try:
-        plans = _load(file, options)
+        plans = _load(file)
         if not isinstance(plans, list):
             raise RejectedPlan(Fault("file", f"expected a list of plans, got {type(plans).__name__}"))
     except RejectedPlan as rejected:
@@ -65,10 +64,7 @@ def read_msd(file: Path, options: ReadOptions) -> Iterator[Entry]:
     yield entry_of(file, "", _read_msd, file, options)
 
 
-def _load(file: Path, options: ReadOptions) -> Any:
-    if not options.pickles:
-        message = "pickles can execute code when loaded; pickles = true reads their data without executing anything"
-        raise RejectedPlan(Fault("file", message))
+def _load(file: Path) -> Any:
     try:
         return load_restricted(file.read_bytes())
     except (OSError, pickle.UnpicklingError) as error:
@@ -93,7 +89,7 @@ def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
 
 
 def _read_msd(file: Path, options: ReadOptions) -> Diagram:
-    graph = _load(file, options)
+    graph = _load(file)
     state = graph.state if isinstance(graph, Stub) else None
     nodes = state.get("_node") if isinstance(state, dict) else None
     if not isinstance(nodes, dict):

@@ -1,8 +1,7 @@
 """Difference bound matrices (Dill 1989): bounds on differences of marks, closed by Floyd-Warshall.
 
-A fast relaxation without a solver: a contradiction proves that a diagram is impossible, the absence of one proves
-nothing, because "the middle is halfway between two walls" is more than a difference bound (`_tighten_middles` uses
-part of it). Letters: R rooms, M = 3 R + 1 marks, N diagrams.
+A contradiction proves that a diagram is impossible, the absence of one proves nothing.
+Letters: R rooms, M = 3 R + 1 marks, N diagrams.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Room boxes for pictures and export: a realisation of the diagram wherever one is known.
 
-Boxes from the realisability search are as small as allowed. `spread_boxes` keeps their relations and moves the walls
-towards the preferred size of each room type. A diagram without known realisation gets the boxes of `place_rooms`, which
-satisfy as many relations as possible. Every relation is a few linear inequalities on the walls of two rooms.
-
+Realising boxes are as small as allowed; `spread_boxes` moves their walls towards the preferred sizes. Other diagrams
+get the boxes of `place_rooms`, which satisfy as many relations as possible.
 Letters: R rooms, B bounds, E pairs of rooms.
 """
 

@@ -1,10 +1,7 @@
 """Realisability: find boxes whose relations under Graph2Plan's rule are those of a diagram, or prove there are none.
 
-`realise` is an exact branch-and-bound search over integer boxes. At each node the bounds are propagated
-(`difference_bounds`), a linear program proposes boxes, and the search branches on a choice that these boxes violate.
-Boxes are verified by applying the rule to them; if all branches are exhausted, there are none. After a maximum number
-of linear programs the search gives up.
-
+An exact branch-and-bound search over integer boxes: bounds are propagated (`difference_bounds`), a linear program
+proposes boxes, and the search branches on a choice that these violate, up to a maximum number of linear programs.
 Letters: R rooms, E pairs, M marks, F bounds, C choices, A alternatives, V variables.
 """
 

@@ -1,11 +1,9 @@
 """Translate the relations of a diagram into difference constraints on the walls of its rooms.
 
-Along each axis a room has three marks, start, middle and end, in half pixels, so that each is an integer. Graph2Plan's
-rule (`relations`) only compares marks, so every condition is a `Bound`: the difference of two marks on one axis is at
-most a constant. A pair of rooms contributes fixed bounds, and choices between alternative bounds: rooms that are not
-close are separated on the left, above, on the right, or below.
-
-Letters: R rooms, C choices, A alternatives of a choice, B bounds of an alternative; M = 3 R + 1 marks.
+Graph2Plan's rule (`relations`) only compares the start, middle and end of rooms along an axis, so every condition is a
+`Bound`. A pair of rooms contributes fixed bounds, and choices between alternative bounds, such as the side on which
+rooms that are not close are separated. Marks are in half pixels, so that each is an integer.
+Letters: R rooms, E pairs, C choices, A alternatives of a choice, B bounds of an alternative; M = 3 R + 1 marks.
 """
 
 from __future__ import annotations
@@ -27,9 +25,7 @@ __all__ = [
     "MIDDLE",
     "OPEN",
     "START",
-    "Bound",
     "Canvas",
-    "Table",
     "WallConstraints",
     "constraint_table",
     "mark_values",

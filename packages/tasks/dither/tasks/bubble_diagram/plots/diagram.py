@@ -1,9 +1,8 @@
 """Pictures of placed diagrams: rooms and links in a grid with a legend, and sketched floor plans.
 
-Large rooms are drawn first, so that the living room, whose box often extends behind others, is visible around them.
-Labels do not overlap: each is on the visible part of its room in the largest font that fits, or elsewhere with a line
-to the room. Relations that the boxes violate are red. Floor plans have no doors, because relations do not determine
-them. Letters: R rooms, H and W cells of the label grid.
+Large rooms are drawn first. Labels do not overlap: each is on the visible part of its room in the largest font that
+fits, or elsewhere with a line to the room. Relations that the boxes violate are red.
+Letters: R rooms, H and W cells of the label grid.
 """
 
 from __future__ import annotations
@@ -21,21 +20,7 @@ from ..relations import GRID, NEAR
 from ..vocabulary import COLOURS, ROOMS
 from .svg import Line, Page, Rectangle, Shape, Text, text_width
 
-__all__ = [
-    "BROKEN",
-    "INK",
-    "LINK",
-    "METRES",
-    "PALE",
-    "Label",
-    "Scene",
-    "draw_bubbles",
-    "draw_floorplan",
-    "draw_gallery",
-    "draw_room",
-    "label_shapes",
-    "room_areas",
-]
+__all__ = ["BROKEN", "INK", "LINK", "PALE", "Scene", "draw_bubbles", "draw_floorplan", "draw_gallery", "draw_room"]
 
 INK, PALE, BROKEN, LINK = "#2b2f36", "#6f7782", "#c8443c", "#4a515c"
 """Colours of names and walls, of captions, of violated relations, and of links."""

@@ -27,15 +27,7 @@ from ..vocabulary import COLOURS, NO_EDGE, NODE_MASK, ROOMS, SHORT, pair_index, 
 from .diagram import BROKEN, INK, LINK, PALE, Scene, draw_bubbles, draw_floorplan, draw_gallery, draw_room, label_shapes
 from .svg import Line, Page, Rectangle, Shape, Text, text_width, to_png, to_svg
 
-__all__ = [
-    "GRID_SAMPLES",
-    "MAX_FRAMES",
-    "PAGE_SAMPLES",
-    "draw_frames",
-    "draw_html_gallery",
-    "sample_pictures",
-    "trajectory_pictures",
-]
+__all__ = ["draw_frames", "draw_html_gallery", "sample_pictures", "trajectory_pictures"]
 
 GRID_SAMPLES, PAGE_SAMPLES, MAX_FRAMES = 16, 64, 60
 """Samples in the grid and on the HTML page; frames of an animation, of which longer trajectories are subsampled."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
@@ -13,9 +12,6 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
 __all__ = ["Line", "Page", "Rectangle", "Shape", "Text", "text_width", "to_png", "to_svg"]
-
-_UNPRINTABLE: Final = re.compile("[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML cannot represent, and control characters."""
 
 _MEASURED: Final = 100
 """Font size at which text is measured."""
@@ -110,15 +106,11 @@ def _element(shape: Shape) -> str:
             turn = f' transform="rotate(-90 {shape.x:.1f} {shape.y:.1f})"' if shape.upright else ""
             anchor = "" if shape.left else ' text-anchor="middle"'
             style = f'font-size="{shape.size:.1f}" fill="{shape.colour}" lengthAdjust="spacingAndGlyphs"'
-            return f"<text {position} {style}{anchor}{turn}>{_plain(shape.text)}</text>"
+            return f"<text {position} {style}{anchor}{turn}>{escape(shape.text)}</text>"
 
 
 def _titled(kind: str, attributes: str, title: str) -> str:
-    return f"<{kind} {attributes}><title>{_plain(title)}</title></{kind}>" if title else f"<{kind} {attributes}/>"
-
-
-def _plain(text: str) -> str:
-    return escape(_UNPRINTABLE.sub("\ufffd", text))
+    return f"<{kind} {attributes}><title>{escape(title)}</title></{kind}>" if title else f"<{kind} {attributes}/>"
 
 
 @lru_cache(maxsize=1)
