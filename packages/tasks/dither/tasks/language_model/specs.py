@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LanguageModel"]
 
+AUTO = {"auto": "bytes"}
+"""The tokenizer of text for the option "auto"."""
+
 
 class LanguageModel(TaskSpec):
     """Windows of text: documents one after the other, cut into windows of equal length."""
@@ -103,15 +106,11 @@ class LanguageModel(TaskSpec):
         options = self.model_dump(include={"length", "documents", "prompt", "ngrams", "judge"})
         return LanguageModelling(corpus, self._load(corpus), **options)
 
-    @property
-    def _tokenizer_name(self) -> str:
-        return "bytes" if self.tokenizer == "auto" else self.tokenizer
-
     def _fixed_size(self) -> tuple[int, int | None] | None:
         """Return number of ids and end-of-text id if they follow from the name of the tokenizer."""
         if self.data.gives == "token-ids":
             return None
-        pairs, name = byte_pair_ids(self.tokenizer), self._tokenizer_name
+        pairs, name = byte_pair_ids(self.tokenizer), AUTO.get(self.tokenizer, self.tokenizer)
         if pairs is not None:
             return pairs, pairs - 1
         return (SIZES[name], ENDS.get(name)) if name in SIZES else None
@@ -137,4 +136,6 @@ class LanguageModel(TaskSpec):
         if isinstance(corpus, TokenStore):
             check_name(self.tokenizer, self._record().tokenizer, end_of_text=self.end_of_text)
             return corpus.tokenizer
-        return load_tokenizer(self._tokenizer_name, lambda: corpus or self.data.build(), end_of_text=self.end_of_text)
+        return load_tokenizer(
+            AUTO.get(self.tokenizer, self.tokenizer), lambda: corpus or self.data.build(), end_of_text=self.end_of_text
+        )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused
 
 __all__ = [
     "MANIFEST",
@@ -40,8 +40,8 @@ class Kind:
         name: Plural noun for messages, also the name of its folder in the cache.
         version: Increases when the same source would be stored differently.
         command: Command that prepares such data.
-        option: Name of the option that sets the folder.
-        files: Glob patterns of files in such a folder besides the manifest, its arrays and rejected.jsonl.
+        option: Option that sets the folder.
+        files: Glob patterns of files besides the manifest, its arrays and rejected.jsonl.
         earlier: Names of the manifest in earlier versions.
         upgrade: Turns the content of an earlier manifest into today's; without it, the data must be prepared again.
     """
@@ -89,12 +89,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
-    """Read a manifest and compare the length of every file with it.
-
-    Args:
-        folder: Folder of prepared data.
-        kind: Expected kind.
-        command: Command that prepares the data; defaults to that of the kind.
+    """Read a manifest and compare the length of every file with it; `command` prepares the data again.
 
     Raises:
         Refused: The folder is missing, incomplete, of another kind or of another version.
@@ -139,10 +134,7 @@ def _not_prepared(folder: Path, kind: Kind, fix: str) -> Problem:
         return Problem(f"{folder} holds no prepared {kind.name}: no {MANIFEST}", help=fix, code="not-prepared")
     if folder.exists():
         return Problem(f"{folder} is a file, expected a folder with {MANIFEST}", code="not-prepared")
-    siblings = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
-    near = nearest(folder.name, siblings)
-    help_text = f'did you mean "{folder.with_name(near)}"?' if near else fix
-    return Problem(f"{folder}: no such folder of prepared {kind.name}", help=help_text, code="not-prepared")
+    return Problem(f"{folder}: no such folder of prepared {kind.name}", help=fix, code="not-prepared")
 
 
 def _other_version(folder: Path, versions: str, fix: str) -> Problem:
@@ -166,12 +158,9 @@ def changed_options(manifest: Manifest, made: Mapping[str, Any]) -> list[str]:
 
 
 def describe_sources(files: Iterable[Path], root: Path, *, times: bool = True) -> dict[str, Any]:
-    """Return number, bytes and a digest of names, sizes and modification times of source files.
+    """Return number, bytes and a digest of names relative to `root`, sizes and modification times of source files.
 
-    Args:
-        files: The files.
-        root: Names are relative to it, so that a moved folder has the same digest.
-        times: Include modification times; without them a copy of the files counts as unchanged.
+    Without `times` a copy of the files counts as unchanged.
     """
     states = [(os.path.relpath(path, root), path.stat()) for path in files]
     lines = [f"{name} {state.st_size}" + (f" {state.st_mtime_ns}" if times else "") for name, state in states]

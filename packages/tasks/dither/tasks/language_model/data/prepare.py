@@ -76,12 +76,9 @@ def convert(spec: Any) -> str:
 
 
 class SplitText(TextSource):
-    """A text that was read once to find duplicates and shares, to be read again by split; 17 bytes a document.
+    """The text of a `ConvertedText`, read once to find duplicates and shares, to be read again by split.
 
-    Args:
-        spec: A `ConvertedText`: column, shares, limits.
-        sources: Files and named texts.
-        rejected: Collects what is not taken.
+    Takes 17 bytes a document; `rejected` collects what is not taken.
 
     Raises:
         Refused: No text was found.
@@ -147,17 +144,13 @@ class SplitText(TextSource):
             yield from _cut(entry, edges, key)
 
 
-def _digest() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=8)
-
-
 def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
     """Return the digest of a text and its length.
 
     Raises:
         NotText: It is blank, or holds half a surrogate pair.
     """
-    digest, size, blank = _digest(), 0, True
+    digest, size, blank = hashlib.blake2b(digest_size=8), 0, True
     for piece in pieces:
         try:
             digest.update(piece.encode("utf-8"))
@@ -189,7 +182,7 @@ def _cut(entry: SourceDocument, edges: list[tuple[int, int]], key: int) -> Itera
     """Cut the pieces of a document where one split ends and the next begins."""
     start = position = 0
     left = deque(edges)
-    digest = _digest()
+    digest = hashlib.blake2b(digest_size=8)
     try:
         for piece in entry.pieces:
             digest.update(piece.encode("utf-8", "surrogatepass"))

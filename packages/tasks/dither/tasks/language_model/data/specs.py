@@ -200,27 +200,28 @@ class ShardFolder(DataSpec):
     """When to compare checksums and check ids: on first use and after a change, always, or never. File lengths are
     always compared."""
 
+    def folder(self) -> Path:
+        """Return the folder."""
+        return Path(self.path).expanduser()
+
     def check(self) -> Iterator[Misfit]:
         """Yield files that are missing or cut short."""
-        yield from _folder_misfits(Path(self.path).expanduser(), "path")
+        yield from _folder_misfits(self.folder(), "path")
 
     def record(self) -> StoreInfo:
         """Read the manifest of the folder."""
-        return read_store(Path(self.path).expanduser())[1]
+        return read_store(self.folder())[1]
 
     def build(self) -> TokenStore:
         """Memory-map the ids."""
         from .token_store import open_store
 
-        return open_store(Path(self.path).expanduser(), self.verify)
+        return open_store(self.folder(), self.verify)
 
     def prepare(self) -> str:
         """Verify every file."""
-        from .token_store import open_store
-
-        folder = Path(self.path).expanduser()
-        open_store(folder, "always")
-        return f"all checksums are correct in {folder}\n{self.record().summary()}"
+        self.model_copy(update={"verify": "always"}).build()
+        return f"all checksums are correct in {self.folder()}\n{self.record().summary()}"
 
 
 class ConvertedText(HoldOut, PrepareSpec):

@@ -34,12 +34,8 @@ class TextMetrics:
 
     The loss is weighted by its own weights; if it is a NELBO, these are upper bounds of the true values, and
     `nats_per_token_prior` and `nats_per_token_reconstruction` are the two end terms of the bound. Characters are those
-    that the predicted ids decode to, so that metrics of different tokenizers are comparable.
-
-    Args:
-        tokenizer: Counts characters.
-        space: Of the task.
-        filled: Whether ids after the first end-of-text id only fill the window: their nats count, they do not.
+    that the predicted ids decode to, so that metrics of different tokenizers are comparable. With `filled`, ids after
+    the first end-of-text id only fill the window: their nats count, they do not.
     """
 
     def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:

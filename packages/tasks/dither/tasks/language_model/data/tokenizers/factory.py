@@ -17,12 +17,12 @@ from .base import Bytes, Characters, Ended, Tokenizer
 __all__ = ["check_name", "check_same", "load_tokenizer", "record_tokenizer", "restore_tokenizer"]
 
 
-def load_tokenizer(name: str, source: Callable[[], TextSource], *, end_of_text: bool = False) -> Tokenizer:
+def load_tokenizer(name: str, source: Callable[[], TextSource] | None, *, end_of_text: bool = False) -> Tokenizer:
     """Return a tokenizer by name.
 
     Args:
         name: "bytes", "chars", "gpt2", "bpe:N", or the path of a `tokenizer.json`.
-        source: Returns the text whose training split "chars" and "bpe:N" learn from; called only for these.
+        source: Returns the text that "chars" and "bpe:N" learn from; called only for these, None for the others.
         end_of_text: Add an end-of-text id if the tokenizer has none.
 
     Raises:
@@ -31,9 +31,9 @@ def load_tokenizer(name: str, source: Callable[[], TextSource], *, end_of_text: 
     tokenizer: Tokenizer
     if name == "bytes":
         tokenizer = Bytes()
-    elif name == "chars":
+    elif name == "chars" and source is not None:
         tokenizer = Characters(source().characters())
-    elif name.startswith("bpe:"):
+    elif name.startswith("bpe:") and source is not None:
         size = byte_pair_ids(name)
         if size is None:
             raise Refused(Problem(f'"{name}": {BPE_RANGE}', path=("task", "tokenizer"), code="out-of-range"))
@@ -125,14 +125,10 @@ def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None
         return
     if name not in ("bytes", "gpt2") and not name.endswith(".json"):
         raise Refused(_differs(record, f'"{name}"'))
-    check_same(load_tokenizer(name, _no_text, end_of_text=record.added_end), record)
+    check_same(load_tokenizer(name, None, end_of_text=record.added_end), record)
 
 
 def _differs(record: TokenizerRecord, given: str) -> Problem:
     what = f'the ids were made with tokenizer "{record.name}" (hash {record.fingerprint[:12]}), not {given}'
     fix = "remove tokenizer, or prepare the text again"
     return Problem(what, path=("task", "tokenizer"), help=fix, code="misfit")
-
-
-def _no_text() -> TextSource:
-    raise Refused("prepared ids hold no text to learn from")
