@@ -253,16 +253,6 @@ def test_the_bar_keeps_to_one_line(width):
     assert ("loss 1.234" in out.getvalue()) == ("557.0 MiB" in out.getvalue()) == (width > 30)
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    out = io.StringIO()
-    display = ProgressDisplay(Console(file=out, force_terminal=True, width=100), 10)
-    display.start()
-    display.metrics(10, "train", {"loss": 1.5})
-    display.stop()
-    assert out.getvalue() == "step 10/10  loss 1.5\n"
-
-
 def test_the_first_metrics_are_shown_with_intervals(console):
     display = ProgressDisplay(console, 10)
     metrics = {"loss": 2.0, "nats": 3.0, "nats_ci95": 0.25, "nats_floor": 1.0, "nan": 1.0, "nan_ci95": math.nan}

@@ -9,11 +9,9 @@ import tomlkit
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.config.plugins import governing_policy_file
-from dither.engine.config.provenance import recorded
 from dither.engine.files.checksums import with_checksum
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import DONE, run
-from dither.engine.runs.run_directory import resolved
 from dither.registry.config.errors import Refused
 
 WATCH = """
@@ -138,11 +136,6 @@ def test_another_component_is_refused(directory, experiment_file, tmp_path, cons
         run(other, tmp_path, resume=directory, console=console)
 
 
-def test_selected_plugins_are_recorded(experiment_file):
-    loaded = load_experiment(experiment_file, select=["losses"])
-    assert resolved(loaded)["plugins"] == ["plugins/toy_plugin.py", "losses"]
-
-
 def test_the_output_of_resolve_is_a_valid_experiment(experiment_file, watch, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["resolve", str(experiment_file), "-p", "./watch.py", "-p", "losses"]) in (0, None)
@@ -151,19 +144,3 @@ def test_the_output_of_resolve_is_a_valid_experiment(experiment_file, watch, tmp
     (tmp_path / "again.toml").write_text(text)
     again = load_experiment(tmp_path / "again.toml")
     assert {"toy-plugin", "watch", "losses"} <= {report.name for report in again.plugins.active}
-
-
-def test_every_command_reports_a_folder_that_is_not_a_run(tmp_path, capsys):
-    for command in (["run", "--resume"], ["evaluate"], ["sample"], ["diff", str(tmp_path)]):
-        assert main([*command, str(tmp_path)]) == 2
-        assert "not a run directory" in " ".join(capsys.readouterr().err.split()), command
-
-
-def test_data_are_read_once(directory, go_on, monkeypatch):
-    from dither.engine.config import provenance
-
-    read, usual = [], provenance.data_record
-    monkeypatch.setattr(provenance, "data_record", lambda experiment: read.append(1) or usual(experiment))
-    assert go_on(6) == DONE
-    assert read == [1]
-    assert recorded(manifest(directory), "data") == {}

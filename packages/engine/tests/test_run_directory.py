@@ -35,6 +35,9 @@ def test_a_directory_that_cannot_be_created(tmp_path):
 
 
 def test_a_locked_directory_is_refused(tmp_path, load):
+    with pytest.raises(Refused) as info:
+        RunDirectory.open(tmp_path)
+    assert info.value.codes == ["not-a-run"]
     with RunDirectory.create(tmp_path) as directory:
         directory.record(load(), {})
         with pytest.raises(Refused, match=f"process {os.getpid()} on ") as info:
@@ -59,13 +62,6 @@ def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch, number):
     (problem,) = info.value.problems
     assert problem.code == "unreadable-file"
     assert "--runs" in problem.help
-
-
-def test_not_a_run_directory(tmp_path):
-    with pytest.raises(Refused) as info:
-        RunDirectory.open(tmp_path)
-    assert info.value.codes == ["not-a-run"]
-    assert not list(tmp_path.iterdir())
 
 
 def test_recorded_files_give_the_same_experiment(tmp_path, load, experiment_file):

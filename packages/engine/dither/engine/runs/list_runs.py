@@ -97,11 +97,11 @@ def _listed(path: Path) -> ListedRun:
 
 
 def _bytes(folder: Path) -> int:
-    """Return the bytes of all files in a folder, while a run may delete some."""
+    """Return the bytes of all files in a folder."""
     size = 0
     for inner, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):
+            with suppress(OSError):  # a run may delete some
                 size += os.lstat(os.path.join(inner, name)).st_size
     return size
 

@@ -38,29 +38,11 @@ __all__ = ["RunDirectory", "flat", "held_by", "read_manifest", "refuse_held", "r
 TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
 CHANGEABLE = (
-    "name",
-    "plugins",
-    "evaluate.",
-    "sample.",
-    "sampler",
-    "train.steps",
-    "train.log_every",
-    "train.checkpoint_every",
-    "train.keep",
-    "train.keep_every",
-    "train.keep_best",
-    "train.async_save",
-    "train.device",
-    "train.strategy",
-    "train.gather",
-    "train.threads",
-    "train.workers",
-    "train.keep_memory",
-    "train.compile",
-    "train.trackers",
-    "train.non_finite",
-    "train.skip_limit",
-)
+    "name", "plugins", "evaluate.", "sample.", "sampler", "train.steps", "train.log_every",
+    "train.checkpoint_every", "train.keep", "train.keep_every", "train.keep_best", "train.async_save",
+    "train.device", "train.strategy", "train.gather", "train.threads", "train.workers", "train.keep_memory",
+    "train.compile", "train.trackers", "train.non_finite", "train.skip_limit",
+)  # fmt: skip
 """Prefixes of options that may change when a run resumes."""
 
 

@@ -56,18 +56,17 @@ def start_from(
     common = loaded.keys() & own.keys()
     fits = {name for name in common if loaded[name].shape == own[name].shape}
     pointers = {own[name].data_ptr() for name in fits}  # tied weights are stored once
-    shapes = {name: f"{name} {_shape(loaded[name])} for {_shape(own[name])}" for name in common - fits}
     lines = {
         "missing": [name for name in own if name not in loaded and own[name].data_ptr() not in pointers],
         "unknown to the model": [name for name in loaded if name not in own],
-        "of another shape": [shapes[name] for name in own if name in shapes],
+        "of another shape": [
+            f"{name} {_shape(loaded[name])} for {_shape(own[name])}" for name in own if name in common - fits
+        ],
     }
     notes = [f"{source}: {len(names)} weights {problem}: {_listed(names)}" for problem, names in lines.items() if names]
     if notes and not (partial and fits):
         hint = None if partial else "train.start_partial = true loads only the matching weights"
-        raise Refused(
-            [Problem(note, FROM, help=hint if note is notes[-1] else None, code="shape-mismatch") for note in notes]
-        )
+        raise Refused([Problem(note, FROM, help=hint, code="shape-mismatch") for note in notes])
     weights = dict(model.named_parameters(remove_duplicate=False))
     if lost := [name for name in fits & weights.keys() if not _finite(loaded[name].to(weights[name].dtype))]:
         names = [name for name in stored if not _finite(stored[name])] or sorted(lost)
