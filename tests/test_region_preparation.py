@@ -1,12 +1,9 @@
 """`dither prepare get` and `prepare dhs` on the command line, and a run on the prepared data."""
 
-import numpy as np
 import pytest
 
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
-from dither.tasks.get_region.data import build_human_dhs as prepare
-from dither.tasks.prepared.arrays import write_archive
 
 TABLE = ["chromosome,start,end,atpm:K562,atpm:HepG2,M1,M2"]
 TABLE += [
@@ -80,16 +77,3 @@ def test_all_problems_are_printed_and_nothing_is_written(folder, capsys):
         assert message in messages
     assert "Traceback" not in messages
     assert not (folder / "arrays").exists()
-
-
-def test_prepare_dhs_builds_the_human_matrix(folder, capsys, monkeypatch):
-    def pretend(path):
-        arrays = {"features": np.ones((3, 2), np.float32)}
-        write_archive(path, arrays, {})
-        return arrays
-
-    monkeypatch.setattr(prepare, "write_built", pretend)
-    assert main(["prepare", "dhs"]) == 0
-    assert "built 3 regions x 2 motifs" in capsys.readouterr().out
-    assert main(["prepare", "dhs"]) == 0
-    assert "exists already" in capsys.readouterr().out

@@ -29,13 +29,10 @@ LENGTHS = {"a": 11, "b": 7, "c": 9, "d": 3, "e": 20}
 
 def test_each_region_is_in_one_split_and_chromosomes_stay_whole():
     table = matrix(LENGTHS)
-    rows = np.stack([table.rows(split) for split in ("train", "valid", "test")])
-    assert (rows.sum(0) == 1).all()
-    assert {split: set(table.chromosome[row]) for split, row in zip("tvx", rows, strict=True)} == {
-        "t": {"a", "d", "e"},
-        "v": {"b"},
-        "x": {"c"},
-    }
+    rows = {split: table.rows(split) for split in ("train", "valid", "test")}
+    assert (sum(row.astype(int) for row in rows.values()) == 1).all()
+    found = {split: set(table.chromosome[row]) for split, row in rows.items()}
+    assert found == {"train": {"a", "d", "e"}, "valid": {"b"}, "test": {"c"}}
 
 
 def test_the_human_split_is_that_of_the_authors():
@@ -84,15 +81,6 @@ def test_bytes_are_steps_of_1_255():
     stored = LazyMatrix(every, step=read.features.step)
     np.testing.assert_array_equal(stored[:], every * np.float32(1 / 255))
     np.testing.assert_array_equal(LazyMatrix(every, np.float32([0.5]), stored.step)[:], np.minimum(stored[:] / 0.5, 1))
-
-
-def test_standardised_columns_have_mean_0_and_std_1():
-    columns = np.random.default_rng(0).random((40, 3), dtype=np.float32) * 7 + 2
-    columns[:, 1] = 4
-    standard = ColumnStats.of(columns)
-    changed = (columns - standard.mean) / standard.std
-    np.testing.assert_allclose(changed.mean(0), 0, atol=1e-6)
-    np.testing.assert_allclose(changed.std(0), [1, 0, 1], atol=1e-6)
 
 
 def test_statistics_of_blocks_are_combined():

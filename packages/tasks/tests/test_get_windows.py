@@ -34,9 +34,8 @@ def cut(table, split, kept=None, cells=(0,), **options):
     return cut_windows(table, split, WindowOptions(**options), cells, kept, covering=split != "train")
 
 
-@pytest.mark.parametrize("regions", [1, 3, 4, 5, 9])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("jitter", [0, 1, 7])
+@pytest.mark.parametrize("regions", [1, 4, 9])
+@pytest.mark.parametrize(("stride", "jitter"), [(1, 0), (2, 1), (3, 7)])
 @pytest.mark.parametrize("drop", [False, True])
 def test_windows_are_within_one_chromosome_of_their_split(regions, stride, jitter, drop):
     table = matrix()
@@ -45,28 +44,20 @@ def test_windows_are_within_one_chromosome_of_their_split(regions, stride, jitte
         inside = table.rows(split)
         windows = cut(table, split, kept, (0, 1), regions=regions, stride=stride, jitter=jitter)
         assert {*windows.cell.tolist()} == {0, 1} or regions > 4
+        times = np.zeros((2, len(table)), int)
         for number in range(len(windows)):
             rows = rows_of(windows, number)
+            times[windows.cell[number], rows] += 1
             assert len(set(table.chromosome[rows])) == 1
             assert inside[rows].all()
             assert len(rows) == regions if split == "train" else 1 <= len(rows) <= regions
             possible = np.flatnonzero(kept[windows.cell[number]] if drop else np.ones(len(table), bool))
             place = np.searchsorted(possible, rows[0])
             np.testing.assert_array_equal(possible[place : place + len(rows)], rows)  # neighbours among what is kept
-
-
-@pytest.mark.parametrize("regions", [1, 3, 4, 7, 9, 100])
-@pytest.mark.parametrize("drop", [False, True])
-def test_held_out_windows_cover_each_region_once(regions, drop):
-    table = matrix()
-    kept = [table.open[:, 0], table.open[:, 1]] if drop else None
-    for split in ("valid", "test"):
-        windows = cut(table, split, kept, (0, 1), regions=regions, stride=1, jitter=3)
-        for cell in (0, 1):
-            times = np.zeros(len(table), int)
-            for number in np.flatnonzero(windows.cell == cell):
-                times[rows_of(windows, number)] += 1
-            assert (times == (table.rows(split) & (kept[cell] if drop else True))).all()
+        if split != "train":  # each region is covered once
+            np.testing.assert_array_equal(
+                times, inside & (np.stack(kept) if drop else True) | np.zeros_like(times, bool)
+            )
 
 
 def test_training_windows_start_every_stride():
@@ -77,19 +68,6 @@ def test_training_windows_start_every_stride():
     both = cut(table, "train", regions=4, stride=3, cells=(0, 1))
     assert [int(rows_of(both, number)[0]) for number in range(len(both))] == starts * 2
     assert both.cell.tolist() == [0] * 9 + [1] * 9
-
-
-def test_each_shift_of_a_window_is_a_sample():
-    table = matrix()
-    plain = cut(table, "train", regions=4, stride=5)
-    windows = cut(table, "train", regions=4, stride=5, jitter=2)
-    edges = {"a": (0, 7), "e": (30, 46)}  # the first and the last place where a window fits
-    expected = []
-    for number in range(len(plain)):
-        start = int(rows_of(plain, number)[0])
-        low, high = edges[str(table.chromosome[start])]
-        expected += [start + shift for shift in (-2, -1, 0, 1, 2) if low <= start + shift <= high]
-    assert [int(rows_of(windows, number)[0]) for number in range(len(windows))] == expected
 
 
 @pytest.mark.parametrize("jitter", [1, 3, 50])

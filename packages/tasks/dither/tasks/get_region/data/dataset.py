@@ -189,9 +189,11 @@ class RegionSamples:
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
         self._tss: Bool[np.ndarray, "C P"] | None = None
         if matrix.tss is not None and tss_known(self.cells, matrix.unknown):
-            either = matrix.tss.any(-1)  # strand
+            either = matrix.tss[..., 0] | matrix.tss[..., 1]
             numbers_of = self.columns.numbers
-            self._tss = np.ascontiguousarray((either[:, numbers_of] if numbers_of else either.any(1, keepdims=True)).T)
+            self._tss = np.ascontiguousarray(
+                (either[:, numbers_of] if numbers_of else either.any(axis=1, keepdims=True)).T
+            )
         held = self.cells[len(trained) :]
         conditions = conditions_of(len(self.chromosomes), self._tss is not None, trained, held)
         self.space = FeatureSpace(options.regions, self.columns.width, self.columns.groups, conditions)
