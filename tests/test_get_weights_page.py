@@ -134,12 +134,6 @@ def test_what_is_missing_or_strange_is_said_at_once(folder):
     assert "head_atac.weight" in said
 
 
-def test_a_file_that_cannot_be_read_is_refused_where_it_was_named(folder):
-    (folder / "bad.pt").write_bytes(b"\x80\x02}.")
-    with pytest.raises(Refused, match=r"train\.start_from: bad\.pt is a bare pickle"):
-        begun(folder, "get.toml", "train.start_from='bad.pt'")
-
-
 @pytest.mark.parametrize(
     ("changes", "path", "code"),
     [

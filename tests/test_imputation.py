@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from dither.embeddings.specs import check_experiment
-from dither.engine.cli import main
 from dither.engine.config.experiment import Experiment
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
@@ -148,17 +147,3 @@ def test_incompatible_with_a_distribution_head(changes: dict[str, Any], path) ->
     found = list(check_experiment(assemble(head=HEAD, **changes)))
     assert [misfit.path for misfit in found] == ([path] if path else [])
     assert not list(check_experiment(assemble(**changes)))
-
-
-def test_a_misfit_is_printed_with_its_line(tmp_path, capsys) -> None:
-    text = (
-        QUICK.read_text("utf-8")
-        .replace('loss = "mse"', 'loss = "huber"')
-        .replace('head = "features"', 'head = "token-diffusion"')
-    )
-    (tmp_path / "e.toml").write_text(text, encoding="utf-8")
-    assert main(["validate", str(tmp_path / "e.toml")]) == 2
-    printed = capsys.readouterr().err
-    assert "[misfit]" in printed
-    assert "e.toml:" in printed
-    assert 'loss "huber"' in printed

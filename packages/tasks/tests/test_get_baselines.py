@@ -202,10 +202,3 @@ def test_baselines_of_sampled_values():
         assert baselines[f"{figure}/mean"] != pytest.approx(found[figure])
     assert 0 < baselines["sample accessibility_auc/logistic"] < 1
     task.sample_metrics(samples[:0], like[:0])
-
-
-def test_baselines_without_an_evaluation():
-    task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50).build()
-    baselines = task.baselines()
-    task.metrics()  # nothing was query for yet: all that may be
-    assert task.baselines() == baselines

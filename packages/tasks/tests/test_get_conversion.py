@@ -1,15 +1,12 @@
 """`prepare get`: converted regions equal the source; changed options and damaged folders are found."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 
-from dither.registry.kinds.task import DataSpec
-from dither.tasks.get_region.data.column_groups import REGIONS
 from dither.tasks.get_region.data.region_matrix import LazyMatrix
-from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
+from dither.tasks.get_region.data_specs import PreparedRegions, RegionArrays, RegionFile, RegionStore
 from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.prepared.manifest import MANIFEST
 
@@ -129,19 +126,6 @@ def test_prepared_twice(store, tmp_path, refusal):
     assert refusal(spec(tmp_path / "y.zarr", out=out).build).codes == ["changed-options"]
 
 
-def test_a_folder_of_an_earlier_version_is_refused_and_replaced(store, tmp_path, refusal):
-    out, once = tmp_path / "out", spec(store, out=str(tmp_path / "out"))
-    out.mkdir()
-    (out / "regions.json").write_text('{"version": 3}')
-    (out / "features.npy").touch()
-    read = RegionArrays(path=str(out))
-    for use in (once.facts, once.build, read.facts, read.build, read.prepare):
-        assert refusal(use).codes == ["other-version"]
-    once.prepare()
-    assert not (out / "regions.json").exists()
-    assert read.build().motifs
-
-
 def test_a_stop_or_a_bad_source_leaves_nothing_behind(store, tmp_path, monkeypatch, refusal, write_store):
     bad = {**ARRAYS, "features": np.where(np.arange(P)[:, None] == 7, np.nan, ARRAYS["features"])}
     write_store(tmp_path / "bad.zarr", bad)
@@ -164,16 +148,6 @@ def test_unusual_values_are_noted(store):
     notes = [line for line in spec(store, empty_chunks=True).prepare().splitlines() if line.startswith("note: ")]
     expected = ("1 chunks of data", "atpm of k562", "tss of k562")
     assert all(words in note for words, note in zip(expected, notes, strict=True))
-
-
-def test_the_manifest_lists_arrays_and_names(store, tmp_path):
-    spec(store, out=str(tmp_path / "out")).prepare()
-    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    assert manifest["version"] == REGIONS.version
-    assert manifest["info"]["chromosomes"] == {"chr1": 10, "chr10": 10, "chr2": 10, "chr3": 10}
-    assert manifest["info"]["cells"] == ["cd4_naive", "k562"]
-    assert manifest["made"]["source"]["files"] == sum(path.is_file() for path in store.rglob("*"))
-    assert manifest["arrays"]["atpm"]["shape"] == [2, P]
 
 
 DAMAGE = {
@@ -221,8 +195,3 @@ def test_held_out_chromosomes_must_exist(store, refusal):
     for sort in (RegionStore, RegionArrays, RegionFile):
         with pytest.raises(ValueError, match="chr2 cannot be held out both"):
             sort(path="x", valid=["chr2"], test=["chr2"])
-
-
-def test_aliases_of_prepare():
-    assert HumanDHS.prepared_as == {"dhs": {"subset": "built"}}
-    assert DataSpec.prepared_as == {}

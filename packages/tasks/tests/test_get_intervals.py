@@ -9,10 +9,9 @@ import torch
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
-from dither.tasks.get_region.metrics.bootstrap import DRAWS, bootstrap_weights, confidence_intervals
+from dither.tasks.get_region.metrics.bootstrap import bootstrap_weights, confidence_intervals
 from dither.tasks.get_region.metrics.column_metrics import Predictions, group_metrics, rank_metrics, windows_of
 from dither.tasks.get_region.metrics.region_metrics import RegionMetrics
-from dither.tasks.get_region.metrics.sample_metrics import sample_metrics
 
 torch.set_num_threads(1)
 B, L, M = 14, 12, 4
@@ -138,19 +137,3 @@ def test_perfect_and_constant_predictions_have_no_uncertainty():
     assert constant["masked_gain_ci95"] == pytest.approx(0, abs=1e-6)
     broken = metrics_of((x0, torch.full_like(x0, float("nan")), target, clean), range(B), 4).compute()
     assert not any("ci95" in name for name in broken)
-
-
-def test_bootstrap_weights():
-    times = bootstrap_weights(21)
-    assert times.shape == (DRAWS, 21)
-    assert (times.sum(1) == 21).all()
-    np.testing.assert_allclose(times.mean(), 1)
-    assert abs(times.var() - 20 / 21) < 0.05
-    assert (times == bootstrap_weights(21)).all()
-
-
-def test_samples_have_intervals():
-    x0, guess, target, clean = windows()
-    like = Clean(x0, clean.valid, ~target, clean.cond)
-    metrics = sample_metrics(RegionMetrics(GROUPS, ColumnStats.none(W), MEAN), torch.where(target, guess, x0), like)
-    assert metrics["masked_mse_ci95"] > 0

@@ -167,13 +167,6 @@ def test_only_binary_accessibility_has_areas(case):
     assert rank_metrics(np.array([True, False]), np.array([1.0, np.nan])) == {}
 
 
-def test_padding_is_not_counted(case):
-    x0, _, target, valid = case
-    everything = torch.ones_like(target)
-    metrics = run((x0, torch.where(valid[..., None], x0, 99.0), everything, valid), 2)
-    assert metrics["masked_mse"] == pytest.approx(0, abs=1e-12)
-
-
 def test_constant_columns_are_left_out():
     """The constant accessibility column of the seed lifts a pooled correlation of means; here it counts nowhere."""
     g = np.random.default_rng(0)

@@ -17,7 +17,6 @@ from dither.tasks.get_region.data.build_human_dhs import (
     archetype_names,
     cluster,
     correlation,
-    pool,
     read_counts,
     read_sequences,
 )
@@ -167,20 +166,6 @@ def test_clusters_are_those_of_average_linkage(number):
     assert {frozenset(np.flatnonzero(labels == i).tolist()) for i in range(number)} == average_linkage(r, number)
     firsts = [int(np.flatnonzero(labels == i)[0]) for i in range(number)]
     assert firsts == sorted(firsts)
-
-
-def test_an_impossible_number_of_archetypes_is_refused():
-    r = correlation(np.random.default_rng(0).random((20, 4)).astype(np.float32))
-    with pytest.raises(ValueError, match="1 to 4 archetypes, not 5"):
-        cluster(r, 5)
-    with pytest.raises(ValueError, match="some are equal"):
-        cluster(np.ones((4, 4)), 3)
-
-
-def test_pooling_sums_members():
-    found = np.arange(12, dtype=np.float32).reshape(3, 4)
-    labels = np.array([0, 1, 0, 1])
-    np.testing.assert_array_equal(pool(found, labels), [[2, 4], [10, 12], [18, 20]])
 
 
 def test_an_archetype_is_named_after_its_most_typical_motif():

@@ -1,9 +1,7 @@
 """The table of regions: its splits, its cell types, and how columns are scaled and standardised."""
 
 import numpy as np
-import pytest
 
-from dither.registry.config.errors import Refused
 from dither.tasks.get_region.data.human_dhs import read_human
 from dither.tasks.get_region.data.region_matrix import ColumnStats, LazyMatrix, RegionMatrix, scale_to_largest
 from dither.tasks.get_region.data.windows import WindowOptions, cut_windows
@@ -60,14 +58,6 @@ def test_the_small_table_is_part_of_the_whole():
     np.testing.assert_array_equal(whole.open[few], part.open)
     assert part.rows("train").sum() == 859
     assert not part.rows("test").any()
-
-
-def test_an_unknown_cell_type_is_named_with_the_nearest():
-    table = matrix(LENGTHS)
-    assert table.number("HepG2") == 1
-    with pytest.raises(Refused, match='"HepG2"') as info:
-        table.number("Hepg")
-    assert info.value.codes == ["unknown-value"]
 
 
 def test_bytes_are_steps_of_1_255():

@@ -177,17 +177,6 @@ def test_the_largest_value_of_a_window_ignores_padding():
     assert not clean.x0[~clean.valid].any()
 
 
-def test_expression_columns_are_last():
-    task = spec(expression=True, accessibility=False, expressed=0.3).build()
-    assert task.space.groups == (Group("motifs", 0, M), Group("expression", M, M + 2))
-    clean = every(task)
-    rows, numbers = rows_of(clean), np.array([1, 0])[clean.cond["cell"].numpy()]
-    expected = ARRAYS["expression"][rows, numbers[:, None]] * (ARRAYS["atpm"][rows, numbers[:, None]] >= 0.3)[..., None]
-    np.testing.assert_array_equal(clean.x0[..., M:].numpy(), expected)
-    given = spec(expression=True, given="motifs-and-accessibility").build().batch("train", [0])
-    assert given.known[0, 0].tolist() == [True] * (M + 1) + [False, False]
-
-
 def test_closed_regions_are_dropped_before_windows_are_cut():
     task = spec(drop_closed=True, accessibility="quantitative", expression=True, regions=4, stride=2).build()
     for number, cell in enumerate((1, 0)):
@@ -199,18 +188,6 @@ def test_closed_regions_are_dropped_before_windows_are_cut():
         mine = clean.cond["cell"] == number
         assert rows_of(clean)[mine.numpy()].tolist() == expected
     assert (every(task).x0[..., M] > 0).all()
-
-
-def test_a_shift_is_a_function_of_the_number():
-    task = spec(jitter=2).build()
-    assert task.size("train") == 5 * spec().build().size("train") - 2 * 5 * 2  # five windows stand at an end
-    numbers = [3, 17, 3, 0]
-    together = task.batch("train", numbers)
-    for place, number in enumerate(numbers):
-        assert torch.equal(task.batch("train", [number]).x0[0], together.x0[place])
-    firsts = rows_of(every(task))[:, 0]
-    assert len({*firsts.tolist()}) > len({*rows_of(every(spec().build()))[:, 0].tolist()})
-    assert task.size("valid") == spec().build().size("valid")
 
 
 @pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])

@@ -1,6 +1,5 @@
 """The task and its Spec: batches, sampling, incompatible options, plots."""
 
-import io
 import subprocess
 import sys
 from typing import ClassVar
@@ -8,7 +7,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from matplotlib.image import imread
 
 from dither.registry.flow.protocols import Metrics, Task
 from dither.registry.flow.spaces import Condition, FeatureSpace, Group
@@ -70,20 +68,6 @@ def test_facts_equal_those_of_the_table(subset):
     assert HumanDHS(subset=subset).facts() == read_human(subset).facts()
 
 
-def test_a_batch_is_rows_of_the_table(task, matrix):
-    rows = list(range(task.size("valid")))
-    clean = task.batch("valid", rows)
-    held = matrix.rows("valid")
-    flat = clean.x0[clean.valid].numpy()
-    np.testing.assert_array_equal(flat[:, :282], matrix.features[held])
-    np.testing.assert_array_equal(flat[:, 282] > 0, matrix.open[held, matrix.number("K562")])
-    assert (clean.x0[~clean.valid] == 0).all()
-    assert not clean.known.any()
-    middle = (matrix.start[held] + matrix.end[held]) // 2
-    np.testing.assert_array_equal(clean.cond["centre"][clean.valid].numpy(), middle)
-    assert clean.cond["chromosome"].shape == (len(rows),)
-
-
 def test_a_batch_is_a_pure_function(task):
     both, one = task.batch("train", [3, 0]), task.batch("train", [0])
     assert torch.equal(both.x0[1:], one.x0)
@@ -94,29 +78,6 @@ def test_a_batch_is_a_pure_function(task):
         task.batch("train", [task.size("train")])
     with pytest.raises(IndexError):
         task.batch("test", [0])
-
-
-def test_other_cell_types_and_none(matrix):
-    task = small(cell_type="HepG2").build()
-    held = matrix.rows("valid")
-    clean = task.batch("valid", range(task.size("valid")))
-    np.testing.assert_array_equal(clean.x0[clean.valid][:, 282].numpy() > 0, matrix.open[held, matrix.number("HepG2")])
-    without = small(accessibility=False)
-    conditions = (Condition("chromosome", 2), Condition("centre"))
-    space = FeatureSpace(50, 282, (Group("motifs", 0, 282),), conditions, standardised=False)
-    assert without.space() == without.build().space == space
-    assert without.build().batch("train", [0]).cond.keys() == {"chromosome", "centre"}
-    assert "accessibility_auc/mean" not in without.build().baselines()
-
-
-def test_standardised_columns(matrix):
-    task = small(standardise=True).build()
-    table = torch.cat([task.batch("train", [row]).x0[0] for row in range(task.size("train"))])
-    assert table.mean().abs() < 0.05
-    assert table.std(0).median() == pytest.approx(1, abs=0.15)
-    plain = small().build()
-    for name in ("accessibility_mse/mean", "motif_mse/mean", "accessibility_auc/logistic"):
-        assert task.baselines()[name] == pytest.approx(plain.baselines()[name])
 
 
 def test_given_motifs_are_known_everywhere():
@@ -173,32 +134,6 @@ def test_sample_metrics_count_only_sampled_values(task):
     assert task.sample_metrics(like.x0, like) == {}
 
 
-def test_baselines_have_the_names_of_metrics(task):
-    like = task.like(8, 0)
-    names = task.sample_metrics(torch.full_like(like.x0, 0.123), like).keys()
-    baselines = task.baselines()
-    assert {key.removeprefix("sample ").partition("/")[0] for key in baselines} <= set(names)
-    assert baselines["accessibility_auc/mean"] == baselines["accessibility_auc/logistic"] == 0.5  # all is hidden
-    assert small(given="motifs").build().baselines()["accessibility_auc/logistic"] > 0.6
-
-
-def panels(task, samples, like):
-    picture = next(iter(task.plots(samples[:1], like[:1])))
-    image = imread(io.BytesIO(picture.png), format="png")
-    width = image.shape[1] // 4
-    return [image[150:400, 130 + width * number : width * (number + 1) - 80] for number in range(4)]
-
-
-@pytest.mark.parametrize("options", [{}, {"standardise": True}, {"accessibility": False}])
-def test_heat_maps_show_truth_and_sample(options):
-    task = small(**options).build()
-    like = task.like(1, 0)
-    truth, other = (panels(task, like.x0 + ~like.fixed * off, like) for off in (1e-4, 1.0))
-    same = [bool((one == two).all()) for one, two in zip(truth, other, strict=True)]
-    assert same == [True, True, False, False]  # truth and mask stay, what was drawn and the difference change
-    assert np.ptp(truth[3], axis=(0, 1)).max() == 0  # no difference: one colour everywhere
-
-
 class Nonsense(DataSpec):
     """A source of something else."""
 
@@ -225,13 +160,6 @@ def test_incompatible_options_are_found_by_check(tmp_path):
     assert "none.csv: No such file" in message
 
 
-def test_incompatible_options_are_refused_when_built(matrix, refusal):
-    refused = refusal(GetRegion(data=SMALL).build_from, matrix)
-    assert refused.codes == ["no-samples"]
-    assert "chr22 has 859" in refused.problems[0].message
-    assert refusal(small(cell_type="K563").build_from, matrix).codes == ["unknown-value"]
-
-
 def test_a_region_file_trains(tmp_path):
     lines = ["chromosome,start,end,open:T,M1,M2"]
     lines += [
@@ -252,11 +180,6 @@ def test_a_region_file_trains(tmp_path):
     assert clean.valid.tolist() == [[True] * 3 + [False] * 2]
     assert clean.cond["centre"].tolist() == [[52, 62, 72, 0, 0]]
     assert clean.x0[0, 3:].abs().sum() == 0
-
-
-def test_a_chromosome_cannot_be_held_out_twice():
-    with pytest.raises(ValueError, match="chr2 cannot be held out both"):
-        RegionFile(path="x.csv", valid=["chr2"], test=["chr2", "chr1"])
 
 
 def test_prepare_builds_once(tmp_path, monkeypatch):

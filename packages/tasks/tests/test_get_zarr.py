@@ -118,16 +118,6 @@ def test_a_flipped_byte_in_a_shard_is_found(tmp_path):
         assert refusal(folder).codes == ["damaged-file"]
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_missing_chunks_are_listed(tmp_path, write_array, version):
-    write_array(tmp_path / "x", NUMBERS, 10, version)
-    array = ZarrArray(tmp_path / "x")
-    (tmp_path / "x" / array.file_name((1, 0))).unlink()
-    assert array.missing() == [(1, 0)]
-    assert array.file_rows((2, 0)) == "rows 20 to 24"
-    np.testing.assert_array_equal(array[:], np.where((np.arange(25) // 10 == 1)[:, None], 0, NUMBERS))
-
-
 HEADER = {"zarr_format": 2, "shape": [5, 3], "chunks": [2, 2], "dtype": "<i4", "compressor": None, "fill_value": 7,
           "filters": None, "order": "C"}  # fmt: skip
 HEADERS = {

@@ -140,8 +140,3 @@ def _notes(arrays: Mapping[str, Any]) -> Iterator[str]:
         if name != "open":
             effect = "the condition tss is left out" if name == "tss" else "tasks that need it are rejected"
             yield f"{name} of {cell} is unknown; {effect}"
-    for name in ("atpm", "open"):
-        values = np.asarray(arrays.get(name, np.zeros((0, 0)))).T
-        for cell, of_cell in zip(arrays.get("cells", ()), values, strict=False):
-            if not of_cell.any() and f"{name}:{cell}" not in unknown:
-                yield f"{name} of {cell} is 0 everywhere"

@@ -36,14 +36,7 @@ __all__ = ["Layout", "RegionSamples"]
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns a sample has.
-
-    Attributes:
-        accessibility: Values of the accessibility column.
-        largest: Divisor of quantitative accessibility: the largest value of its window, or of the training regions.
-        expression: Add two columns of expression.
-        expressed: Expression is set to 0 where atpm is below this.
-    """
+    """Which columns a sample has; see the options of `GetRegion`."""
 
     accessibility: Accessibility = "open"
     largest: Largest = "global"

@@ -205,12 +205,9 @@ def _column_divisors(stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, "
 
 
 def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits) -> RegionMatrix:
-    """Return the matrix of arrays that `check_arrays` accepted.
+    """Return the matrix of arrays that `check_arrays` accepted; memory-mapped features stay so.
 
-    Args:
-        path: Source of the arrays, for messages.
-        arrays: The arrays. Features that are memory-mapped stay so. Without `open`, regions with atpm > 0 are open.
-        splits: Held-out chromosomes and scaling.
+    Without `open`, regions with atpm > 0 are open; `path` is for messages.
 
     Raises:
         Refused: A chromosome to hold out does not exist, or none is left for training.

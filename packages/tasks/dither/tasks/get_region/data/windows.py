@@ -33,9 +33,7 @@ class WindowOptions:
     Attributes:
         regions: Regions of a window.
         stride: Regions from one training window to the next.
-        jitter: Largest shift of a training window to either side, within its chromosome. Each shift of a window is a
-            sample with its own number, so that the order of samples, which a resumed run repeats, is all the
-            randomness there is.
+        jitter: Largest shift of a training window to either side, within its chromosome; each is a sample of its own.
         span: Largest number of bases of a window; wider ones are dropped.
     """
 

@@ -50,14 +50,7 @@ NEAR: Final = re.compile(rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WOR
 
 @dataclass(frozen=True)
 class TableColumns:
-    """The columns of a table.
-
-    Attributes:
-        names: All names, in order.
-        cells: Cell types, in order of appearance.
-        motifs: Indices of the motif columns.
-        of_cells: For each kind of value, the column indices for each cell type; None where there is no such column.
-    """
+    """Names of the columns of a table, cell types, and indices of motifs and of the values of each cell type."""
 
     names: tuple[str, ...]
     cells: tuple[str, ...]

@@ -128,19 +128,20 @@ def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
 
 @dataclass(frozen=True)
 class _Bed:
-    """Places, line numbers from 1, and the fourth column, "" where there is none."""
+    """Places, line numbers from 1, and the accessibility of a cell type, if the name of the file is that of one."""
 
     places: Places
     lines: list[int]
-    fourth: list[str]
+    accessibility: Float[np.ndarray, " P"] | None
 
 
 def _read_bed(path: Path) -> _Bed:
     chromosome: list[str] = []
     numbers: list[tuple[int, int]] = []
+    values: list[float] = []
     lines: list[int] = []
-    fourth: list[str] = []
     wrong: list[str] = []
+    expected = "chromosome, start, end and accessibility" if ACCESSIBILITY in path.name else "chromosome, start and end"
     with open_table(path) as file:
         for line, text in enumerate(file, 1):
             if not text.strip() or text.startswith(("#", "track", "browser")):
@@ -148,18 +149,21 @@ def _read_bed(path: Path) -> _Bed:
             fields = text.rstrip("\r\n").split("\t") if "\t" in text else text.split()
             try:
                 start, end = int(fields[1]), int(fields[2])
+                value = float(fields[3]) if ACCESSIBILITY in path.name else 0.0
             except (ValueError, IndexError):
                 start = end = -1
             if not 0 <= min(start, end) <= max(start, end) < 1 << 62:
-                wrong.append(f'line {line}: expected chromosome, start and end, got "{text.strip()[:60]}"')
+                wrong.append(f'{path}: line {line}: expected {expected}, got "{text.strip()[:60]}"')
                 continue
             numbers.append((start, end))
             chromosome.append(fields[0].strip())
+            values.append(value)
             lines.append(line)
-            fourth.append(fields[3].strip() if len(fields) > 3 else "")
-    _raise_lines(path, wrong)
+    if wrong:
+        raise Refused([Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))])
     places = np.array(numbers, np.int64).reshape(-1, 2)
-    return _Bed((np.array(chromosome, np.str_), places[:, 0], places[:, 1]), lines, fourth)
+    accessibility = np.array(values) if ACCESSIBILITY in path.name else None
+    return _Bed((np.array(chromosome, np.str_), places[:, 0], places[:, 1]), lines, accessibility)
 
 
 def _locate_in(path: Path, bed: _Bed, otherwise: Locator) -> Locator:
@@ -170,12 +174,6 @@ def _locate_in(path: Path, bed: _Bed, otherwise: Locator) -> Locator:
         if array in PLACES or (array, name) == ("atpm", column)
         else otherwise(array, row, name)
     )
-
-
-def _raise_lines(path: Path, wrong: list[str]) -> None:
-    if wrong:
-        lines = limited(iter(wrong), len(wrong))
-        raise Refused([Problem(f"{path}: {line}", code="invalid-sample") for line in lines])
 
 
 def _from_bed(path: Path, bed: _Bed, matrix: Path, arrays: Arrays) -> Arrays:
@@ -193,35 +191,21 @@ def _from_bed(path: Path, bed: _Bed, matrix: Path, arrays: Arrays) -> Arrays:
             )
             raise Refused(message, code="contradiction")
     result: Arrays = dict(zip(PLACES, bed.places, strict=True))
-    cell, ending, _ = path.name.partition(ACCESSIBILITY)
-    if not ending:
+    if bed.accessibility is None:
         return result
-    values = _accessibility(path, bed, cell)
+    cell = path.name.partition(ACCESSIBILITY)[0]
     cells = arrays.get("cells", np.zeros(0, "U1")).tolist()
     unknown = set(map(str, arrays.get("unknown", ())))
     others = arrays.get("atpm", np.zeros((rows, len(cells))))
     if "atpm" not in arrays:
         unknown |= {f"{name}:{other}" for other in cells for name in ("atpm", *({"open"} - arrays.keys()))}
     result["cells"] = np.array([*cells, cell], np.str_)
-    result["atpm"] = np.concatenate([others, values[:, None]], 1)
+    result["atpm"] = np.concatenate([others, bed.accessibility[:, None]], 1)
     for name in ("open", "expression", "tss"):
         if name in arrays:
             further = np.zeros((rows, 1, *arrays[name].shape[2:]), arrays[name].dtype)
             result[name] = np.concatenate([arrays[name], further], 1)
             unknown |= {f"{name}:{cell}"} - {f"open:{cell}"}
     if "open" in result:
-        result["open"][:, -1] = values > 0
+        result["open"][:, -1] = bed.accessibility > 0
     return result | {"unknown": np.array(sorted(unknown), np.str_)}
-
-
-def _accessibility(path: Path, bed: _Bed, cell: str) -> Float[np.ndarray, " P"]:
-    values, wrong = np.zeros(len(bed.fourth)), []
-    for row, text in enumerate(bed.fourth):
-        try:
-            values[row] = float(text)
-        except ValueError:
-            wrong.append(f'line {bed.lines[row]}: "{text[:40]}" is not a number (accessibility of {cell})')
-    if wrong and not any(bed.fourth):
-        raise Refused(f"{path}: no fourth column of numbers, the accessibility of {cell}", code="missing-array")
-    _raise_lines(path, wrong)
-    return values

@@ -194,14 +194,8 @@ def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, "
     if not metrics:
         return None
     share = float(truth.mean())
-    figure = _new_figure(12, 4.2, f"Open in {cell}: {truth.sum():,} of {truth.size:,} sampled regions")
-    spread, roc, recall = figure.subplots(1, 3)
-    _bare(spread, "predictions", "prediction", "share of the regions")
-    edges = np.linspace(min(0.0, score.min()), max(1.0, score.max()), 41)
-    for chosen, colour, name in ((~truth, GREY, "closed"), (truth, ORANGE, "open")):
-        weights = np.full(int(chosen.sum()), 1 / chosen.sum())
-        spread.hist(score[chosen], edges, weights=weights, color=colour, alpha=0.6, label=name)
-    spread.legend(fontsize=8, frameon=False)
+    figure = _new_figure(9, 4.2, f"Open in {cell}: {truth.sum():,} of {truth.size:,} sampled regions")
+    roc, recall = figure.subplots(1, 2)
     false, true, _ = roc_curve(truth, score)
     title = f"ROC: area {metrics['accessibility_auc']:.3f}, random .5"
     _bare(roc, title, "false positive rate", "true positive rate").plot([0, 1], [0, 1], color=LIGHT)
