@@ -93,10 +93,25 @@ class LanguageModel(TaskSpec):
 
     def space(self) -> TokenSpace:
         """One field, `text`; reads data or a file only if its size depends on them."""
-        size, end = self._fixed_size() or self._loaded_size()
+        size, end = self._size()
         if self.end_of_text and end is None:
             size, end = size + 1, size
         return TokenSpace((Field("text", self.length, size, end=end),))
+
+    def _size(self) -> tuple[int, int | None]:
+        """Return number of ids and end-of-text id."""
+        if self.data.gives == "token-ids":
+            record = self._record()
+            return record.vocabulary, record.tokenizer.end
+        name = AUTO.get(self.tokenizer, self.tokenizer)
+        if (pairs := byte_pair_ids(name)) is not None:
+            return pairs, pairs - 1
+        if name in SIZES:
+            return SIZES[name], ENDS.get(name)
+        if name == "chars" and (characters := getattr(self.data, "characters", None)) is not None:
+            return len(characters()) + 1, None
+        tokenizer = self._load(None)
+        return tokenizer.size, tokenizer.end
 
     def build(self) -> LanguageModelling:
         """Read and encode the text, or memory-map its ids."""
@@ -105,25 +120,6 @@ class LanguageModel(TaskSpec):
         corpus: Corpus | TokenStore = self.data.build()
         options = self.model_dump(include={"length", "documents", "prompt", "ngrams", "judge"})
         return LanguageModelling(corpus, self._load(corpus), **options)
-
-    def _fixed_size(self) -> tuple[int, int | None] | None:
-        """Return number of ids and end-of-text id if they follow from the name of the tokenizer."""
-        if self.data.gives == "token-ids":
-            return None
-        pairs, name = byte_pair_ids(self.tokenizer), AUTO.get(self.tokenizer, self.tokenizer)
-        if pairs is not None:
-            return pairs, pairs - 1
-        return (SIZES[name], ENDS.get(name)) if name in SIZES else None
-
-    def _loaded_size(self) -> tuple[int, int | None]:
-        """Return the same from the data or a file."""
-        if self.data.gives == "token-ids":
-            record = self._record()
-            return record.vocabulary, record.tokenizer.end
-        if self.tokenizer == "chars" and (characters := getattr(self.data, "characters", None)) is not None:
-            return len(characters()) + 1, None
-        tokenizer = self._load(None)
-        return tokenizer.size, tokenizer.end
 
     def _record(self) -> StoreInfo:
         record: StoreInfo = cast(Any, self.data).record()

@@ -122,9 +122,9 @@ class StdlibText(HoldOut):
 
         return Corpus(self.name, hold_out(read_stdlib(docstrings=self.docstrings), valid=self.valid, test=self.test))
 
-    def prepare(self) -> str | None:
-        """Collect the docstrings, if requested."""
-        return f"{len(self.build().splits['train'])} training documents" if self.docstrings else None
+    def prepare(self) -> str:
+        """Collect the text; docstrings are cached."""
+        return f"{len(self.build().splits['train'])} training documents"
 
 
 class Shakespeare(DataSpec):

@@ -47,10 +47,8 @@ __all__ = [
 
 RESIDENT = 1 << 20
 """Corpora up to this size are encoded in memory each time; larger ones are cached on disk."""
-ATTEMPTS = 10
-"""Attempts to open a folder that other processes write at the same time."""
-BATCH, MANY = 1 << 22, 4096
-"""Characters, and texts, per encoding batch."""
+ATTEMPTS = 10  # to open a folder that other processes write at the same time
+BATCH, MANY = 1 << 22, 4096  # characters, and texts, per encoding batch
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +65,7 @@ class Joined:
 
     def __getitem__(self, part: slice) -> Integer[np.ndarray, " n"]:
         """Return the ids of a slice of step 1."""
-        start, stop, step = part.indices(len(self))
-        if step != 1:
-            raise ValueError(f"slices must have step 1, not {step}")
+        start, stop, _ = part.indices(len(self))
         first, last = np.searchsorted(self.edges, (start, stop), "right") - 1
         parts = [
             array[max(start - edge, 0) : max(stop - edge, 0)]

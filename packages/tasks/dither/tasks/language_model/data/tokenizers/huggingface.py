@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +57,7 @@ class Learned(Tokenizer):
         self.separator = () if self.end is not None else tuple(self.encode(PARAGRAPH).tolist())
 
     def encode(self, text: str) -> Int64[np.ndarray, " N"]:
-        ids = [self._engine.encode(piece, add_special_tokens=False).ids for piece in cut_pieces([text])]
-        return np.array([*chain.from_iterable(ids)], np.int64)
+        return self.encode_each([text])[0].astype(np.int64)
 
     def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
         """Return the ids of each text, on all cores."""
