@@ -15,6 +15,7 @@ from dither.registry.flow.protocols import Split
 
 from ..config.load_experiment import load_experiment
 from ..config.paths import reject_escaping_links
+from ..files.metrics_file import baselines_of
 from ..sampling.samples import (
     check_forms,
     export_samples,
@@ -101,11 +102,12 @@ def sample_run(
     for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
         say(console, line)
     baselines = system.task.baselines() if samples.figures else {}
-    if declared := {name: value for name, value in baselines.items() if name.startswith("sample ")}:
-        baselines = declared
-    names = {full for name in samples.figures for full in (name, f"sample {name}")}
-    baselines = {name: value for name, value in baselines.items() if name.partition("/")[0] in names}
-    show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": baselines})
+    own = {
+        f"{metric}/{name}": value
+        for metric in samples.figures
+        for name, value in baselines_of("sample", metric, baselines).items()
+    }
+    show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": own})
     for line in missing_samples(samples.figures):
         say(console, line, "yellow")
     return 0

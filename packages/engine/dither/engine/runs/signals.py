@@ -67,7 +67,7 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     Once the stop is polled, signals only set it, so that a checkpoint is never interrupted.
 
     Args:
-        last: Whether the process ends afterwards; a later signal ends it at once with the exit code of the command.
+        last: Whether the process ends afterwards; a later signal ends it immediately with the exit code of the command.
     """
     stop = Stop()
     first = 0.0
