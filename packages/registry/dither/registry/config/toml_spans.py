@@ -64,24 +64,20 @@ class _Walk:
     def header(self) -> Path:
         """Parse `[a.b]` or `[[a.b]]` and return the path of the table it opens."""
         array = self.text.startswith("[[", self.at)
-        self.at += 2 if array else 1
+        self.at += 1 + array
         *outer, (name, place) = self.key()
-        self.at += 2 if array else 1
+        self.at += 1 + array
         path: Path = ()
         for part, where in outer:
-            path = self.last(self.note((*path, part), where))
-        path = self.note((*path, name), place)
+            path = (*path, part)
+            self.found.setdefault(path, Span(where, where))
+            path = (*path, self.arrays[path]) if path in self.arrays else path  # the last element of an array
+        path = (*path, name)
+        self.found.setdefault(path, Span(place, place))
         if array:
             self.arrays[path] = self.arrays.get(path, -1) + 1
-            path = self.note((*path, self.arrays[path]), place)
-        return path
-
-    def last(self, path: Path) -> Path:
-        """Return the path of the last element if the path is an array of tables."""
-        return (*path, self.arrays[path]) if path in self.arrays else path
-
-    def note(self, path: Path, place: tuple[int, int]) -> Path:
-        self.found.setdefault(path, Span(place, place))
+            path = (*path, self.arrays[path])
+            self.found[path] = Span(place, place)
         return path
 
     def key(self) -> list[tuple[str, tuple[int, int]]]:
@@ -98,11 +94,11 @@ class _Walk:
                 return parts
             self.at += 1
 
-    def pair(self, table: Path) -> None:
+    def pair(self, path: Path) -> None:
         *outer, (name, place) = self.key()
-        path = table
         for part, where in outer:
-            path = self.note((*path, part), where)
+            path = (*path, part)
+            self.found.setdefault(path, Span(where, where))
         self.at += 1  # =
         self.value((*path, name), place)
 
@@ -110,14 +106,10 @@ class _Walk:
         """Parse a value; an element of an array is its own key."""
         self.skip(SPACE)
         start, char = self.at, self.text[self.at]
-        if char in "\"'":
-            self.skip(STRING)
-        elif char == "[":
-            self.items(path, "]")
-        elif char == "{":
-            self.items(path, "}")
+        if char in "[{":
+            self.items(path, "]" if char == "[" else "}")
         else:
-            self.skip(BARE_VALUE)
+            self.skip(STRING if char in "\"'" else BARE_VALUE)
         place = (start, self.at)
         self.found[path] = Span(key or place, place)
 

@@ -37,8 +37,8 @@ def problems_of(misfits: Iterable[Misfit], document: Document) -> list[Problem]:
     problems = []
     for misfit in misfits:
         path, related = misfit.path, misfit.related
-        other = document.origin(related) if related is not None else None
-        notes = ((f"the {related[-1]} comes from", other),) if related and other is not None else ()
+        other = document.origin(related) if related else None
+        notes = ((f"the {related[-1]} comes from", other),) if related and other else ()
         origin, given = document.origin(path, value=True), document.at(path)
         problems.append(Problem(misfit.message, path, origin, misfit.help, notes, given, code=misfit.code))
     return problems
