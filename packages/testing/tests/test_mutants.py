@@ -200,16 +200,6 @@ class Batches:
 SHARED: list = []
 
 
-class Keeper:
-    """A schedule with a list that all instances share."""
-
-    def __init__(self) -> None:
-        self.log = SHARED
-
-    def __call__(self, step: int) -> float:
-        return 1.0
-
-
 class Toy(LRScheduleSpec):
     """A component that can be built."""
 
@@ -275,23 +265,9 @@ class Memory(TrackerSpec):
     name: ClassVar[str] = "memory"
 
     def build(self) -> Any:
-        return Recorder()
-
-
-class Recorder:
-    """Refuses to log before the start."""
-
-    def start(self, folder, config, step=0) -> None:
-        self.rows: list = []
-
-    def log(self, step, kind, metrics) -> None:
-        self.rows.append((step, kind, metrics))
-
-    def log_pictures(self, step, pictures) -> None:
-        self.rows.append((step, pictures))
-
-    def finish(self, error=None) -> None:
-        self.rows.clear()
+        rows: list = []
+        log = lambda *entry: rows.append(entry)  # noqa: E731
+        return SimpleNamespace(start=log, log=log, log_pictures=log, finish=log)
 
 
 TOYS = {"metric:largest": Largest, "tracker:memory": Memory}
@@ -528,7 +504,7 @@ MUTANTS = [
         options_frozen=lambda base: Fluid,
         defaults_share_nothing=spec(notes=[]),
         traits_known=with_traits("zero-init"),
-        builds_share_nothing=spec(build=lambda self, steps: Keeper()),
+        builds_share_nothing=spec(build=lambda self, steps: SimpleNamespace(log=SHARED)),
         keeps_torch_globals=after(lambda inner: torch.set_grad_enabled(False)),
     ),
     Mutant("metric_values", "metric:largest", function(call=lambda inner, x, like: {"largest": float("nan")})),

@@ -1,7 +1,6 @@
 """JSON Schema (draft-07) of TOML files for editors, with every registered component.
 
-A component is a name or a table. The schema uses `enum` for the name and `if`/`then` for each component instead of
-`anyOf`, because validators locate a mistake inside `anyOf` only as "no alternative matches".
+It has `enum` and `if`/`then` instead of `anyOf`, in which validators report only that no alternative matches.
 """
 
 from __future__ import annotations
@@ -39,13 +38,9 @@ NO_KEY = {"not": {"description": "unknown key"}}
 
 
 def schema_of(model: type[Options], catalog: Catalog, *, title: str, extends: bool = False) -> Schema:
-    """Return the schema of a file that is validated as `model`.
+    """Return the schema of a file that is validated as `model`, with the components of a catalogue for its slots.
 
-    Args:
-        model: The model.
-        catalog: The components for its slots.
-        title: Title of the file in editors.
-        extends: Whether it may extend another file; then nothing is `required`.
+    `title` is shown by editors; a file that may extend another (`extends`) has no `required` options.
     """
     definitions: Schema = {}
     top = _options(model, "", definitions)
@@ -146,11 +141,7 @@ def _kinds_in(schemas: Iterable[Any]) -> set[str]:
 
 
 def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
-    """Return the definition of a kind, and one for each of its components.
-
-    Options that all components of the kind share are in the definition of the kind, where editors find them before a
-    component is named, and where a table without `use` is checked.
-    """
+    """Return the definition of a kind, with the options that its components share, and one for each component."""
     definitions: Schema = {}
     tables = {}
     parts = catalog.parts(kind)

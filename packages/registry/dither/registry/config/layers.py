@@ -44,11 +44,7 @@ class Layer:
 
     @classmethod
     def read(cls, path: FilePath) -> Layer:
-        """Read a file.
-
-        Raises:
-            Refused: It is missing, too large, not UTF-8, invalid TOML, or nested too deeply.
-        """
+        """Read a file; raise `Refused` if it is missing, too large, not UTF-8, invalid TOML, or nested too deeply."""
         text = _read_text(path)
         try:
             layer = cls(str(path), _parse(text, str(path)), text, path)
@@ -61,11 +57,7 @@ class Layer:
 
     @classmethod
     def override(cls, text: str) -> Layer:
-        """Parse `key=value` of --set; a value that is not TOML is a string.
-
-        Raises:
-            Refused: It is not of the form `key=value`, or nested too deeply.
-        """
+        """Parse `key=value` of --set, or raise `Refused`; a value that is not TOML is a string."""
         name = _truncated(f"--set {text}")
         match = KEY_AND_EQUALS.match(text)  # up to the first equals sign outside of quotes
         key, equals, given = (text[: match.end() - 1], "=", text[match.end() :]) if match else text.partition("=")
@@ -154,12 +146,7 @@ def _nonblocking(path: str, flags: int) -> int:
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
-    """Parse a TOML text, called `name` in messages.
-
-    Raises:
-        tomllib.TOMLDecodeError: The syntax is invalid; `_syntax_problem` locates it.
-        Refused: It is nested too deeply, a key has too many parts, or an integer too many digits.
-    """
+    """Parse a TOML text, called `name` in messages; `_syntax_problem` locates a `tomllib.TOMLDecodeError`."""
     if any(line.count(".") >= MAX_DEPTH for line in text.split("\n")):
         masked = STRING_OR_COMMENT.sub(lambda match: ("#" if match[0][0] == "#" else "q") * len(match[0]), text)
         for key in KEY.finditer(masked):

@@ -1,8 +1,7 @@
 """Read external weights: safetensors, and files of `torch.save`. No torch at import.
 
-A file of `torch.save` contains a pickle, which may name any function to call. It is read by torch's `weights_only`
-reader, which allows tensors and plain containers only. Other globals in it, such as hyperparameters of Lightning, are
-neither imported nor called: an empty stub replaces them.
+A file of `torch.save` is read by torch's `weights_only` reader, which allows tensors and plain containers only. Other
+globals in its pickle, such as hyperparameters of Lightning, are neither imported nor called: a stub replaces them.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class _Stub:
         pass
 
 
-STUBS = {"collections.defaultdict": lambda *args: {}}
+STUBS: dict[str, Any] = {"collections.defaultdict": lambda *args: {}}
 
 
 def _extract_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ from .status import describe_exception
 
 __all__ = ["Catalog", "Component"]
 
+EMPTY: Mapping[str, str] = MappingProxyType({})
 REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d{1,9}))?")
 
 
@@ -76,15 +78,10 @@ class Catalog:
     """
 
     def __init__(
-        self,
-        prefer: Mapping[str, str] | None = None,
-        known: Mapping[str, str] | None = None,
-        owners: Mapping[str, str] | None = None,
+        self, prefer: Mapping[str, str] = EMPTY, known: Mapping[str, str] = EMPTY, owners: Mapping[str, str] = EMPTY
     ) -> None:
         self._components: dict[tuple[str, str], list[Component]] = {}
-        self.prefer = dict(prefer or {})
-        self.known = dict(known or {})
-        self.owners = dict(owners or {})
+        self.prefer, self.known, self.owners = dict(prefer), dict(known), dict(owners)
         self.load: Callable[[str | None], object] = lambda plugin: None
         self.used: set[str] = set()
         self.notes: list[str] = []
@@ -128,11 +125,7 @@ class Catalog:
         return sorted(name for k, name in self._components if k == kind)
 
     def find(self, kind: str, reference: str) -> Component:
-        """Return the component that `name`, `plugin/name` or `plugin/name@rev` refers to; earlier names are accepted.
-
-        Raises:
-            Refused: No component or more than one has the name.
-        """
+        """Return the component that `name`, `plugin/name` or `plugin/name@rev` refers to, or raise `Refused`."""
         match = REFERENCE.fullmatch(reference)
         if match is None:
             raise self._unknown(kind, reference)

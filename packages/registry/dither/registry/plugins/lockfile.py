@@ -36,17 +36,10 @@ def check_lockfile(policy: Policy, plugins: Plugins) -> list[Problem]:
 
 
 def sync_lockfile(path: Path, plugins: Plugins, accept: bool = False) -> list[str]:
-    """Write the catalogue of the loaded plugins below the policy, which is kept byte for byte.
+    """Write the catalogue of the loaded plugins below the policy; return a line for each changed component.
 
-    Entries of plugins that are blocked or failed are kept.
-
-    Args:
-        path: registry.toml; created if it is missing.
-        plugins: The loaded plugins.
-        accept: Whether options may change without a new revision.
-
-    Returns:
-        A line for each component that was added, changed or removed.
+    The policy is kept byte for byte, entries of plugins that are blocked or failed are kept. With `accept`, options may
+    change without a new revision.
 
     Raises:
         Refused: Options of a component changed without a new revision, or the file cannot be read or written.
@@ -114,11 +107,7 @@ def _other_changes(before: Entries, now: Entries, plugins: Plugins) -> Iterator[
 
 
 def _write(path: Path, entries: Entries) -> None:
-    """Replace the catalogue below the marker.
-
-    Raises:
-        Refused: The file was edited below the marker, or cannot be read or written.
-    """
+    """Replace the catalogue below the marker."""
     try:
         content = _content(path, path.read_bytes() if path.exists() else b"", entries)
         with atomic_write(path) as temporary:

@@ -128,11 +128,7 @@ class Plugins:
         self._reports[name] = replace(self._reports[name], imports_torch=imports_torch, seconds=seconds)
 
     def request(self, name: str) -> None:
-        """Load a plugin although none of its components is named, such as one that observes runs.
-
-        Raises:
-            Refused: No usable plugin has this name, or its import fails.
-        """
+        """Load a plugin although none of its components is named; raise `Refused` if it cannot be used."""
         self._activate(name)
         if name not in self.requested:
             self.requested.append(name)
@@ -178,10 +174,7 @@ class Plugins:
             raise Refused(text, code="plugin-failed") from error
 
     def observe(self) -> None:
-        """Load all installed plugins and let those with run hooks observe, if registry.toml allows autoload.
-
-        A plugin that cannot be used might be an observer, so each of these is named in a warning.
-        """
+        """Load all installed plugins, let those with run hooks observe under autoload; warn of failed ones."""
         self.load()
         for report in self.reports:
             if report.state in ("failed", "clash"):
@@ -190,11 +183,7 @@ class Plugins:
                 self.catalog.used.add(report.name)
 
     def require(self) -> None:
-        """Load the plugins that registry.toml requires.
-
-        Raises:
-            Refused: With a problem for each that is missing, blocked, broken, or of another version.
-        """
+        """Load the plugins that registry.toml requires; raise `Refused` with a problem for each that cannot be used."""
         names, problems = required_plugins(self.policy, self.reports)
         for name in names:
             try:
