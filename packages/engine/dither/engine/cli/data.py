@@ -75,10 +75,13 @@ def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
             key, equals, value = word[2:].partition("=")
             field = spec.model_fields.get(key := key.replace("-", "_"))
             kind = field.annotation if field else None
-            if not equals:
-                value = "true" if kind is bool else next(queue, "")
-            if not equals and not value:
-                raise Refused(f"{word} requires a value", code="missing-argument")
+            if not equals and kind is bool:
+                value = "true"
+            elif not equals:
+                following = next(queue, None)
+                if following is None:
+                    raise Refused(f"{word} requires a value", code="missing-argument")
+                value = following
             overrides.append(f"{key}={json.dumps(value) if kind is str else value}")
         elif word.startswith("-") and len(word) > 1:
             raise Refused(f"{word}: options of a component have no short form, use --key value", code="unknown-option")

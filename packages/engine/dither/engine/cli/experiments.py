@@ -7,15 +7,12 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .app import Experiment, Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, app, load
 from .output import location_record, print_valid, table, wants_json
-
-if TYPE_CHECKING:
-    from ..config.load_experiment import Loaded
 
 __all__: list[str] = []
 
@@ -70,19 +67,16 @@ def validate(
 ) -> None:
     """Check an experiment: names, types, bounds, and whether the components are compatible."""
     loaded = load(experiment, changes, removals, selected)
-    record = _inspect(loaded) if deep else None
-    print_valid(loaded, as_json, record)
-    if record is not None and not wants_json(as_json):
-        _print_model(record["shapes"], record["memory"])
-
-
-def _inspect(loaded: Loaded) -> dict[str, Any]:
-    """Return parameters, bytes of memory by purpose, and the table of shapes and FLOPs."""
+    if not deep:
+        print_valid(loaded, as_json)
+        return
     from ..training.model_summary import build_on_meta, memory_needs, summarize_model
 
     summary = asdict(summarize_model(loaded.experiment))
     memory = memory_needs(loaded.experiment, build_on_meta(loaded.experiment))
-    return {"parameters": summary["parameters"], "memory": memory, "shapes": summary}
+    print_valid(loaded, as_json, {"parameters": summary["parameters"], "memory": memory, "shapes": summary})
+    if not wants_json(as_json):
+        _print_model(summary, memory)
 
 
 def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:

@@ -61,19 +61,14 @@ def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterato
             yield Misfit(message, path, ("model",), f'model.condition = {{ use = "sum", parts = ["level", {part}] }}')
     conditions = {condition.name: condition for condition in space.conditions}
     for name, label in sample.cond.items():
-        missing = list(missing_condition(space.conditions, name, ("sample", "cond", name), labels=True))
-        yield from missing or _unknown_label(conditions[name], label)
-
-
-def _unknown_label(condition: Condition, label: int | str) -> Iterator[Misfit]:
-    if _number(condition, label) is not None:
-        return
-    names = ", ".join(condition.labels)
-    close = nearest(str(label), condition.labels)
-    message = f'"{condition.name}" has no label {label!r}; its labels are 0 to {(condition.size or 1) - 1}'
-    message += f": {names}" if names else ", without names"
-    hint = f'did you mean "{close}"?' if close else None
-    yield Misfit(message, ("sample", "cond", condition.name), ("task",), hint, "unknown-value")
+        path = ("sample", "cond", name)
+        missing = list(missing_condition(space.conditions, name, path, labels=True))
+        yield from missing
+        if not missing and _number(condition := conditions[name], label) is None:
+            close = nearest(str(label), condition.labels)
+            names = f": {', '.join(condition.labels)}" if condition.labels else ", without names"
+            message = f'"{name}" has no label {label!r}; its labels are 0 to {(condition.size or 1) - 1}{names}'
+            yield Misfit(message, path, ("task",), f'did you mean "{close}"?' if close else None, "unknown-value")
 
 
 def condition_labels(sample: Sample, space: Space) -> Mapping[str, int]:
