@@ -88,18 +88,6 @@ def test_too_few_plans_to_split(make_diagrams):
     assert "plans.jsonl, line 3" in str(info.value), "the reasons are reported"
 
 
-def test_unusable_source_lists_the_reasons(tmp_path):
-    for number in range(5):
-        (tmp_path / f"{number}.pkl").write_bytes(b"any")
-    with pytest.raises(Refused) as info:
-        PlanFiles(source=str(tmp_path), format="msd", destination=str(tmp_path / "out")).prepare()
-    assert info.value.codes == ["no-samples"]
-    message = info.value.problems[0].message
-    assert "5 rejected:" in message
-    assert str(tmp_path / "0.pkl") in message
-    assert "... and 2 more" in message
-
-
 def test_from_files_to_plans(tmp_path, source, make_diagrams):
     diagrams = make_diagrams(50)
     invalid = '{"types": ["Kitchen", "Bathrom"], "boxes": [[0, 0, 5, 5], [9, 0, 6, 9]]}'
@@ -160,20 +148,6 @@ def test_changed_source_or_options(tmp_path, source, spec):
     assert len(spec.build().train) == 24
 
 
-@pytest.mark.parametrize("name", ["types", "split"])
-def test_changed_bytes_of_prepared_plans_are_found(tmp_path, monkeypatch, spec, name):
-    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
-    spec.prepare()
-    path = tmp_path / "out" / f"{name}.npy"
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(Refused, match=path.name) as info:
-        spec.build()
-    assert info.value.codes == ["damaged-file"]
-    path.write_bytes(content)
-    assert len(spec.build().train) == 16
-
-
 def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source):
     (tmp_path / "source").mkdir()
     path = source(name="source/a.jsonl")
@@ -220,12 +194,3 @@ def test_door_relations_survive(tmp_path):
 def test_incompatible_options(options, text):
     with pytest.raises(ValueError, match=text):
         PlanFiles(source="a", **options)
-
-
-def test_command_line(tmp_path, capsys, source):
-    path = source("nonsense")
-    assert main(["prepare", "plans", "--set", f"source={path}", "--destination", str(tmp_path / "out")]) == 0
-    assert "a.jsonl, line 21" in capsys.readouterr().out
-    (tmp_path / "empty").mkdir()
-    assert main(["prepare", "plans", "--set", f"source={tmp_path / 'empty'}"]) == 2
-    assert "no-samples" in capsys.readouterr().err
