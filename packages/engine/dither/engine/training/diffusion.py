@@ -208,13 +208,9 @@ class Diffusion(nn.Module):
         """Call the model, or its trunk, under autocast."""
         options |= {} if cache is None else {"cache": cache}
         options |= {} if context is None else {"context": context}
-        with self.autocast(state):
-            return model(state, self.process.level(t), clean.valid, clean.cond, **options)
-
-    def autocast(self, state: State) -> AbstractContextManager[Any]:
-        """Return the context in which the model runs."""
         half = self.precision == "bfloat16"
-        return torch.autocast(state.x.device.type, torch.bfloat16) if half else nullcontext()
+        with torch.autocast(state.x.device.type, torch.bfloat16) if half else nullcontext():
+            return model(state, self.process.level(t), clean.valid, clean.cond, **options)
 
     def compile_model(self, blocks: bool = False) -> None:
         """Compile the model, and its trunk separately where training calls only that; or each block separately.
