@@ -5,9 +5,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from dither.tasks.get_region import plots
 from dither.tasks.get_region.data_specs import HumanDHS
-from dither.tasks.get_region.plots import samples as plots
-from dither.tasks.get_region.plots.figures import draw_accessibility, draw_trajectory, frequent_motifs
 from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
@@ -48,7 +47,7 @@ def shown(task, samples, like):
     ],
 )
 def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
-    monkeypatch.setattr(plots, "draw_window", lambda picture: b"\x89PNG")
+    monkeypatch.setattr(plots, "_draw_window", lambda picture: b"\x89PNG")
     task = small(**options)
     like = task.like(6, 0)
     pictures = shown(task, noisy(like), like)
@@ -68,7 +67,7 @@ def test_plots_differ_between_samples():
 
 def test_heat_maps_show_sampled_values(monkeypatch):
     seen = []
-    monkeypatch.setattr(plots, "draw_window", lambda picture: seen.append(picture) or b"png")
+    monkeypatch.setattr(plots, "_draw_window", lambda picture: seen.append(picture) or b"png")
     task = small(standardise=True, cell_type="HepG2")
     like = task.like(2, 0)
     samples = noisy(like)
@@ -88,25 +87,25 @@ def test_motifs_are_sorted_without_constant_ones():
     truth = g.random(40)
     rare = np.where(np.arange(40) < 5, truth, 0)
     pairs = [(rare, g.random(40)), (truth, truth), (np.ones(40), g.random(40)), (truth[:3], truth[:3])]
-    motifs = frequent_motifs(["rare", "frequent", "constant", "few"], pairs)
+    motifs = plots._frequent_motifs(["rare", "frequent", "constant", "few"], pairs)
     assert [name for name, _ in motifs] == ["frequent", "rare"]
 
 
 def test_constant_accessibility_has_no_curve():
-    assert draw_accessibility(np.ones(5, bool), np.arange(5.0), "K562") is None
-    assert draw_accessibility(np.array([True, False]), np.array([0.2, 0.1]), "K562") is not None
+    assert plots._draw_accessibility(np.ones(5, bool), np.arange(5.0), "K562") is None
+    assert plots._draw_accessibility(np.array([True, False]), np.array([0.2, 0.1]), "K562") is not None
 
 
 def test_a_trajectory_shows_every_state():
     g = np.random.default_rng(0)
     truth, path = g.random(20), g.normal(size=(9, 20))
-    first = draw_trajectory(path, truth, "a window")
+    first = plots._draw_trajectory(path, truth, "a window")
     for state in (4, 8):
         other = path.copy()
         other[state] = truth
-        assert draw_trajectory(other, truth, "a window") != first
-    assert draw_trajectory(path[:, :0], truth[:0], "a window") is None
-    assert draw_trajectory(path[:1], truth, "a window") is None
+        assert plots._draw_trajectory(other, truth, "a window") != first
+    assert plots._draw_trajectory(path[:, :0], truth[:0], "a window") is None
+    assert plots._draw_trajectory(path[:1], truth, "a window") is None
 
 
 def test_the_task_plots_a_trajectory():

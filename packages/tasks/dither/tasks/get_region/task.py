@@ -24,7 +24,7 @@ from .export import SampledRegions, write_regions
 from .metrics.baselines import Baselines, MaskedBatch
 from .metrics.region_metrics import RegionMetrics, baseline_metrics
 from .metrics.sample_metrics import sample_metrics, sampled_batches
-from .plots.samples import Labels, plot_samples, plot_trajectory
+from .plots import Labels, plot_samples, plot_trajectory
 
 __all__ = ["RegionWindows"]
 

@@ -23,8 +23,7 @@ from jaxtyping import Shaped
 from dither.registry.config.errors import Problem, Refused
 
 from ..data.column_groups import RegionFacts, unknown_names
-from .peaks import Places, decoded, parse_names
-from .region_checks import RawArrays, collect_problems, invalid_rows
+from .region_checks import Places, RawArrays, collect_problems, decoded, invalid_rows, parse_names
 from .zarr_store import COPY_AGAIN, ZarrArray, is_group, require_zarr
 
 __all__ = ["read_store", "store_facts"]

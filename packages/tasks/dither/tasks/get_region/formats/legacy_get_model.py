@@ -25,8 +25,7 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.arrays import load_npz, read_npy
 from ..data.column_groups import unknown_names
 from .matrices import densify, numbered
-from .peaks import Places
-from .region_checks import MAX_BASE, PLACES, RawArrays, check_arrays, collect_problems, limited, table_locator
+from .region_checks import MAX_BASE, PLACES, Places, RawArrays, check_arrays, collect_problems, limited, table_locator
 from .tables import open_table
 
 __all__ = ["LIST", "read_legacy"]

@@ -18,8 +18,7 @@ from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import LIMIT, Arrays, load_npz
 from .column_names import standard_names
-from .peaks import Places, decoded, parse_names
-from .region_checks import PLACES, Locator, RawArrays, collect_problems, limited
+from .region_checks import PLACES, Locator, Places, RawArrays, collect_problems, decoded, limited, parse_names
 from .tables import open_table, read_anndata, read_parquet, read_table
 
 __all__ = ["BED", "MATRICES", "densify", "numbered", "read_matrix"]

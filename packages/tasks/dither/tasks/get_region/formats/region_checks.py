@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -21,15 +21,20 @@ from ..data.region_matrix import row_blocks
 
 __all__ = [
     "MAX_BASE",
+    "NAME",
     "PLACES",
     "Locator",
+    "Places",
     "RawArrays",
     "check_arrays",
     "check_order",
     "collect_problems",
+    "decoded",
     "invalid_rows",
     "limited",
+    "parse_names",
     "table_locator",
+    "texts_of",
 ]
 
 MAX_SHOWN: Final = 5
@@ -49,6 +54,12 @@ CHROMOSOME: Final = re.compile(r"[^\s:]{1,60}")
 MISSING_VALUES: Final = ("na", "nan", "none", "null", "<na>")
 ENSEMBL: Final = re.compile(r"[0-9]{1,2}|[XYM]|MT")
 """Names of chromosomes without "chr"."""
+
+Places = tuple[Shaped[np.ndarray, " P"], Int[np.ndarray, " P"], Int[np.ndarray, " P"]]
+"""Chromosome, start and end of each region."""
+
+NAME: Final = re.compile(r"([^\s:]{1,60}):(\d{1,12})-(\d{1,12})")
+"""Name of a peak."""
 
 Locator = Callable[[str, int, str], str]
 """Returns the place of a value, given the name of its array, its row and the name of its column ("" for none)."""
@@ -277,3 +288,61 @@ def _chromosomes(
     if long and short:
         message = f'{where(seen[short])}: named "{short}", but others like "{long}"; name all chromosomes the same way'
         yield Problem(message, code="invalid-sample")
+
+
+def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Places:
+    """Parse names of regions.
+
+    Args:
+        names: Text.
+        where: Returns the place of a row, for messages.
+
+    Raises:
+        Refused: Names the rows that do not parse, and problems in the order of the others.
+    """
+    matches = [NAME.fullmatch(name) for name in names.tolist()]
+    groups = [match.groups() for match in matches if match]
+    chromosome = np.array([group[0] for group in groups], np.str_)
+    start, end = (np.array([group[k] for group in groups], np.int64) for k in (1, 2))
+    wrong = np.array([match is None for match in matches], np.bool_)
+    if wrong.any():
+        problems = invalid_rows(
+            wrong, lambda row: f'{where(row)}: "{names[row][:40]}" is not a place such as chr1:9790-10675'
+        )
+        if groups:
+            rows, arrays = np.flatnonzero(~wrong), dict(zip(PLACES, (chromosome, start, end), strict=True))
+            problems += check_order(lambda array, row, column: where(int(rows[row])), arrays, overlaps=True)
+        raise Refused(problems)
+    return chromosome, start, end
+
+
+def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, " n"]:
+    """Return text, decoded if it is stored as bytes.
+
+    Raises:
+        Refused: It is neither text nor UTF-8; names the row.
+    """
+    if values.dtype.kind == "U":
+        return values
+    if values.dtype.kind != "S":
+        raise Refused(f"{where} holds {values.dtype}, expected text", code="wrong-shape")
+    texts = []
+    for row, content in enumerate(values.ravel().tolist()):
+        try:
+            texts.append(content.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise Refused(f"{where}, row {row}: {content[:40]!r} is not UTF-8", code="invalid-sample") from None
+    return np.array(texts, np.str_).reshape(values.shape)
+
+
+def texts_of(values: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Shaped[np.ndarray, " P"]:
+    """Return a column of names as text; whole numbers are names as well.
+
+    Raises:
+        Refused: Names the rows that hold no text, such as None or nan.
+    """
+    if values.dtype.kind not in "iuU":
+        wrong = np.array([not isinstance(value, str) for value in values.tolist()], np.bool_)
+        if problems := invalid_rows(wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"):
+            raise Refused(problems)
+    return values.astype(np.str_)

@@ -29,8 +29,7 @@ from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import LIMIT, Arrays
 from .column_names import NAMED, TableColumns, check_names, is_of_cell, parse_columns, standard_names
-from .peaks import NAME, parse_names, texts_of
-from .region_checks import PLACES, RawArrays, collect_problems, limited, table_locator
+from .region_checks import NAME, PLACES, RawArrays, collect_problems, limited, parse_names, table_locator, texts_of
 
 __all__ = ["open_table", "read_anndata", "read_header", "read_parquet", "read_table"]
 

@@ -1,34 +1,32 @@
-"""Figures: heat maps of a window and of a sampling trajectory, motifs, accessibility, and the spread of draws.
+"""Plots of samples: heat maps of a window and of a trajectory, motifs, accessibility, and the spread of draws.
 
-Letters: N regions (rows), L sampled regions, M columns (motifs, then accessibility and expression), T states, n pairs.
+Letters: N samples or regions (rows), L regions, M columns (motifs, then accessibility and expression), T states, n
+pairs.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from jaxtyping import Bool, Float
+from torch import Tensor
 
-from ..metrics.column_metrics import Pair, is_binary, pearson, r2, rank_metrics, varies
-from ..metrics.sample_metrics import LEVEL, Draws, coverage, draw_metrics, half_width
+from dither.registry.flow.protocols import Picture
+from dither.registry.flow.records import Clean
+
+from .metrics.column_metrics import Pair, is_binary, pearson, r2, rank_metrics, varies
+from .metrics.region_metrics import RegionMetrics
+from .metrics.sample_metrics import LEVEL, Draws, coverage, draw_groups, draw_metrics, half_width, sampled_mask
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "WindowPicture",
-    "draw_accessibility",
-    "draw_imputation",
-    "draw_motif_scatter",
-    "draw_trajectory",
-    "draw_window",
-    "frequent_motifs",
-]
+__all__ = ["Labels", "plot_samples", "plot_trajectory"]
 
 BLUE: Final = "#1864ab"
 """Predictions."""
@@ -75,7 +73,7 @@ def _png(figure: Figure) -> bytes:
 
 
 @dataclass(frozen=True)
-class WindowPicture:
+class _Window:
     """Content of the heat maps of a window, in the units of the data; `given` is true for values that were given."""
 
     title: str
@@ -87,7 +85,7 @@ class WindowPicture:
     extra: Sequence[str] = ()
 
 
-def draw_window(picture: WindowPicture) -> bytes:
+def _draw_window(picture: _Window) -> bytes:
     """Return a PNG of four heat maps side by side; columns after the motifs are a strip right of each."""
     from matplotlib.colors import ListedColormap
 
@@ -134,7 +132,7 @@ def _spread(length: int, number: int) -> list[int]:
     return sorted({round(position) for position in np.linspace(0, length - 1, min(number, length))})
 
 
-def draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " n"], title: str) -> bytes | None:
+def _draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " n"], title: str) -> bytes | None:
     """Return a PNG with the sampled values from noise to sample, and their truth; None without any."""
     if not truth.size or len(path) < 2:
         return None
@@ -158,7 +156,7 @@ def draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " n
     return _png(figure)
 
 
-def frequent_motifs(names: Sequence[str], pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
+def _frequent_motifs(names: Sequence[str], pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
     """Return the most frequent motifs whose truth varies, with enough pairs for a correlation."""
     motifs = [
         (name, pair)
@@ -168,7 +166,7 @@ def frequent_motifs(names: Sequence[str], pairs: Sequence[Pair]) -> list[tuple[s
     return sorted(motifs, key=lambda motif: -np.count_nonzero(motif[1][0]) / len(motif[1][0]))[:SHOWN]
 
 
-def draw_motif_scatter(motifs: Sequence[tuple[str, Pair]]) -> bytes:
+def _draw_motif_scatter(motifs: Sequence[tuple[str, Pair]]) -> bytes:
     """Return a PNG: truth against prediction of motifs."""
     columns = min(4, len(motifs))
     rows = -(-len(motifs) // columns)
@@ -186,7 +184,7 @@ def draw_motif_scatter(motifs: Sequence[tuple[str, Pair]]) -> bytes:
     return _png(figure)
 
 
-def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"], cell: str) -> bytes | None:
+def _draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"], cell: str) -> bytes | None:
     """Return a PNG of the ROC and precision-recall curves; None if all regions are open, or all closed."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
@@ -208,7 +206,7 @@ def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, "
     return _png(figure)
 
 
-def draw_imputation(
+def _draw_imputation(
     draws: Draws, name: str, truth: Float[np.ndarray, " L"], values: Float[np.ndarray, "K L"], places: Sequence[str]
 ) -> bytes:
     """Return a PNG: one column of a window with its intervals, and the calibration of all draws."""
@@ -248,3 +246,90 @@ def _draw_column(
     axis.set_xticks(place[::step], places[: truth.size : step], rotation=20, fontsize=7, ha="right")
     axis.set_xlim(-1, truth.size)
     axis.legend(fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+PICTURES = 4
+"""Windows shown as heat maps."""
+
+TITLES = {
+    "open": "open in {cell}",
+    "accessibility": "accessibility in {cell}",
+    "expression_positive": "expressed, + strand",
+    "expression_negative": "expressed, - strand",
+}
+"""Titles of the columns after the motifs."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of columns; places of regions, such as "chr2:1,234,567", and cell type of a sample, by its number."""
+
+    motifs: Sequence[str]
+    extra: Sequence[str]
+    places: Callable[[Clean, int], list[str]]
+    cell: Callable[[Clean, int], str]
+
+    def titles(self, like: Clean, row: int) -> list[str]:
+        """Return the titles of the columns after the motifs."""
+        return [TITLES[name].format(cell=self.cell(like, row)) for name in self.extra]
+
+
+def plot_samples(
+    metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean, labels: Labels
+) -> Iterator[Picture]:
+    """Yield heat maps of the first windows, and plots of motifs, accessibility and the spread of draws."""
+    if not len(samples):
+        return
+    counted, groups = sampled_mask(samples, like).numpy(), draw_groups(like)
+    truth, values = metrics.in_data_units(like.x0), metrics.in_data_units(samples)
+    for number, rows in enumerate(groups[:PICTURES]):
+        row, count = rows.start, rows.stop - rows.start
+        keep, places = like.valid[row].cpu().numpy(), labels.places(like, row)
+        sampled = counted[row, keep]
+        title = f"{places[0]} to {places[-1]}: {len(places)} regions, values sampled in {sampled.any(1).sum()} of them"
+        picture = _Window(
+            title=title + (f"; the first of {count} draws" if count > 1 else ""),
+            truth=truth[row, keep],
+            given=~sampled,
+            drawn=values[row, keep],
+            places=places,
+            motifs=labels.motifs,
+            extra=labels.titles(like, row),
+        )
+        yield Picture(f"window-{number:03d}", png=_draw_window(picture))
+    first = [rows.start for rows in groups]
+    metrics.predictions.add(truth[first], np.stack([values[rows].mean(0) for rows in groups]), counted[first])
+    pairs = metrics.predictions.pairs()
+    if motifs := _frequent_motifs(labels.motifs, pairs[: len(labels.motifs)]):
+        yield Picture("motif-scatter", png=_draw_motif_scatter(motifs))
+    cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
+    for name, (true, score) in zip(labels.extra, pairs[len(labels.motifs) :], strict=True):
+        if name == "open" and true.size and is_binary(true):
+            png = _draw_accessibility(true > 0.5, score, cells)
+            if png is not None:
+                yield Picture("accessibility", png=png)
+    draws = Draws.of(truth, values, counted, groups)
+    if draws is not None:  # show the last sampled column of the first window with several draws
+        rows = next(rows for rows in groups if rows.stop - rows.start > 1 and counted[rows.start].any())
+        row = rows.start
+        number = int(np.flatnonzero(counted[row].any(0))[-1])
+        where = counted[row, :, number]
+        name = [*labels.motifs, *labels.titles(like, row)][number]
+        places = np.array(labels.places(like, row))[where[like.valid[row].cpu().numpy()]].tolist()
+        png = _draw_imputation(draws, name, truth[row, where, number], values[rows][:, where, number], places)
+        yield Picture("imputation", png=png)
+
+
+def plot_trajectory(
+    metrics: RegionMetrics, path: Float[Tensor, "T N L M"], like: Clean, labels: Labels
+) -> Iterator[Picture]:
+    """Yield a plot of the trajectory of the first sample."""
+    if not path.shape[1]:
+        return
+    sampled = (sampled_mask(path[-1], like)[0] & like.valid[0, :, None].cpu()).numpy()
+    places = labels.places(like, 0)
+    states = np.stack([metrics.in_data_units(state[0])[sampled] for state in path])
+    title = f"{places[0]} to {places[-1]}: {len(path)} states of a sampler"
+    png = _draw_trajectory(states, metrics.in_data_units(like.x0[0])[sampled], title)
+    if png is not None:
+        yield Picture("trajectory", png=png)

@@ -1,1 +1,0 @@
-"""Plots of samples, sampling trajectories and metrics."""
