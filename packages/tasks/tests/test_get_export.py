@@ -9,8 +9,8 @@ import torch
 from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Exports
 from dither.tasks.get_region.data_specs import RegionStore
-from dither.tasks.get_region.export import HEADER
 from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.get_region.task import HEADER
 
 torch.set_num_threads(1)
 LENGTHS = {"chr1": 7, "chr2": 13, "chr3": 30}

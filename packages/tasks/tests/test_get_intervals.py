@@ -9,9 +9,8 @@ import torch
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
-from dither.tasks.get_region.metrics.bootstrap import bootstrap_weights, confidence_intervals
 from dither.tasks.get_region.metrics.column_metrics import Predictions, group_metrics, rank_metrics, windows_of
-from dither.tasks.get_region.metrics.region_metrics import RegionMetrics
+from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, bootstrap_weights, confidence_intervals
 
 torch.set_num_threads(1)
 B, L, M = 14, 12, 4
@@ -73,7 +72,7 @@ def by_hand(case):
 
 
 def test_intervals_equal_those_of_resampled_windows(monkeypatch):
-    monkeypatch.setattr("dither.tasks.get_region.metrics.bootstrap.DRAWS", 60)
+    monkeypatch.setattr("dither.tasks.get_region.metrics.region_metrics.DRAWS", 60)
     case = windows()
     found = metrics_of(case, range(B), 5).compute()
     assert {name: half for name, half in found.items() if name.endswith("_ci95")} == pytest.approx(
