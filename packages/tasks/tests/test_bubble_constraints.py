@@ -146,11 +146,6 @@ def test_contradictions_name_all_participants(options, place, others):
         constraints.goal(8)
 
 
-def test_several_contradictions_are_reported_at_once():
-    found = problems(Constraints(types={"0": "Kitchen"}, counts={"Kitchen": 0, "Storage": 9}))
-    assert sorted(found) == ["counts.Kitchen", "counts.Storage"]
-
-
 SOME_TYPES, SOME_RELATIONS = (LIVING, KITCHEN, BATH, BALCONY), (LEFT, RIGHT, 3, NO_EDGE)
 
 

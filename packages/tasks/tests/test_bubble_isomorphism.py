@@ -94,9 +94,3 @@ def test_training_plans_are_found_in_any_order():
     first = is_first_occurrence(both, 8)
     assert not (first[:1000] & first[1000:]).any()
     assert is_first_occurrence(train.tokens(8), 8).mean() > 0.97
-
-
-def test_empty_index():
-    tokens = make_plans(0, 0, 5).tokens(8)
-    assert not PlanIndex(tokens[:0], 8).holds(tokens).any()
-    assert is_first_occurrence(tokens[:0], 8).shape == (0,)

@@ -45,11 +45,6 @@ def test_boxes_and_edges(tmp_path):
     assert (second.types, second.edges, second.boxes) == ((0, 2), ((0, 1, 2),), None)
 
 
-def test_boxes_take_precedence(tmp_path):
-    plan = {"types": ["Kitchen", "Balcony"], "boxes": [[0, 0, 9, 9], [0, 12, 9, 20]], "edges": [[0, 1, "below"]]}
-    assert read(tmp_path, json.dumps(plan))[0].edges == ((0, 1, 3),)
-
-
 def test_door_relations_are_written_without_boxes(tmp_path):
     door = Diagram((0, 2), (), ((0, 0, 50, 50), (50, 0, 90, 50)), "two rooms without a door")
     assert "boxes" not in plan_line(door)

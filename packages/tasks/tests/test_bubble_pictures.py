@@ -185,15 +185,6 @@ def test_areas_are_those_of_the_visible_parts():
     assert any("53 m² in 3 rooms" in text for text in texts)
 
 
-def test_scale_bar():
-    placement = Placement.of(Diagram((0, 1), ()), np.array([(0, 0, 128, 128), (140, 0, 256, 128)]))
-    page = draw_floorplan(placement, size=400)
-    floor = next(shape for shape in shapes(page, Rectangle) if shape.title == "Living")
-    bar = next(line for line in shapes(page, Line) if line.y0 == line.y1)
-    metres = int(next(text.text for text in shapes(page, Text) if "·" in text.text).split()[0])
-    assert (bar.x1 - bar.x0) / metres == pytest.approx(floor.width / 9)
-
-
 @pytest.fixture(scope="module")
 def samples():
     """Return six samples: valid, without living room, with a cycle, with MASK, empty, valid."""

@@ -64,15 +64,6 @@ def test_invalid_tokens(tokens, texts):
     assert all(message.startswith(text) for message, text in zip(messages, texts, strict=True))
 
 
-@given(st.lists(st.integers(-1, 15), min_size=6, max_size=6))
-def test_decoded_tokens_can_be_encoded(tokens):
-    try:
-        diagram = decode(np.array(tokens), 3)
-    except Refused:
-        return
-    assert encode(diagram, 3).tolist() == tokens
-
-
 @pytest.mark.parametrize(
     ("types", "edges", "message"),
     [

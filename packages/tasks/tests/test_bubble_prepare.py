@@ -80,14 +80,6 @@ def test_rooms_with_equal_boxes_are_rejected(make_diagrams):
     assert sorts(done.rejected) == [("line 11", "boxes")]
 
 
-def test_too_few_plans_to_split(make_diagrams):
-    diagrams = make_diagrams(2)
-    with pytest.raises(Refused) as info:
-        prepare_plans(entries([*diagrams, diagrams[0]]), **HALVES)
-    assert info.value.codes == ["no-samples"]
-    assert "plans.jsonl, line 3" in str(info.value), "the reasons are reported"
-
-
 def test_from_files_to_plans(tmp_path, source, make_diagrams):
     diagrams = make_diagrams(50)
     invalid = '{"types": ["Kitchen", "Bathrom"], "boxes": [[0, 0, 5, 5], [9, 0, 6, 9]]}'

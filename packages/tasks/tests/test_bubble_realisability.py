@@ -116,16 +116,6 @@ def test_contradictory_triples():
     assert (edges_of(circle.boxes) == [INSIDE, SURROUNDING, INSIDE]).all()
 
 
-def test_canvas_limits():
-    apart = np.array([NO_EDGE])
-    assert realise(apart, 2, canvas=Canvas(22, 6)).verdict == "realisable"
-    assert realise(apart, 2, canvas=Canvas(21, 6)).verdict == "impossible"
-    row = chain(12, LEFT, NO_EDGE)
-    assert realise(row, 12).verdict == "realisable"
-    assert realise(row, 12, canvas=Canvas(256, 20)).verdict == "realisable"
-    assert realise(row, 12, canvas=Canvas(256, 60)).verdict == "impossible", "rooms overlap by half at most"
-
-
 def test_search_limit_gives_unknown():
     plans = make_plans(2, 0, 40)
     tokens = plans.tokens(8)
