@@ -27,7 +27,7 @@ from .rejected import REJECTED, RejectedRows
 __all__ = ["ArrayStream", "Writer", "check_owned", "find_existing", "open_arrays", "verify", "write_folder"]
 
 BLOCK = 1 << 24
-"""Bytes read at once to compute a checksum."""
+"""Bytes per read when computing a checksum."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -176,7 +176,7 @@ def _elsewhere(error: OSError, folder: Path) -> Path | None:
 def check_owned(folder: Path, kind: Kind) -> None:
     """Check that a folder is missing, empty, or holds nothing but prepared data of this kind.
 
-    Its manifest tells which files those are; a manifest of another kind, or that cannot be parsed, is another file.
+    Its manifest lists these files; a manifest of another kind, or that cannot be parsed, is another file.
 
     Raises:
         Refused: It is a file, or replacing it would delete other files.

@@ -66,7 +66,7 @@ def find_all(patterns: Iterable[str], problems: list[Problem], *, folders: bool 
 def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     """Return the files of a path or glob, sorted; folders that match a glob are skipped.
 
-    With `folders`, a path may be a folder, which stands for all files in it at any depth, except hidden ones.
+    With `folders`, a path may be a folder: all files in it at any depth, except hidden ones.
 
     Raises:
         Refused: There is none.
