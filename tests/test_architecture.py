@@ -19,9 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 PACKAGES = {folder.name: next(folder.glob("dither/*/__init__.py")).parent for folder in DISTRIBUTIONS}
-SOURCES = sorted(
-    path for folder in PACKAGES.values() for path in folder.rglob("*.py") if path.parent.name != "examples"
-)
+SOURCES = sorted(path for folder in PACKAGES.values() for path in folder.rglob("*.py") if "examples" not in path.parts)
 SOURCES += sorted(path for path in (ROOT / "experiments").rglob("*.py"))
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "stuff", "tools", "lib"}
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MODULES = 450, 55, 15
