@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, load_weights
-from dither.engine.optimizers.components import AdamW, Muon, parameter_groups
+from dither.engine.optimizers.components import AdamW, Muon
 from dither.engine.optimizers.lr_schedules import WSD, Constant, Cosine, Linear
 from dither.engine.optimizers.moving_average import MovingAverage
 from dither.engine.optimizers.muon import orthogonal
 from dither.engine.optimizers.optimizer_state import flatten, restore
+from dither.engine.optimizers.parameter_groups import parameter_groups
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
 

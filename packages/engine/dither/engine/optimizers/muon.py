@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from .components import has_fused_kernel, parameter_groups
+from .parameter_groups import has_fused_kernel, parameter_groups
 
 __all__ = ["Muon", "Orthogonal", "orthogonal"]
 

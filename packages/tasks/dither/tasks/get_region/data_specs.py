@@ -164,6 +164,7 @@ class PreparedRegions(_Regions, PrepareSpec):
     """Regions from stores and folders of get_model, matrices or AnnData; converted once by `prepare get`."""
 
     name: ClassVar[str] = "get"
+    rev: ClassVar[int] = 2
     stored: ClassVar[Kind] = REGIONS
     read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
     paths: list[str] = Option(min_length=1)
