@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dither.registry import Condition, FeatureSpace, Field, Space, Spec, TokenSpace, hookimpl
-from dither.registry.kinds.task import TaskSpec
+from dither.registry.kinds import TaskSpec
 
 TOLD = (Condition("kind", 2, ("low", "high")), Condition("centre"))
 SPACES: dict[str, Space] = {

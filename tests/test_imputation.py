@@ -12,7 +12,7 @@ from dither.engine.config.experiment import Experiment
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
-from dither.registry.flow.distributions import DistributionPrediction
+from dither.registry.flow.protocols import DistributionPrediction
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import FeatureSpace
 from dither.registry.plugins.manager import load_plugins

@@ -20,8 +20,7 @@ from dither.registry import Catalog, Options, Slot, named
 from dither.registry.config.document import Document
 from dither.registry.config.json_schema import schema_of
 from dither.registry.config.validation import dump, validate
-from dither.registry.kinds import BlockSpec
-from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.kinds import BlockSpec, ScheduleSpec
 from dither.registry.plugins.describe import describe
 from dither.registry.plugins.manager import load_plugins
 from dither.registry.spec.base import Alias, components_in

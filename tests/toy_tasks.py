@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dither.registry import FeatureSpace, Field, Group, Space, Spec, TokenSpace, hookimpl
-from dither.registry.kinds.task import TaskSpec
+from dither.registry.kinds import TaskSpec
 
 SPACES: dict[str, Space] = {
     "toy-features": FeatureSpace(6, 4, (Group("left", 0, 2), Group("right", 2, 4))),

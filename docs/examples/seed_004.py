@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from dither.registry import Misfit, Spec, TokenSpace, hookimpl
-from dither.registry.kinds import TOKENS, ModelFacts, ProcessFacts
-from dither.registry.kinds.process import SamplerSpec
-from dither.registry.kinds.training import LossSpec
+from dither.registry.kinds import TOKENS, LossSpec, ModelFacts, ProcessFacts, SamplerSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ import pytest
 
 from dither.engine.cli.data import overrides_from_flags
 from dither.registry.config.errors import Refused
-from dither.registry.kinds.task import DataSpec
+from dither.registry.kinds import DataSpec
 
 
 class Books(DataSpec):

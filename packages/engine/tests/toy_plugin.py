@@ -13,10 +13,7 @@ from dither.registry import Field as SpaceField
 from dither.registry import TokenSpace, hookimpl
 from dither.registry.flow.protocols import Picture
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State, over
-from dither.registry.kinds import ModelSpec, ProcessFacts
-from dither.registry.kinds.process import ProcessSpec, SamplerSpec
-from dither.registry.kinds.task import TaskSpec
-from dither.registry.kinds.training import LossSpec
+from dither.registry.kinds import LossSpec, ModelSpec, ProcessFacts, ProcessSpec, SamplerSpec, TaskSpec
 
 LENGTH, LETTERS = 6, 4
 EVENTS = []

@@ -12,7 +12,7 @@ from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
-from dither.registry.flow.fused_loss import FusedLoss
+from dither.registry.flow.protocols import FusedLoss
 from dither.registry.flow.records import Clean, Measured, Noise
 from dither.registry.flow.spaces import Field, TokenSpace
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from dither.registry.flow.distributions import sample_prediction
+from dither.registry.flow.protocols import sample_prediction
 from dither.registry.flow.records import Clean, Noise, Noised, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 

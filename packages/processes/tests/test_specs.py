@@ -9,8 +9,7 @@ from dither.processes.options import MAX_POSITIONS
 from dither.processes.schedules.sigma import linear_sigma
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
-from dither.registry.kinds import ModelFacts
-from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.kinds import ModelFacts, ScheduleSpec
 from dither.registry.spec.misfit import Misfit
 
 TOKENS = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4)))

@@ -11,9 +11,7 @@ from pydantic_core import PydanticCustomError
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import dump, validate
-from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec
-from dither.registry.kinds.process import ScheduleSpec
-from dither.registry.kinds.training import LossSpec
+from dither.registry.kinds import BlockSpec, HeadSpec, LossSpec, ModelSpec, ScheduleSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.describe import describe
 from dither.registry.spec.base import Options, Slot, Spec, merge_tables, named

@@ -9,7 +9,7 @@ import torch
 from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import DataWarnings
 from dither.registry.flow.spaces import Condition, Group
-from dither.registry.kinds.task import DataSpec
+from dither.registry.kinds import DataSpec
 from dither.tasks.get_region.data.region_matrix import RegionMatrix
 from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions
 from dither.tasks.get_region.specs import GetRegion

@@ -10,7 +10,7 @@ import torch
 
 from dither.registry.flow.protocols import Metrics, Task
 from dither.registry.flow.spaces import Condition, FeatureSpace, Group
-from dither.registry.kinds.task import DataSpec
+from dither.registry.kinds import DataSpec
 from dither.tasks.get_region.data.human_dhs import read_human
 from dither.tasks.get_region.data_specs import HumanDHS, RegionFile
 from dither.tasks.get_region.specs import GetRegion

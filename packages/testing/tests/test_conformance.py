@@ -16,8 +16,7 @@ from torch import nn
 import dither.testing as kit
 from dither.registry import Catalog, Misfit, Refused, Slot, Spec
 from dither.registry.flow.records import Noise
-from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec
-from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec, ScheduleSpec
 from dither.testing import CHECKS, Case, parametrize
 from dither.testing.conformance import cases
 from dither.testing.summary import lines

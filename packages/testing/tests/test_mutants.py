@@ -16,8 +16,7 @@ from torch import nn
 from dither.registry import Catalog, Spec, default_catalog
 from dither.registry.flow.protocols import Picture
 from dither.registry.flow.records import Clean, Measured, Noise, State
-from dither.registry.kinds import MetricSpec, TrackerSpec
-from dither.registry.kinds.training import LRScheduleSpec
+from dither.registry.kinds import LRScheduleSpec, MetricSpec, TrackerSpec
 from dither.testing.checks import CHECKS
 from dither.testing.conformance import Case, cases
 

@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 
 from dither.registry import FeatureSpace, Options, Slot, TokenSpace, default_catalog, named
 from dither.registry.config.validation import dump
-from dither.registry.kinds import BlockSpec, HeadSpec
-from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.kinds import BlockSpec, HeadSpec, ScheduleSpec
 from dither.testing.strategies import cleans, spaces, specs
 
 CATALOG = default_catalog()

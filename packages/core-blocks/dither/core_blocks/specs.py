@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, Spec, below, hookimpl, named
-from dither.registry.kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelFacts, ModelSpec
-from dither.registry.kinds.compatibility import missing_condition
+from dither.registry.kinds import (
+    BlockSpec,
+    ConditionSpec,
+    EmbeddingSpec,
+    HeadSpec,
+    ModelFacts,
+    ModelSpec,
+    missing_condition,
+)
 
 from .options import CENTRE, Affine, NormName, TransformerBlock
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, below, named
-from dither.registry.kinds import ConditionSpec
-from dither.registry.kinds.compatibility import missing_condition
+from dither.registry.kinds import ConditionSpec, missing_condition
 from dither.registry.spec.misfit import raise_misfits
 
 from .options import Layout

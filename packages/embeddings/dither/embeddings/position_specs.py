@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from dither.registry import Misfit, Space
-from dither.registry.kinds import PositionSpec
-from dither.registry.kinds.compatibility import missing_condition
+from dither.registry.kinds import PositionSpec, missing_condition
 
 from .options import Layout
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
-from dither.registry.flow.distributions import DistributionPrediction
+from dither.registry.flow.protocols import DistributionPrediction
 from dither.registry.flow.records import FeaturePrediction, Measured, Noised, over
 
 if TYPE_CHECKING:

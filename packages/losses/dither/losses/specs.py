@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Spec, hookimpl
-from dither.registry.kinds import FEATURES, TOKENS, ProcessFacts
-from dither.registry.kinds.training import LossSpec
+from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
 
 from .options import Link, Reduction
 

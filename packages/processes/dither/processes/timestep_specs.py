@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dither.registry import Misfit, Slot, named
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.kinds.process import ProcessSpec, ScheduleSpec
+from dither.registry.kinds import ProcessSpec, ScheduleSpec
 
 from .options import Level
 

@@ -8,10 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from dither.registry.config.validation_errors import PATTERN_MESSAGE
-from dither.registry.kinds import ModelSpec
-from dither.registry.kinds.process import ProcessSpec, SamplerSpec
-from dither.registry.kinds.task import TaskSpec
-from dither.registry.kinds.training import LossSpec
+from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec, TaskSpec
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 

@@ -11,9 +11,15 @@ from pydantic import Field
 from dither.registry.config.errors import nearest
 from dither.registry.config.validation_errors import PATTERN_MESSAGE
 from dither.registry.flow.spaces import Condition, Space
-from dither.registry.kinds import MetricSpec, ModelFacts, ModelSpec, TrackerSpec
-from dither.registry.kinds.compatibility import missing_condition
-from dither.registry.kinds.training import LRScheduleSpec, OptimizerSpec
+from dither.registry.kinds import (
+    LRScheduleSpec,
+    MetricSpec,
+    ModelFacts,
+    ModelSpec,
+    OptimizerSpec,
+    TrackerSpec,
+    missing_condition,
+)
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 

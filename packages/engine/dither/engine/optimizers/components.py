@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry.kinds.training import OptimizerSpec
+from dither.registry.kinds import OptimizerSpec
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry.kinds.training import LRScheduleSpec
+from dither.registry.kinds import LRScheduleSpec
 
 __all__ = ["WSD", "Constant", "Cosine", "Linear"]
 

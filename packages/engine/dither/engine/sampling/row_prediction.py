@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.registry.flow.records import Clean, Noise, State, over
-from dither.registry.flow.row_predictions import prediction_rows
+from dither.registry.flow.records import Clean, Noise, State, over, prediction_rows
 
 from ..training.diffusion import Diffusion
 

@@ -20,7 +20,7 @@ from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.atomic import atomic_write
 from dither.registry.flow.protocols import Exports, Picture, ShowsTrajectories
 from dither.registry.flow.records import Clean
-from dither.registry.kinds.task import TaskSpec
+from dither.registry.kinds import TaskSpec
 
 from ..files.resource_errors import disk_errors
 from ..training.diffusion import Diffusion

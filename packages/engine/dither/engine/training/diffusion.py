@@ -16,11 +16,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.distributions import DistributionHead
-from dither.registry.flow.fused_loss import FUSED_FROM, FusedLoss
 from dither.registry.flow.protocols import (
+    FUSED_FROM,
     BoundedProcess,
     Denoiser,
+    DistributionHead,
+    FusedLoss,
     ImportanceSampledProcess,
     Loss,
     PredictionMetric,

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from dither.registry.flow.fused_loss import FusedLoss, LiteralProcess
-from dither.registry.flow.protocols import Loss, Process
+from dither.registry.flow.protocols import FusedLoss, LiteralProcess, Loss, Process
 from dither.registry.flow.records import Measured, Noise, Noised, State, over
 
 from ..tokens import masked_ce, score_entropy

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.distributions import ValueDistribution, sample_prediction
+from dither.registry.flow.protocols import ValueDistribution, sample_prediction
 from dither.registry.flow.records import Clean, Noise, Noised, State, over
 from dither.registry.flow.spaces import FeatureSpace, Space
 

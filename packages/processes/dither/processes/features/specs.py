@@ -9,8 +9,7 @@ from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Slot, Space, named
 from dither.registry.config.errors import nearest
-from dither.registry.kinds import FEATURES, ProcessFacts
-from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.kinds import FEATURES, ProcessFacts, ScheduleSpec
 
 from ..options import FeaturePredictionType, Mask
 from ..timestep_specs import ScheduledProcess

@@ -54,8 +54,7 @@ def step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise
     """Draw x_s given x_t; a prediction of clean ids takes the step of the process."""
     import torch
 
-    from dither.registry.flow.records import State, over
-    from dither.registry.flow.row_predictions import prediction_rows
+    from dither.registry.flow.records import State, over, prediction_rows
 
     from ..precision import wide
     from ..tokens.categorical import draw

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from dither.registry import Misfit, Slot, TokenSpace, below, named
-from dither.registry.kinds import ModelFacts, ProcessFacts
-from dither.registry.kinds.process import SamplerSpec
+from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import Misfit
-from dither.registry.kinds import ModelFacts, ProcessFacts
-from dither.registry.kinds.process import SamplerSpec
+from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
 __all__ = ["FeatureSampler", "GaussianSampler", "TokenSampler", "TokenSteps", "no_effect"]
 

@@ -59,7 +59,7 @@ def sample(
     """Yield every state, the clean sample last."""
     import torch
 
-    from dither.registry.flow.distributions import sample_prediction
+    from dither.registry.flow.protocols import sample_prediction
 
     from ..timestep_sampling import time_of
     from ..timesteps import masked_feature_process, reveal_counts
@@ -89,7 +89,7 @@ def _variance(
     """Return the variance of draws, averaged over the masked elements of each unit; 0 where there are none."""
     import torch
 
-    from dither.registry.flow.distributions import sample_prediction
+    from dither.registry.flow.protocols import sample_prediction
 
     values = torch.stack([sample_prediction(pred) for _ in range(draws)]).var(0, correction=0)
     total, count = (process.unit_sums(part) for part in (values * masked, masked.to(values.dtype)))

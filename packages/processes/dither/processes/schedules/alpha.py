@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.kinds import ScheduleSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dither.registry.flow.row_predictions import prediction_rows
+from dither.registry.flow.records import prediction_rows
 
 from ..precision import wide
 from .categorical import draw_log

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, named
 from dither.registry.config.errors import nearest
-from dither.registry.kinds import TOKENS, ProcessFacts
-from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.kinds import TOKENS, ProcessFacts, ScheduleSpec
 
 from ..options import MAX_POSITIONS, PredictionType
 from ..timestep_specs import ScheduledProcess

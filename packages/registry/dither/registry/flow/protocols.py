@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from .records import Clean, Context, Measured, Noise, Noised, State
 from .spaces import Space
 
 __all__ = [
-    "BoundedProcess", "BucketedTask", "DataWarnings", "Denoiser", "Exports", "GaussianProcess",
-    "ImportanceSampledProcess", "KeyValueCache", "Loss", "MaskedFeatureProcess", "Metrics", "Picture",
-    "PredictionMetric", "Process", "RatioSums", "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session",
-    "ShowsTrajectories", "Split", "Task", "TimelessProcess", "TokenProcess", "Tracker",
+    "FUSED_FROM", "BoundedProcess", "BucketedTask", "DataWarnings", "Denoiser", "DistributionHead",
+    "DistributionPrediction", "Exports", "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache",
+    "LiteralProcess", "Loss", "MaskedFeatureProcess", "Metrics", "Picture", "PredictionMetric", "Process", "RatioSums",
+    "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories", "Split", "Task",
+    "TimelessProcess", "TokenProcess", "Tracker", "ValueDistribution", "sample_prediction",
 ]  # fmt: skip
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
@@ -340,3 +341,88 @@ class Exports(Protocol):
         self, samples: Shaped[Tensor, "N L *M"], like: Clean, form: str, folder: Path
     ) -> tuple[Sequence[Path], Sequence[str]]:
         """Write samples in a format of `TaskSpec.exports` into a new folder; return the files and messages."""
+
+
+@runtime_checkable
+class ValueDistribution(Protocol):
+    """The joint distribution of the values at each position, independent between positions."""
+
+    def mean(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Return the mean of the masked values given the others at the position; `head(h)` if all are masked."""
+
+    def sample(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Draw the masked values given the others at the position, which are returned unchanged."""
+
+    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Return squared errors whose mean is minimal at the distribution of the data; 0 outside `target_mask`.
+
+        Each call draws new noise.
+        """
+
+
+@runtime_checkable
+class DistributionHead(Protocol):
+    """A head, also an nn.Module, that predicts a distribution. Calling it returns the mean."""
+
+    def __call__(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
+        """Return the mean."""
+
+    def distribution(self, h: Float[Tensor, "B L D"]) -> ValueDistribution:
+        """Return the distribution."""
+
+
+@runtime_checkable
+class DistributionPrediction(Protocol):
+    """A `FeaturePrediction` with a distribution; its x0 is the mean."""
+
+    def draw(self) -> Float[Tensor, "B L M"]:
+        """Draw clean samples; values that are not masked are kept."""
+
+    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Return the errors that train the distribution."""
+
+
+def sample_prediction(pred: Any) -> Float[Tensor, "B L M"]:
+    """Draw clean features from a `DistributionPrediction`; return x0 of any other `FeaturePrediction`."""
+    x: Float[Tensor, "B L M"] = pred.draw() if isinstance(pred, DistributionPrediction) else pred.x0
+    return x
+
+
+FUSED_FROM = 256
+"""Vocabulary size from which the fused form of a loss is used: on a CPU it is at least 1.5 times as fast from here on
+(measured: width 128, 2,048 positions); below there is little to gain."""
+
+
+@runtime_checkable
+class LiteralProcess(Protocol):
+    """A token process that uses the raw output of a model unchanged at every position whose id is uncertain.
+
+    With `predict` = "posterior" or "plug-in", the log-softmax over `support` is log p(x_0 | x_t); with "score", the raw
+    output is the log score, except 0 at x_t. Outside the support all is -inf.
+    """
+
+    predict: Any
+
+    def support(self, device: Any) -> Bool[Tensor, "rows V"]:
+        """Return the ids for which the raw output is used."""
+
+
+@runtime_checkable
+class FusedLoss(Protocol):
+    """A loss that can also be computed from the input of the head.
+
+    It requires a head that is one linear layer, and a token space with a single field.
+    """
+
+    def __call__(self, pred: Any, noised: Noised) -> Measured:
+        """Return the loss of a prediction."""
+
+    def fused(
+        self, h: Float[Tensor, "B L D"], linear: nn.Linear, process: Process, noised: Noised, t: Float[Tensor, "B *L"],
+        *, half: bool = False, share: Float[Tensor, "B #L"] | None = None,
+    ) -> Measured:  # fmt: skip
+        """Return the loss of `process.read(linear(h), noised.state, process.schedule(t))`.
+
+        Only `Measured.total_with_grad` carries a gradient. With `half`, matrix products run in bfloat16 and accumulate
+        in float32. `share` multiplies the values.
+        """

@@ -8,7 +8,7 @@ Letters: B batch, L length, M features, V vocabulary. `B L *M` is `B L` for toke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 __all__ = [
-    "Clean", "Context", "FeaturePrediction", "Goal", "Measured", "Noise", "Noised", "Prediction", "State",
-    "TokenPrediction",
+    "Clean", "Context", "FeaturePrediction", "Goal", "Measured", "Noise", "Noised", "Prediction", "RowPrediction",
+    "State", "TokenPrediction", "over", "prediction_rows",
 ]  # fmt: skip
 
 
@@ -211,6 +211,36 @@ class FeaturePrediction(Protocol):
 
 
 Prediction = TokenPrediction | FeaturePrediction
+
+
+@runtime_checkable
+class RowPrediction(Protocol):
+    """A `TokenPrediction` that can be read at single positions."""
+
+    def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
+        """Yield predictions of the chosen positions in order, each as one sample `1 n V`; none if none is chosen."""
+
+
+@dataclass(frozen=True)
+class _SelectedRows:
+    """Chosen positions of a prediction that exists as a whole."""
+
+    pred: Any
+    where: Bool[Tensor, "B L"]
+
+    def log_clean(self) -> Float[Tensor, "1 N V"]:
+        return self.pred.log_clean()[self.where][None]  # type: ignore[no-any-return]
+
+    def log_score(self) -> Float[Tensor, "1 N V"]:
+        return self.pred.log_score()[self.where][None]  # type: ignore[no-any-return]
+
+
+def prediction_rows(pred: Any, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
+    """Yield predictions of the chosen positions of any `TokenPrediction`, as `RowPrediction.rows` does."""
+    if isinstance(pred, RowPrediction):
+        yield from pred.rows(where)
+    elif where.any():
+        yield _SelectedRows(pred, where)
 
 
 @dataclass(frozen=True)

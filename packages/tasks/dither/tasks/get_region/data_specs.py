@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field as Option
 from pydantic import model_validator
 
-from dither.registry.kinds.task import DataSpec
+from dither.registry.kinds import DataSpec
 
 from ..prepared.manifest import Kind, Manifest, read_manifest
 from ..prepared.spec import PrepareSpec

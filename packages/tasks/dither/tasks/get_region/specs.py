@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from dither.registry.config.errors import Refused, nearest
 from dither.registry.flow.spaces import FeatureSpace, Group
-from dither.registry.kinds.task import DataSpec, TaskSpec
+from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import Slot, named
 from dither.registry.spec.misfit import Misfit, below
 

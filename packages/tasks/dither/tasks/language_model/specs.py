@@ -10,7 +10,7 @@ from pydantic import Field as Option
 
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Field, TokenSpace
-from dither.registry.kinds.task import DataSpec, TaskSpec
+from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import Slot, named
 from dither.registry.spec.misfit import Misfit, below
 

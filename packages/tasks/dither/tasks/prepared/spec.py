@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.cache import cache_folder
-from dither.registry.kinds.task import DataSpec
+from dither.registry.kinds import DataSpec
 from dither.registry.spec.misfit import Misfit
 
 from .manifest import MANIFEST, Kind, Manifest, changed_options, read_manifest

@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
-from dither.registry.kinds.task import DataSpec
+from dither.registry.kinds import DataSpec
 from dither.registry.spec.misfit import Misfit
 
 from ...prepared.manifest import Kind

@@ -1,0 +1,430 @@
+"""The kinds of components: what each is given and returns.
+
+Every kind has two methods with the same arguments: `check` yields incompatibilities without torch, `build` returns the
+component. Sizes (width, condition width, vocabulary, length) are passed down by the parent, never repeated in an
+experiment file.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import PrivateAttr
+
+from .config.errors import nearest
+from .flow.spaces import Condition, Data, Space, TokenSpace
+from .spec.base import Spec
+from .spec.misfit import Misfit, Path
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from .flow.protocols import Loss, PredictionMetric, Process, SampleMetric, Sampler, Schedule, Task, Tracker
+
+__all__ = [
+    "ANY", "FEATURES", "KINDS", "TOKENS", "BlockSpec", "ConditionSpec", "DataSpec", "EmbeddingSpec", "HeadSpec",
+    "LRScheduleSpec", "LossSpec", "MetricSpec", "ModelFacts", "ModelSpec", "OptimizerSpec", "OverSpace", "PositionSpec",
+    "ProcessFacts", "ProcessSpec", "SamplerSpec", "ScheduleSpec", "TaskSpec", "TrackerSpec", "missing_condition",
+    "unserved_space",
+]  # fmt: skip
+
+ANY: frozenset[Data] = frozenset({"tokens", "features"})
+"""Tokens and features."""
+TOKENS: frozenset[Data] = frozenset({"tokens"})
+"""Tokens only."""
+FEATURES: frozenset[Data] = frozenset({"features"})
+"""Features only."""
+
+
+def unserved_space(spec: Spec, serves: frozenset[Data], space: Space, related: Path) -> Iterable[Misfit]:
+    """Yield a misfit if the component does not serve the space; `related` is the path to where the space comes from."""
+    if space.data not in serves:
+        (wanted,) = serves
+        yield Misfit(f'{spec.kind} "{spec.name}" is for {wanted}, but a sample is {space}', related=related)
+
+
+def missing_condition(
+    conditions: Iterable[Condition], name: str, path: Path, *, labels: bool = False
+) -> Iterable[Misfit]:
+    """Yield a misfit if a task has no condition of this name, or one of the other type.
+
+    Args:
+        conditions: The conditions of the space.
+        name: The required one.
+        path: The option that names it.
+        labels: Whether it must be one label per sample, instead of one number per position.
+    """
+    known = {condition.name: condition for condition in conditions}
+    if name not in known:
+        listed = ", ".join(f'"{other}"' for other in known) or "none"
+        close = nearest(name, known)
+        message = f'the task has no condition "{name}"; conditions: {listed}'
+        yield Misfit(message, path, ("task",), f'did you mean "{close}"?' if close else None)
+    elif labels != (known[name].size is not None):
+        types = ("one label per sample", "one number per position")
+        actual, required = types if known[name].size is not None else types[::-1]
+        yield Misfit(f'condition "{name}" of the task is {actual}; {required} is required', path, ("task",))
+
+
+class OverSpace(Spec):
+    """A component that is built for a space, and may serve one type of data only."""
+
+    serves: ClassVar[frozenset[Data]] = ANY
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """Properties of a process for losses and samplers.
+
+    Attributes:
+        name: Registered name of the process.
+        space: The space the model must serve, MASK included.
+        predict: Meaning of the raw output: posterior, plug-in, score; x0, eps, velocity.
+        prior: The distribution at t = 1.
+        timeless: Whether states are independent of time; see `TimelessProcess`.
+        masked: Whether noise is added only to a mask's selection, next to values that stay clean.
+    """
+
+    name: str
+    space: Space
+    predict: str
+    prior: Literal["mask", "uniform", "frequencies", "gaussian", "hidden"]
+    timeless: bool = False
+    masked: bool = False
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Properties of a model for samplers.
+
+    Attributes:
+        block_size: Positions per block under block-causal attention; None for full attention. A model with a block size
+            takes `context=`: over tokens of a single field it is trained block by block, each after the clean ones.
+        cache: Whether it supports a key-value cache (`new_cache`, and `cache=` of its forward).
+        dropped_conditions: Conditions that training drops at random, which classifier-free guidance requires.
+    """
+
+    block_size: int | None = None
+    cache: bool = True
+    dropped_conditions: tuple[str, ...] = ()
+
+    def trained_blocks(self, space: Space) -> int | None:
+        """Return the block size of training over this space, or None if it is trained on whole samples.
+
+        For features or several fields, block-causal attention only restricts what a position attends to.
+        """
+        return self.block_size if isinstance(space, TokenSpace) and len(space.fields) == 1 else None
+
+
+class TaskSpec(Spec):
+    """A task: its data, its metrics and its plots."""
+
+    kind: ClassVar[str] = "task"
+    exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """File formats its samples can be exported to, each with a description; the built task is a `flow.Exports`."""
+
+    def check(self) -> Iterable[Misfit]:
+        """Yield incompatible options."""
+        return ()
+
+    def warn(self) -> Iterable[Misfit]:
+        """Yield warnings about valid options that are likely a mistake."""
+        return ()
+
+    @abstractmethod
+    def space(self) -> Space:
+        """Return the space of one sample. May read data, without torch; raises `Refused` if the data are invalid."""
+
+    @abstractmethod
+    def build(self) -> Task:
+        """Read the data and return the task."""
+
+
+class DataSpec(Spec):
+    """A source of samples: files, built-in data, or a generator.
+
+    `gives` is the type of its records, so that a task can reject a source of another type.
+    """
+
+    kind: ClassVar[str] = "data"
+    gives: ClassVar[str]
+    prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    """Names that `dither prepare` accepts instead of the component's name, each with the options it stands for."""
+
+    def check(self) -> Iterable[Misfit]:
+        """Yield incompatible options, and problems such as a missing file."""
+        return ()
+
+    @abstractmethod
+    def build(self) -> Any:
+        """Read or generate the samples, in the form that the task expects."""
+
+    def prepare(self) -> str | None:
+        """Download and convert data in advance; return a line on what was done, or None if nothing is required."""
+        return None
+
+
+class ScheduleSpec(Spec):
+    """The noise schedule sigma(t) with its derivative; the remaining signal is alpha = exp(-sigma)."""
+
+    kind: ClassVar[str] = "schedule"
+
+    def sigma_end(self) -> float | None:
+        """Return sigma(1), checked before torch is imported; None if it requires the built schedule."""
+        return None
+
+    def built_sigma_end(self) -> float:
+        """Return sigma(1) of the built schedule, which a process checks if `sigma_end` returns None."""
+        import torch
+
+        return float(self.build()(torch.ones(1, dtype=torch.float64)).sigma)
+
+    @abstractmethod
+    def build(self) -> Schedule:
+        """Return t -> Noise."""
+
+
+class ProcessSpec(OverSpace):
+    """A diffusion process: adds noise to clean samples, and removes it step by step."""
+
+    kind: ClassVar[str] = "process"
+
+    def check(self, space: Space) -> Iterable[Misfit]:
+        """Yield reasons why the process cannot act on the task's space."""
+        yield from unserved_space(self, self.serves, space, ("task",))
+
+    @abstractmethod
+    def facts(self, space: Space) -> ProcessFacts:
+        """Return the properties that losses and samplers need; the model must serve `facts.space`."""
+
+    def warn(self, space: Space) -> Iterable[Misfit]:
+        """Yield warnings about valid options that are likely a mistake."""
+        return ()
+
+    @abstractmethod
+    def build(self, space: Space) -> Process:
+        """Return the process over the task's space."""
+
+
+class SamplerSpec(Spec):
+    """An algorithm that draws samples by reversing a process."""
+
+    kind: ClassVar[str] = "sampler"
+    blockwise: ClassVar[bool] = False
+    """Whether it draws block after block, as a model with a block size is trained."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield reasons why the sampler cannot be used with this process and model."""
+        return ()
+
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield warnings about valid options that are likely a mistake."""
+        return ()
+
+    @abstractmethod
+    def build(self) -> Sampler:
+        """Return the sampler."""
+
+
+class ModelSpec(OverSpace):
+    """A model from states to raw output per position: an nn.Module with the methods of `flow.Denoiser`."""
+
+    kind: ClassVar[str] = "model"
+    layouts: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Naming schemes of external weights that `rename` understands, each with its origin."""
+
+    def check(self, space: Space) -> Iterable[Misfit]:
+        """Yield reasons why the model cannot serve the space."""
+        yield from unserved_space(self, self.serves, space, ("process",))
+
+    def facts(self) -> ModelFacts:
+        """Return the properties that samplers need."""
+        return ModelFacts()
+
+    def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of one of the `layouts` under the names of this model; unknown names stay.
+
+        Raises:
+            Refused: They are of another layout.
+        """
+        raise NotImplementedError(f'model "{self.name}" has no layouts')
+
+    @abstractmethod
+    def build(self, space: Space) -> nn.Module:
+        """Return the model."""
+
+
+class BlockSpec(Spec):
+    """One layer: forward(x `B L D`, c `B C` or `B L C`, mask=, cache=, layer=, keep=) -> `B L D`."""
+
+    kind: ClassVar[str] = "block"
+
+    def check(self, width: int, cond: int) -> Iterable[Misfit]:
+        """Yield reasons why the block cannot have these widths."""
+        return ()
+
+    def at(self, layer: int, depth: int) -> Self:
+        """Return the options of layer 0 .. depth-1; by default they are the same for all."""
+        return self
+
+    @abstractmethod
+    def build(self, width: int, cond: int) -> nn.Module:
+        """Return one layer."""
+
+
+class EmbeddingSpec(OverSpace):
+    """Embedding of a state: forward(state, cond, start) -> (`B extra+L D`, extra); `start` is the first index."""
+
+    kind: ClassVar[str] = "embedding"
+
+    def check(self, space: Space, width: int) -> Iterable[Misfit]:
+        """Yield reasons why the space cannot be embedded."""
+        yield from unserved_space(self, self.serves, space, ("process",))
+
+    def extra(self) -> int:
+        """Return the number of tokens put before the positions, such as a class token."""
+        return 0
+
+    @abstractmethod
+    def build(self, space: Space, width: int) -> nn.Module:
+        """Return the embedding."""
+
+
+class PositionSpec(OverSpace):
+    """Position embedding: forward(start, length, cond) -> `1 L D` or `B L D`, added to the embedded values."""
+
+    kind: ClassVar[str] = "position"
+
+    def check(self, space: Space, width: int) -> Iterable[Misfit]:
+        """Yield reasons why positions of this space cannot be embedded."""
+        yield from unserved_space(self, self.serves, space, ("process",))
+
+    @abstractmethod
+    def build(self, space: Space, width: int) -> nn.Module:
+        """Return the position embedding."""
+
+
+class ConditionSpec(Spec):
+    """Embedding of noise level and conditions: forward(level `B` or `B L`, cond) -> `B C` or `B L C`."""
+
+    kind: ClassVar[str] = "condition"
+    _conditions: tuple[Condition, ...] = PrivateAttr(())
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of the space, after `with_space`."""
+        return self._conditions
+
+    def with_space(self, space: Space) -> Self:
+        """Return a copy that knows the conditions of a space; a model calls this first."""
+        part = self.model_copy()
+        part._conditions = space.conditions
+        return part
+
+    def dropped(self) -> tuple[str, ...]:
+        """Return the conditions that training drops at random, which guidance requires."""
+        return ()
+
+    def check(self, width: int) -> Iterable[Misfit]:
+        """Yield reasons why the condition cannot have this width."""
+        return ()
+
+    @abstractmethod
+    def build(self, width: int) -> nn.Module:
+        """Return the embedding of noise level and conditions."""
+
+
+class HeadSpec(OverSpace):
+    """Output layer: forward(h `B L D`) -> `B L M` or `B L V`, ids outside a field's vocabulary at -inf."""
+
+    kind: ClassVar[str] = "head"
+
+    def check(self, space: Space, width: int) -> Iterable[Misfit]:
+        """Yield reasons why the head cannot serve the space."""
+        yield from unserved_space(self, self.serves, space, ("process",))
+
+    @abstractmethod
+    def build(self, space: Space, width: int) -> nn.Module:
+        """Return the head."""
+
+
+class LossSpec(OverSpace):
+    """The training objective: (Prediction, Noised) -> Measured."""
+
+    kind: ClassVar[str] = "loss"
+    bound: ClassVar[bool] = False
+    """Whether the mean over t is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest."""
+
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield reasons why the loss is wrong for the process."""
+        yield from unserved_space(self, self.serves, process.space, ("process",))
+
+    def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield warnings about valid options that are likely a mistake."""
+        return ()
+
+    @abstractmethod
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss as a pure function."""
+
+
+class OptimizerSpec(Spec):
+    """An optimizer of the weights."""
+
+    kind: ClassVar[str] = "optimizer"
+
+    @abstractmethod
+    def build(self, module: nn.Module) -> Optimizer:
+        """Return an optimizer over the parameters of `module` that require gradients."""
+
+
+class LRScheduleSpec(Spec):
+    """The learning rate over a run, as a factor of the optimizer's learning rate."""
+
+    kind: ClassVar[str] = "lr-schedule"
+
+    @abstractmethod
+    def build(self, steps: int) -> Callable[[int], float]:
+        """Return step (0 .. steps-1) -> factor."""
+
+
+class MetricSpec(OverSpace):
+    """Numbers computed from predictions or from samples, listed by `[evaluate] metrics = [...]`."""
+
+    kind: ClassVar[str] = "metric"
+
+    def check(self, space: Space) -> Iterable[Misfit]:
+        """Yield reasons why the metric cannot be computed over the task's space."""
+        yield from unserved_space(self, self.serves, space, ("task",))
+
+    @abstractmethod
+    def build(self, space: Space) -> PredictionMetric | SampleMetric:
+        """Return the metric: a function of samples, an object with `metrics()` for predictions, or both in one."""
+
+
+class TrackerSpec(Spec):
+    """A destination of metrics and pictures, such as TensorBoard, W&B or MLflow; listed by `[train] trackers`."""
+
+    kind: ClassVar[str] = "tracker"
+
+    def check(self) -> Iterable[Misfit]:
+        """Yield reasons why the tracker cannot be used, such as a package that is not installed."""
+        return ()
+
+    @abstractmethod
+    def build(self) -> Tracker:
+        """Return the tracker. Nothing is opened or sent before `Tracker.start`."""
+
+
+_KINDS: tuple[type[Spec], ...] = (
+    *(TaskSpec, DataSpec, ProcessSpec, ScheduleSpec, SamplerSpec, LossSpec),
+    *(ModelSpec, BlockSpec, EmbeddingSpec, PositionSpec, ConditionSpec, HeadSpec),
+    *(OptimizerSpec, LRScheduleSpec, MetricSpec, TrackerSpec),
+)
+KINDS = {kind.kind: kind for kind in _KINDS}
+"""Every kind by name, in the order of an experiment file."""
