@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.runs.diff import compare, read_side
+from dither.engine.runs.list_runs import compare, read_side
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments/bubble_diagram"
 

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from dither.engine.runs.log import Log
+from dither.engine.runs.loop import Log
 from dither.engine.tracking.tensorboard import TensorBoard
 
 ROOT = Path(__file__).parents[1]

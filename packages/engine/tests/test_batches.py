@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from dither.engine.training.batches import BucketOrder, Prefetcher, SampleOrder
 from dither.engine.training.randomness import Stream, mix_seed, seed_generators
-from dither.engine.training.trainer import Trainer
+from dither.engine.training.trainer import BucketOrder, Prefetcher, SampleOrder, Trainer
 from dither.registry.config.errors import Refused
 
 CPU = torch.device("cpu")

@@ -5,8 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dither.engine.checkpoints.best_checkpoint import Scores
-from dither.engine.checkpoints.checkpoint import Damaged
+from dither.engine.checkpoints.checkpoint import Damaged, Scores
 from dither.engine.cli import main
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.reports.pages import write_report

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from dither.engine.files.metrics_file import BEGINNING, FilePosition, MetricsFile, changed_lines, read_metrics
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import run
-from dither.engine.runs.log import Log
+from dither.engine.runs.loop import Log
 from dither.engine.runs.progress import ProgressDisplay
 from dither.engine.tracking.tensorboard import TensorBoard
 from dither.registry import Refused

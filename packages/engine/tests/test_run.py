@@ -10,7 +10,7 @@ from dither.engine.runs import launch as module
 from dither.engine.runs.evaluate_run import evaluate_run, sample_run
 from dither.engine.runs.launch import run
 from dither.engine.runs.loading import load_run
-from dither.engine.training.batches import SampleOrder
+from dither.engine.training.trainer import SampleOrder
 from dither.registry.config.errors import Refused
 
 

@@ -14,8 +14,7 @@ from dither.engine.distributed.ranks import Ranks
 from dither.engine.files.checksums import with_checksum
 from dither.engine.optimizers.components import Muon
 from dither.engine.runs.run_directory import RunDirectory, read_manifest, resolved
-from dither.engine.training.device import choose_device
-from dither.engine.training.environment import differences, environment, git_state
+from dither.engine.training.device import choose_device, differences, environment, git_state
 from dither.registry.config.errors import Refused
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from dither.engine.checkpoints import checkpoint as checkpoint_module
-from dither.engine.checkpoints.best_checkpoint import Scores
-from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Saver, load_weights
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Saver, Scores, load_weights
 from dither.engine.files.checksums import verify
 from dither.engine.files.metrics_file import as_json, read_metrics
 from dither.engine.runs.evaluate_run import evaluate_run

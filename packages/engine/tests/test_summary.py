@@ -1,6 +1,6 @@
 """The table at the end of a run."""
 
-from dither.engine.runs.summary import show_metrics
+from dither.engine.runs.progress import show_metrics
 
 
 def test_noise_floors_are_shown(console):

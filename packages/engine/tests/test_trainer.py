@@ -13,12 +13,11 @@ from dither.engine.distributed.ranks import Ranks
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.optimizers.components import AdamW
 from dither.engine.runs.launch import DONE, NON_FINITE, run
-from dither.engine.training.batches import SampleOrder
 from dither.engine.training.ddp_fsdp import norm_of
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.nan_guard import FiniteGuard, NonFinite, all_finite
 from dither.engine.training.randomness import Stream, seed_generators
-from dither.engine.training.trainer import Trainer, divide, divisor_of
+from dither.engine.training.trainer import SampleOrder, Trainer, divide, divisor_of
 from dither.registry.config.errors import Refused
 
 CPU = torch.device("cpu")

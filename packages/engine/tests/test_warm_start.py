@@ -10,7 +10,7 @@ from torch import nn
 from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.runs.exports import export_run
 from dither.engine.runs.launch import DAMAGED, run
-from dither.engine.runs.warm_start import start_from
+from dither.engine.runs.loading import start_from
 from dither.engine.training.lora import freeze
 from dither.registry.config.errors import Refused
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import errno
 import json
+import math
 import os
 import secrets
 import shutil
@@ -21,19 +22,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor, nn
 
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.atomic import fsync
 
 from ..files.checksums import MANIFEST, verify, write_manifest
+from ..files.metrics_file import read_metrics
 from ..files.resource_errors import FULL, disk_errors
 from .sharded_checkpoint import Shards, part_of, read_tensors
 
-__all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "Saver", "load_state", "load_weights", "weights_of"]
+__all__ = ["Checkpoints", "Contents", "Damaged", "Saver", "Scores", "load_state", "load_weights", "weights_of"]
 
 HEADER_BYTES = 64 * 1024
 """Upper bound of the bytes of a checkpoint besides its tensors."""
@@ -299,3 +301,57 @@ class Saver:
     def _complete(self, step: int, path: Path) -> None:
         self.newest = step
         self.written(step, path)
+
+
+class Scores:
+    """The metric of every evaluation of a run.
+
+    Args:
+        metric: Name of the metric.
+        better: Which values are better.
+        values: The metric by step.
+    """
+
+    def __init__(self, metric: str, better: Literal["lower", "higher"], values: Mapping[int, float]) -> None:
+        self.metric, self.better, self.values = metric, better, dict(values)
+
+    @classmethod
+    def read(cls, run_directory: Path, metric: str, better: Literal["lower", "higher"]) -> Scores:
+        """Return the scores in metrics.jsonl of a run.
+
+        Raises:
+            Refused: The file is missing or damaged.
+        """
+        path = run_directory / "metrics.jsonl"
+        try:
+            lines = [line for line in read_metrics(path) if line["kind"] == "valid" and metric in line]
+            values = {line["step"]: math.nan if line[metric] is None else float(line[metric]) for line in lines}
+        except (OSError, ValueError, TypeError) as error:
+            raise Refused(f"{path} is damaged: {error}", code="damaged-file") from None
+        return cls(metric, better, values)
+
+    @property
+    def best(self) -> int | None:
+        """The step of the best evaluation, the first of equal ones; None without evaluations."""
+        sign = 1 if self.better == "lower" else -1
+        finite = [(sign * value, step) for step, value in self.values.items() if math.isfinite(value)]
+        return min(finite)[1] if finite else None
+
+    @property
+    def since(self) -> int:
+        """Number of evaluations after the best one."""
+        return sum(self.best is not None and step > self.best for step in self.values)
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Add an evaluation; return whether it is the best so far.
+
+        Raises:
+            Refused: The evaluation does not compute the metric.
+        """
+        if self.metric not in metrics:
+            close = nearest(self.metric, metrics)
+            hint = f'did you mean "{close}"?' if close else None
+            message = f'unknown metric "{self.metric}"; evaluation computes {", ".join(metrics)}'
+            raise Refused(Problem(message, ("evaluate", "best"), help=hint, code="unknown-metric"))
+        self.values[step] = metrics[self.metric]
+        return self.best == step

@@ -19,9 +19,8 @@ from ..config.load_experiment import Loaded
 from ..config.machine_memory import size
 from ..optimizers.optimizer_state import flatten
 from ..runs.loading import build
-from ..training.device import peak_memory
+from ..training.device import environment, peak_memory
 from ..training.diffusion import Diffusion
-from ..training.environment import environment
 from ..training.trainer import Trainer
 
 __all__ = ["PHASES", "bench", "matmul_peak", "show_bench", "step_flops", "timed_phases"]

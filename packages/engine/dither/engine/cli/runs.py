@@ -185,7 +185,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two runs or experiments: options, components, plugins, versions, git."""
-    from ..runs.diff import compare, read_side
+    from ..runs.list_runs import compare, read_side
 
     sections = compare(read_side(first, selected), read_side(second, selected))
     if wants_json(as_json):

@@ -26,9 +26,8 @@ from ..sampling.samples import (
 )
 from ..training.evaluation import evaluate
 from .loading import Which, load_run
-from .progress import Screen, say
+from .progress import Screen, say, show_metrics
 from .run_directory import resolved_file
-from .summary import show_metrics
 
 __all__ = ["evaluate_run", "sample_run"]
 

@@ -36,13 +36,13 @@ from ..config.paths import PATH_OPTIONS, absolute_paths
 from ..files.checksums import MANIFEST, verify, write_manifest
 from ..training.diffusion import Diffusion
 from ..training.lora import write_merged
-from .loading import Which, build, find_checkpoint, load_run, on_device
+from .loading import WEIGHTS, Which, build, find_checkpoint, load_run, on_device
 from .progress import Screen, say
 from .run_directory import resolved_file
 
-__all__ = ["WEIGHTS", "export_run", "load", "pack", "read_missing_data", "space_as_json", "space_from_json"]
+__all__ = ["export_run", "load", "pack", "read_missing_data", "space_as_json", "space_from_json"]
 
-WEIGHTS, EXPERIMENT = "weights.safetensors", "experiment.toml"
+EXPERIMENT = "experiment.toml"
 MAX_FILE_BYTES = 1 << 26
 """Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
 MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,14 +17,16 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.flow.protocols import DataWarnings, Split
 from dither.registry.plugins.status import PluginError
 
-from ..checkpoints.best_checkpoint import Scores
-from ..checkpoints.checkpoint import Checkpoints, Damaged, Saver
+from ..checkpoints.checkpoint import Checkpoints, Damaged, Saver, Scores
 from ..config.component_errors import annotate_build_errors
+from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
 from ..config.paths import reject_escaping_links
 from ..config.plugins import governing_policy_file, unrecorded_plugins
@@ -32,21 +34,19 @@ from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import Ranks, join_ranks
 from ..files.metrics_file import BEGINNING, changed_lines
 from ..files.resource_errors import shortage
+from ..training.device import differences, environment, git_state, peak_device_memory, peak_memory
 from ..training.diffusion import Diffusion
-from ..training.environment import differences, environment, git_state
+from ..training.evaluation import has_targets
 from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
-from .loading import build
-from .log import Log
-from .loop import Run, resume_from
-from .progress import Screen, say
+from .loading import build, start_from
+from .loop import Log, Run, resume_from
+from .progress import Screen, say, show_metrics
 from .run_directory import RunDirectory, read_manifest, resolved
 from .signals import STOPPED, Stop, stop_on_signals
-from .summary import data_warnings, introduce, show_metrics, summarise
-from .warm_start import start_from
 
-__all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "run"]
+__all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "data_warnings", "run"]
 
 DONE, FAILED, DAMAGED, NON_FINITE, EXHAUSTED = 0, 1, 3, 4, 5
 
@@ -315,3 +315,55 @@ def _require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
         hint = "restore the checkpoints; or restart at step 0 with --accept-changes, which overwrites metrics.jsonl"
         message = f"the run in {path} has lost its checkpoints: it was resumed or has trained for {done} steps"
         raise Damaged(Problem(message, help=hint, code="missing-checkpoint"))
+
+
+def introduce(run: Run) -> list[str]:
+    """Return lines with the components, parameters, data and device of a run."""
+    experiment, system, ranks = run.experiment, run.system, run.ranks
+    components = (experiment.task, experiment.process, experiment.model, experiment.loss, experiment.sampler)
+    counts, strategy = system.parameter_counts(), experiment.train.strategy
+    trained = sum(parameter.numel() for parameter in system.model.parameters() if parameter.requires_grad)
+    trainable = f"; {trained:,} trainable" if trained < sum(counts.values()) else ""
+    sizes = {split: system.task.size(split) for split in ("train", "valid", "test")}
+    many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
+    lines = [
+        f"{experiment.name}: " + ", ".join(f"{part.kind} {part.name}" for part in components),
+        f"{sum(counts.values()):,} parameters: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()) + trainable,
+        "samples: " + ", ".join(f"{size:,} {split}" for split, size in sizes.items()),
+        f"each sample: {system.task.space}",
+        f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}",
+    ]
+    if strategy == "fsdp" and ranks.size == 1:
+        lines.append('train.strategy = "fsdp" has no effect with one process; start the run with torchrun')
+    return lines
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """Return the content of summary.json: metrics, baselines, speed and memory."""
+    done = run.trainer.step - run.first - 1
+    return {
+        "name": run.experiment.name,
+        "step": run.trainer.step,
+        "steps": run.experiment.train.steps,
+        "figures": run.metrics,
+        "baselines": run.system.task.baselines(),
+        "steps_per_second": done / run.seconds if run.seconds else None,
+        "peak_memory_bytes": peak_memory(),
+        "peak_device_memory_bytes": peak_device_memory(),
+    }
+
+
+NO_TARGETS: dict[Split, str] = {"train": "nothing is learned", "valid": "loss and metrics are undefined"}
+"""Consequence of a split in which no position is masked."""
+
+
+def data_warnings(experiment: Experiment, system: Diffusion) -> Iterator[str]:
+    """Yield the warnings of a task about its data, and splits in which the process masks no position."""
+    task, settings = system.task, experiment.evaluate
+    if isinstance(task, DataWarnings):
+        yield from task.data_warnings()
+    size = settings.batch_size or experiment.train.batch_size
+    for split, consequence in NO_TARGETS.items():
+        count = min(settings.samples, task.size(split))
+        if count and not has_targets(system, count, size, experiment.seed, split):
+            yield f"no position is masked in the first {count:,} samples of the {split} split: {consequence}"

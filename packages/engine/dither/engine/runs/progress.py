@@ -11,11 +11,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from ..config.machine_memory import size
-from ..files.metrics_file import is_companion_metric, with_interval
+from ..files.metrics_file import FLOOR, baselines_of, is_companion_metric, with_interval
 
-__all__ = ["ProgressDisplay", "Screen", "say"]
+__all__ = ["ProgressDisplay", "Screen", "say", "show_metrics"]
 
 REDRAW = 0.1
 """Seconds between two updates of the bar."""
@@ -48,6 +49,24 @@ class Screen(Console):
 def say(console: Console, text: object, style: str | None = None) -> None:
     """Print a text without markup and without wrapping."""
     console.print(str(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_metrics(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print every metric with its interval, noise floor and baselines, then the baselines of other metrics."""
+    metrics, baselines = summary["figures"], dict(summary["baselines"])
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("metric", "model", "baseline"):
+        table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
+    for kind, values in metrics.items():
+        for name in [name for name in values if not is_companion_metric(name, values)]:
+            references = {"floor": values.get(name + FLOOR), **baselines_of(kind, name, baselines)}
+            shown = ", ".join(f"{of} {number:.4g}" for of, number in references.items() if number is not None)
+            table.add_row(f"{kind} {name}", with_interval(name, values), shown)
+    if table.row_count:
+        console.print(table)
+    names = {full for kind, values in metrics.items() for name in values for full in (name, f"{kind} {name}")}
+    for key in [key for key in baselines if key.partition("/")[0] not in names]:
+        say(console, f"baseline {key} {baselines[key]:.4g}")
 
 
 class ProgressDisplay:

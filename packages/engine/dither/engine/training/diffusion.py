@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
@@ -30,22 +30,106 @@ from dither.registry.flow.protocols import (
     Sampler,
     Task,
 )
-from dither.registry.flow.records import Clean, Context, Measured, Noised, State
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.flow.records import Clean, Context, Measured, Noise, Noised, State
+from dither.registry.flow.spaces import Space, TokenSpace
+from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.catalog import Catalog
 
 from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.options import Guidance, condition_labels
-from .block_diffusion import BlockDiffusion
 from .randomness import Stream, seed_generators
 
-__all__ = ["Diffusion", "fused_head", "linear_head"]
+__all__ = ["BlockDiffusion", "Diffusion", "fused_head", "linear_head"]
 
 Times = Float[Tensor, "B *L"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 SHAPE_CHANGING = ("skip_unrequested", "merge_masked", "drop_padding")
 """Switches of a model that drop positions from a batch, so that the shapes of its blocks vary from step to step."""
+
+
+@dataclass(frozen=True)
+class BlockDiffusion:
+    """The division of samples of length L into blocks of size S."""
+
+    length: int
+    size: int
+
+    @classmethod
+    def of(cls, space: Space, model: ModelFacts) -> Self | None:
+        """Return the blocks that a model over this space is trained on, or None."""
+        size = model.trained_blocks(space)
+        return None if size is None or not isinstance(space, TokenSpace) else cls(space.length, size)
+
+    @property
+    def count(self) -> int:
+        """Blocks of a sample, N."""
+        return -(-self.length // self.size)
+
+    def rows(self, x: Shaped[Tensor, "B L *V"]) -> Shaped[Tensor, "BN S *V"]:
+        """Split samples into blocks; a shorter last block repeats its last position."""
+        if self.length % self.size:
+            x = x[:, torch.arange(self.count * self.size, device=x.device).clamp_max(self.length - 1)]
+        return x.reshape(-1, self.size, *x.shape[2:])
+
+    def whole(self, rows: Shaped[Tensor, "BN S *V"]) -> Shaped[Tensor, "B L *V"]:
+        """Join blocks into samples, the inverse of `rows`."""
+        return rows.reshape(-1, self.count * self.size, *rows.shape[2:])[:, : self.length]
+
+    def spread(self, values: Shaped[Tensor, " BN"]) -> Shaped[Tensor, "B L"]:
+        """Repeat the value of each block at its positions."""
+        return self.whole(values[:, None].expand(-1, self.size))
+
+    def times(self, process: Process, n: int, device: Any = None) -> Float[Tensor, "n L"]:
+        """Draw times for n samples, one per block, stratified over all blocks and then shuffled."""
+        t = process.times(n * self.count, device)
+        return self.spread(t[torch.randperm(len(t), device=device)])
+
+    def block_times(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, " BN"]:
+        """Return the time of each block: that of its first position, or of its sample."""
+        t = t[:, None].expand(-1, self.length) if t.ndim == 1 else t
+        return t[:, :: self.size].flatten()
+
+    def clean(self, clean: Clean) -> Clean:
+        """Split clean samples into blocks, without conditions, which a process does not use."""
+        inside = torch.arange(self.count * self.size, device=clean.valid.device) < self.length
+        valid = self.rows(clean.valid) & inside.view(self.count, -1).repeat(len(clean.valid), 1)
+        return Clean(self.rows(clean.x0), valid, self.rows(clean.known))
+
+    def noised(self, rows: Noised) -> Noised:
+        """Join noised blocks into samples, with a noise level per position."""
+        noise = Noise(self.spread(rows.noise.sigma), self.spread(rows.noise.rate))
+        target_mask, valid, fixed = (self.whole(mask) for mask in (rows.target_mask, rows.valid, rows.fixed))
+        return Noised(self.whole(rows.x0), self.state(rows.state), noise, target_mask, valid, fixed, rows.prior)
+
+    def state(self, rows: State) -> State:
+        """Join the states of blocks into states of samples."""
+        return State(self.whole(rows.x), self.whole(rows.masked))
+
+    def noise(self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B L"], Noised]:
+        """Noise each block independently; return the times that the model receives, per position, and the states."""
+        rows, times = self.clean(clean), self.block_times(t)
+        if isinstance(process, ImportanceSampledProcess):
+            times, noised = process.estimate(rows, times)
+        else:
+            noised = process.corrupt(rows, times)
+        return self.spread(times), self.noised(noised)
+
+    def bound(
+        self,
+        process: BoundedProcess,
+        clean: Clean,
+        measured: Measured,
+        denoise: Callable[[State, Float[Tensor, " BN"]], Any],
+    ) -> Measured:
+        """Return the bound on -log p(x_0), summed over blocks given the blocks before them.
+
+        `measured` is the loss per position; `denoise` predicts from state and times of blocks.
+        """
+        loss = Measured(self.rows(measured.values), self.rows(measured.weights))
+        bound = process.bound(self.clean(clean), loss, denoise)
+        parts = {name: self.whole(part) for name, part in bound.parts.items()}
+        return Measured(self.whole(bound.values), self.whole(bound.weights), parts=parts)
 
 
 class Diffusion(nn.Module):
