@@ -63,14 +63,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Contents:
-    """The content of a checkpoint.
-
-    Attributes:
-        model: The weights.
-        average: Their moving average, or None.
-        tensors: Tensors of optimizer and trainer, by name.
-        plain: Values that JSON can hold.
-    """
+    """The content of a checkpoint: weights, their moving average, tensors of optimizer and trainer, JSON values."""
 
     model: nn.Module | Weights
     average: nn.Module | Weights | None
@@ -113,15 +106,9 @@ class Weights:
 
 
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run in a folder, which is created with the first of them.
 
-    Args:
-        folder: Their folder; created with the first checkpoint.
-        keep: Number of newest checkpoints to keep.
-        every: Also keep those whose step is a multiple of this.
-
-    Attributes:
-        protected_step: Also keep the checkpoint of this step, such as the best.
+    The `keep` newest are kept, those whose step is a multiple of `every`, and `protected_step`, such as the best.
     """
 
     def __init__(self, folder: Path, keep: int = 2, every: int | None = None) -> None:
@@ -140,8 +127,7 @@ class Checkpoints:
     def newest(self) -> tuple[Path | None, list[Damage]]:
         """Return the newest intact checkpoint, or None without any checkpoint, and the damaged ones that are newer.
 
-        Raises:
-            Damaged: There are checkpoints, and none is intact.
+        Raises Damaged if there are checkpoints and none is intact.
         """
         if self.folder.is_file():
             raise Damaged(f"not a folder: {self.folder}")
@@ -212,11 +198,7 @@ def weights_of(path: Path) -> Path:
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Load weights into a model.
-
-    Raises:
-        Refused: They belong to another model.
-    """
+    """Load weights into a model; Refused if they belong to another model."""
     try:
         weights = read_tensors(path)
         if path.is_dir() or weights.keys() == model.state_dict().keys():
@@ -250,13 +232,8 @@ def _write_file(path: Path, write: Callable[[Path], Any]) -> None:
 class Saver:
     """Writes the checkpoints of a run, in the training loop or in a background thread.
 
-    Args:
-        checkpoints: The checkpoints of the run.
-        background: Write in a thread; the loop only copies the tensors, which takes the memory of a checkpoint.
-        written: Called in the loop with the step and folder of each checkpoint on disk.
-
-    Attributes:
-        newest: Step of the newest checkpoint on disk, or None.
+    In the background the loop only copies the tensors, which takes the memory of a checkpoint. `written` is called in
+    the loop with step and folder of each checkpoint on disk; `newest` is the step of the newest.
     """
 
     def __init__(
@@ -272,11 +249,7 @@ class Saver:
         return step == (self.newest if self._pending is None else self._pending[0])
 
     def save(self, step: int, contents: Contents | Shards) -> None:
-        """Write a checkpoint; the tensors of `contents` may change once this returns.
-
-        Raises:
-            OSError: It or the previous checkpoint cannot be written.
-        """
+        """Write a checkpoint, whose tensors may change afterwards; OSError if it or the previous one fails."""
         self.wait()
         if self._pool is None:
             self._complete(step, self.checkpoints.save(step, contents))
@@ -284,11 +257,7 @@ class Saver:
             self._pending = step, self._pool.submit(self.checkpoints.save, step, contents.copied())
 
     def wait(self, block: bool = True) -> None:
-        """Wait until the pending checkpoint is on disk; without `block`, only complete a write that has ended.
-
-        Raises:
-            OSError: The write failed.
-        """
+        """Complete the pending write, with `block` waiting for it; OSError if it failed."""
         if self._pending is not None and (block or self._pending[1].done()):
             (step, future), self._pending = self._pending, None
             self._complete(step, future.result())
@@ -304,24 +273,14 @@ class Saver:
 
 
 class Scores:
-    """The metric of every evaluation of a run.
-
-    Args:
-        metric: Name of the metric.
-        better: Which values are better.
-        values: The metric by step.
-    """
+    """A metric of every evaluation of a run, by step."""
 
     def __init__(self, metric: str, better: Literal["lower", "higher"], values: Mapping[int, float]) -> None:
         self.metric, self.better, self.values = metric, better, dict(values)
 
     @classmethod
     def read(cls, run_directory: Path, metric: str, better: Literal["lower", "higher"]) -> Scores:
-        """Return the scores in metrics.jsonl of a run.
-
-        Raises:
-            Refused: The file is missing or damaged.
-        """
+        """Return the scores in metrics.jsonl of a run; Refused if the file is missing or damaged."""
         path = run_directory / "metrics.jsonl"
         try:
             lines = [line for line in read_metrics(path) if line["kind"] == "valid" and metric in line]
@@ -343,11 +302,7 @@ class Scores:
         return sum(self.best is not None and step > self.best for step in self.values)
 
     def add(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Add an evaluation; return whether it is the best so far.
-
-        Raises:
-            Refused: The evaluation does not compute the metric.
-        """
+        """Add an evaluation; return whether it is the best so far. Refused if it does not compute the metric."""
         if self.metric not in metrics:
             close = nearest(self.metric, metrics)
             hint = f'did you mean "{close}"?' if close else None

@@ -34,10 +34,7 @@ WHOLE = "whole.safetensors"
 class Shards:
     """The content of a checkpoint of a sharded model. Every rank creates one and takes part in writing.
 
-    Args:
-        parts: Tensors by name, of model, average and optimizer.
-        plain: Values that JSON can hold.
-        ranks: The processes of the run.
+    `parts` are the tensors of model, average and optimizer by name, `plain` values that JSON can hold.
     """
 
     def __init__(self, parts: Mapping[str, Mapping[str, Tensor]], plain: dict[str, Any], ranks: Ranks) -> None:
@@ -53,22 +50,13 @@ class Shards:
         return self
 
     def write(self, folder: Path) -> None:
-        """Write on the main rank, together with the other ranks.
-
-        Raises:
-            OSError: A rank could not write.
-        """
+        """Write on the main rank, together with the other ranks; OSError if any rank could not write."""
         self._started = True
         self.ranks.broadcast(str(folder))
         self._write(folder)
 
     def join(self) -> None:
-        """Wait for the main rank and write with it.
-
-        Raises:
-            OSError: A rank could not write.
-            Refused: The main rank could not start to write.
-        """
+        """Wait for the main rank and write with it; Refused if it could not start to write."""
         folder = self.ranks.broadcast(None)
         if folder is None:
             raise Refused("the main rank could not start to write a checkpoint; see its message")
@@ -119,11 +107,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the full tensors of a safetensors file or of a folder of shards. Not collective.
-
-    Raises:
-        Refused: A file has another format.
-    """
+    """Return the full tensors of a safetensors file or of a folder of shards. Not collective."""
     if not path.is_dir():
         with readable(path):
             return load_file(path)
@@ -143,11 +127,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_into(tensors: Mapping[str, Tensor], path: Path, ranks: Ranks) -> None:
-    """Read a folder of shards into tensors with any sharding. Collective.
-
-    Raises:
-        Refused: They belong to another model.
-    """
+    """Read a folder of shards into tensors with any sharding; Refused if they do not fit. Collective."""
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load

@@ -50,13 +50,8 @@ DIGITS = 19
 class MetricsFile:
     """Appends lines to a file. If the disk is full, lines are buffered until there is space; the run continues.
 
-    Args:
-        path: The file; created if missing.
-        offset: Bytes to keep, by default all; an incomplete last line is dropped.
-        warn: Called once with a message when lines are buffered.
-
-    Attributes:
-        position: The end of the file, with buffered lines counted.
+    `offset` bytes are kept, by default all; an incomplete last line is dropped. `warn` is called once when lines are
+    buffered. `position` is the end of the file, with buffered lines counted.
     """
 
     def __init__(
@@ -128,11 +123,7 @@ def as_number(value: object) -> float | None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a metrics file.
-
-    Raises:
-        ValueError: A line is invalid; the message has its number.
-    """
+    """Return the lines of a metrics file; ValueError with the number of an invalid line."""
     *texts, rest = path.read_text(encoding="utf-8").split("\n")
     if rest:
         raise ValueError(f"line {len(texts) + 1} is incomplete")

@@ -35,11 +35,7 @@ __all__ = ["evaluate_run", "sample_run"]
 def evaluate_run(
     run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the metrics of a checkpoint, computed as during the run, and the baselines by `metric/baseline`.
-
-    Raises:
-        Refused: Not a run directory, or the split is empty. Damaged: There is no such intact checkpoint.
-    """
+    """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`; Refused for an empty split."""
     loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
     task = system.task
     if not task.size(split):
@@ -67,14 +63,10 @@ def sample_run(
     changes: Sequence[str] = (),
     select: Sequence[str] | None = None,
 ) -> int:
-    """Write samples of a checkpoint into a folder, by default inside the run; return the exit code.
+    """Write samples of a checkpoint into a new or empty folder, by default inside the run; return the exit code.
 
     `forms` are export formats of the task in which samples are also written. `changes`, as after --set, override
-    options of sampling.
-
-    Raises:
-        Refused: Not a run directory, a folder that is not empty, or an unknown format. Damaged: There is no intact
-            checkpoint.
+    options of sampling. Refused for a folder that is not empty or an unknown format.
     """
     errors, console = console, console or Screen()
     if out is None:

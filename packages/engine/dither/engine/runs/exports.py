@@ -104,11 +104,7 @@ def _absolute(tree: Mapping[str, Any], folder: Path, key: str = "") -> Iterator[
 
 
 def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None]:
-    """Return option and path of the data that are not part of an export, and the space of a sample if known.
-
-    Raises:
-        Damaged: The manifest is invalid.
-    """
+    """Return option and path of the data that are not part of an export, and the space of a sample if known."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         space = manifest.get("space")
@@ -138,11 +134,7 @@ def space_as_json(space: Space) -> dict[str, Any]:
 
 
 def space_from_json(table: Mapping[str, Any]) -> Space:
-    """Return the space that `space_as_json` described.
-
-    Raises:
-        KeyError, ValueError: The table is invalid.
-    """
+    """Return the space that `space_as_json` described; KeyError or ValueError if the table is invalid."""
     kind = TokenSpace if table["data"] == "tokens" else FeatureSpace
     return cast(Space, TypeAdapter(kind).validate_python(table))
 
@@ -154,18 +146,12 @@ def export_run(
     select: Sequence[str] | None = None,
     console: Console | None = None,
 ) -> list[Path]:
-    """Write a new folder with everything needed to use the weights of a run elsewhere.
+    """Write a new folder with everything needed to use the weights of a run elsewhere; return its files.
 
-    Data are not copied; the manifest lists them under `data`, with the space of a sample. To know the space, plugin
-    files of the run are executed only if they ran on this machine before or are named in `select`, as after -p;
-    otherwise the console shows a warning.
-
-    Returns:
-        The files: weights, the resolved experiment, plugin files, small files that it names such as a tokenizer, and
-        a manifest with checksums.
-
-    Raises:
-        Refused: Not a run directory, or the folder exists. Damaged: There is no such intact checkpoint.
+    These are the weights, the resolved experiment, plugin files, small files that it names such as a tokenizer, and a
+    manifest with checksums. Data are not copied; the manifest lists them, with the space of a sample. For the space,
+    plugin files of the run are executed only if they ran on this machine before or are named in `select`, as after -p;
+    otherwise the console shows a warning. Refused if `to` exists; Damaged without an intact checkpoint.
     """
     experiment = resolved_file(run_directory)
     found = find_checkpoint(run_directory, checkpoint)

@@ -59,7 +59,7 @@ def run(
     console: Console | None = None,
     accept_changes: bool = False,
 ) -> int:
-    """Train, evaluate, sample and summarise an experiment; return the exit code.
+    """Train, evaluate, sample and summarise an experiment in a new directory below `runs`; return the exit code.
 
     Args:
         loaded: The experiment.
@@ -68,9 +68,6 @@ def run(
         resume: A run directory to resume instead of starting a new run.
         console: The terminal.
         accept_changes: Resume even if components, plugins or data changed.
-
-    Raises:
-        Refused: The experiment cannot be run; nothing was overwritten.
     """
     errors = console or Screen(stderr=True)
     console = console or Screen()
@@ -201,11 +198,7 @@ class Launch:
         }
 
     def _changes(self, before: Mapping[str, Any], path: Path, accept: bool) -> tuple[list[str], dict[str, Any]]:
-        """Return what changed since the run was last started or resumed, and the provenance now.
-
-        Raises:
-            Refused: Components, plugins or data changed, and the changes are not accepted.
-        """
+        """Return what changed since the run was last started or resumed, if accepted, and the provenance now."""
         now = provenance(self.loaded)
         found = changes(before, self.loaded, now)
         if found and not accept:
@@ -298,11 +291,7 @@ def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
 
 
 def _require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
-    """Refuse to restart a run whose checkpoints were lost: that would overwrite all that it has done.
-
-    Raises:
-        Damaged: The run finished, was resumed from a checkpoint, or trained beyond the step of its first checkpoint.
-    """
+    """Refuse to restart a run that saved checkpoints which are lost: that would overwrite all that it has done."""
     train = tomllib.loads((path / "resolved.toml").read_text(encoding="utf-8"))["train"]
     due = train["checkpoint_every"] * (2 if train.get("async_save") else 1)  # the last write may have been interrupted
     resumed = before["resumed"][-1].get("step") if before["resumed"] else None

@@ -33,16 +33,10 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursio
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run in a list.
+    """A run in a list: its files take `size` bytes, `figures` are its last metrics by kind/name.
 
-    Attributes:
-        path: The run directory.
-        name: Name of the experiment.
-        state: done; running; stopped with a checkpoint; empty, without one; damaged.
-        step: Step of the newest checkpoint, damaged or not; None for none.
-        steps: `train.steps`.
-        figures: The last metrics, by kind/name.
-        size: Bytes of all files.
+    `state` is done; running; stopped with a checkpoint; empty, without one; or damaged. `step` is that of the newest
+    checkpoint, damaged or not.
     """
 
     path: Path
@@ -56,23 +50,14 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of verifying a file or folder of a run.
-
-    Attributes:
-        what: Its path in the run directory.
-        reason: What is wrong with it, or None.
-    """
+    """The result of verifying a file or folder of a run: its path there, and what is wrong with it, or None."""
 
     what: str
     reason: str | None = None
 
 
 def list_runs(folder: Path) -> Iterator[ListedRun]:
-    """Yield the runs of a folder or of a sweep, oldest first; other folders are skipped.
-
-    Raises:
-        Refused: Not a folder.
-    """
+    """Yield the runs of a folder or of a sweep, oldest first; other folders are skipped. Refused if it is missing."""
     if not folder.is_dir():
         raise Refused(f"not a folder: {folder}", code="file-not-found")
     for path in sorted(folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()):
@@ -113,11 +98,7 @@ def _bytes(folder: Path) -> int:
 
 
 def verify_run(path: Path) -> list[Finding]:
-    """Verify the checksums of everything that a run would resume from.
-
-    Raises:
-        Refused: Not a run directory.
-    """
+    """Verify the checksums of everything that a run would resume from."""
     resolved_file(path, verify=False)
     readers: dict[str, Callable[[], object]] = {
         "resolved.toml": lambda: Document.read(resolved_file(path)),
@@ -140,11 +121,7 @@ def verify_run(path: Path) -> list[Finding]:
 
 
 def _read_metrics(path: Path) -> None:
-    """Read metrics.jsonl and compare it with the newest checkpoint.
-
-    Raises:
-        ValueError: It is damaged.
-    """
+    """Read metrics.jsonl and compare it with the newest checkpoint; ValueError or Refused if it is damaged."""
     read_metrics(path / "metrics.jsonl")
     for _, folder in Checkpoints(path / "checkpoints").steps()[:1]:
         with suppress(*UNREADABLE):  # `verify` reports the checkpoint
@@ -161,11 +138,7 @@ Side = dict[str, dict[str, Any]]
 
 
 def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
-    """Read a run directory or an experiment file.
-
-    Raises:
-        Refused: It is neither, or damaged.
-    """
+    """Read a run directory or an experiment file; Refused if it is neither, or damaged."""
     if not path.exists() and path.suffix != ".toml":
         raise not_a_run(path, "resolved.toml")
     if path.is_dir():

@@ -99,11 +99,7 @@ def load_run(
 
 
 def find_checkpoint(run_directory: Path, which: Which = "newest", console: Console | None = None) -> Path:
-    """Return the folder of a checkpoint; damaged ones that are skipped are printed on the console.
-
-    Raises:
-        Refused: There is no checkpoint of this step. Damaged: There is no intact one.
-    """
+    """Return the folder of a checkpoint; `console` shows damaged ones that are skipped. Damaged if none is intact."""
     checkpoints = Checkpoints(run_directory / "checkpoints")
     if which == "newest":
         newest, damaged = checkpoints.newest()
@@ -144,7 +140,7 @@ def start_from(
     partial: bool = False,
     rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None,
 ) -> list[str]:
-    """Copy weights into a model by name.
+    """Copy weights into a model by name; return a line for each reason why weights were skipped.
 
     Args:
         model: The model.
@@ -153,12 +149,8 @@ def start_from(
         partial: Skip weights that only one side has or whose shapes differ.
         rename: Maps the weights of another project to the names of the model.
 
-    Returns:
-        A line for each reason why weights were skipped.
-
     Raises:
-        Refused: The file cannot be read, weights do not match, or some are NaN or inf. Damaged: Files do not match
-            their checksums.
+        Refused: The file cannot be read, weights do not match or contain NaN or inf. Damaged: Checksums do not match.
     """
     with _located():
         path, stored = _read(source, foreign=rename is not None)

@@ -34,16 +34,10 @@ __all__ = ["Log", "Run", "resume_from"]
 
 
 class Log:
-    """Sends metrics and pictures to all destinations.
+    """Sends metrics and pictures to metrics.jsonl in `folder` (None on ranks that write none), terminal and trackers.
 
-    Args:
-        folder: The run directory; None for a rank that writes nothing.
-        console: The terminal.
-        total: Steps of the run.
-        done: Last finished step of a resumed run.
-        offset: Bytes of metrics.jsonl that belong to these steps; None keeps all.
-        trackers: Trackers by name. One that raises an exception is reported once and not called again.
-        config: The resolved experiment in plain values, for the trackers.
+    `done` is the last finished step of a resumed run, and `offset` the bytes of metrics.jsonl up to it; None keeps all.
+    A tracker that raises an exception is reported once and not called again. `config` is for the trackers.
     """
 
     def __init__(
@@ -103,15 +97,6 @@ class Run:
     """A run, which hooks receive.
 
     Attributes:
-        experiment: The experiment.
-        plugins: The plugins whose hooks are called.
-        directory: The locked run directory.
-        system: Task, process, model, loss and sampler.
-        trainer: Weights and optimizer.
-        saver: Writes checkpoints.
-        scores: The evaluations so far.
-        log: Receives metrics and pictures.
-        stop: Whether a signal requested a stop.
         metrics: The newest metrics by kind, "valid" and "sample".
         seconds: Time spent in training steps after the first.
         first: The step at which this process started.
@@ -243,11 +228,7 @@ class Run:
         return self.system if average is None else self.system.with_model(average.module)
 
     def save(self) -> None:
-        """Write a checkpoint unless this step has one.
-
-        Raises:
-            NonFinite: The weights contain NaN or inf.
-        """
+        """Write a checkpoint unless this step has one; NonFinite if the weights contain NaN or inf."""
         trainer = self.trainer
         if self.saver.has(trainer.step):
             return
@@ -297,11 +278,7 @@ class Run:
 
 
 def resume_from(checkpoint: Path, trainer: Trainer) -> FilePosition:
-    """Restore a trainer from a checkpoint; return the position in metrics.jsonl.
-
-    Raises:
-        Damaged: The checkpoint is of another version or was edited.
-    """
+    """Restore a trainer from a checkpoint; return the position in metrics.jsonl."""
     try:
         trainer.parallel.load(part_of(checkpoint, "model"), trainer.system.model)
         if trainer.average is not None:

@@ -70,14 +70,7 @@ def show_metrics(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 class ProgressDisplay:
-    """Steps done, rate, time left, loss and memory.
-
-    Args:
-        console: The terminal.
-        total: Steps of the run.
-        done: Last finished step of a resumed run.
-        memory: Returns the peak memory in bytes.
-    """
+    """Steps done of `total`, rate, time left, loss, and the peak memory in bytes that `memory` returns."""
 
     def __init__(self, console: Console, total: int, done: int = 0, memory: Callable[[], int] = lambda: 0) -> None:
         self.console, self.total, self._memory = console, total, memory

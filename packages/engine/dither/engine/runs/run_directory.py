@@ -47,22 +47,14 @@ CHANGEABLE = (
 
 
 class RunDirectory:
-    """A run directory locked by this process; a context manager that releases the lock.
-
-    Attributes:
-        path: The directory.
-    """
+    """A run directory locked by this process; a context manager that releases the lock."""
 
     def __init__(self, path: Path, lock: FileLock | None = None) -> None:
         self.path, self._lock = path, lock
 
     @classmethod
     def create(cls, runs: Path) -> Self:
-        """Create a run directory, named by the time and six random hex digits.
-
-        Raises:
-            Refused: It cannot be created.
-        """
+        """Create a run directory, named by the time and six random hex digits."""
         path = runs / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         try:
             str(path.absolute()).encode()  # safetensors requires paths in UTF-8
@@ -79,11 +71,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Lock an existing run directory to resume its run.
-
-        Raises:
-            Refused: The path is not a run directory, or another process uses it.
-        """
+        """Lock an existing run directory to resume its run; Refused if another process uses it."""
         resolved_file(path, verify=False)
         return cls(path, _lock(path))
 
@@ -105,11 +93,7 @@ class RunDirectory:
         self.accept(loaded)  # last: resolved.toml marks a run directory
 
     def changes(self, loaded: Loaded, moved: bool = False) -> list[str]:
-        """Return the options in which an experiment differs from this run.
-
-        Args:
-            loaded: The experiment.
-            moved: Whether the paths of its data may differ.
+        """Return the options in which an experiment differs from this run; if `moved`, paths of data may differ.
 
         Raises:
             Refused: An option differs with which a run cannot resume.
@@ -183,15 +167,7 @@ def _shown(value: Any) -> str:
 
 
 def resolved_file(run_directory: Path, verify: bool = True) -> Path:
-    """Return the path of resolved.toml of a run.
-
-    Args:
-        run_directory: The run directory.
-        verify: Whether to verify the checksum.
-
-    Raises:
-        Refused: The path is not a run directory, or the file was changed.
-    """
+    """Return the path of resolved.toml of a run; Refused if it is missing, or changed and `verify`."""
     path = run_directory / "resolved.toml"
     if not path.is_file():
         raise not_a_run(run_directory, "resolved.toml")
@@ -210,11 +186,7 @@ def resolved_file(run_directory: Path, verify: bool = True) -> Path:
 
 
 def read_manifest(run_directory: Path) -> dict[str, Any]:
-    """Return manifest.json of a run.
-
-    Raises:
-        Refused: It is missing or damaged.
-    """
+    """Return manifest.json of a run; Refused if it is missing or damaged."""
     path = run_directory / "manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -229,11 +201,7 @@ def read_manifest(run_directory: Path) -> dict[str, Any]:
 
 
 def _lock(path: Path) -> FileLock:
-    """Lock a run directory; the kernel releases the lock when the process ends.
-
-    Raises:
-        Refused: Another process holds the lock, or the file system has no locks.
-    """
+    """Lock a run directory; the kernel releases the lock when the process ends."""
     file = path / "run.lock"
     lock = FileLock(file, thread_local=False, fallback_to_soft=False)
     try:

@@ -31,12 +31,10 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """Whether a signal requested a stop. Call it, or read `requested`.
+    """Whether a signal requested a stop; `requested` is its name.
 
-    Attributes:
-        requested: Name of the signal, or None.
-        polled: Whether the program checks for a request; until then a signal raises `Stopped`.
-        code: Exit code of the command, once it is known.
+    Until the program checks for requests and so has set `polled`, a signal raises `Stopped`. `code` is the exit code
+    of the command, once it is known.
     """
 
     def __init__(self) -> None:

@@ -103,19 +103,11 @@ def draw(
     watch: Callable[[Tensor], object] | None = None,
     calls: ModelCalls | None = None,
 ) -> Shaped[Tensor, "N L *M"] | None:
-    """Draw samples, and return them on the CPU.
+    """Draw samples, and return them on the CPU; None once `stopped`, checked before every step, returns True.
 
-    The result is a function of the weights, `like`, the seed, the batch size and the device only. Samples of a batch
-    share one stream of random numbers; batch i has the stream of (seed, i).
-
-    Args:
-        system: Model, process and sampler.
-        like: Known values, valid positions and conditions, as from `Task.like`, on any device.
-        seed: Random seed.
-        batch_size: Samples at a time; by default all.
-        stopped: Checked before every step; once it returns True, drawing ends and returns None.
-        watch: Called with every state of the first batch.
-        calls: Counter of model calls.
+    The result is a function of the weights, `like`, the seed, the batch size (by default all) and the device only.
+    Samples of a batch share one stream of random numbers; batch i has the stream of (seed, i). `watch` is called with
+    every state of the first batch; `calls` counts model calls.
     """
     device = next(system.model.parameters()).device
     size = batch_size or max(len(like.valid), 1)

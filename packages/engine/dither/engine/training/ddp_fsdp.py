@@ -42,9 +42,6 @@ class ParallelModel:
     """The model and its gradients across ranks. Sharding replaces its parameters: build this before the optimizer.
 
     `micro_batches` are the rows of a batch of each gradient accumulation step, over all ranks.
-
-    Raises:
-        Refused: A micro-batch is not divisible by the number of ranks.
     """
 
     def __init__(self, system: Diffusion, average: MovingAverage | None, train: Train, ranks: Ranks) -> None:

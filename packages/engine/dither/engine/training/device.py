@@ -51,11 +51,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def prepare_compiler(device: torch.device) -> None:
-    """Keep the output of torch.compile in the user's cache folder, for later runs.
-
-    Raises:
-        Refused: torch.compile needs a C++ compiler for this device, and none was found.
-    """
+    """Keep the output of torch.compile in the user's cache folder, for later runs; Refused without a compiler."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if device.type == "cpu" and shutil.which(name) is None:
@@ -90,10 +86,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 @cache
 def keep_freed_memory() -> bool:
-    """Have glibc keep freed memory in this process, which saves page faults: 1 to 3 % of a step on a CPU.
-
-    Returns whether the C library supports it.
-    """
+    """Have glibc keep freed memory, which saves page faults: 1 to 3 % of a CPU step. False if unsupported."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):

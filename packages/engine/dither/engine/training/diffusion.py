@@ -133,20 +133,10 @@ class BlockDiffusion:
 
 
 class Diffusion(nn.Module):
-    """A diffusion system.
+    """A diffusion system. `precision` bfloat16 runs the model, and only the model, under autocast.
 
-    Args:
-        task: The data.
-        process: The forward process and its reverse steps.
-        model: An nn.Module with the methods of `Denoiser`.
-        loss: The training loss.
-        sampler: Draws samples.
-        precision: bfloat16 runs the model, and only the model, under autocast.
-        bound: Whether the loss is the diffusion part of a bound on -log p(x_0).
-        blocks: Blocks of block diffusion, or None.
-        guidance: Classifier-free guidance, or None.
-        labels: Condition labels of all samples, by condition.
-        metrics: Metrics besides those of the task.
+    `bound` says whether the loss is the diffusion part of a bound on -log p(x_0). `labels` are condition labels of all
+    samples, by condition; `metrics` are computed besides those of the task.
     """
 
     def __init__(
@@ -301,9 +291,6 @@ class Diffusion(nn.Module):
         """Compile the model, and its trunk separately where training calls only that; or each block separately.
 
         With `blocks`, optimisations that change shapes from step to step, such as skipping padding, are switched off.
-
-        Raises:
-            Refused: The model has no blocks.
         """
         self._compiled = True
         if not blocks:

@@ -45,9 +45,6 @@ def evaluate(
         seed: Of the noise.
         split: Of the data.
         stopped: Called before every batch; once it returns True, the result is None.
-
-    Returns:
-        "loss", the weighted mean over positions, and the metrics with their 95 % intervals; {} for an empty split.
     """
     if not (count := min(samples, system.task.size(split))):
         return {}
@@ -99,11 +96,7 @@ def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0,
 
 
 def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of several sources in one table.
-
-    Raises:
-        Refused: Two sources compute a metric of the same name.
-    """
+    """Return the metrics of several sources in one table; Refused if two compute a metric of the same name."""
     merged: dict[str, float] = {}
     for table in tables:
         if twice := sorted(merged.keys() & table.keys()):

@@ -53,11 +53,7 @@ class LowRank(nn.Module):
 
 
 def select_trained(model: nn.Module, train: Train, seed: int = 0) -> list[str]:
-    """Apply `train.freeze` or `train.lora` to a model that is on its device; return the names of changed weights.
-
-    Raises:
-        Refused: A name matches nothing, no weight is left to train, or a tied matrix would get an update.
-    """
+    """Apply `train.freeze` or `train.lora` to a model that is on its device; return the names of changed weights."""
     return freeze(model, train.freeze) if train.lora is None else add_lora(model, train.lora, seed)
 
 

@@ -41,9 +41,7 @@ def require_memory(experiment: Experiment, shards: int = 1, room: int | None = N
     """Refuse an experiment whose weights, gradients, optimizer state and EMA exceed the memory of its device.
 
     They are sharded among `shards` ranks; `room` is the memory in bytes, by default that of the device.
-
-    Raises:
-        Refused: With code `out-of-memory`, listing the bytes by purpose.
+    The problem has the code `out-of-memory` and lists the bytes by purpose.
     """
     if room is None:
         device = choose_device(experiment.train.device)
@@ -89,10 +87,8 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def build_on_meta(experiment: Experiment, limit: int | None = None) -> nn.Module:
     """Return the model of an experiment on the meta device, without memory for its weights.
 
-    It is refused as soon as its parameters exceed a number of bytes; to build all of it could take hours.
-
-    Raises:
-        Refused: The weights exceed `limit` bytes, by default the memory of the machine.
+    It is refused as soon as its parameters exceed `limit` bytes, by default the memory of the machine; to build all of
+    it could take hours.
     """
     space = experiment.process.facts(experiment.task.space()).space
     limit = total_memory() if limit is None else limit
@@ -153,11 +149,7 @@ class ModelSummary:
 
 
 def summarize_model(experiment: Experiment) -> ModelSummary:
-    """Build the model on the meta device and run one forward and backward pass.
-
-    Raises:
-        Refused: The model is too large, or a component fails; names it, with its message and the line of its code.
-    """
+    """Build the model on the meta device and run one forward and backward pass; Refused naming what failed."""
     space, train = experiment.process.facts(experiment.task.space()).space, experiment.train
     with _attributed({}, "built"):
         model = build_on_meta(experiment).train()

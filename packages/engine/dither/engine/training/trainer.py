@@ -61,11 +61,6 @@ class BucketOrder:
 
     Each epoch shuffles the samples, cuts those of a bucket into batches, cuts the remainders of all buckets into mixed
     batches, and shuffles the batches. Samples that do not fill the last batch are dropped for this epoch.
-
-    Args:
-        buckets: Bucket of each sample, at least `size` of them.
-        size: Batch size.
-        seed: Of the run.
     """
 
     def __init__(self, buckets: Sequence[int], size: int, seed: int) -> None:
@@ -94,11 +89,7 @@ class BucketOrder:
 
 
 def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder:
-    """Return the order of the training samples.
-
-    Raises:
-        Refused: The task has no buckets, or fewer samples than a batch.
-    """
+    """Return the order of the training samples; Refused without buckets, or with fewer samples than a batch."""
     size, place = task.size("train"), ("train", "buckets")
     if not train.buckets:
         return SampleOrder(size, seed)
@@ -115,14 +106,10 @@ BATCHES_PER_WORKER = 2
 
 
 class Prefetcher:
-    """Reads the batch of a step, and those of the next steps in threads.
+    """Reads the batch of a step, and those of the next steps in `workers` threads; with 0, each on request.
 
     Reading is numpy and torch working on files and memory, which release the GIL, so threads are as fast as processes
     and copy neither the data nor the batches.
-
-    Args:
-        read: Reads the batch of a step.
-        workers: Threads; 0 reads each batch on request.
     """
 
     def __init__(self, read: Callable[[int], Clean], workers: int) -> None:
