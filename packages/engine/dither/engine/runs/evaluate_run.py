@@ -35,7 +35,7 @@ __all__ = ["evaluate_run", "sample_run"]
 def evaluate_run(
     run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`; Refused for an empty split."""
+    """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`; Refused if empty."""
     loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
     task = system.task
     if not task.size(split):
