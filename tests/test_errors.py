@@ -13,8 +13,7 @@ from dither.engine.cli import main
 from dither.registry import Catalog, Options, Refused, Slot
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Origin, Problem, dotted
-from dither.registry.config.validation import validate
-from dither.registry.config.validation_errors import PATTERN_MESSAGE
+from dither.registry.config.validation import PATTERN_MESSAGE, validate
 from dither.registry.kinds import LossSpec
 
 QUICK = (Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dither.registry.config.errors import Refused
-from dither.registry.plugins.discovery import GROUP
+from dither.registry.plugins.status import GROUP
 
 BLOCK = """
 from typing import ClassVar

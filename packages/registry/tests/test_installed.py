@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dither.registry.plugins.discovery import installed_plugins
+from dither.registry.plugins.status import installed_plugins
 
 POINTS = "[dither.plugins]\n{} = {}\n"
 

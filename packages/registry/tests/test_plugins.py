@@ -8,10 +8,9 @@ import pytest
 
 from dither.registry import hookimpl
 from dither.registry.config.errors import Refused
-from dither.registry.plugins.discovery import GROUP
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.policy import Policy, find_policy
-from dither.registry.plugins.status import PluginError
+from dither.registry.plugins.status import GROUP, PluginError
 
 HOOK = "from dither.registry import hookimpl\n@hookimpl\n{}\n"
 policy = Policy.model_validate

@@ -148,7 +148,7 @@ def _installed_names() -> set[str]:
     try:
         return {point.name for point in entry_points(group="dither.plugins")}
     except Exception:  # one unreadable entry_points.txt of any package fails the whole call
-        from dither.registry.plugins.discovery import installed_plugins
+        from dither.registry.plugins.status import installed_plugins
 
         return set(installed_plugins())
 

@@ -23,10 +23,10 @@ from rich.text import Text
 
 from dither.registry.config.errors import Refused, dotted
 from dither.registry.files.cache import cache_folder
-from dither.registry.plugins.discovery import GROUP
 from dither.registry.plugins.lockfile import check_lockfile
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.policy import Policy, find_policy, policy_file
+from dither.registry.plugins.status import GROUP
 
 from .output import wants_json
 

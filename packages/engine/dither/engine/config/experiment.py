@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from dither.registry.config.validation_errors import PATTERN_MESSAGE
+from dither.registry.config.validation import PATTERN_MESSAGE
 from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec, TaskSpec
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dither.registry.config.document import Document
+from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.config.layers import Layer
 from dither.registry.config.validation import alias_warnings, problems_of, validate
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.status import PluginError

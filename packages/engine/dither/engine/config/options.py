@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from dither.registry.config.errors import nearest
-from dither.registry.config.validation_errors import PATTERN_MESSAGE
+from dither.registry.config.validation import PATTERN_MESSAGE
 from dither.registry.flow.spaces import Condition, Space
 from dither.registry.kinds import (
     LRScheduleSpec,

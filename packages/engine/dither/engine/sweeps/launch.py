@@ -10,9 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from dither.registry.config.document import Document
+from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.config.layers import Layer
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment

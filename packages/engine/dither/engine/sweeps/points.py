@@ -10,9 +10,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dither.registry.config.document import Document
+from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Origin, Problem, Refused, dotted
-from dither.registry.config.layers import Layer
 from dither.registry.config.validation import validate
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Path

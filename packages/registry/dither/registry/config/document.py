@@ -1,23 +1,212 @@
-"""Experiment files: TOML with `extends`, overrides from the command line, and the origin of every value."""
+"""Experiment files: TOML with `extends`, overrides from the command line, and the place of every value and mistake."""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any
 
 from ..spec.misfit import Path
 from .errors import Origin, Problem, Refused, dotted, nearest
-from .layers import Layer
+from .toml_spans import STRING, Span, key_spans
 
-__all__ = ["Document"]
+__all__ = ["Document", "Layer"]
 
 MAX_FILES = 32
 """Files that one experiment may consist of."""
+MAX_BYTES = 256 * 1024
+"""Size of an experiment file."""
+MAX_DEPTH = 64
+"""Parts of a dotted key, and levels of nesting: tomllib takes 10 s and 1.5 GB for a key of 20,000 parts."""
+SHOWN = 80
+"""Characters of an override that messages show."""
+TOO_LARGE = "integer too large: TOML integers have at most 64 bits"
+KEY_AND_EQUALS = re.compile(r"""(?:[^"'=]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')*+=""", re.DOTALL)
+STRING_OR_COMMENT = re.compile(rf"{STRING.pattern}|#[^\n]*+", re.DOTALL)
+KEY = re.compile(r"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++)*+")
+PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+DUPLICATE = re.compile(r"Cannot (overwrite|declare|mutate)")
+FIRST_KEY = re.compile(r"[ \t]*\[*[ \t]*([^\s=\]]+)")
+INTEGERS = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values from one source: a file, or an override such as `--set train.lr=1`, whose `text` and `file` are None."""
+
+    name: str
+    tree: dict[str, Any] = field(default_factory=dict)
+    text: str | None = None
+    file: FilePath | None = None
+
+    @classmethod
+    def read(cls, path: FilePath) -> Layer:
+        """Read a file; raise `Refused` if it is missing, too large, not UTF-8, invalid TOML, or nested too deeply."""
+        text = _read_text(path)
+        try:
+            layer = cls(str(path), _parse(text, str(path)), text, path)
+        except tomllib.TOMLDecodeError as error:
+            raise Refused(_syntax_problem(error, text, str(path))) from None
+        if wrong := _large_integers(layer.tree):
+            places = [(number, layer.origin(number, value=True)) for number in wrong[:3]]
+            raise Refused([Problem(TOO_LARGE, number, place, code="out-of-range") for number, place in places])
+        return layer
+
+    @classmethod
+    def override(cls, text: str) -> Layer:
+        """Parse `key=value` of --set, or raise `Refused`; a value that is not TOML is a string."""
+        name = _truncated(f"--set {text}")
+        match = KEY_AND_EQUALS.match(text)  # up to the first equals sign outside of quotes
+        key, equals, given = (text[: match.end() - 1], "=", text[match.end() :]) if match else text.partition("=")
+        if not equals or not key.strip():
+            raise Refused(f"{name}: expected key=value", code="usage")
+        path = _parse_key(key, name)
+        value: Any = given
+        try:
+            tree = _parse(f"value = {given}", name)
+            value = tree["value"] if len(tree) == 1 else given
+        except tomllib.TOMLDecodeError:
+            pass
+        if _large_integers([value]):
+            raise Refused(Problem(TOO_LARGE, path, Origin(name), code="out-of-range"))
+        for part in reversed(path):
+            value = {part: value}
+        return cls(name, value)
+
+    @classmethod
+    def removal(cls, key: str) -> tuple[Layer, Path]:
+        """Parse the key of --unset."""
+        name = _truncated(f"--unset {key}")
+        return cls(name), _parse_key(key, name)
+
+    @cached_property
+    def _spans(self) -> dict[Path, Span]:
+        return key_spans(self.text or "")
+
+    def origin(self, path: Path, value: bool = False) -> Origin:
+        """Return the place of a key or its value; for one that is not given here, of the nearest table."""
+        if self.text is None:
+            return Origin(self.name)
+        for end in range(len(path), 0, -1):
+            if span := self._spans.get(path[:end]):
+                exact = end == len(path) or path[end:] == ("use",)  # a bare name is given without `use`
+                return Origin.within(self.name, self.text, *(span.value if value and exact else span.key))
+        return Origin(self.name)
+
+
+def _truncated(name: str) -> str:
+    return name if len(name) <= SHOWN else name[:SHOWN] + "..."
+
+
+def _parse_key(key: str, option: str) -> Path:
+    """Return the parts of `table.key`, each bare or quoted as in TOML."""
+    try:
+        tree: Any = _parse(f"{key}=0", option)
+    except tomllib.TOMLDecodeError:
+        tree = {}
+    path: Path = ()
+    while isinstance(tree, dict) and len(tree) == 1:
+        ((part, tree),) = tree.items()
+        path = (*path, part)
+    if tree != 0 or "\n" in key:
+        raise Refused(f'{option}: "{key[:SHOWN]}" is not a key; write table.key', code="usage")
+    return path
+
+
+def _read_text(path: FilePath) -> str:
+    """Return the text of a regular file of limited size."""
+    try:
+        with open(path, "rb", opener=_nonblocking) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise Refused(f"{path} is a pipe or a device, not a file", code="unreadable-file")
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        close = None
+        with suppress(OSError):
+            close = nearest(path.name, [f.name for f in islice(path.parent.iterdir(), 1000) if f.suffix == ".toml"])
+        help_text = f'did you mean "{close}"?' if close else None
+        raise Refused(Problem(f"file {path} does not exist", help=help_text, code="file-not-found")) from None
+    except IsADirectoryError:
+        raise Refused(f"{path} is a folder, not a file", code="unreadable-file") from None
+    except (OSError, ValueError) as error:  # ValueError: the path contains a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise Refused(f"cannot read {str(path)!r}: {reason}", code="unreadable-file") from None
+    if len(content) > MAX_BYTES:
+        text = f"{path} has {status.st_size:,} bytes; an experiment file may have at most {MAX_BYTES:,}"
+        raise Refused(text, code="too-large")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Refused(f"{path}:{line}: not UTF-8 (byte {error.start})", code="unreadable-file") from None
+
+
+def _nonblocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer would block
+
+
+def _parse(text: str, name: str) -> dict[str, Any]:
+    """Parse a TOML text, called `name` in messages; `_syntax_problem` locates a `tomllib.TOMLDecodeError`."""
+    if any(line.count(".") >= MAX_DEPTH for line in text.split("\n")):
+        masked = STRING_OR_COMMENT.sub(lambda match: ("#" if match[0][0] == "#" else "q") * len(match[0]), text)
+        for key in KEY.finditer(masked):
+            if (parts := key[0].count(".") + 1) > MAX_DEPTH:
+                message = f"a key has {parts:,} parts; at most {MAX_DEPTH} are allowed"
+                raise Refused(Problem(message, origin=Origin.within(name, text, *key.span()), code="too-large"))
+    try:
+        tree = tomllib.loads(text)
+        _check_depth(tree)
+    except RecursionError:
+        raise Refused(f"{name}: nested more than {MAX_DEPTH} levels deep", code="too-large") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # Python converts integers of at most 4,300 digits
+        raise Refused(f"{name}: {error}", code="out-of-range") from None
+    return tree
+
+
+def _check_depth(tree: Any, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(value, dict | list):
+            _check_depth(value, depth + 1)
+
+
+def _large_integers(tree: Any, path: Path = ()) -> list[Path]:
+    """Return the paths of integers that do not fit into 64 bits, as TOML requires."""
+    found: list[Path] = []
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, dict | list):
+            found += _large_integers(value, (*path, key))
+        elif type(value) is int and value not in INTEGERS:
+            found.append((*path, key))
+    return found
+
+
+def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, name: str) -> Problem:
+    """Return the message of tomllib with its place in the text, which is called `name`."""
+    message, place = PLACE.sub("", str(error)), PLACE.search(str(error))
+    if place is None or place[1] is None:
+        start, message = len(text.rstrip()), message + " at the end of the file"
+    else:
+        before = text.split("\n", int(place[1]) - 1)[:-1]
+        start = sum(len(line) + 1 for line in before) + int(place[2]) - 1
+    end = start + 1
+    if DUPLICATE.match(message):  # tomllib reports the end of the statement
+        key = FIRST_KEY.match(text, text.rfind("\n", 0, start) + 1)
+        start, end = key.span(1) if key else (start, end)
+    message = f"invalid TOML: {message[:1].lower()}{message[1:]}"
+    return Problem(message, origin=Origin.within(name, text, start, end), code="syntax-error")
 
 
 @dataclass
@@ -47,11 +236,8 @@ class Document:
             Refused: A file is missing, too large, invalid TOML, or extends itself; an override is not `key=value`.
         """
         document = cls()
-        try:
-            for layer in _layers(path, [], set()):
-                document.merge(layer)
-        except Refused as refused:
-            raise Refused([_with_suggestion(problem, path) for problem in refused.problems]) from None
+        for layer in _layers(path, [], set()):
+            document.merge(layer)
         for override in overrides:
             document.merge(Layer.override(override))
         for removal in removals:
@@ -175,8 +361,7 @@ def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[
             text = f"cannot read {str(parent)!r}: {error}"
             raise Refused(Problem(text, ("extends",), origin, code="unreadable-file")) from None
         except Refused as refused:
-            problems = [_with_suggestion(problem, parent) for problem in refused.problems]
-            placed = [p if p.origin else replace(p, path=("extends",), origin=origin) for p in problems]
+            placed = [p if p.origin else replace(p, path=("extends",), origin=origin) for p in refused.problems]
             raise Refused(placed) from None
     done.add(os.path.realpath(path))
     yield layer
@@ -192,13 +377,3 @@ def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
     for index, name in enumerate(names):
         place: Path = ("extends",) if isinstance(given, str) else ("extends", index)
         yield layer.origin(place, value=True), (layer.file or FilePath()).parent / name
-
-
-def _with_suggestion(problem: Problem, path: FilePath) -> Problem:
-    """Suggest the file with the most similar name if there is none of this name."""
-    if problem.origin is not None or problem.help or problem.code != "file-not-found":
-        return problem
-    close = None
-    with suppress(OSError):
-        close = nearest(path.name, [f.name for f in islice(path.parent.iterdir(), 1000) if f.suffix == ".toml"])
-    return replace(problem, help=f'did you mean "{close}"?' if close else None)

@@ -21,9 +21,8 @@ from ..config.errors import Problem, Refused, nearest
 from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from ..spec.misfit import misfits_of
 from .catalog import Catalog
-from .discovery import Installed, installed_plugins
 from .policy import Policy, is_called, misnamed, required_plugins, select_plugins
-from .status import PluginError, PluginStatus, State, describe_exception
+from .status import Installed, PluginError, PluginStatus, State, describe_exception, installed_plugins
 
 __all__ = ["Plugins", "default_catalog", "load_plugins"]
 

@@ -13,8 +13,7 @@ from pydantic import Field, field_validator
 
 from ..config.errors import Problem, Refused, nearest
 from ..spec.base import Options
-from .discovery import Installed
-from .status import PluginStatus
+from .status import Installed, PluginStatus
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
