@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dither.engine.cli import benchmark, main
-from dither.engine.cli.benchmark import matmul_peak, step_flops, timed_phases
+from dither.engine.cli.benchmark import step_flops, timed_phases
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
 
@@ -74,31 +74,18 @@ def test_flops_are_those_of_the_matrix_products(trainer):
     assert [parameter.grad for parameter in trainer.parameters] == before
 
 
-def test_matmul_peak():
-    peak = matmul_peak(CPU, torch.float32, 0.05)
-    a = torch.randn(512, 512)
-    began = time.perf_counter()
-    for _ in range(5):
-        a @ a
-    rate = 5 * 2 * 512**3 / (time.perf_counter() - began)
-    assert 0.2 < peak / rate < 20
-    assert peak > 1e9
-
-
 def test_bench_is_consistent(experiment_file, capsys, monkeypatch, console):
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
-    monkeypatch.setattr(benchmark, "SIZES", {"cpu": (512,)})
     options = ["--steps", "4", "--repeats", "2", "--set", "train.accumulate=1", "--json"]
     assert main(["bench", str(experiment_file), *options]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["step_seconds_least"] <= result["step_seconds"] <= result["step_seconds_most"]
     assert result["samples_per_second"] == pytest.approx(8 / result["step_seconds"])
     assert result["positions_per_second"] == pytest.approx(48 / result["step_seconds"])
-    assert result["utilisation"] == pytest.approx(result["step_flops"] / result["step_seconds"] / result["matmul_peak"])
-    assert 0 < result["utilisation"] < 1
+    assert result["flops_per_second"] == pytest.approx(result["step_flops"] / result["step_seconds"])
     assert set(result["phases"]) == {"data", "forward", "backward", "optimizer"}
     assert all(seconds > 0 for seconds in result["phases"].values())
     assert result["memory"]["weights"] == 285 * 4 == result["memory"]["average"]
     assert result["memory"]["peak_rss"] > 1e7
     benchmark.show_bench(console, result)
-    assert "of a matrix product" in console.export_text()
+    assert "GFLOP/s" in console.export_text()

@@ -44,9 +44,8 @@ class Hooks:
     def register_commands(self, app: Any) -> None:
         """Add commands to `app`, the `typer.Typer` of `dither`. Called only if a command is not one of ours.
 
-        A command may not take the name of a built-in one. Import torch inside the command. After the command, `-p X`
-        is taken away to load X if X is an installed plugin, `no:NAME` or a path that ends in .py, and is an option of
-        the command otherwise, or after `--`.
+        A command may not take the name of a built-in one. Import torch inside the command. `-p FILE.py` loads
+        a one-file plugin first, and is not passed to the command.
         """
 
     @hookspec

@@ -51,7 +51,6 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
     global_options()  # reset options of an earlier call
     options, words = hoist_global_options(arguments)
     if verb is not None and not (words and (words[0] in VERBS or words[0] in ("--help", "-h"))):
-        _suggest_verb(words[:1])
         words.insert(0, verb)
     try:
         app, words = app_for(words)
@@ -83,18 +82,6 @@ def _refused() -> type[Refused]:
     from dither.registry.config.errors import Refused
 
     return Refused
-
-
-def _suggest_verb(first: list[str]) -> None:
-    """Print a note if the first argument is not a file but nearly a command."""
-    from dither.registry.config.errors import nearest
-
-    from .app import VERBS
-
-    for word in first:
-        close = nearest(word, VERBS)
-        if close and not word.startswith("-") and not os.path.exists(word) and not word.endswith(".toml"):
-            print(f'note: unknown command "{word}"; did you mean "{close}"?', file=sys.stderr)  # noqa: T201
 
 
 def _report_shortage(error: Exception) -> int:

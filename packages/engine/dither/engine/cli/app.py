@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -121,11 +121,11 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     _import_verbs([VERBS[word]] if word in VERBS else dict.fromkeys(VERBS.values()))
     if word in VERBS or word == "--version" or "_DITHER_COMPLETE" in os.environ:
         return app, words
-    installed = _installed_names()
-    called = word is not None and not word.startswith("-")
-    selected, words = _split_plugins(words, installed) if called else ([], words)
-    if selected or not installed <= OURS:
-        _try_plugin_commands(selected, word if called else None)
+    places = [i for i in range(len(words) - 1) if words[i] == "-p" and words[i + 1].endswith(".py")]
+    files = [words[i + 1] for i in places]
+    words = [text for i, text in enumerate(words) if not {i, i - 1} & set(places)]
+    if files or not _installed_names() <= OURS:
+        _add_plugin_commands(files, word)
     return app, words
 
 
@@ -153,49 +153,27 @@ def _installed_names() -> set[str]:
         return set(installed_plugins())
 
 
-def _split_plugins(words: Sequence[str], installed: Collection[str]) -> tuple[list[str], list[str]]:
-    """Split off every `-p X` before `--` where X is a plugin; any other belongs to the command."""
-    end = words.index("--") if "--" in words else len(words)
-    selected: list[str] = []
-    rest: list[str] = []
-    position = 0
-    while position < len(words):
-        value = words[position + 1] if words[position] == "-p" and position + 1 < end else ""
-        if value in installed or value.startswith("no:") or value.endswith(".py"):
-            selected.append(value)
-            position += 2
-        else:
-            rest.append(words[position])
-            position += 1
-    return selected, rest
-
-
-def _try_plugin_commands(selected: Sequence[str], word: str | None) -> None:
-    """Add the commands of plugins; without them, help and the correction of a mistyped command still work.
+def _add_plugin_commands(files: Sequence[str], word: str | None) -> None:
+    """Call the hook `register_commands` of every plugin; failures and name clashes are reported and skipped.
 
     Raises:
-        Refused: Plugins cannot be loaded, and the command may be one of theirs.
+        Refused: Plugins cannot be loaded, and the command `word` may be one of theirs.
     """
     from dither.registry.config.errors import Refused, nearest
-
-    try:
-        _add_plugin_commands(selected)
-    except Refused as refused:
-        if word is not None and (selected or not nearest(word, VERBS)):
-            raise
-        _note(f"no commands of plugins: {refused}")
-
-
-def _add_plugin_commands(selected: Sequence[str]) -> None:
-    """Call the hook `register_commands` of every plugin; failures and name clashes are reported and skipped."""
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import find_policy
     from dither.registry.plugins.status import PluginError
 
-    plugins = load_plugins(selected, policy=find_policy(Path()))
-    for report in plugins.reports:
-        if report.state == "loaded" and "register_commands" in report.hooks:
-            plugins.request(report.name)
+    try:
+        plugins = load_plugins(files, policy=find_policy(Path()))
+        for report in plugins.reports:
+            if report.state == "loaded" and "register_commands" in report.hooks:
+                plugins.request(report.name)
+    except Refused as refused:
+        if word and not word.startswith("-") and (files or not nearest(word, VERBS)):
+            raise
+        _note(f"no commands of plugins: {refused}")
+        return
     counts = [len(entries) for entries in ENTRIES]
     for _, result in plugins.call_each("register_commands", yield_errors=True, app=app):
         if isinstance(result, PluginError):

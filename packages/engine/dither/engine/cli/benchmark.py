@@ -23,7 +23,7 @@ from ..training.device import environment, peak_memory
 from ..training.diffusion import Diffusion
 from ..training.trainer import Trainer
 
-__all__ = ["PHASES", "bench", "matmul_peak", "show_bench", "step_flops", "timed_phases"]
+__all__ = ["PHASES", "bench", "show_bench", "step_flops", "timed_phases"]
 
 
 WARMUP = 3
@@ -48,10 +48,8 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median, rows = statistics.median(whole), trainer.rows(trainer.step)
-    dtype = torch.bfloat16 if system.precision == "bfloat16" else torch.float32
     share = max(1, len(rows) // train.accumulate)
     flops = step_flops(system, rows[:share], device) * len(rows) / share
-    peak = matmul_peak(device, dtype)
     return {
         "name": loaded.experiment.name,
         "environment": environment(device),
@@ -68,8 +66,6 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         "memory": _memory(trainer),
         "step_flops": flops,
         "flops_per_second": flops / median,
-        "matmul_peak": peak,
-        "utilisation": flops / median / peak,
     }
 
 
@@ -112,8 +108,7 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
         f"the first one {result['first_step_seconds'] * 1e3:.0f} ms",
         f"{result['samples_per_second']:,.1f} samples/s, {result['positions_per_second']:,.0f} valid positions/s",
         f"memory: {memory}",
-        f"{result['step_flops'] / 1e9:,.2f} GFLOP a step, {result['flops_per_second'] / 1e9:,.1f} GFLOP/s: "
-        f"{result['utilisation']:.1%} of a matrix product ({result['matmul_peak'] / 1e9:,.1f} GFLOP/s)",
+        f"{result['step_flops'] / 1e9:,.2f} GFLOP a step, {result['flops_per_second'] / 1e9:,.1f} GFLOP/s",
         f"{words['device']}, {words['threads']} threads, torch {words['torch']}",
     ):
         console.print(line, highlight=False, markup=False)
@@ -123,52 +118,36 @@ PHASES = ("data", "forward", "backward", "optimizer")
 """Phases of a step: forward includes noising and the loss; optimizer includes clipping, the NaN check and EMA."""
 
 
-class _PhaseTimer:
-    """Times of the ends of phases, by the CPU clock or by CUDA events."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._on_gpu = device, device.type == "cuda"
-        self._moments: list[tuple[str, Any]] = []
-
-    def mark(self, phase: str) -> None:
-        """Record the end of a phase, which began at the previous mark."""
-        moment: Any = time.perf_counter()
-        if self._on_gpu:
-            moment = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            moment.record(torch.cuda.current_stream(self._device))
-        self._moments.append((phase, moment))
-
-    def take(self) -> dict[str, float]:
-        """Return the seconds of each phase since the first mark, and reset."""
-        synchronize(self._device)
-        seconds = dict.fromkeys(PHASES, 0.0)
-        for (_, before), (phase, after) in pairwise(self._moments):
-            seconds[phase] += before.elapsed_time(after) / 1000 if self._on_gpu else after - before
-        self._moments.clear()
-        return seconds
-
-
 @contextmanager
 def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
-    """Yield a function that runs one step and returns the seconds of each phase."""
-    marks = _PhaseTimer(trainer.device)
+    """Yield a function that runs one step, waits for the device after each phase, and returns their seconds."""
+    moments: list[tuple[str, float]] = []
+
+    def mark(phase: str) -> None:
+        synchronize(trainer.device)
+        moments.append((phase, time.perf_counter()))
+
     system = trainer.system
     last: Any = _last_gradient(trainer)
-    handles: list[Any] = [system.register_forward_hook(lambda *_: marks.mark("forward"))]
-    handles.append(last.register_post_accumulate_grad_hook(lambda _: marks.mark("backward")))
+    handles: list[Any] = [system.register_forward_hook(lambda *_: mark("forward"))]
+    handles.append(last.register_post_accumulate_grad_hook(lambda _: mark("backward")))
     prepare = system.prepare
 
     def prepared(*arguments: Any) -> Any:
-        marks.mark("data")  # the batch is on the device
+        mark("data")  # the batch is on the device
         return prepare(*arguments)
 
     system.prepare = prepared  # type: ignore[assignment, method-assign]
 
     def step() -> dict[str, float]:
-        marks.mark("begin")
+        moments.clear()
+        mark("begin")
         trainer.advance()
-        marks.mark("optimizer")
-        return marks.take()
+        mark("optimizer")
+        seconds = dict.fromkeys(PHASES, 0.0)
+        for (_, before), (phase, after) in pairwise(moments):
+            seconds[phase] += after - before
+        return seconds
 
     try:
         yield step
@@ -190,29 +169,6 @@ def _last_gradient(trainer: Trainer) -> torch.Tensor:
     for handle in handles:
         handle.remove()
     return trainer.parameters[order[-1]]
-
-
-SIZES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
-"""Matrix sizes to try."""
-
-
-def matmul_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) -> float:
-    """Return the highest rate of square matrix products in FLOP/s, timing each size for some seconds."""
-    best = 0.0
-    for edge in SIZES.get(device.type, SIZES["cpu"]):
-        a = torch.randn(edge, edge, device=device).to(dtype)
-        b = torch.randn(edge, edge, device=device).to(dtype)
-        out = a @ b
-        synchronize(device)
-        deadline = time.perf_counter() + seconds
-        while time.perf_counter() < deadline:
-            repeats = 1 if device.type == "cpu" else 20  # synchronise a GPU rarely
-            began = time.perf_counter()
-            for _ in range(repeats):
-                torch.matmul(a, b, out=out)
-            synchronize(device)
-            best = max(best, 2 * edge**3 * repeats / (time.perf_counter() - began))
-    return best
 
 
 def synchronize(device: torch.device) -> None:

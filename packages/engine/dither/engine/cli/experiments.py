@@ -171,7 +171,7 @@ def bench(
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repeats; the median counts.")] = 3,
     as_json: Json = False,
 ) -> None:
-    """Measure the training step: time by phase, memory, throughput, utilisation."""
+    """Measure the training step: time by phase, memory, throughput, FLOP/s."""
     from rich.console import Console
 
     from .benchmark import bench as measure

@@ -150,12 +150,7 @@ def _record(problem: Problem) -> dict[str, Any]:
         "related": [{"message": word, **location_record(origin)} for word, origin in problem.related],
     }
     if problem.given is not None:
-        record["given"] = problem.given
-        try:
-            if len(json.dumps(problem.given, allow_nan=False)) > 200:
-                record["given"] = str(problem.given)[:200]
-        except (TypeError, ValueError, RecursionError):  # not a value of JSON
-            record["given"] = str(problem.given)[:200]
+        record["given"] = problem.given if isinstance(problem.given, bool | int) else str(problem.given)[:200]
     return record
 
 

@@ -35,18 +35,17 @@ def new_plugin(
     """Write a plugin: a package with one component, tests, and an experiment. Nothing is overwritten."""
     from dither.registry.plugins.manager import load_plugins
 
-    from ..scaffold.package import Names, check_names, write_package, write_single_file
+    from ..scaffold.package import Names, check_names, write_plugin
 
     names, plugins = Names(name, kind), load_plugins()
     check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))
+    path = write_plugin(names, into, single_file)
     if single_file:
-        path = write_single_file(names, into)
         typer.echo(f'{path}: {kind} "{name}"; use it with -p {path}, or plugins = ["./{path.name}"] in an experiment')
         return
-    folder = write_package(names, into)
-    typer.echo(f"""{folder}: {kind} "{name}", in {names.module}/__init__.py. Next:
+    typer.echo(f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
 
-    cd {folder}
+    cd {path}
     python -m pip install -e '.[test]'
     pytest
     dither run experiment.toml""")

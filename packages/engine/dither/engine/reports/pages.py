@@ -16,7 +16,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import atomic_write
 
-from ..config.machine_memory import size
 from ..runs.run_directory import flat
 from ..sweeps.directory import MARK, PointFolder, SweepDirectory
 from ..sweeps.points import format_value
@@ -29,6 +28,8 @@ __all__ = ["write_report", "write_sweep_page"]
 
 NO_CURVES = "No metric was measured twice."
 NO_METRICS = "Nothing has been measured yet."
+HIDDEN = ("argv", "parts", "resumed", "sha256")
+"""Keys of the manifest that are shown elsewhere, or not at all."""
 
 
 @dataclass
@@ -239,23 +240,10 @@ def _highlights(record: RunRecord) -> list[str]:
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
-    manifest, summary = record.manifest, record.summary
-    git, resumed = _table(manifest.get("git")), manifest.get("resumed")
-    facts: dict[str, Any] = {"directory": record.path, "started": manifest.get("started")}
-    facts["git"] = f"{git.get('commit')}" + ("" if git.get("clean") else ", with uncommitted changes") if git else None
-    facts["seed"] = manifest.get("seed")
-    for label, key in (("peak memory", "peak_memory_bytes"), ("peak GPU memory", "peak_device_memory_bytes")):
-        count = summary.get(key)
-        facts[label] = size(count) if isinstance(count, int) else None
-    facts["resumed"] = f"{len(resumed)} times" if resumed and isinstance(resumed, list) else None
-    facts |= {str(key): value for key, value in _table(manifest.get("environment")).items()}
-    for name, plugin in _table(manifest.get("plugins")).items():
-        values = _table(plugin)
-        words = (values.get("from"), values.get("version"), str(values.get("sha256") or "")[:12])
-        facts[f"plugin {name}"] = " ".join(str(word) for word in words if word)
-    counts = _table(manifest.get("parameters")).items()
-    facts["parameters"] = ", ".join(f"{name} {count:,}" for name, count in counts if isinstance(count, int))
-    return [(key, str(value)) for key, value in facts.items() if value not in (None, "")]
+    memory = {key: value for key, value in record.summary.items() if key.endswith("memory_bytes")}
+    manifest = {key: value for key, value in record.manifest.items() if key not in HIDDEN}
+    facts = {"directory": record.path, **flat(manifest), **memory}
+    return [(key, format_metric(value)) for key, value in facts.items() if value not in (None, "", [])]
 
 
 def _pictures(files: Sequence[PictureFile]) -> list[dict[str, Any]]:

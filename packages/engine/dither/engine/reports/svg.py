@@ -26,9 +26,7 @@ MAX_POINTS = 400
 """Points drawn of a line; of more, the minimum and maximum of each interval."""
 COLOURS = 10
 SMOOTHED = 60
-"""Number of points from which a noisy line is drawn as its moving average, over a 30th of the line."""
-NOISY = 0.02
-"""Mean distance from the moving average, relative to the range, from which a line is noisy."""
+"""Number of points from which a line is drawn as its moving average, over a 30th of the line."""
 FEW = 3
 """Number of lines up to which raw points are drawn as well."""
 MAX_CATEGORIES = 8
@@ -185,18 +183,13 @@ def _levels(levels: Mapping[str, float], y: Axis) -> Iterator[str]:
 
 
 def _smoothed(points: Points) -> Points:
-    """Return the moving average of a long noisy line, and any other line unchanged."""
+    """Return the moving average of a long line, and a short one unchanged."""
     if len(points) <= SMOOTHED:
         return points
     half = max(1, len(points) // 60)
     values = [value for _, value in points]
     windows = [values[max(0, i - half) : i + half + 1] for i in range(len(points))]
-    means = [sum(window) / len(window) for window in windows]
-    distance = sum(abs(mean - value) for mean, value in zip(means, values, strict=True)) / len(points)
-    span = max(values) - min(values)
-    if not distance > NOISY * span > 1e-9 * max(map(abs, values)):  # a smaller range is rounding
-        return points
-    return [(step, mean) for (step, _), mean in zip(points, means, strict=True)]
+    return [(step, sum(window) / len(window)) for (step, _), window in zip(points, windows, strict=True)]
 
 
 def _downsampled(points: Points) -> Points:

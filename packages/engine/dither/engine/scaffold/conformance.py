@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.plugins.manager import load_plugins
 
 __all__ = ["run_kit"]
@@ -54,7 +54,10 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
     if importlib.util.find_spec("dither.testing") is None:
         hint = "python -m pip install dither-testing"
         raise Refused(Problem("the conformance kit is not installed", help=hint, code="missing-dependency"))
-    _require_components(plugin)
+    plugins = load_plugins()
+    plugins.request(plugin)
+    if not plugins.catalog.count(plugin):
+        raise Refused(f'plugin "{plugin}" has hooks but no components to test', code="unknown-component")
     with tempfile.TemporaryDirectory(prefix="dither-test-plugin-") as folder:
         # Its own folder and ini file: no configuration or conftest of the working directory applies.
         (Path(folder) / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
@@ -62,18 +65,3 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
         (Path(folder) / "test_conformance.py").write_text(test, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
         return subprocess.run(command, cwd=folder, check=False).returncode
-
-
-def _require_components(plugin: str) -> None:
-    plugins = load_plugins()
-    reports = {report.name: report for report in plugins.reports}
-    if plugin not in reports:
-        close = nearest(plugin, reports)
-        hint = f'did you mean "{close}"?' if close else f"installed: {', '.join(sorted(reports))}"
-        raise Refused(Problem(f'unknown plugin "{plugin}"', help=hint, code="unknown-plugin"))
-    report = reports[plugin]
-    if report.state != "loaded":
-        code = "plugin-blocked" if report.state == "blocked" else "plugin-failed"
-        raise Refused(f'plugin "{plugin}" ({report.source}) is {report.state}: {report.reason}', code=code)
-    if not any(component.plugin == plugin for component in plugins.catalog.parts()):
-        raise Refused(f'plugin "{plugin}" has hooks but no components to test', code="unknown-component")

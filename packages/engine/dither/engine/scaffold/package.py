@@ -8,7 +8,7 @@ import keyword
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -16,7 +16,7 @@ from string import Template
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.kinds import KINDS
 
-__all__ = ["Names", "check_names", "example_file", "render", "write_package", "write_single_file"]
+__all__ = ["Names", "check_names", "example_file", "render", "write_plugin"]
 
 HERE = Path(__file__).parent
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -92,33 +92,25 @@ def check_names(names: Names, plugins: Collection[str], components: Collection[s
     Raises:
         Refused: With the problem.
     """
-    for problem in _problems(names, plugins, components):
-        raise Refused(problem)
-
-
-def _problems(names: Names, plugins: Collection[str], components: Collection[str]) -> Iterator[Problem]:
-    name = names.name
-    if names.kind not in KINDS:
-        close = nearest(names.kind, KINDS)
+    name, kind = names.name, names.kind
+    if kind not in KINDS:
+        close = nearest(kind, KINDS)
         hint = f'did you mean "{close}"?' if close else f"kinds: {', '.join(KINDS)}"
-        yield Problem(f'unknown kind "{names.kind}"', help=hint, code="unknown-value")
+        raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
     reserved = any(map(keyword.iskeyword, (name, name.capitalize()))) or keyword.issoftkeyword(name)
     if re.match("dither(-|$)", name) or reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
-        words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
-        suggestion = words.removeprefix("dither-")
-        message = (
-            f'invalid plugin name "{name}": use lower-case words joined by "-", starting with a letter, at most '
-            f'{MAX_NAME} characters, no Python keyword, without the prefix "dither-"'
+        hint = (
+            f'use lower-case words joined by "-", starting with a letter, at most {MAX_NAME} characters, no Python '
+            'keyword, without the prefix "dither-"'
         )
-        usable = name.isascii() and NAME.fullmatch(suggestion) and suggestion != name
-        yield Problem(message, help=f'try "{suggestion}"' if usable else None)
-    if name in plugins:
-        yield Problem(f'plugin "{name}" is installed already', help="see: dither plugins", code="duplicate")
+        raise Refused(Problem(f'invalid plugin name "{name}"', help=hint))
+    distributions = {dist.name for dist in importlib.metadata.distributions()}
+    for what, taken in (("plugin", name in plugins), ("distribution", names.distribution in distributions)):
+        if taken:
+            raise Refused(f'{what} "{name}" is installed already', code="duplicate")
     if name in components:
-        message = f'{names.kind} "{name}" is registered already; its short name would become ambiguous'
-        yield Problem(message, help=f"see: dither describe {names.kind} {name}", code="duplicate")
-    if any(dist.name == names.distribution for dist in importlib.metadata.distributions()):
-        yield Problem(f'distribution "{names.distribution}" is installed already', code="duplicate")
+        message = f'{kind} "{name}" is registered already; its short name would become ambiguous'
+        raise Refused(message, code="duplicate")
 
 
 def _camel(name: str) -> str:
@@ -158,22 +150,15 @@ def _fill(file: str, **values: str) -> str:
     return Template((HERE / "files" / f"{file}.txt").read_text(encoding="utf-8")).substitute(values)
 
 
-def write_package(names: Names, into: Path) -> Path:
-    """Write the package into a new folder of `into`, and return its path.
+def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
+    """Write the package into a new folder of `into`, or only the plugin as NAME.py; return its path.
 
     Raises:
         Refused: The target exists, or cannot be written.
     """
+    if single_file:
+        return _write(into, f"{names.name}.py", {"": _plugin_text(names)})
     return _write(into, names.distribution, render(names))
-
-
-def write_single_file(names: Names, into: Path) -> Path:
-    """Write only the plugin, as NAME.py, and return its path.
-
-    Raises:
-        Refused: The target exists, or cannot be written.
-    """
-    return _write(into, f"{names.name}.py", {"": _plugin_text(names)})
 
 
 def _write(into: Path, name: str, texts: Mapping[str, str]) -> Path:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field as Option
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from dither.registry.kinds import DataSpec
 
@@ -180,6 +180,13 @@ class PreparedRegions(_Regions, PrepareSpec):
     """Read missing chunks of a store as the fill value, which zarr 3 may leave out; otherwise they are errors."""
     force: bool = False
     """Replace arrays that were prepared with other options."""
+
+    @field_validator("out")
+    @classmethod
+    def _folder(cls, value: str) -> str:
+        if Path(value).suffix == ".zarr":
+            raise ValueError("expected a folder of arrays without the suffix .zarr")
+        return value
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays; paths by name, since their folder may be moved."""
