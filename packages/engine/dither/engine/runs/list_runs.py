@@ -15,7 +15,6 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import dump, validate
 
-from ..checkpoints.checkpoint import Checkpoints
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment
 from ..config.paths import not_a_run
@@ -66,6 +65,8 @@ def list_runs(folder: Path) -> Iterator[ListedRun]:
 
 
 def _listed(path: Path) -> ListedRun:
+    from ..checkpoints.checkpoint import Checkpoints  # imports torch, which comparing does without
+
     name, steps, damaged = path.name, None, True
     with suppress(*UNREADABLE):
         text = (path / "resolved.toml").read_text(encoding="utf-8")
@@ -122,6 +123,8 @@ def verify_run(path: Path) -> list[Finding]:
 
 def _read_metrics(path: Path) -> None:
     """Read metrics.jsonl and compare it with the newest checkpoint; ValueError or Refused if it is damaged."""
+    from ..checkpoints.checkpoint import Checkpoints
+
     read_metrics(path / "metrics.jsonl")
     for _, folder in Checkpoints(path / "checkpoints").steps()[:1]:
         with suppress(*UNREADABLE):  # `verify` reports the checkpoint
