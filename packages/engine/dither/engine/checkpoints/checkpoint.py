@@ -279,11 +279,18 @@ class Scores:
         self.metric, self.better, self.values = metric, better, dict(values)
 
     @classmethod
-    def read(cls, run_directory: Path, metric: str, better: Literal["lower", "higher"]) -> Scores:
-        """Return the scores in metrics.jsonl of a run; Refused if the file is missing or damaged."""
+    def read(
+        cls, run_directory: Path, metric: str, better: Literal["lower", "higher"], *, damaged: bool = False
+    ) -> Scores:
+        """Return the scores in metrics.jsonl of a run, of a `damaged` file those in its valid lines.
+
+        Raises:
+            Refused: The file is missing or damaged.
+        """
         path = run_directory / "metrics.jsonl"
         try:
-            lines = [line for line in read_metrics(path) if line["kind"] == "valid" and metric in line]
+            found = read_metrics(path, skip=damaged)
+            lines = [line for line in found if line["kind"] == "valid" and metric in line]
             values = {line["step"]: math.nan if line[metric] is None else float(line[metric]) for line in lines}
         except (OSError, ValueError, TypeError) as error:
             raise Refused(f"{path} is damaged: {error}", code="damaged-file") from None

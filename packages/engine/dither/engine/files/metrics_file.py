@@ -122,20 +122,22 @@ def as_number(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a metrics file; ValueError with the number of an invalid line."""
-    *texts, rest = path.read_text(encoding="utf-8").split("\n")
-    if rest:
+def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
+    """Return the lines of a metrics file; ValueError with the number of an invalid line, unless these are skipped."""
+    *texts, rest = path.read_text(encoding="utf-8", errors="replace" if skip else "strict").split("\n")
+    if rest and not skip:
         raise ValueError(f"line {len(texts) + 1} is incomplete")
     lines = []
     for number, text in enumerate(texts, 1):
         try:
             line = from_json(text)
         except (ValueError, RecursionError):
-            raise ValueError(f"line {number} is not valid JSON") from None
-        if not (isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line):
-            raise ValueError(f"line {number} lacks step or kind")
-        lines.append(line)
+            line = None
+        if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
+            lines.append(line)
+        elif not skip:
+            what = "is not valid JSON" if line is None else "lacks step or kind"
+            raise ValueError(f"line {number} {what}")
     return lines
 
 

@@ -268,7 +268,7 @@ class Launch:
         log = Log(folder, self.console, train.steps, trainer.step, offset, trackers, resolved(loaded))
         scores = Scores(settings.best, settings.better, {})
         if offset and is_main:  # the log has dropped the lines of later steps
-            scores = Scores.read(directory.path, settings.best, settings.better)
+            scores = Scores.read(directory.path, settings.best, settings.better, damaged=True)  # `resume` has warned
         scores.values = {int(step): value for step, value in self.ranks.broadcast(list(scores.values.items()))}
         checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
         checkpoints.protected_step = scores.best if train.keep_best else None

@@ -122,6 +122,9 @@ class Plugins:
                 self._register(name, plugin.point.load())
         except (Exception, SystemExit) as error:
             self._fail(replace(self._reports[name], state="failed", reason=describe_exception(error)))
+        except BaseException:  # interrupted: the next use tries again
+            self._pending[name] = plugin
+            raise
         imports_torch = not torch_before and "torch" in sys.modules
         seconds = time.perf_counter() - began
         self._reports[name] = replace(self._reports[name], imports_torch=imports_torch, seconds=seconds)

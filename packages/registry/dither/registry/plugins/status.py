@@ -57,7 +57,8 @@ def _plugins_of(dist: Distribution) -> list[Installed]:
     except Exception as error:
         name = _identify(EntryPoint("", "", GROUP), dist).distribution
         failed = Installed(name, name, "", EntryPoint(name, name, GROUP), f"its entry_points.txt is damaged: {error}")
-        return [failed] if GROUP in text else []
+        content = error.object if isinstance(error, UnicodeDecodeError) else text.encode()
+        return [failed] if GROUP.encode() in content else []
 
 
 def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:

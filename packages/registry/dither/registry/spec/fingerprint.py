@@ -10,6 +10,7 @@ import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from inspect import signature
 from typing import Any, Union, get_args, get_origin
 
@@ -50,7 +51,9 @@ def _type(annotation: Any, seen: Seen) -> str:
         return _value(annotation)
     if issubclass(annotation, BaseModel) and not issubclass(annotation, Spec) and annotation not in seen:
         return _options(annotation, seen)
-    return annotation.__name__
+    enum = annotation.__members__.items() if issubclass(annotation, Enum) else ()
+    members = ", ".join(sorted(f"{name} = {_value(member.value)}" for name, member in enum))
+    return annotation.__name__ + (f"({members})" if members else "")
 
 
 def _bounds(metadata: Iterable[Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -149,7 +149,7 @@ class PlanFiles(_HoldOut, PrepareSpec):
     """Plans in the formats of RPLAN, Graph2Plan, HouseGAN++, ResPlan or MSD; converted once by `prepare plans`."""
 
     name: ClassVar[str] = "plans"
-    rev: ClassVar[int] = 3
+    rev: ClassVar[int] = 2
     gives: ClassVar[str] = "plans"
     stored: ClassVar[Kind] = Kind(
         "plans", 3, "dither prepare plans", option="destination", earlier=("plans.npz", "report.json")
@@ -167,6 +167,14 @@ class PlanFiles(_HoldOut, PrepareSpec):
     """Type of bedrooms, where the format has a single bedroom type."""
     force: bool = False
     """Replace plans that were prepared with other options or from another source."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, given: Any) -> Any:
+        """Drop options that experiments of earlier runs hold, unless they change which plans there are."""
+        if not isinstance(given, dict):
+            return given
+        return {k: v for k, v in given.items() if k != "pickles" and not (k == "duplicates" and v is False)}
 
     @model_validator(mode="after")
     def _doors_are_known(self) -> PlanFiles:

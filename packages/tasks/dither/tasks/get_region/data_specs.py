@@ -164,7 +164,6 @@ class PreparedRegions(_Regions, PrepareSpec):
     """Regions from stores and folders of get_model, matrices or AnnData; converted once by `prepare get`."""
 
     name: ClassVar[str] = "get"
-    rev: ClassVar[int] = 2
     stored: ClassVar[Kind] = REGIONS
     read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
     paths: list[str] = Option(min_length=1)
@@ -187,6 +186,12 @@ class PreparedRegions(_Regions, PrepareSpec):
         if Path(value).suffix == ".zarr":
             raise ValueError("expected a folder of arrays without the suffix .zarr")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, given: Any) -> Any:
+        """Drop an option of stores that were written, which experiments of earlier runs hold."""
+        return {k: v for k, v in given.items() if k != "zarr_format"} if isinstance(given, dict) else given
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays; paths by name, since their folder may be moved."""

@@ -13,6 +13,9 @@ swapped. Source: Hu et al., Graph2Plan, SIGGRAPH 2020, and its reference code.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,10 +34,13 @@ _FIELDS: Final = ("name", "rType", *_BOXES, *_EDGES)
 
 def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield the plans of a file."""
-    try:
-        plans = _load_structs(file)
-    except RejectedPlan as rejected:
-        yield Entry(file, faults=rejected.faults)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:  # scipy can crash on a damaged file
+        try:
+            plans = child.submit(_load_structs, file).result()
+        except BrokenProcessPool:
+            plans = "unreadable MATLAB file: the reader crashed"
+    if isinstance(plans, str):
+        yield Entry(file, faults=(Fault("file", plans),))
         return
     for number, plan in enumerate(plans):
         names = np.asarray(plan.get("name", ""), object).ravel()
@@ -42,25 +48,29 @@ def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
         yield entry_of(file, f"plan {number}" + (f' "{name}"' if name else ""), _read, plan, name, options.most)
 
 
-def _load_structs(file: Path) -> list[dict[str, Any]]:
-    from scipy.io import loadmat
+def _load_structs(file: Path) -> list[dict[str, Any]] | str:
+    """Return the plans in the variable `data`, or what is wrong with the file."""
+    from scipy.io import loadmat, whosmat
 
     try:
-        content = loadmat(file, appendmat=False)
+        content = loadmat(file, variable_names=["data"], appendmat=False)
+        names = "" if "data" in content else ", ".join(name for name, _, _ in whosmat(file, appendmat=False))
     except NotImplementedError:
-        raise RejectedPlan(Fault("file", "MATLAB 7.3 (HDF5) is not supported; save the file with -v7")) from None
+        return "MATLAB 7.3 (HDF5) is not supported; save the file with -v7"
     except Exception as error:  # a damaged file may raise anything
-        message = f"unreadable MATLAB file: {str(error) or type(error).__name__}"
-        raise RejectedPlan(Fault("file", message)) from None
+        return f"unreadable MATLAB file: {str(error) or type(error).__name__}"
     if "data" not in content:
-        names = ", ".join(name for name in content if not name.startswith("__"))
-        raise RejectedPlan(Fault("file", f"missing variable data; variables: {names or 'none'}"))
+        return f"missing variable data; variables: {names or 'none'}"
     data = np.asarray(content["data"])
     if data.dtype.names is None:
-        message = f"expected an array of structs in data, got {data.dtype} of shape {data.shape}"
-        raise RejectedPlan(Fault("file", message))
+        return f"expected an array of structs in data, got {data.dtype} of shape {data.shape}"
     fields = [field for field in _FIELDS if field in data.dtype.names]
-    return [{field: plan[field] for field in fields} for plan in data.ravel()]
+    return [{field: _plain(plan[field]) for field in fields} for plan in data.ravel()]
+
+
+def _plain(value: Any) -> Any:
+    array = np.asarray(value)
+    return array.tolist() if array.dtype.kind in "biufU" else str(value)
 
 
 def _read(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
