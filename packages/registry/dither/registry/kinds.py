@@ -51,13 +51,9 @@ def unserved_space(spec: Spec, serves: frozenset[Data], space: Space, related: P
 def missing_condition(
     conditions: Iterable[Condition], name: str, path: Path, *, labels: bool = False
 ) -> Iterable[Misfit]:
-    """Yield a misfit if a task has no condition of this name, or one of the other type.
+    """Yield a misfit at `path` if a task has no condition of this name, or one of the other type.
 
-    Args:
-        conditions: The conditions of the space.
-        name: The required one.
-        path: The option that names it.
-        labels: Whether it must be one label per sample, instead of one number per position.
+    `labels`: whether it must be one label per sample, instead of one number per position.
     """
     known = {condition.name: condition for condition in conditions}
     if name not in known:
@@ -247,11 +243,7 @@ class ModelSpec(OverSpace):
         return ModelFacts()
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of one of the `layouts` under the names of this model; unknown names stay.
-
-        Raises:
-            Refused: They are of another layout.
-        """
+        """Return weights of one of the `layouts` with the names of this model, or raise `Refused`."""
         raise NotImplementedError(f'model "{self.name}" has no layouts')
 
     @abstractmethod

@@ -1,10 +1,4 @@
-"""The conformance kit: checks of the contracts of components, for the tests of any plugin.
-
-    from dither.testing import conformance
-
-    @conformance.parametrize(plugin="my-plugin")
-    def test_conformance(case):
-        case.run()
+"""The conformance kit: checks of the contracts of components, for the tests of any plugin; see `conformance`.
 
 Importing this package imports neither pytest nor torch and has no side effects; names are loaded on first use.
 """

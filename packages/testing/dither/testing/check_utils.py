@@ -124,11 +124,7 @@ def random_output(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[
 
 
 def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L V"]:
-    """Return the raw output of a model that knows x_0.
-
-    Raises:
-        NotApplicable: The prediction target is not one of dither's.
-    """
+    """Return the raw output of a model that knows x_0; `NotApplicable` for an unknown prediction target."""
     alpha, noise = noised.noise.alpha(noised.x0), noised.noise.one_minus_alpha(noised.x0)
     if predict in ("posterior", "plug-in") and noised.prior is not None:
         return 30.0 * one_hot(noised.x0, vocab).float()

@@ -1,16 +1,10 @@
 """One test case per component and check, for the components of any plugin.
 
-    from dither.testing import conformance
-
-    @conformance.parametrize(
-        plugin="tp-wavelet",
-        expected_failures={("block:wavelet", "rows_independent"): "mixes the batch on purpose"},
-    )
+    @conformance.parametrize(plugin="tp-wavelet", expected_failures={("block:wavelet", "rows_independent"): "reason"})
     def test_conformance(case):
         case.run()
 
-Which checks a component gets follows from its kind and its traits. It is a failure to declare a trait whose check never
-applied. At the end pytest prints how many checks ran, and why others did not.
+Kind and traits of a component determine its checks; a declared trait whose check never applied is a failure.
 """
 
 from __future__ import annotations
@@ -60,11 +54,7 @@ class _Tally:
 class Case:
     """One check of one component.
 
-    Attributes:
-        catalog: Source of other components.
-        options: Options to check with instead of drawn ones.
-        strict: Whether recommended checks must pass.
-        expected: Why the check is expected to fail; no minimal situation is searched then.
+    `options` replace drawn ones; under `strict` recommended checks must pass; `expected` says why the check must fail.
     """
 
     part: Component
@@ -83,9 +73,7 @@ class Case:
     def run(self) -> None:
         """Run the check in a few situations, the simplest first; skip if it applies to none.
 
-        Raises:
-            AssertionError: The check fails in the situation that hypothesis prints, or the component declares a trait
-                that the check needs and the check never applied.
+        Raises AssertionError in the situation that hypothesis prints, or if a declared trait was never checked.
         """
         import pytest
 
@@ -155,12 +143,7 @@ def cases(
     *,
     strict: bool = False,
 ) -> list[Case]:
-    """Return every check of every component of a plugin.
-
-    Raises:
-        Refused: The plugin has no components (`unknown-plugin`), or examples are of none of them
-            (`unknown-component`).
-    """
+    """Return every check of a plugin's components; raise `Refused` if it, or a component in `examples`, is unknown."""
     examples = examples or {}
     installed = catalog.parts()
     parts = [part for part in installed if part.plugin == plugin]
@@ -190,18 +173,9 @@ def parametrize(
 ) -> Callable[[F], F]:
     """Parametrize a test function with one `case` per component and check, such as `block:wavelet-identity_at_init`.
 
-    Args:
-        plugin: Name of the plugin's entry point.
-        expected_failures: `{("block:wavelet", "rows_independent"): "mixes the batch on purpose"}`. An expected failure
-            that passes is a failure.
-        examples: Options of components that cannot be drawn, such as paths:
-            `{"data:text-files": [{"paths": ["a.txt"]}]}`.
-        strict: Whether failing recommended checks are failures.
-        catalog: All installed components by default.
-
-    Raises:
-        Refused: Names are unknown (`unknown-plugin`, `unknown-component`, `unknown-value`), or an expected failure has
-            no reason (`missing-argument`).
+    `expected_failures` are `{("block:wavelet", "rows_independent"): reason}`, and fail if they pass; `examples` are
+    options that cannot be drawn, as in `{"data:text-files": [{"paths": ["a.txt"]}]}`; under `strict`, failing
+    recommended checks are failures. Raises `Refused` if a name is unknown or a reason is missing.
     """
     import pytest
 

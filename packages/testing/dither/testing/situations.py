@@ -33,17 +33,11 @@ Drawn = Callable[[Fits], st.SearchStrategy[Any]]
 
 @dataclass(frozen=True)
 class Situation:
-    """A component and its surroundings.
+    """A component (`part`, with options `spec`) and its surroundings.
 
-    Attributes:
-        spec: Options of the component.
-        args: Arguments of `check` and `build` of this kind.
-        space: Space of a sample: of the task for processes, losses and samplers, else of the model; None for kinds
-            without a space, like the batch `clean` of it.
-        process: Spec of the process that a loss or sampler works with, or of the component itself.
-        seed: Seed of everything else that a check draws.
-        catalog: The other components.
-        model: Spec of a block-causal model that contains the block, at the place "in-model".
+    `args` are those of `check` and `build`; `space` is that of the task for processes, losses and samplers, else of the
+    model, and `clean` a batch of it; `process` is the Spec that a loss or sampler works with, `model` that of a
+    block-causal model that contains the block.
     """
 
     part: Component
@@ -85,13 +79,9 @@ def situations(
 ) -> st.SearchStrategy[Situation]:
     """Draw situations of a component.
 
-    Args:
-        part: The component under test.
-        catalog: Source of other components.
-        place: `options` draws options from their whole range without surroundings; `part` draws small options that fit
-            into drawn surroundings; `default` and `alone` use the defaults, with and without surroundings; `in-model`
-            puts a block into a block-causal model.
-        options: Fixed options. Without them, tasks and data use their defaults.
+    `place`: "options" draws options from their whole range without surroundings, "part" small options that fit into
+    drawn surroundings; "default" and "alone" use the defaults, with and without surroundings; "in-model" puts a block
+    into a block-causal model. `options` are fixed ones; without them, tasks and data use their defaults.
     """
     kind, fixed = part.spec.kind, None
     if options is not None:

@@ -1,16 +1,8 @@
 """Hypothesis strategies for options of any Spec, spaces, and batches, all of them small.
 
-    from hypothesis import given, strategies as st
-    from dither.registry import default_catalog
-    from dither.testing.strategies import cleans, spaces, specs
-
     @given(specs(MySpec, default_catalog()))
     def test_options(spec):
         spec.build(16, 16)
-
-    @given(st.data(), spaces())
-    def test_batches(data, space):
-        clean = data.draw(cleans(space))
 
 Letters: B batch, L length, M features.
 """
@@ -77,13 +69,7 @@ def spaces() -> st.SearchStrategy[Space]:
 
 @st.composite
 def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
-    """Draw a batch of a space: each field is padded at its end, and some values are known.
-
-    Args:
-        draw: Passed by hypothesis.
-        space: Space of a sample.
-        rows: Number of samples; 1 to 3 by default.
-    """
+    """Draw a batch of `rows` samples (1 to 3 by default): fields are padded at the end, and some values are known."""
     n = draw(st.integers(1, 3)) if rows is None else rows
     padded, known = draw(st.booleans()), draw(st.sampled_from(["none", "positions", "values"]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
@@ -285,10 +271,6 @@ def specs(
 ) -> st.SearchStrategy[O]:
     """Draw specs of one class from the types and bounds of its options. The simplest has defaults only.
 
-    Args:
-        spec: A Spec, or another class of options.
-        catalog: Source of components for its slots.
-        small: Whether to draw small numbers, which build small components; otherwise the whole range.
-        fits: Whether an inner component may be drawn.
+    `catalog` fills slots with components that `fits` accepts; with `small`, numbers are small.
     """
     return _SpecStrategy(catalog, small, fits).options(spec)

@@ -1,7 +1,6 @@
 """Prints how many checks ran, and why others did not, at the end of a test run. No torch here.
 
-`parametrize` arranges for it. With pytest-xdist, whose controller imports no test file, put
-`from dither.testing.summary import pytest_terminal_summary` into conftest.py.
+With pytest-xdist, put `from dither.testing.summary import pytest_terminal_summary` into conftest.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Distributions small enough to be known exactly, models that know them, and statistical tests of samples.
 
-The token distribution has two dependent positions of three ids. Letters: B batch, L length, V vocabulary, O outcomes
-(all samples).
+Letters: B batch, L length, V vocabulary, O outcomes (all samples).
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ def exact_outputs(
 ) -> dict[str, Float[Tensor, "B L V"]]:
     """Return the raw output of an exact model by prediction target: posterior, plug-in and score.
 
-    Args:
-        state: Positions after `before`.
-        noise: Their noise.
-        prior: Distribution of changed tokens.
-        before: Positions that are already clean.
+    `state` follows the clean positions `before`; `prior` is the distribution of changed tokens.
     """
     x, first = state.x, 0 if before is None else before.shape[1]
     vocab, outcomes = prior.shape[-1], OUTCOMES[:, first : first + x.shape[1]]

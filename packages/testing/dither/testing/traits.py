@@ -1,7 +1,6 @@
-"""Traits: properties that components declare and checks verify. No torch here.
+"""Traits: properties that components declare by `Spec.traits()` or attributes of a kind, and checks verify.
 
-Traits are never guessed: they come from `Spec.traits()`, or from attributes of a kind such as `serves`, `bound` and
-`facts()`.
+They are never guessed. No torch here.
 """
 
 from __future__ import annotations

@@ -211,13 +211,7 @@ def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, name: str) -> Pro
 
 @dataclass
 class Document:
-    """A tree of values, and where each was given.
-
-    Attributes:
-        tree: Tables as dictionaries.
-        files: The files it was read from, the experiment itself last.
-        given: Path -> the layers that gave it, the newest last; for tables, keys, and values that were unset.
-    """
+    """A tree of values, its `files` in reading order, and `given`: path -> layers with this value, the newest last."""
 
     tree: dict[str, Any] = field(default_factory=dict)
     files: list[FilePath] = field(default_factory=list)
@@ -225,15 +219,9 @@ class Document:
 
     @classmethod
     def load(cls, path: FilePath, overrides: Iterable[str] = (), removals: Iterable[str] = ()) -> Document:
-        """Read a file with the files it extends, each once, and apply overrides.
+        """Read a file with those it extends, then apply `a.b=VALUE` of --set and `a.b` of --unset.
 
-        Args:
-            path: The TOML file.
-            overrides: `a.b=VALUE` of --set; a VALUE that is not TOML is a string.
-            removals: `a.b` of --unset.
-
-        Raises:
-            Refused: A file is missing, too large, invalid TOML, or extends itself; an override is not `key=value`.
+        A VALUE that is not TOML is a string. Raises `Refused` for every mistake in files and options.
         """
         document = cls()
         for layer in _layers(path, [], set()):

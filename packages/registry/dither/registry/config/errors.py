@@ -143,16 +143,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class Problem:
-    """One user error.
+    """One user error: what is wrong, the keys to the value, its place, and how to fix it.
 
-    Attributes:
-        message: What was given, and what is allowed.
-        path: Keys from the top of the experiment to the value, empty if there is none.
-        origin: Where the value was given.
-        help: How to fix it.
-        related: Other relevant places, each with a label.
-        given: The invalid value, if there is one.
-        code: A key of `CODES`.
+    `related` are other relevant places, each with a label; `given` is the invalid value; `code` is a key of `CODES`.
     """
 
     message: str

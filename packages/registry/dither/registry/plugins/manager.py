@@ -66,11 +66,7 @@ class Plugins:
         return [report for report in self.reports if report.name in self.catalog.used]
 
     def register(self, name: str, plugin: Any) -> None:
-        """Register a plugin object, as a whole or not at all; it takes part from now on.
-
-        Raises:
-            ValueError: What it registers is invalid; TypeError, pluggy errors: its hooks are invalid.
-        """
+        """Register a plugin object, as a whole or not at all; raise ValueError or TypeError if it is invalid."""
         self._register(name, plugin)
         self.catalog.used.add(name)
 
@@ -148,11 +144,7 @@ class Plugins:
         self.catalog.used.add(name)
 
     def load_file(self, path: Path) -> None:
-        """Load a one-file plugin; its name is the stem of the file.
-
-        Raises:
-            Refused: The file is missing, its name is invalid or taken, or its import fails.
-        """
+        """Load a one-file plugin; raise `Refused` if its name, the stem, is invalid or taken, or it fails."""
         from .plugin_files import import_file
 
         name = path.stem.replace("_", "-")
@@ -198,11 +190,8 @@ class Plugins:
     def call_each(self, name: str, *, yield_errors: bool = False, **arguments: Any) -> Iterable[tuple[str, Any]]:
         """Call a hook of the active plugins, one by one, each with the arguments it takes; yield (plugin, result).
 
-        With `yield_errors`, the result of a plugin that raises is a PluginError, and the next one is called.
-
-        Raises:
-            PluginError: A plugin raised, and registry.toml does not say to continue without it.
-            Refused: A plugin raised it outside a run.
+        A plugin that raises is a PluginError: raised, yielded as its result with `yield_errors`, or a warning if it
+        observes a run and registry.toml says to continue. Outside a run, a `Refused` is raised as it is.
         """
         caller: pluggy.HookCaller = getattr(self.manager.hook, name)
         for impl in reversed(caller.get_hookimpls()):  # the order of pluggy, which starts with tryfirst
@@ -235,15 +224,9 @@ def load_plugins(
 ) -> Plugins:
     """Find the installed plugins, import those that the policy allows, and load one-file plugins.
 
-    Args:
-        select: Values of -p: NAME requests a plugin, `no:NAME` blocks it, a path that ends in .py is a one-file plugin.
-        files: More one-file plugins to load.
-        policy: The content of registry.toml; by default everything is allowed.
-        named: Plugins that the experiment requests, which may be used although others may not.
-        lazy: Import an installed plugin only when the catalogue needs it.
-
-    Raises:
-        Refused: A selected plugin is not installed, or a file fails; under DITHER_STRICT_PLUGINS=1, any plugin fails.
+    `select` has values of -p (NAME, `no:NAME`, or a path that ends in .py); `named` are plugins that the experiment
+    requests. With `lazy`, a plugin is imported when the catalogue needs it. Raises `Refused` if a selected plugin is
+    not installed, a file fails, or under DITHER_STRICT_PLUGINS=1 any plugin fails.
     """
     plugins = Plugins(policy)
     found = installed_plugins()

@@ -32,11 +32,7 @@ def module_name(path: Path) -> str:
 
 
 def import_file(path: Path) -> tuple[ModuleType, str]:
-    """Import a file, again if it was imported before; return the module and its sha256.
-
-    Raises:
-        OSError: It cannot be read; or any exception of the file.
-    """
+    """Import a file, again if it was imported before; return the module and its sha256."""
     name, sha256 = module_name(path), hashlib.sha256(path.read_bytes()).hexdigest()
     before = os.environ.get(KNOWN)
     os.environ[KNOWN] = json.dumps({**_known(), name: [str(path.resolve()), sha256]})

@@ -148,8 +148,7 @@ def select_plugins(
 ) -> Selection:
     """Decide which of the installed plugins may be used; for the arguments see `load_plugins`.
 
-    Raises:
-        Refused: A name is not that of an installed plugin, or a requested plugin is blocked.
+    Raises `Refused` if a name is not that of an installed plugin, or a requested plugin is blocked.
     """
     files = [Path(name) for name in given if name.endswith(".py")]
     requested, refused = _split(name for name in given if not name.endswith(".py"))

@@ -75,20 +75,10 @@ State = Literal["available", "loaded", "failed", "blocked", "clash"]
 
 @dataclass(frozen=True)
 class PluginStatus:
-    """The state of one plugin.
+    """The state of one plugin; available: not imported yet, clash: two plugins have this name and neither is used.
 
-    Attributes:
-        name: Its entry-point name, or the stem of its file.
-        state: available (may be used, not imported yet), loaded (imported), failed, blocked, or clash (two plugins of
-            one name; neither may be used).
-        source: The distribution, or the file.
-        version: Version of the distribution.
-        reason: Why it is failed, blocked or in conflict.
-        sha256: Checksum of a one-file plugin.
-        hooks: The hooks it implements, once loaded.
-        parts: Number of its components, once loaded.
-        imports_torch: Whether its import was the first to import torch, which makes every command slow.
-        seconds: Duration of its import.
+    `source` is its distribution or file, `reason` why it cannot be used, `sha256` that of a one-file plugin. Once
+    loaded, it has hooks, a number of components (`parts`), and whether its import was the first to import torch.
     """
 
     name: str

@@ -60,12 +60,9 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Alias:
-    """An earlier name of a component, which works with a warning.
+    """An earlier name of a component, which works with a warning that names the version that removes it.
 
-    Attributes:
-        name: The earlier name.
-        removed_in: Version of the plugin's distribution that removes it, for the warning.
-        migrate: Converts options of the earlier name to current ones; by default they are the same.
+    `migrate` converts options of the earlier name to current ones; by default they are the same.
     """
 
     name: str

@@ -13,12 +13,8 @@ Path = tuple[str | int, ...]
 class Misfit:
     """An incompatibility between components, or between options of one component.
 
-    Attributes:
-        message: What was given, and what is allowed.
-        path: Keys from the checked component to the invalid value.
-        related: Path from the top of the experiment to the other component, such as ("process",).
-        help: How to fix it.
-        code: Stable identifier of the kind of problem, one of `config.errors.CODES` or a plugin's own.
+    `path` leads from the checked component to the invalid value, `related` from the top of the experiment to the other
+    component; `code` is one of `config.errors.CODES` or a plugin's own.
     """
 
     message: str
@@ -29,11 +25,7 @@ class Misfit:
 
 
 def misfits_of(answer: Any) -> list[Misfit]:
-    """Return the misfits of a check as a list.
-
-    Raises:
-        TypeError: It is not an iterable of misfits.
-    """
+    """Return the misfits of a check as a list; raise TypeError if it is not an iterable of misfits."""
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         raise TypeError(f"a check must yield Misfits, not {answer!r}")
     found = list(answer)

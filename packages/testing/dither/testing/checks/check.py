@@ -22,11 +22,7 @@ Place = Literal["options", "part", "default", "alone", "in-model"]
 class Check:
     """One property of a component, named in snake case; unique within a kind, which may be "any".
 
-    Attributes:
-        run: Raises AssertionError if the property is violated, `NotApplicable` if it has no meaning.
-        level: Whether a component has to pass.
-        needs: Required traits; see `dither.testing.traits`.
-        examples: Number of situations; few if the check draws many samples in each.
+    `run` raises AssertionError if it is violated; `needs` are the required traits; `examples` counts situations.
     """
 
     name: str
