@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from dither.registry.config.errors import dotted
-from dither.registry.spec.misfit import raise_misfits
 from dither.tasks.bubble_diagram.constraints.contradictions import feasible
-from dither.tasks.bubble_diagram.constraints.guidance import ConstraintGuidance, CountProbability, count_groups
+from dither.tasks.bubble_diagram.constraints.guidance import ConstraintGuidance
 from dither.tasks.bubble_diagram.constraints.rules import Adjacency, Count, PairRelation, RoomType, Size
-from dither.tasks.bubble_diagram.constraints.table import BEDROOMS, Constraints, read_rules
+from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import (
@@ -34,38 +33,6 @@ def problems(constraints, slots=8):
     """Return code and text of each misfit by path."""
     misfits = constraints.check(slots)
     return {dotted(misfit.path): (misfit.code, f"{misfit.message} {misfit.help or ''}") for misfit in misfits}
-
-
-def test_table_is_compiled_to_rules():
-    table = Constraints(
-        rooms=[5, 7],
-        types={"0": "LivingRoom", "1": ["Kitchen", "wet"], "2": "bedrooms"},
-        relations=[[0, 1, "left-of"], [0, 2, ["near", "none"]]],
-        forbidden=[[1, 2, ["inside", "none"]]],
-        counts={"Kitchen": 1, "Bathroom": [1, 2], "Balcony": "at least 1", "bedrooms": "at most 3"},
-        adjacent=[["Kitchen", "LivingRoom", "left-of"]],
-        apart=[["Bathroom", "Kitchen"]],
-        groups={"wet": ["Bathroom", "Balcony"]},
-    )
-    rules, misfits = read_rules(table, 8)
-    bedrooms = frozenset(map(ROOMS.index, BEDROOMS))
-    every = frozenset(range(NO_EDGE + 1))
-    assert not misfits
-    assert rules == [
-        Size(("rooms",), 5, 7),
-        RoomType(("types", "0"), 0, frozenset({LIVING})),
-        RoomType(("types", "1"), 1, frozenset({KITCHEN, BATH, BALCONY})),
-        RoomType(("types", "2"), 2, bedrooms),
-        PairRelation(("relations", 0), 0, 1, frozenset({LEFT})),
-        PairRelation(("relations", 1), 0, 2, every),
-        PairRelation(("forbidden", 0), 1, 2, every - {4, NO_EDGE}),
-        Count(("counts", "Kitchen"), frozenset({KITCHEN}), 1, 1),
-        Count(("counts", "Bathroom"), frozenset({BATH}), 1, 2),
-        Count(("counts", "Balcony"), frozenset({BALCONY}), 1, 8),
-        Count(("counts", "bedrooms"), bedrooms, 0, 3),
-        Adjacency(("adjacent", 0), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({LEFT})),
-        Adjacency(("apart", 0), frozenset({BATH}), frozenset({KITCHEN}), required=False),
-    ]
 
 
 def test_invalid_entries_are_reported_at_once():
@@ -250,14 +217,6 @@ def test_adjacency_is_exact_for_one_pair_and_at_the_end():
             assert torch.equal(found.exp(), goal.satisfied(every)[dotted(rule.path)].double())
 
 
-def test_many_counts_are_grouped():
-    rules = [Count((v,), frozenset({v}), 0, 2) for v in range(13)]
-    groups = count_groups(rules, 8)
-    assert [rule for group in groups for rule in group.rules] == rules
-    assert len(groups) == 3
-    assert isinstance(groups[0], CountProbability)
-
-
 def test_satisfied_constraints_of_a_plan():
     boxes = [(20, 20, 100, 160), (104, 20, 160, 120), (104, 124, 160, 160)]
     diagram = Diagram.from_boxes([LIVING, KITCHEN, BATH], boxes)
@@ -308,11 +267,3 @@ def test_sampling_starts_with_known_tokens():
 def test_unseen_numbers_of_rooms_are_uniform():
     goal = Constraints(rooms=[2, 3]).goal(8)
     assert goal.room_counts(torch.tensor([0, 0, 0, 0, 1, 2, 3, 4, 5]).numpy()).tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 0]
-
-
-def test_contradictions_are_found_by_the_check_of_the_task():
-    spec = BubbleDiagram(constraints=Constraints(rooms=4, counts={"bedrooms": 5}))
-    with pytest.raises(ValueError, match=r"constraints.counts.bedrooms: contradicts rooms = 4"):
-        raise_misfits(spec.check())
-    (misfit,) = spec.check()
-    assert misfit.related == ("task", "constraints", "rooms")

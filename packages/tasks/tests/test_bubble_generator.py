@@ -7,7 +7,6 @@ from dither.tasks.bubble_diagram.data import procedural as generator
 from dither.tasks.bubble_diagram.data.procedural import (
     BLOCK,
     LARGER_COUNTS,
-    draw_room_programs,
     make_plans,
 )
 from dither.tasks.bubble_diagram.relations import GRID, edges_of, labels_of
@@ -147,17 +146,3 @@ def test_plans_are_reproducible_across_versions():
     """After a deliberate change of the generator, raise `ProceduralPlans.rev` and update the digest."""
     digest = hashlib.sha256(make_plans(0, 0, 64).tokens(8).tobytes()).hexdigest()
     assert (ProceduralPlans.rev, digest[:16]) == (1, "6bdcde028f8249e4")
-
-
-def test_room_programs_are_drawn_without_replacement():
-    random = np.random.default_rng(2)
-    rooms = np.full(20_000, 5)
-    types = draw_room_programs(rooms, random)
-    assert types.shape == (20_000, 4)
-    names = {name: (types == kind).sum(1) for kind, name in enumerate(ROOMS)}
-    assert abs(names["MasterRoom"].mean() - 0.985) < 0.005
-    # With all usual rooms one position is left: SecondRoom has 16.5 of the weights.
-    usual = (names["MasterRoom"] == 1) & (names["Kitchen"] == 1)
-    total = 12 + 4 + 0.5 + 6 + 0.6 + 1.6 + 0.12 + 1.1 + 0.7 + 0.45 + 0.35 + 0.25 + 0.15 + 0.08
-    assert abs((names["SecondRoom"][usual] == 1).mean() - 16.5 / total) < 0.015
-    assert (draw_room_programs(np.array([4, 8]), random) == -1).sum(1).tolist() == [4, 0]

@@ -37,14 +37,6 @@ def test_round_trip(tmp_path, make_diagrams):
     assert read(tmp_path, *map(plan_line, diagrams)) == diagrams
 
 
-def test_boxes_and_edges(tmp_path):
-    boxes = {"name": "a", "types": ["LivingRoom", "Kitchen"], "boxes": [[60, 60, 140, 160], [144, 60, 200, 110]]}
-    first, second = read(tmp_path, json.dumps(boxes), GOOD)
-    assert (first.name, first.types, first.edges) == ("a", (0, 2), ((0, 1, 2),))
-    assert first.boxes == ((60, 60, 140, 160), (144, 60, 200, 110))
-    assert (second.types, second.edges, second.boxes) == ((0, 2), ((0, 1, 2),), None)
-
-
 def test_door_relations_are_written_without_boxes(tmp_path):
     door = Diagram((0, 2), (), ((0, 0, 50, 50), (50, 0, 90, 50)), "two rooms without a door")
     assert "boxes" not in plan_line(door)

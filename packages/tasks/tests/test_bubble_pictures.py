@@ -5,7 +5,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO
 from itertools import combinations
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -26,15 +25,13 @@ from dither.tasks.bubble_diagram.plots.diagram import (
 from dither.tasks.bubble_diagram.plots.pictures import (
     draw_frames,
     draw_html_gallery,
-    sample_pictures,
     trajectory_pictures,
 )
-from dither.tasks.bubble_diagram.plots.svg import Line, Page, Rectangle, Text, text_width, to_svg
+from dither.tasks.bubble_diagram.plots.svg import Line, Page, Rectangle, Text, text_width
 from dither.tasks.bubble_diagram.vocabulary import (
     COLOURS,
     EDGE_MASK,
     EDGE_PAD,
-    NO_EDGE,
     NODE_MASK,
     NODE_PAD,
     RELATIONS,
@@ -102,17 +99,6 @@ def test_gallery_has_rooms_links_names_captions_and_legend():
     assert by_colour[COLOURS[3]].y - by_colour[COLOURS[0]].y == pytest.approx(150 * scale)
 
 
-def test_svg_contains_every_shape(make_diagrams):
-    page = gallery(make_diagrams(3))
-    root = ElementTree.fromstring(to_svg(page))
-    assert float(root.get("width")) == pytest.approx(page.width, abs=0.01)
-    assert len(root.findall(SVG + "rect")) == 1 + len(shapes(page, Rectangle))
-    assert len(root.findall(SVG + "line")) == len(shapes(page, Line))
-    assert [element.text for element in root.findall(SVG + "text")] == [text.text for text in shapes(page, Text)]
-    escaped = to_svg(Page(10, 10, (Text(1, 1, '<&"', 5, "#000000"),)))
-    assert ElementTree.fromstring(escaped).find(SVG + "text").text == '<&"'
-
-
 def spoiled(diagram, random):
     edges = list(diagram.edges)
     for index in random.choice(len(edges), 3, replace=False):
@@ -166,14 +152,6 @@ def test_names_are_on_the_visible_part_of_their_rooms(make_diagrams):
             assert label.spot is None
             over = [k for k, (x0, y0, x1, y1) in enumerate(scene.boxes) if x0 < label.x < x1 and y0 < label.y < y1]
             assert max(over, key=scene.order.index) == room
-
-
-def test_label_of_a_hidden_room_has_a_line():
-    """Two smaller rooms hide the first."""
-    boxes = np.array([(0, 0, 60, 60), (0, 0, 30, 60), (30, 0, 60, 60), (0, 70, 60, 130)])
-    scene = Scene(Placement.of(Diagram((0, 1, 2, 3), ()), boxes), 0, 0, 300, 300)
-    x0, y0, x1, y1 = scene.boxes[0]
-    assert scene.label_rooms()[0].spot == scene.anchor(0) == ((x0 + x1) / 2, (y0 + y1) / 2)
 
 
 def test_areas_are_those_of_the_visible_parts():
@@ -240,34 +218,6 @@ def test_html_page_is_self_contained(samples):
     assert Tags(draw_html_gallery([])).tags[0][0] == "html"
 
 
-def test_html_page_filters_by_verdict_and_rooms(samples):
-    decoded = list(decode_samples(samples, 8))
-    page = draw_html_gallery(decoded)
-    tags = Tags(page).tags
-    cards = [attributes["class"].split() for tag, attributes in tags if tag == "article"]
-    sizes = [len(sample.placement.diagram.types) if sample.placement else None for sample in decoded]
-    assert [card[0] for card in cards] == [f"level-{sample.level}" for sample in decoded]
-    assert [card[1:] for card in cards] == [[f"rooms-{size}"] if size else [] for size in sizes]
-    for name in sorted({name for card in cards for name in card}):
-        assert sum(attributes.get("id") == name for _, attributes in tags) == 1, f"no button for {name}"
-        assert f"body:has(#{name}:checked) article:not(.{name})" in page
-    assert sum(tag == "svg" for tag, _ in tags) == 2 * 4
-    kinds = {kind for sample in decoded if sample.placement for kind in sample.placement.diagram.types}
-    assert all(f'{COLOURS[kind]}"></i>{ROOMS[kind]}<' in page for kind in kinds)
-    assert "6 samples: 4 reach L0 tokens, 3 reach L1 program, 2 reach L2 order" in page
-    assert "MASK" in page
-    assert page.count("violated: ") == 1
-
-
-def test_pictures_of_samples(samples):
-    pictures = {picture.name: picture for picture in sample_pictures(samples, 8)}
-    assert set(pictures) == {"diagram", "floorplan", "gallery", "diagrams", "unreadable"}
-    assert pictures["gallery"].html.count("<article") == 6
-    for name in ("diagram", "floorplan", "gallery"):
-        assert pictures[name].png.startswith(b"\x89PNG")
-        assert pictures[name].svg.startswith("<svg")
-
-
 def trajectory(tokens, seed=0):
     """Return the states from fully masked to samples, one token of each sample per step."""
     random, real = np.random.default_rng(seed), tokens != np.where(IS_NODE, NODE_PAD, EDGE_PAD)
@@ -303,19 +253,6 @@ def test_animation_starts_grey_and_ends_with_the_diagram():
         assert texts.count("?") == rooms - known
         assert f"{frame} of {len(path) - 1} known" in texts
     assert set(room_names(diagram)) <= set(texts)
-
-
-def test_rooms_may_be_masked_again_and_change_type():
-    tokens = make_plans(3, 0, 1).tokens(8)
-    other, grey = tokens.copy(), tokens.copy()
-    grey[0, 0], other[0, 0] = NODE_MASK, (tokens[0, 0] + 1) % 13
-    other[0, 8] = NO_EDGE if tokens[0, 8] != NO_EDGE else 3
-    pages = frames_of(np.stack([tokens, grey, other, tokens]))
-    changed = [sum(a != b for a, b in zip(fills(page), fills(pages[0]), strict=True)) for page in pages]
-    assert changed == [0, 1, 1, 0]
-    assert pages[0] == pages[3]
-    assert GREY in fills(pages[1])
-    assert COLOURS[(tokens[0, 0] + 1) % 13] in fills(pages[2])
 
 
 def test_trajectory_as_gif_without_undecodable_samples():

@@ -10,7 +10,7 @@ import pytest
 from dither.engine.cli import main
 from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.data.plan_files import prepare_plans
-from dither.tasks.bubble_diagram.formats.entries import Entry, Fault
+from dither.tasks.bubble_diagram.formats.entries import Entry
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line
 from dither.tasks.bubble_diagram.plans import Diagram, Plans
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, PlanFiles
@@ -55,23 +55,6 @@ def test_duplicates_are_rejected(make_diagrams):
     assert "line 4" in done.rejected[0].faults[0].message
     assert np.bincount(done.split).tolist() == [32, 4, 4]
     assert "2 duplicates" in done.report()
-
-
-def test_every_entry_is_accepted_or_reported(make_diagrams):
-    diagrams = make_diagrams(30)
-    damaged = [Entry(Path("a.png"), "", None, (Fault("file", f"damage {n}"),)) for n in range(10)]
-    done = prepare_plans([*entries([*diagrams, diagrams[0]]), *damaged], **HALVES)
-    assert len(done.plans) + len(done.rejected) == 41
-    lines = done.report().splitlines()
-    start = lines.index("11 rejected:")
-    assert lines[start + 1 : start + 7] == [
-        "  10 unreadable",
-        "    a.png: damage 0",
-        "    a.png: damage 1",
-        "    a.png: damage 2",
-        "    ... and 7 more",
-        "  1 duplicates",
-    ]
 
 
 def test_rooms_with_equal_boxes_are_rejected(make_diagrams):
@@ -153,17 +136,6 @@ def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source):
             PlanFiles(source=str(path.parent), destination=str(folder), force=True).prepare()
         assert info.value.codes == ["file-exists"]
     assert path.is_file()
-
-
-def test_plans_of_earlier_versions(tmp_path, spec):
-    (tmp_path / "out").mkdir()
-    for name in ("plans.npz", "report.json"):
-        (tmp_path / "out" / name).write_bytes(b"old")
-    with pytest.raises(Refused) as info:
-        spec.build()
-    assert info.value.codes == ["other-version"]
-    spec.prepare()
-    assert len(spec.build().train) == 16
 
 
 def test_door_relations_survive(tmp_path):

@@ -126,21 +126,6 @@ def test_prepared_twice(store, tmp_path, refusal):
     assert refusal(spec(tmp_path / "y.zarr", out=out).build).codes == ["changed-options"]
 
 
-def test_a_stop_or_a_bad_source_leaves_nothing_behind(store, tmp_path, monkeypatch, refusal, write_store):
-    bad = {**ARRAYS, "features": np.where(np.arange(P)[:, None] == 7, np.nan, ARRAYS["features"])}
-    write_store(tmp_path / "bad.zarr", bad)
-    refused = refusal(spec(tmp_path / "bad.zarr", out=str(tmp_path / "out")).prepare)
-    assert 'data, row 7, column "GATA1"' in refused.problems[0].message
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dither.tasks.prepared.progress.Progress.update", stop)
-    with pytest.raises(KeyboardInterrupt):
-        spec(store, out=str(tmp_path / "out")).prepare()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zarr", "x.zarr"]
-
-
 def test_unusual_values_are_noted(store):
     (store / "data" / "0.0").unlink()
     shutil.rmtree(store / "atpm" / "k562")
@@ -170,17 +155,6 @@ def test_a_damaged_folder_is_refused(store, tmp_path, damage, refusal):
     refused = refusal(RegionArrays(path=str(out)).build)
     assert refused.codes == [code]
     assert "dither prepare get" in refused.problems[0].help
-
-
-def test_every_checksum_is_compared_when_it_is_prepared(store, tmp_path, refusal):
-    out = tmp_path / "out"
-    spec(store, out=str(out)).prepare()
-    assert "all checksums match" in RegionArrays(path=str(out)).prepare()
-    content = (out / "features.npy").read_bytes()
-    (out / "features.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert "features.npy" in refusal(RegionArrays(path=str(out)).prepare).problems[0].message
-    assert "40 regions" in spec(store, out=str(out)).prepare()  # damaged data are replaced
-    assert (out / "features.npy").read_bytes() == content
 
 
 def test_held_out_chromosomes_must_exist(store, refusal):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Exports
 from dither.tasks.get_region.data_specs import RegionStore
 from dither.tasks.get_region.specs import GetRegion
@@ -137,11 +136,3 @@ def test_samples_in_another_cell_type_are_compared_with_its_truth(store, arrays,
     assert set(found["cell"]) == {"b"}
     rows = np.flatnonzero(arrays["chromosome"] == "chr2")[found["start"][0][found["valid"][0]] // 1000]
     np.testing.assert_allclose(found["truth"][0][found["valid"][0]][:, M + 1 :], arrays["expression"][rows, 1])
-
-
-def test_other_formats_are_refused(store):
-    from dither.engine.sampling.samples import check_forms
-
-    assert set(GetRegion.exports) == {"npz", "csv"}
-    with pytest.raises(Refused, match='does not export "bed"; its forms: npz, csv'):
-        check_forms(GetRegion(), ["bed"])

@@ -58,13 +58,6 @@ def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
     assert shown(task, like.x0[:0], like[:0]) == {}
 
 
-def test_plots_differ_between_samples():
-    task = small(draws=2)
-    like = task.like(2, 0)
-    one, other = (shown(task, noisy(like, seed), like) for seed in (0, 1))
-    assert all(one[name] != other[name] for name in one if name != "accessibility")  # a ROC of few points may agree
-
-
 def test_heat_maps_show_sampled_values(monkeypatch):
     seen = []
     monkeypatch.setattr(plots, "_draw_window", lambda picture: seen.append(picture) or b"png")
@@ -80,32 +73,6 @@ def test_heat_maps_show_sampled_values(monkeypatch):
         assert picture.extra == ["open in HepG2"]
         off = (samples - like.x0)[number][keep].numpy() * task.standard.std
         np.testing.assert_allclose(picture.drawn - picture.truth, off, atol=1e-5)
-
-
-def test_motifs_are_sorted_without_constant_ones():
-    g = np.random.default_rng(0)
-    truth = g.random(40)
-    rare = np.where(np.arange(40) < 5, truth, 0)
-    pairs = [(rare, g.random(40)), (truth, truth), (np.ones(40), g.random(40)), (truth[:3], truth[:3])]
-    motifs = plots._frequent_motifs(["rare", "frequent", "constant", "few"], pairs)
-    assert [name for name, _ in motifs] == ["frequent", "rare"]
-
-
-def test_constant_accessibility_has_no_curve():
-    assert plots._draw_accessibility(np.ones(5, bool), np.arange(5.0), "K562") is None
-    assert plots._draw_accessibility(np.array([True, False]), np.array([0.2, 0.1]), "K562") is not None
-
-
-def test_a_trajectory_shows_every_state():
-    g = np.random.default_rng(0)
-    truth, path = g.random(20), g.normal(size=(9, 20))
-    first = plots._draw_trajectory(path, truth, "a window")
-    for state in (4, 8):
-        other = path.copy()
-        other[state] = truth
-        assert plots._draw_trajectory(other, truth, "a window") != first
-    assert plots._draw_trajectory(path[:, :0], truth[:0], "a window") is None
-    assert plots._draw_trajectory(path[:1], truth, "a window") is None
 
 
 def test_the_task_plots_a_trajectory():

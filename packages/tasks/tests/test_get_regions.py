@@ -3,7 +3,7 @@
 import numpy as np
 
 from dither.tasks.get_region.data.human_dhs import read_human
-from dither.tasks.get_region.data.region_matrix import ColumnStats, LazyMatrix, RegionMatrix, scale_to_largest
+from dither.tasks.get_region.data.region_matrix import ColumnStats, LazyMatrix, RegionMatrix
 from dither.tasks.get_region.data.windows import WindowOptions, cut_windows
 
 
@@ -84,10 +84,3 @@ def test_statistics_of_blocks_are_combined():
     np.testing.assert_allclose(standard.mean, repeated.mean(0), rtol=1e-7)
     np.testing.assert_allclose(standard.std[[0, 2]], repeated.std(0)[[0, 2]], rtol=1e-5)
     assert standard.std[1] == 1
-
-
-def test_scaling_uses_training_regions_only():
-    features = np.array([[1, 0], [4, 0], [8, 3]], np.float32)
-    scaled, divisor = scale_to_largest(features, np.array([True, True, False]))
-    assert divisor.tolist() == [4, 1]
-    assert scaled.tolist() == [[0.25, 0], [1, 0], [1, 1]]

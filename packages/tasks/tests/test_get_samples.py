@@ -11,11 +11,10 @@ from dither.registry.flow.protocols import DataWarnings
 from dither.registry.flow.spaces import Condition, Group
 from dither.registry.kinds import DataSpec
 from dither.tasks.get_region.data.region_matrix import RegionMatrix
-from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions
+from dither.tasks.get_region.data_specs import HumanDHS
 from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
-RANDOM = np.random.default_rng(0)
 LENGTHS = {"chr1": 9, "chr2": 13, "chr3": 30, "chr4": 22, "chr5": 17}
 CELLS = ("a", "b", "c", "d")
 P, M = sum(LENGTHS.values()), 5
@@ -188,20 +187,6 @@ def test_closed_regions_are_dropped_before_windows_are_cut():
         mine = clean.cond["cell"] == number
         assert rows_of(clean)[mine.numpy()].tolist() == expected
     assert (every(task).x0[..., M] > 0).all()
-
-
-@pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])
-def test_mapped_motifs_give_the_same_samples(tmp_path, write_store, options):
-    write_store(tmp_path / "x.zarr", ARRAYS)
-    common = {"paths": [str(tmp_path / "x.zarr")], "scale": False}
-    (mapped := PreparedRegions(**common, out=str(tmp_path / "x"))).prepare()
-    tasks = [spec(data=data, expression=True, **options) for data in (mapped, Given())]
-    assert tasks[0].space() == tasks[1].space()
-    a, b = (task.build() for task in tasks)
-    for split in ("train", "valid", "test"):
-        torch.testing.assert_close(every(a, split).x0, every(b, split).x0, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(a.samples.measured.std, b.samples.measured.std, rtol=1e-5)
-    assert list(tasks[0].check()) == []
 
 
 def test_standardised_columns_are_measured_over_regions_and_cell_types():

@@ -1,14 +1,11 @@
 """The task and its Spec: batches, sampling, incompatible options, plots."""
 
-import subprocess
-import sys
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from dither.registry.flow.protocols import Metrics, Task
 from dither.registry.flow.spaces import Condition, FeatureSpace, Group
 from dither.registry.kinds import DataSpec
 from dither.tasks.get_region.data.human_dhs import read_human
@@ -24,19 +21,8 @@ def small(**options):
 
 
 @pytest.fixture(scope="module")
-def matrix():
-    return read_human("chr21-22")
-
-
-@pytest.fixture(scope="module")
 def task():
     return small().build()
-
-
-def test_protocols_of_the_task(task):
-    assert isinstance(task, Task)
-    assert isinstance(task.metrics(), Metrics)
-    assert task.space == small().space()
 
 
 def test_the_default_size_fits_the_default_data():
@@ -53,31 +39,9 @@ def test_the_default_size_fits_the_default_data():
     assert task.batch("valid", range(5)).valid.sum() == 4_053
 
 
-def test_specs_import_neither_torch_nor_numpy():
-    code = (
-        "import sys; from dither.tasks.get_region.specs import GetRegion;"
-        "from dither.tasks.get_region.data_specs import HumanDHS; s = GetRegion(data=HumanDHS());"
-        "s.space(); list(s.check()); print([m for m in ('torch', 'numpy') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize("subset", ["whole", "chr21-22"])
 def test_facts_equal_those_of_the_table(subset):
     assert HumanDHS(subset=subset).facts() == read_human(subset).facts()
-
-
-def test_a_batch_is_a_pure_function(task):
-    both, one = task.batch("train", [3, 0]), task.batch("train", [0])
-    assert torch.equal(both.x0[1:], one.x0)
-    before = one.x0.clone()
-    one.x0.zero_()
-    assert torch.equal(task.batch("train", [0]).x0, before)
-    with pytest.raises(IndexError, match="numbered 0"):
-        task.batch("train", [task.size("train")])
-    with pytest.raises(IndexError):
-        task.batch("test", [0])
 
 
 def test_given_motifs_are_known_everywhere():
@@ -202,12 +166,3 @@ def test_prepare_builds_once(tmp_path, monkeypatch):
     built[0].write_bytes(b"damaged")
     assert "built" in HumanDHS(subset="built").prepare()
     assert len(built) == 2
-
-
-def test_a_packaged_table_is_also_a_region_file(matrix):
-    from dither.tasks.get_region.data.human_dhs import PACKAGED
-
-    source = RegionFile(path=str(PACKAGED / "chr21-22.npz"), valid=["chr21"], test=[], scale=False)
-    assert source.facts().motifs == 282
-    np.testing.assert_array_equal(source.build().features, matrix.features)
-    assert source.build().cells == matrix.cells

@@ -270,22 +270,6 @@ def test_tokenizers_of_equal_name_are_compared_by_fingerprint(folder, tmp_path):
     assert "hash" in misfit.message
 
 
-def test_text_must_be_prepared_first(folder, tmp_path):
-    spec = ConvertedText(paths=[str(folder)], tokenizer="bytes", valid=0.2)
-    (misfit,) = spec.check()
-    assert misfit.code == "not-prepared"
-    assert misfit.help == f"run: dither prepare text {folder} --valid 0.2 --tokenizer bytes"
-    ended = ConvertedText(paths=["a.txt"], tokenizer="bytes", end_of_text=True)
-    assert ended.command() == "dither prepare text a.txt --tokenizer bytes --end-of-text"
-    spec.prepare()
-    assert list(spec.check()) == []
-    assert LanguageModel(data=spec, length=8).build().size("train") > 10
-    to = ConvertedText(paths=[str(folder)], tokenizer="bytes", valid=0.2, to=str(tmp_path / "shards"))
-    to.prepare()
-    other = ConvertedText(paths=[str(folder)], tokenizer="bytes", to=str(tmp_path / "shards"))
-    assert refusal(other.build).codes == ["changed-options"]
-
-
 def test_parquet(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
