@@ -89,23 +89,6 @@ def test_dependencies_by_definition(model_of, opened, size):
         assert torch.equal((by_level != out).any(-1).all(0), block == block[place])
 
 
-@torch.no_grad()
-def test_one_block_is_ordinary_diffusion_and_blocks_of_one_are_autoregressive(model_of, opened):
-    options = {"block": {"rope": True}, "embedding": {"use": "tokens", "position": "learned"}}
-    one, plain = (opened(model_of(SPACE, block_size=size, **options)) for size in (LENGTH, None))
-    _, level = levels(LENGTH)
-    said = one(State.of(ids(0)), level, everywhere(), {}, context=behind(ids(1)))
-    torch.testing.assert_close(said, plain(State.of(ids(0)), level, everywhere(), {}), atol=1e-5, rtol=0)
-    single = opened(model_of(SPACE, block_size=1, **options))
-    same = torch.zeros(ROWS, LENGTH, dtype=torch.long)
-    first = single(State.of(same), level, everywhere(), {}, context=behind(ids(1)))
-    later = ids(1)
-    later[:, 5:] = (later[:, 5:] + 1) % IDS
-    other = single(State.of(same), level, everywhere(), {}, context=behind(later))
-    assert torch.equal(other[:, :6], first[:, :6])
-    assert (other[:, 6:] != first[:, 6:]).any(-1).all()
-
-
 def gradients(model, requested=None, checkpointing=False):
     """Gradients of what is asked, in training, with checkpoints or without."""
     model.checkpointing = checkpointing

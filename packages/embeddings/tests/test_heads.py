@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch.nn import functional
 
@@ -24,16 +23,6 @@ def test_a_single_field_is_not_copied(text):
     torch.testing.assert_close(head(h[:, 2:5]), head(h)[:, 2:5])
     assert type(head(h).grad_fn).__name__ not in ("CatBackward0", "ConstantPadNdBackward0", "CloneBackward0")
     assert head.linear is head.maps[0]
-
-
-@pytest.mark.parametrize("spec", [TokenLogits, FeatureValues, Softplus])
-@pytest.mark.parametrize("zero", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-def test_options(spec, zero, bias, graph, columns):
-    head = spec(zero=zero, bias=bias).build(graph if spec is TokenLogits else columns, 8)
-    names = {name.rpartition(".")[2] for name, _ in head.named_parameters()}
-    assert names == {"weight", "bias"} if bias else {"weight"}
-    assert any(weight.any() for weight in head.parameters()) != zero
 
 
 def test_heads_require_their_kind_of_space(graph, columns):

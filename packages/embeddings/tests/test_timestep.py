@@ -57,19 +57,6 @@ def test_shift_makes_the_lowest_frequency_exact():
         assert angles[-1].item() == pytest.approx(lowest)
 
 
-def test_time_scale_separates_levels():
-    """Erratum E6 of seed 001: at t = 0.10 and 0.11 the waves are 0.027 apart, of a norm of 11.3; times 1000, 9.1."""
-    a, b = sinusoids(torch.tensor([0.10, 0.11]), 256)
-    assert a.norm().item() == pytest.approx(11.3, abs=0.02)
-    assert (a - b).norm().item() == pytest.approx(0.027, abs=5e-4)
-    a, b = sinusoids(torch.tensor([100.0, 110.0]), 256)
-    assert (a - b).norm().item() == pytest.approx(9.1, abs=0.05)
-    torch.manual_seed(0)
-    plain, scaled = Level().build(8), Level(time_scale=1000.0).build(8)
-    scaled.load_state_dict(plain.state_dict())
-    torch.testing.assert_close(scaled(T.float() / 1000, {}), plain(T.float(), {}), atol=1e-4, rtol=1e-4)
-
-
 def test_two_linear_layers_with_a_silu_between():
     torch.manual_seed(0)
     embedding = Level(frequencies=12, layout="sin-cos", max_period=300.0, freq_shift=1).build(5).double()

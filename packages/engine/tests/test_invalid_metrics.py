@@ -1,16 +1,14 @@
 """Invalid numbers in the files of a run: it is listed as damaged, and other runs are shown."""
 
 import json
-from unittest.mock import Mock
 
 import pytest
 
-from dither.engine.checkpoints.checkpoint import Damaged, Scores
+from dither.engine.checkpoints.checkpoint import Scores
 from dither.engine.cli import main
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.reports.pages import write_report
 from dither.engine.runs.list_runs import list_runs, verify_run
-from dither.engine.runs.loop import resume_from
 from dither.registry.config.errors import Refused
 
 HUGE = "9" * 400
@@ -85,14 +83,3 @@ def test_a_line_without_step_is_damage(folder, value):
     with pytest.raises(Refused, match=r"metrics\.jsonl") as refused:
         Scores.read(folder / "b", "loss", "lower")
     assert refused.value.codes == ["damaged-file"]
-
-
-def test_a_checkpoint_without_metrics_position(folder, monkeypatch):
-    checkpoint = folder / "a/checkpoints/step-00000004"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").write_text('{"metrics_bytes": 1e999}')
-    assert {f.what: f.reason for f in verify_run(folder / "a")}["metrics.jsonl"] is None
-    monkeypatch.setattr("dither.engine.runs.loop.load_state", lambda _: ({}, {"metrics_bytes": float("inf")}))
-    with pytest.raises(Damaged, match=checkpoint.name) as refused:
-        resume_from(checkpoint, Mock(average=None))
-    assert refused.value.codes == ["damaged-checkpoint"]

@@ -1,19 +1,16 @@
 import errno
-import io
 import json
 import math
 import os
 import re
 
 import pytest
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dither.engine.files.metrics_file import BEGINNING, FilePosition, MetricsFile, changed_lines, read_metrics
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import run
 from dither.engine.runs.loop import Log
-from dither.engine.runs.progress import ProgressDisplay
 from dither.engine.tracking.tensorboard import TensorBoard
 from dither.registry import Refused
 from dither.registry.flow.protocols import Picture
@@ -235,29 +232,3 @@ def test_without_a_terminal_lines_are_plain_and_few(tmp_path, console):
     assert re.fullmatch(r"step 100/100  loss 1.5  [\d.,e+]+ steps/s  0:00:00 left  [\d.]+ [MG]iB", lines[1])
     assert lines[2] == "step 100  valid: loss 1.25, accuracy 0.5"
     assert "\x1b" not in "".join(lines)
-
-
-@pytest.mark.parametrize("width", [30, 60, 100])
-def test_the_bar_keeps_to_one_line(width):
-    out = io.StringIO()
-    display = ProgressDisplay(Console(file=out, force_terminal=True, width=width), 20_000, memory=lambda: 557 << 20)
-    display.start()
-    display.metrics(2, "train", {"loss": 1.2345})
-    display.step(19_999)
-    display.doing("sampling")
-    display.step(20_000)  # at once, and shown all the same
-    display.stop()
-    shown = [line for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())) if line]
-    assert max(map(len, shown)) <= width
-    assert "20000/20000 0:00:00" in shown[-1]
-    assert ("loss 1.234" in out.getvalue()) == ("557.0 MiB" in out.getvalue()) == (width > 30)
-
-
-def test_the_first_metrics_are_shown_with_intervals(console):
-    display = ProgressDisplay(console, 10)
-    metrics = {"loss": 2.0, "nats": 3.0, "nats_ci95": 0.25, "nats_floor": 1.0, "nan": 1.0, "nan_ci95": math.nan}
-    display.metrics(5, "valid", metrics)
-    display.metrics(5, "sample", {f"f{number}": 1.0 for number in range(11)})
-    first, second = console.export_text().splitlines()
-    assert first == "step 5  valid: loss 2, nats 3 ± 0.25, nan 1"
-    assert second.endswith("f7 1 and 3 more")

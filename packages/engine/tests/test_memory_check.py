@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dither.engine.config import machine_memory
-from dither.engine.config.machine_memory import size, total_memory
+from dither.engine.config.machine_memory import total_memory
 from dither.engine.training import model_summary
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.model_summary import build_on_meta, memory_needs, require_memory
@@ -67,13 +67,6 @@ def test_a_model_that_cannot_be_built_on_meta_is_not_refused(load, monkeypatch):
 
     monkeypatch.setattr(model_summary, "build_on_meta", fail)
     require_memory(load().experiment, room=1)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 * 2**40 // 2, "1.5 TiB")]
-)
-def test_size(count, text):
-    assert size(count) == text
 
 
 def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):

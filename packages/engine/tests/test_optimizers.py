@@ -6,15 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, load_weights
 from dither.engine.optimizers.components import AdamW, Muon
 from dither.engine.optimizers.lr_schedules import WSD, Constant, Cosine, Linear
 from dither.engine.optimizers.moving_average import MovingAverage
 from dither.engine.optimizers.muon import orthogonal
 from dither.engine.optimizers.optimizer_state import flatten, restore
 from dither.engine.optimizers.parameter_groups import parameter_groups
-from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.trainer import Trainer
 
 
 class Net(nn.Module):
@@ -164,53 +161,3 @@ def test_cosine():
         assert factor(step) == pytest.approx(expected)
     assert factor(60) == pytest.approx(0.6)
     assert factor(500) == pytest.approx(0.2)  # a run with more steps
-
-
-def tied(model):
-    """Tie the first two weights of equal shape in different modules."""
-    seen = {}
-    for module in model.modules():
-        for name, weight in list(module.named_parameters(recurse=False)):
-            other = seen.setdefault(tuple(weight.shape), weight) if weight.ndim == 2 else weight
-            if other is not weight:
-                setattr(module, name, other)
-                return model
-    raise AssertionError("no two weights of equal shape")
-
-
-class Ends(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.middle, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 7)
-        self.head.weight = self.table.weight
-
-
-@pytest.fixture
-def make(load):
-    def trainer():
-        experiment = load().experiment
-        system = Diffusion.build(experiment)
-        tied(system.model)
-        return Trainer(system, experiment.train, experiment.seed)
-
-    return trainer
-
-
-def test_resume(make, tmp_path):
-    whole, first = make(), make()
-    for _ in range(6):
-        whole.advance()
-    for _ in range(3):
-        first.advance()
-    tensors, plain = first.state()
-    path = Checkpoints(tmp_path / "c").save(3, Contents(first.system.model, first.average.module, tensors, plain))
-    again = make()
-    load_weights(path / "model.safetensors", again.system.model)
-    load_weights(path / "average.safetensors", again.average.module)
-    again.load_state(tensors, plain)
-    for _ in range(3):
-        again.advance()
-    for mine, expected in zip(again.system.model.parameters(), whole.system.model.parameters(), strict=True):
-        assert torch.equal(mine, expected)
-    for mine, expected in zip(again.average.parameters(), whole.average.parameters(), strict=True):
-        assert torch.equal(mine, expected)

@@ -180,24 +180,3 @@ def test_a_run_resumes_without_automatic_plugins(install, experiment_file, tmp_p
     assert again.plugins.requested == ["tp-watch"]
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     assert "tp-watch" in {report.name for report in load_experiment(directory / "resolved.toml").plugins.active}
-
-
-def test_a_failing_check_hook_names_the_plugin(watch):
-    path = watch(99)
-    file = path.parent / "watch.py"
-    file.write_text(file.read_text() + "\n@hookimpl\ndef check_experiment(experiment): yield experiment.none\n")
-    with pytest.raises(Refused, match=r'plugin "watch" .* failed in check_experiment: AttributeError'):
-        load_experiment(path)
-
-
-def test_a_refusal_names_the_plugin(watch, tmp_path, console):
-    path = watch(99)
-    file = path.parent / "watch.py"
-    refusal = "(_ for _ in ()).throw(Refused('no disk'))"
-    file.write_text(
-        "from dither.registry import Refused\n" + file.read_text().replace('SEEN.append("before_run")', refusal)
-    )
-    assert finished(path, tmp_path, console)[0] == FAILED
-    shown = " ".join(console.export_text().split())
-    assert "failed in before_run: no disk" in shown
-    assert "Traceback" not in shown

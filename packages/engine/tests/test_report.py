@@ -1,6 +1,5 @@
 """Reports: complete, self-contained, without scripts; damaged files are listed."""
 
-import itertools
 import json
 import math
 import re
@@ -136,22 +135,6 @@ def test_comparison_lists_the_options_that_differ(two, tmp_path):
     assert curves.count('<g class="s0 c0 d0">') == curves.count('<g class="s1 c1 d0">') == curves.count("<figure>") > 4
 
 
-def test_lines_of_many_runs_differ(two, tmp_path):
-    runs = []
-    for number in range(12):
-        path = shutil.copytree(two[0], tmp_path / f"run-{number:06}")
-        text = re.sub(r"lr = 0\.0\d", f"lr = 0.0{number + 10}", (path / "resolved.toml").read_text())
-        (path / "resolved.toml").write_text(f"{text}\n[sampler.own]\nword = ''\n" if number == 4 else text)
-        runs.append(path)
-    (runs[3] / "summary.json").unlink()
-    page = write_report(runs, tmp_path / "page.html").read_text()
-    seen(page)
-    assert page.count('<g class="s11 c1 d1">') == page.count('<g class="s1 c1 d0">') > 4
-    assert "<li>lr=0.01, word=none: resolved.toml was changed: its checksum differs</li>" in page
-    assert "<li>lr=0.013, word=none: unfinished run" in page
-    assert "sampler.own.word</th><td></td><td></td><td></td><td></td><td>&#34;&#34;</td><td></td>" in page
-
-
 def test_intervals_and_floors_belong_to_their_metrics(copy, tmp_path):
     with (copy / "metrics.jsonl").open("a") as file:
         for step in (21, 28):
@@ -213,30 +196,6 @@ def test_curves(points, baselines, present, absent):
     ET.fromstring(svg)
     assert present in svg
     assert absent not in svg
-
-
-def test_a_long_line_is_smoothed_in_front_of_its_points():
-    points = [(step, 2.0 - step / 500 + (-1) ** step) for step in range(500)]
-    svg = ET.fromstring(curve({"x": points}))
-    raw, mean = svg.iter("polyline")
-    assert raw.get("class") == "raw"
-    heights = [float(place.split(",")[1]) for place in mean.get("points").split()]
-    assert max(b - a for a, b in itertools.pairwise(heights)) < 10
-    assert heights[0] < heights[-1], "it falls as the points do"
-    many = ET.fromstring(curve({name: points for name in "abcde"}))
-    assert [line.get("class") for line in many.iter("polyline")] == [None] * 5
-
-
-def test_tick_labels_differ_and_labels_do_not_overlap():
-    svg = ET.fromstring(curve({"x": [(0, 0.00018), (5000, 0.00019)]}, baselines={"a": 0.000185, "b": 0.0001851}))
-    texts = {kind: [t for t in svg.iter("text") if t.get("class") == kind] for kind in ("x", "y", "level")}
-    labels = [text.text for text in texts["y"]]
-    assert len(set(labels)) == len(labels) > 2
-    levels = [float(text.get("y")) for text in texts["level"]]
-    assert levels[1] - levels[0] >= 11
-    last = texts["x"][-1]
-    assert last.text == "5,000"
-    assert float(last.get("x")) + 3 * len(last.text) < 460, "nothing is cut off"
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (3, 3), (-5, 1e6), (1e-9, 2e-9)])

@@ -131,28 +131,6 @@ def test_differences_of_environments():
     assert environment(device, both)["optimizer"] == "Muon (Orthogonal, fused AdamW)"
 
 
-@pytest.mark.parametrize(
-    ("switch", "text"),
-    [
-        (lambda on: torch.use_deterministic_algorithms(on, warn_only=True), "deterministic algorithms"),
-        (lambda on: setattr(torch.backends.cudnn, "benchmark", on), "cudnn.benchmark"),
-        (lambda on: setattr(torch.backends.mkldnn, "enabled", not on), "no mkldnn"),
-        (lambda on: torch.backends.cuda.enable_flash_sdp(not on), "no flash attention"),
-    ],
-)
-def test_environment_records_switches_of_torch(switch, text):
-    device = choose_device("cpu")
-    before = environment(device)
-    switch(True)
-    try:
-        (found,) = differences(before, environment(device))
-    finally:
-        switch(False)
-    assert found.startswith("switches: ")
-    assert text in found.partition(" -> ")[2]
-    assert environment(device) == before
-
-
 def test_clear_removes_only_temporary_files(tmp_path):
     with RunDirectory.create(tmp_path) as directory:
         run = directory.path

@@ -72,16 +72,6 @@ def test_non_finite_weights_are_refused(tmp_path, worst):
     assert start_from(model, path, partial=True), "what is not taken may be anything"
 
 
-def test_a_refused_start_leaves_no_directory(start_run, load, tmp_path, console):
-    given = weights(start_run("train.steps=1"), "model", 1)
-    path, runs, name = tmp_path / "x.safetensors", tmp_path / "others", sorted(given)[0]
-    save_file(given | {name: torch.full_like(given[name], torch.nan)}, path)
-    with pytest.raises(Refused, match=name) as info:
-        run(load("train.steps=0", f"train.start_from={path}"), runs, ["test"], console=console)
-    assert info.value.codes == ["non-finite"]
-    assert not runs.exists()
-
-
 @pytest.fixture
 def exported(start_run, tmp_path):
     """An export, with the run and the model that it is of."""

@@ -83,18 +83,6 @@ def test_exact_predictions_give_the_likelihood_of_an_absorbing_process(process_o
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("meaning", ["posterior", "plug-in", "score"])
-def test_the_meaning_does_not_change_the_bound(process_of, kind: str, meaning: str) -> None:
-    """The same belief, said as posterior, as clean token to plug in or as score, costs the same."""
-    process = process_of(kind, TokenSpace((Field("text", 2, 3),)), meaning)
-    noised, _ = states(process, (0, 2), at(process, 0.9))
-    belief = exact(process, noised, JOINT)
-    raw = {"posterior": belief.log_clean, "plug-in": belief.log_context, "score": belief.log_score}[meaning]()
-    told = score_entropy(process.read(raw, noised.state, noised.noise), noised).values
-    torch.testing.assert_close(told, score_entropy(belief, noised).values, rtol=1e-7, atol=1e-10)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_exact_score_is_the_best(process_of, kind: str) -> None:
     """Averaged over x_0, the loss has its minimum at the score of the data: its gradient there is 0."""
     process = process_of(kind, TokenSpace((Field("text", 2, 3),)), "score")

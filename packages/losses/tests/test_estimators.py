@@ -121,22 +121,6 @@ def test_estimators_agree_with_the_exact_bound(estimator: str, loss: Any, schedu
             assert error < 0.05 * float(whole[row].sum())
 
 
-def test_the_mask_count_varies_least() -> None:
-    """And its mean is the exact bound."""
-    n, spread = 60_000, {}
-    clean = CLEAN[:1].apply(lambda value: value.repeat(n, 1))
-    for estimator in ("time", "importance", "mask-count"):
-        process = process_of(estimator, t_min=1e-4)
-        denoise = denoiser(process, False)
-        t, noised = process.estimate(clean, process.times(n))
-        per_graph = masked_ce(denoise(noised.state, t), noised).values.sum(1)
-        spread[estimator] = float(per_graph.std())
-        if estimator == "mask-count":
-            exact = float(exact_nelbo(process, CLEAN, denoise).values[0].sum())
-            assert abs(float(per_graph.mean()) - exact) < 3 * spread[estimator] / math.sqrt(n)
-    assert spread["mask-count"] < 0.6 * min(spread["time"], spread["importance"])
-
-
 def test_masks_for_sure_have_their_law_and_weight() -> None:
     """P(M) = (k / N) m^(k-1) (1 - m)^(N-k) for each of the 7 masks of 3 tokens, at weight N m / k."""
     n, m = 70_000, 0.3

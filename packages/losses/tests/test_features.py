@@ -62,22 +62,6 @@ def test_zero_padded_is_the_code_of_the_seed() -> None:
     torch.testing.assert_close(formula / expected, 3 * 20 / regions)  # the factor between the seed's text and its code
 
 
-@pytest.mark.parametrize(("ratio", "factor"), [(0.5, 566.0), (0.15, 283 / 0.15)])
-def test_the_three_losses_of_the_seed(ratio: float, factor: float) -> None:
-    """Of 283 columns: its formula is 283 element means, its code `ratio` of one, a factor of 566 or 1887 apart."""
-    space = FeatureSpace(40, 283)
-    process = MaskedRegionProcess(space, CLOCK, ratio=ratio, exact=True)
-    noised = process.corrupt(Clean.of(torch.randn(3, 40, 283, dtype=torch.float64)), torch.rand(3))
-    pred = process.read(torch.randn(3, 40, 283, dtype=torch.float64), noised.state, noised.noise)
-    mean, formula, code = (
-        partial(squared_error, reduction=name)(pred, noised).mean().item()
-        for name in ("element-mean", "region-sum", "zero-padded")
-    )
-    assert formula == pytest.approx(283 * mean)
-    assert code == pytest.approx(ratio * mean)
-    assert formula / code == pytest.approx(factor)
-
-
 @pytest.mark.parametrize("reduction", ["element-mean", "region-sum", "zero-padded"])
 def test_nothing_masked_is_zero_and_means_add_up(reduction: str) -> None:
     noised, raw = masked(rows=8)

@@ -197,18 +197,6 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "serves"),
-    [("ddim", "gaussian"), ("dpm-solver", "gaussian"), ("repaint", "gaussian"), ("ordered-regions", "masked-region")],
-)
-def test_samplers_say_what_they_serve(part, name: str, serves: str) -> None:
-    for process, facts in FACTS.items():
-        misfits = list(part("sampler", name).check(facts, ModelFacts()))
-        assert bool(misfits) == (process != serves)
-        assert all(m.related == ("process",) and f'"{name}"' in m.message and process in m.message for m in misfits)
-        assert all("ancestral" in m.help for m in misfits)
-
-
 def test_options_without_effect(part) -> None:
     def check(name: str, facts: str, **options) -> list[tuple]:
         return [m.path for m in part("sampler", name, **options).check(FACTS[facts], ModelFacts())]
@@ -217,21 +205,6 @@ def test_options_without_effect(part) -> None:
     assert not check("ddim", "gaussian", t_min=0.01, spacing="leading")
     assert check("ordered-regions", "masked-region", draws=3) == [("draws",)]
     assert not check("ordered-regions", "masked-region", draws=3, by="spread")
-
-
-@pytest.mark.parametrize("ratio", [None, 0.5])
-def test_order_is_walked_at_the_moment_of_a_process_without_times(part, ratio: float | None) -> None:
-    process = part("process", "masked-region", ratio=ratio).build(SPACE)
-    like, told = Clean.of(torch.zeros(2, 3, 2)), list[float]()
-
-    def session(state: State, t: Tensor):
-        told.append(t[0].item())
-        return process.read(torch.zeros_like(state.x), state, process.schedule(t))
-
-    list(OrderedRegions(by="random", steps=3).build()(process, session, like))
-    assert len(told) == 3
-    assert told == ([pytest.approx(process.fixed_time)] * 3 if ratio else sorted(told, reverse=True))
-    assert len(set(told)) == (1 if ratio else 3)
 
 
 def test_times_next_to_each_other_do_no_harm() -> None:

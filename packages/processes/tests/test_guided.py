@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dither.processes.samplers.first_hitting import FirstHitting
-from dither.processes.samplers.guided import Guided, _resample
+from dither.processes.samplers.guided import Guided
 from dither.processes.tokens.specs import Absorbing
 from dither.registry import Field, TokenSpace
 from dither.registry.flow.records import Clean
@@ -125,14 +125,3 @@ def test_a_goal_that_the_choice_would_exclude_is_met_all_the_same():
     for options in ({"temperature": 0.0}, {"top_p": 0.2}):
         (*_, x) = walk(Guided(particles=2, **options).build(), replace(blank_batch(200), goal=goal))
         assert goal.satisfied(x)["wanted"].all()
-
-
-def test_particles_are_kept_as_often_as_they_weigh():
-    weight = torch.tensor([[0.7, 0.25], [0.2, 0.25], [0.1, 0.25], [0.0, 0.25]]).double()
-    times = torch.zeros(4)
-    for _ in range(2000):
-        fresh, kept = _resample(weight.log())
-        times += torch.bincount(kept[:, 0], minlength=4)
-        assert kept[:, 1].tolist() == [0, 1, 2, 3]
-        assert fresh[:, 0].eq(0).all()
-    torch.testing.assert_close(times / 2000, 4 * weight[:, 0].float(), atol=0.05, rtol=0)

@@ -22,31 +22,6 @@ def process_of(**options) -> MaskedRegionProcess:
     return MaskedRegionProcess(SPACE, TimestepSampling(log_linear(1e-3)), **options)
 
 
-def whole(x: Tensor) -> Tensor:
-    """True where a position is hidden in all columns that can be."""
-    return x.any(-1)
-
-
-@pytest.mark.parametrize("options", MASKS)
-@pytest.mark.parametrize(("ratio", "share"), [(None, 0.3 * 0.999), (0.5, 0.5), (1.0, 1.0)])
-def test_share_and_shape_of_what_is_hidden(options, ratio: float | None, share: float) -> None:
-    n = 4_000
-    noised = process_of(ratio=ratio, **options).corrupt(Clean.of(torch.randn(n, 6, 4)), torch.full((n,), 0.3))
-    hidden = noised.state.masked
-    columns = {"region": 4, "element": 4, "group": 3}[options["mask"]]
-    assert hidden[..., :columns].float().mean().item() == pytest.approx(share, abs=0.01)
-    assert not hidden[..., columns:].any()
-    per_position = hidden[..., :columns].float().mean(-1)
-    if options["mask"] == "element":
-        assert ratio == 1.0 or ((per_position > 0) & (per_position < 1)).float().mean() > 0.5
-    else:
-        assert ((per_position == 0) | (per_position == 1)).all()
-    counts = whole(hidden).sum(1).double()
-    if ratio != 1.0 and options["mask"] != "element":  # each by itself: a binomial count
-        assert counts.var().item() == pytest.approx(6 * share * (1 - share), rel=0.1)
-    assert torch.equal(noised.target_mask, hidden)
-
-
 @given(st.sampled_from(MASKS), st.floats(0.05, 1), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 99))
 def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(options, ratio, scheduled, exact, per_position, seed) -> None:
     torch.manual_seed(seed)
@@ -67,23 +42,6 @@ def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(options, ratio, schedu
         assert torch.equal(last[state.masked], pred.x0[state.masked])
     other = Clean(torch.where(noised.state.masked, 1e9, clean.x0), clean.valid, clean.known)
     assert torch.equal(other.x0.masked_fill(noised.state.masked, 0), noised.state.x)
-
-
-@pytest.mark.parametrize("options", MASKS)
-def test_a_step_keeps_the_marginal(options) -> None:
-    """From the share hidden at t to that at s, and to nothing but what was said."""
-    n, process = 4_000, process_of(**options)
-    clean = Clean.of(torch.randn(n, 6, 4))
-    t, s = torch.full((n,), 0.8), torch.full((n,), 0.2)
-    noised = process.corrupt(clean, t)
-    pred = process.read(torch.full((n, 6, 4), 7.0), noised.state, noised.noise)
-    later = process.step(noised.state, pred, noised.noise, process.schedule(s), clean)
-    columns = 3 if options["mask"] == "group" else 4
-    assert later.masked[..., :columns].float().mean().item() == pytest.approx(0.2 * 0.999, abs=0.01)
-    filled = noised.state.masked & ~later.masked
-    assert (later.x[filled] == 7).all()
-    if options["mask"] != "element":
-        assert torch.equal(later.masked[..., :columns].any(-1), later.masked[..., :columns].all(-1))
 
 
 @pytest.mark.parametrize("options", MASKS)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.samplers import remdm
 from dither.processes.samplers.remdm import ReMDM, max_remask_prob, unmask_prob
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
@@ -70,19 +69,6 @@ def test_the_share_shown_is_that_of_the_schedule(part, strategy: str, eta: float
     assert found[-1] == 1
     remasked = sum(((a != 3) & (b == 3)).sum().item() for a, b in itertools.pairwise(session.states)) / rows
     assert remasked > 0.3  # it really does
-
-
-def test_conf_masks_one_token_per_step_and_the_least_sure_most() -> None:
-    """The chances over tokens shown sum to the largest sigma, with odds exp(-p) of the chance when drawn."""
-    masked = torch.tensor([[False, False, False, True], [True] * 4])
-    free = torch.ones_like(masked)
-    sureness = torch.tensor([[0.9, 0.5, 0.1, 0.7], [0.0] * 4]).double()
-    sigma, unmask = remdm._probabilities(0.25, 0.5, masked, free, sureness, False, ReMDM(strategy="conf", steps=4))
-    odds = (-sureness[0, :3]).exp()
-    torch.testing.assert_close(sigma[0, :3], odds / odds.sum())
-    assert not sigma[0, 3:].any()
-    assert not sigma[1].any()
-    assert unmask == pytest.approx(1 / 3)
 
 
 def test_conf_remembers_how_sure_a_token_was_when_it_was_drawn(part) -> None:

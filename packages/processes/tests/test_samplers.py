@@ -69,16 +69,6 @@ def test_step_and_finish_are_bayes(
         assert likely(process.finish(state, pred, like), posterior.where(posterior > 1e-12, 0)) > 1e-4
 
 
-def joint_of(*shape: int) -> Tensor:
-    """A joint in which neighbours agree more often than not."""
-    torch.manual_seed(1)
-    weights = torch.rand(*shape, dtype=torch.float64) + 0.1
-    for place in range(len(shape) - 1):
-        same = torch.eye(shape[0], dtype=torch.float64) * 3 + 0.2
-        weights = weights * same.reshape([1] * place + [shape[0]] * 2 + [1] * (len(shape) - place - 2))
-    return weights / weights.sum()
-
-
 def sample(sampler: Any, process: TokenProcess, session: Any, like: Clean) -> Tensor:
     *_, last = sampler(process, session, like)
     return last
@@ -170,21 +160,6 @@ def test_first_hitting_order_and_times(part) -> None:
 def test_time_of_inverts_the_schedule(schedule) -> None:
     t = torch.tensor([0.01, 0.3, 0.9], dtype=torch.float64)
     torch.testing.assert_close(time_of(schedule, -(-schedule(t).sigma).expm1()), t)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_sampling_is_conditional_on_known_values(part, likely, oracle, kind: str) -> None:
-    joint = joint_of(3, 3)
-    process = build(part, kind, 2, 3, schedule={"use": "geometric"})
-    x0 = torch.tensor([[2, 0]]).expand(6_000, 2)
-    like = Clean.of(x0, known=torch.tensor([[True, False]]).expand(6_000, 2))
-
-    # A known value is clean at every time, so the model must be told: condition the joint.
-    given = torch.zeros_like(joint)
-    given[2] = joint[2]
-    x = sample(part("sampler", "ancestral", steps=50).build(), process, oracle(process, given), like)
-    assert (x[:, 0] == 2).all()
-    assert likely(x[:, 1], joint[2]) > 1e-3
 
 
 def test_samplers_refuse_what_they_cannot_walk(part) -> None:

@@ -29,15 +29,6 @@ def test_absorbing_appends_masks_and_uniform_does_not(part) -> None:
     assert priors == ["mask", "uniform", "frequencies", "gaussian", "hidden"]
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_wrong_sort_of_data(part, name: str) -> None:
-    wrong = FEATURES if SPACES[name] is TOKENS else TOKENS
-    (misfit,) = part("process", name).check(wrong)
-    assert misfit.related == ("task",)
-    with pytest.raises(TypeError, match=name):
-        part("process", name).build(wrong)
-
-
 @pytest.mark.parametrize(
     ("schedule", "left", "fix"),
     [

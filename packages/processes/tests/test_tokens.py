@@ -37,24 +37,6 @@ def test_priors(process_of, kind: str, space: TokenSpace) -> None:
         assert (spread == 1).all() if kind == "uniform" else (spread > 2).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_forward_marginals_and_chapman_kolmogorov(process_of, transition, kind: str, likely) -> None:
-    process = process_of(kind, TWO)
-    x0 = torch.tensor([[0, 2, 1, 2, 3]])
-    clean = Clean.of(x0.expand(40_000, -1))
-    table = process.prior_probs()
-    for t in (0.1, 0.6, 1.0):
-        noised = process.corrupt(clean, torch.full((40_000,), t, dtype=torch.float64))
-        sigma = noised.noise.sigma[0].item()
-        for place in range(5):
-            matrix = transition(table[place], sigma)
-            torch.testing.assert_close(
-                transition(table[place], 0.3 * sigma) @ transition(table[place], 0.7 * sigma), matrix
-            )
-            law = matrix[x0[0, place]]
-            assert likely(noised.state.x[:, place], law.where(law > 1e-12, 0)) > 1e-4
-
-
 @pytest.mark.parametrize("meaning", MEANINGS)
 def test_impossible_ids_and_carry_over(process_of, meaning: str) -> None:
     """SUBS: MASK, PAD and ids outside the field have probability 0; a token that is not masked predicts itself."""

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import dump, validate
-from dither.registry.kinds import BlockSpec, HeadSpec, LossSpec, ModelSpec, ScheduleSpec
+from dither.registry.kinds import BlockSpec, HeadSpec, LossSpec, ModelSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.describe import describe
 from dither.registry.spec.base import Options, Slot, Spec, merge_tables, named
@@ -75,29 +75,6 @@ def problems_of(tmp_path, catalog, text: str) -> list:
     with pytest.raises(Refused) as caught:
         validate(File, Document.load(path), catalog)
     return list(caught.value.problems)
-
-
-def test_every_mistake_is_located_in_one_pass(tmp_path, catalog):
-    problems = problems_of(
-        tmp_path,
-        catalog,
-        'steps = "many"\nlr = 1e999\nstpes = 3\n[model]\nuse = "net"\n'
-        'block = { use = "plain", heds = 3, norm = "batch" }\n'
-        'heads = ["linear", "plain"]\nother = { heads = 2 }\n',
-    )
-    shown = {str(p.path[-1] if p.path else ""): str(p) for p in problems}
-    assert len(problems) == 8
-    assert 'expected an integer, got the string "many"' in shown["steps"]
-    assert "e.toml:1:9" in shown["steps"]
-    assert 'did you mean "steps"? accepted: lr, model, steps' in shown["stpes"]
-    assert "e.toml:3:1" in shown["stpes"]
-    assert "expected a finite number" in shown["lr"]
-    assert 'did you mean "heads"?' in shown["heds"]
-    assert "e.toml:6:26" in shown["heds"]
-    assert "layer" in shown["norm"]
-    assert "is missing" in shown["width"]
-    assert '"plain" is a block, not a head' in shown["1"]
-    assert "expected the name of a block" in shown["other"]
 
 
 @pytest.mark.parametrize(
@@ -221,21 +198,6 @@ def test_describe_gives_text_and_a_snippet_that_validates(catalog):
     (heads, norm) = describe(catalog.find("block", "plain"), catalog)["options"]
     assert (heads["type"], heads["doc"]) == ("integer >= 1", "Number of heads.")
     assert norm["type"] == '"layer" | "rms"'
-
-
-def test_the_end_of_a_schedule_without_sigma_end_is_evaluated_when_built():
-    class Bare(ScheduleSpec):
-        """Bare."""
-
-        name: ClassVar[str] = "bare"
-
-        def build(self) -> Any:
-            from dither.registry.flow import Noise
-
-            return lambda t: Noise(0.25 * t, 0.25 + 0 * t)
-
-    assert Bare().sigma_end() is None
-    assert Bare().built_sigma_end() == 0.25
 
 
 @pytest.mark.parametrize("error", [KeyError("a"), SystemExit(0), ZeroDivisionError()])

@@ -94,20 +94,6 @@ def test_a_catalogued_name_imports_its_plugin_only(install, block):
         plugins.catalog.find("block", "gone")
 
 
-def test_import_time_and_torch_are_reported(install, block):
-    site = install("tp-torch", "import torch\n" + block("heavy")).parent
-    code = """
-import sys
-from dither.registry.plugins.manager import load_plugins
-assert not any(report.imports_torch for report in load_plugins().reports) and "torch" not in sys.modules
-assert "scipy" not in sys.modules
-sys.path.insert(0, sys.argv[1])
-(report,) = [report for report in load_plugins().reports if report.name == "tp-torch"]
-assert report.imports_torch and report.seconds > 0.1, report
-"""
-    subprocess.run([sys.executable, "-c", code, site], check=True)
-
-
 def test_two_distributions_with_one_entry_point_name_clash(install, block):
     install("tp-one", block("one"), entry="same")
     install("tp-two", block("two"), entry="same")
@@ -343,16 +329,6 @@ def test_only_used_plugins_and_observers_take_part_in_a_run(install, block):
     assert not plugins.active
 
 
-def test_a_run_warns_of_plugins_that_take_no_part(install, block):
-    install("tp-raises", "raise RuntimeError('no luck')")
-    for name in ("tp-one", "tp-two"):
-        install(name, block("one"), entry="same")
-    plugins, lines = load_plugins(lazy=True), []
-    plugins.warn = lines.append
-    plugins.observe()
-    assert [line.split('"')[1] for line in lines] == ["same", "tp-raises"]
-
-
 @pytest.mark.parametrize(
     "body", ["yield 1 / 0", "return None", "return 3", "yield 'text'", "return 'text'", "exit(0)", "yield; exit(0)"]
 )
@@ -362,14 +338,6 @@ def test_a_check_that_fails_or_yields_something_else_is_a_plugin_error(tmp_path,
     plugins.load_file(tmp_path / "strict.py")
     with pytest.raises(PluginError, match="strict.*check_experiment"):
         list(plugins.call_each("check_experiment", experiment=None))
-
-
-def test_hooks_are_called_in_the_order_of_pluggy():
-    plugins = Plugins()
-    for word, options in (("b", {}), ("a", {"tryfirst": True}), ("d", {"trylast": True}), ("c", {})):
-        plugins.register(word, type("P", (), {"before_run": hookimpl(**options)(lambda self, word=word: word)})())
-    assert [word for _, word in plugins.call_each("before_run", run=None)] == ["a", "c", "b", "d"]
-    assert plugins.manager.hook.before_run(run=None) == ["a", "c", "b", "d"]
 
 
 def test_a_refusal_in_a_run_is_attributed_and_follows_the_policy():

@@ -1,16 +1,14 @@
 """Strategies draw valid options of every installed component, valid spaces and valid batches."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal, get_origin
+from typing import get_origin
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pydantic import Field, model_validator
 
-from dither.registry import FeatureSpace, Options, Slot, TokenSpace, default_catalog, named
+from dither.registry import FeatureSpace, TokenSpace, default_catalog
 from dither.registry.config.validation import dump
-from dither.registry.kinds import BlockSpec, HeadSpec, ScheduleSpec
 from dither.testing.strategies import cleans, spaces, specs
 
 CATALOG = default_catalog()
@@ -39,57 +37,6 @@ def test_drawn_options_are_valid(part):
     options = [key for key, field in part.spec.model_fields.items() if get_origin(field.annotation) is not dict]
     varying = [key for key in options if len({repr(getattr(spec, key)) for spec in seen}) > 1]
     assert len(varying) * 2 >= len(options) or part.kind in ("data", "task")
-
-
-class Every(HeadSpec):
-    """One option of each type."""
-
-    name: ClassVar[str] = "every"
-    flag: bool = False
-    choice: Literal["a", "b"] = "a"
-    size: int = Field(512, ge=8, le=4096)
-    even: Annotated[int, Field(ge=2, multiple_of=2)] = 4
-    odds: float | None = Field(None, gt=0, lt=1)
-    pair: list[Annotated[float, Field(ge=0, le=1)]] = Field([0.5, 0.5], min_length=2, max_length=2)
-    low: float = Field(0.0, ge=0)
-    high: float = Field(1.0, gt=0)
-    schedule: Slot[ScheduleSpec] = named("cosine")
-    others: list[Slot[BlockSpec]] = []
-    path: str = "here"
-
-    class Inner(Options):
-        depth: int = Field(1, ge=0)
-
-    inner: Inner = Field(default_factory=Inner)
-
-    @model_validator(mode="after")
-    def _in_order(self):
-        if self.low >= self.high:
-            raise ValueError("low must be below high")
-        return self
-
-    def build(self, space, width) -> Any: ...
-
-
-@pytest.mark.parametrize("small", [True, False])
-def test_options_vary_within_bounds(small):
-    seen: dict[str, set] = {}
-
-    @settings(SETTINGS)
-    @given(specs(Every, CATALOG, small=small))
-    def draw(spec):
-        for key in type(spec).model_fields:
-            seen.setdefault(key, set()).add(repr(getattr(spec, key)))
-        assert spec.low < spec.high
-        if small:
-            assert spec.size <= 40
-
-    draw()
-    assert {key for key, values in seen.items() if len(values) < 2} == {"path"}
-    assert seen["flag"] == {"True", "False"}
-    assert "None" in seen["odds"]
-    if not small:
-        assert "512" in seen["size"]
 
 
 def test_spaces_of_every_type_are_drawn():

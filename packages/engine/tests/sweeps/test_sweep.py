@@ -306,21 +306,6 @@ def test_a_finished_or_locked_point_is_not_run(tmp_path, monkeypatch):
     assert point_process.run_point(tmp_path) == 0
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="requires /dev/full")
-def test_a_full_disk_exits_with_5_even_if_nothing_can_be_printed(tmp_path):
-    text = f"""
-        import errno, os, sys
-        from dither.engine.sweeps import point_process
-        def full(*_, **facts):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        point_process.PointFolder.write_status = full
-        sys.exit(point_process.main([{str(tmp_path)!r}]))
-    """
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-c", textwrap.dedent(text)]
-        assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 5
-
-
 # summary
 
 
@@ -359,25 +344,6 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, capsys):
     assert main(["sweep", "status", str(tmp_path)]) == 2
     assert main(["sweep", "--resume", str(tmp_path)]) == 2
     assert "[damaged-file]" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["evaluate", "runs/sweeq"], 'did you mean "runs/sweep"'),
-        (["runs", "verify", "runs/sweep"], "dither sweep status"),
-        (["sample", "runs/sweep/0-x"], "runs/sweep/0-x/a"),
-        (["sweep", "status", "runs/sweep/0-x/a"], "dither run --resume runs/sweep/0-x/a"),
-        (["sweep", "status", "runs"], "runs/sweep"),
-    ],
-)
-def test_another_kind_of_folder_is_recognised(words, hint, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs/sweep/0-x/a").mkdir(parents=True)
-    for file in ("runs/sweep/sweep.json", "runs/sweep/0-x/a/resolved.toml"):
-        (tmp_path / file).touch()
-    assert main(words) == 2
-    assert hint in " ".join(capsys.readouterr().err.split())
 
 
 # clusters

@@ -216,11 +216,3 @@ def test_a_misspelled_metric_ends_a_search_after_its_first_point(begin, tmp_path
     assert sweep.facts["search"]["metric"] == "valid/loss"
     assert len(sweep.folders()) == 3
     assert complete(sweep, console)
-
-
-def test_a_shared_search_ends_while_another_process_runs_its_last_point(searched, console, output):
-    first = searched.folders()[0]
-    with first.claim():
-        first.write_status("running")
-        assert resume_sweep(searched.path, Settings(), console) == 0
-    assert "another process is running 1 points" in output()
