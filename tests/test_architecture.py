@@ -179,6 +179,17 @@ def test_nothing_is_unpickled_or_evaluated():
     assert not wrong, "\n".join(wrong)
 
 
+SERVERS = re.compile(
+    r"^\s*(?:import|from) (?:http\.server|socketserver|wsgiref|xmlrpc|flask|fastapi|uvicorn|aiohttp|tornado)\b"
+    r"|\.(?:bind|listen|create_server|serve_forever)\(",
+    re.MULTILINE,
+)
+
+
+def test_nothing_listens():
+    assert not [shown(path) for path in SOURCES if SERVERS.search(path.read_text(encoding="utf-8"))]
+
+
 def tracked_texts():
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)

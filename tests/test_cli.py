@@ -55,21 +55,6 @@ def test_every_command_has_help_without_heavy_imports():
         assert len([line for line in before_options.splitlines() if line.strip()]) >= 2, f"{verb} has no help"
 
 
-def test_validate_imports_little():
-    """No other commands, tables, requirements, or option docstrings; 0.25 s on the machine of docs/benchmarks.md."""
-    code = (
-        f"import sys, time; from dither.engine.cli import main; main(['validate', {QUICK!r}])\n"
-        "print(time.process_time(), *(name for name in sys.modules if name.startswith('dither.engine.cli.')))\n"
-        "needless = 'torch', 'numpy', 'rich', 'dither.registry.spec.option_docs'\n"
-        "print(*(name for name in needless if name in sys.modules))"
-    )
-    runs = [python(code).splitlines() for _ in range(2)]
-    (seconds, *modules), needless = runs[0][1].split(), runs[0][2]
-    assert needless == ""
-    assert {name.rpartition(".")[2] for name in modules} == {"app", "experiments", "output"}
-    assert min(float(seconds), float(runs[1][1].split()[0])) < 0.8
-
-
 def test_light_commands_import_no_torch():
     verbs = [["list"], ["plugins"], ["doctor"], ["schema"], ["--help"], ["describe", "block", "adaln-zero"]]
     files = [["validate", QUICK], ["resolve", QUICK], ["explain", QUICK], ["diff", QUICK, QUICK]]
@@ -91,15 +76,6 @@ def test_shell_completion(words, expected):
     line = " ".join(("dither", *words))
     variables = {"_DITHER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
     assert python(code, cwd=ROOT, env={**os.environ, **variables}).split() == expected
-
-
-def test_output_to_a_closed_pipe():
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-m", "experiments.run", "list"]
-    with os.fdopen(writing, "w") as nowhere:
-        done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def listed(capsys, *arguments: str) -> list[tuple[str, str]]:
@@ -137,15 +113,6 @@ def test_describe(capsys, monkeypatch):
     assert "experiments/bubble_diagram/quick.toml" in facts["used_in"]
     assert "experiments/get_region/quick.toml" not in facts["used_in"]
     assert "specs.py:" in facts["source"]
-
-
-@pytest.mark.parametrize("columns", [60, 120])
-def test_pages_fit_the_terminal(columns, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for arguments in (["list"], ["plugins"], ["doctor"], ["describe", "loss", "mse"]):
-        main(arguments)
-        wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > columns]
-        assert wide == [], arguments
 
 
 @pytest.mark.parametrize(
@@ -278,18 +245,6 @@ def test_a_command_of_a_plugin_may_have_an_option_p(site, capsys):
     assert main(["hello", "-p", "8080"]) == 3
     assert capsys.readouterr().out == "hello 8080\n"
     assert main(["hello", "-p"]) == 2
-
-
-def test_validate_deep_counts_parameters_memory_and_flops(capsys):
-    arguments = [QUICK, "--set", "model.width=16", "--set", "model.depth=1"]
-    assert main(["validate", "--deep", "--json", *arguments]) == 0
-    deep = json.loads(capsys.readouterr().out)["deep"]
-    assert deep["shapes"]["parameters"] == deep["parameters"] > 1000
-    assert deep["memory"]["weights"] >= 4 * deep["parameters"]
-    assert main(["validate", "--deep", *arguments]) == 0
-    page = capsys.readouterr().out
-    assert f"{deep['parameters']:,}" in page
-    assert "optimizer state" in page
 
 
 def test_run_sample_evaluate_and_resume(tmp_path, capsys):

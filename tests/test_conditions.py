@@ -13,7 +13,6 @@ from dither.engine.cli import main
 from dither.engine.config.experiment import Experiment
 from dither.engine.sampling.samples import make_samples
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.model_summary import summarize_model
 from dither.engine.training.trainer import Trainer
 from dither.registry.plugins.manager import load_plugins
 
@@ -60,18 +59,6 @@ def experiment(task="labelled-text", model=None, **tables):
         **tables,
     }
     return Experiment.model_validate(tree, context={"catalog": catalog()})
-
-
-@pytest.mark.parametrize("task", ENDS)
-def test_condition_parameters_are_counted(task):
-    e = experiment(task)
-    assert not list(e.check())
-    space = e.process.facts(e.task.space()).space
-    assert [condition.name for condition in space.conditions] == ["kind", "centre"]
-    look = summarize_model(e)
-    assert look.parameters == sum(parameter.numel() for parameter in e.model.build(space).parameters())
-    rows = {row.name: row.parameters for row in look.rows}
-    assert rows["condition"] == (8 + 1) * 16 + (16 + 1) * 16 + 3 * 16
 
 
 @pytest.mark.parametrize("task", ENDS)
@@ -191,21 +178,6 @@ def test_invalid_conditions_and_guidance(tables, path):
     assert ".".join(map(str, misfit.path)) == path
     for text, suggestion in (('"kin"', "kind"), ("'hih'", "high")):
         assert text not in misfit.message or suggestion in misfit.help
-
-
-def test_label_minus_one_is_unconditional_per_sample():
-    """As for a held-out cell type."""
-    system = Diffusion.build(experiment())
-    clean = system.task.batch("valid", range(4))
-    masked = clean.cond | {"kind": torch.tensor([-1, 1, -1, 0])}
-    absent = {"centre": clean.cond["centre"]}
-    state, level = system.process.prior(clean), torch.full((4,), 0.5)
-    with torch.no_grad():
-        for weight in system.model.parameters():
-            weight.add_(torch.randn_like(weight), alpha=0.3)
-        one, other = (system.model.eval()(state, level, clean.valid, cond) for cond in (masked, absent))
-    assert torch.equal(one[::2], other[::2])
-    assert not torch.allclose(one[1::2, :, :6], other[1::2, :, :6])
 
 
 FILE = """

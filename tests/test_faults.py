@@ -46,25 +46,6 @@ def test_a_damaged_manifest_is_refused_without_side_effects(copy, text, capsys):
     assert contents(copy) == before
 
 
-def test_resume_falls_back_to_the_newest_intact_checkpoint(copy, capsys):
-    newest = max((copy / "checkpoints").iterdir())
-    data = bytearray((newest / "model.safetensors").read_bytes())
-    data[-5] ^= 1
-    (newest / "model.safetensors").write_bytes(data)
-    assert main(["run", "--resume", str(copy)]) == 0
-    printed = capsys.readouterr()
-    assert newest.name in printed.out + printed.err
-    assert "resuming from step 2" in printed.out
-    for checkpoint in (copy / "checkpoints").iterdir():
-        (checkpoint / "MANIFEST.json").write_text("")
-    assert main(["run", "--resume", str(copy)]) == 3
-    assert main(["evaluate", str(copy)]) == 3
-    shutil.rmtree(copy / "checkpoints")
-    (copy / "checkpoints").write_text("x")
-    assert main(["run", "--resume", str(copy)]) == 3
-    assert "not a folder" in capsys.readouterr().err
-
-
 def test_a_checkpoint_with_matching_checksums_and_wrong_contents(copy, capsys):
     import hashlib
 
@@ -84,19 +65,6 @@ def test_a_closed_output_pipe_does_not_stop_a_run(finished, tmp_path):
     assert done.stdout.splitlines()[-1] == "0", done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "checkpoints" / "step-00000003").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [("import nosuchmod", "p.py:1"), ("x = 1", "@hookimpl"), ("def f(:\n", "p.py")],
-)
-def test_a_broken_plugin_file_is_reported_with_both_places(finished, tmp_path, code, message, capsys):
-    (tmp_path / "p.py").write_text(code)
-    (tmp_path / "e.toml").write_text(f'extends = "{finished[0]}"\nplugins = ["./p.py"]\n')
-    assert main(["validate", str(tmp_path / "e.toml")]) == 2
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert "e.toml:2:12" in printed
 
 
 SIGNALS = "import os, time\nfrom dither.engine.runs.signals import *\n"

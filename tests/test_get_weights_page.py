@@ -10,7 +10,7 @@ import pytest
 import torch
 import zarr
 from rich.console import Console
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from dither.core_blocks.convert.get import weights_of_get
 from dither.engine.config.load_experiment import load_experiment
@@ -104,34 +104,6 @@ def test_a_run_begins_with_the_weights_of_the_file(folder):
     found, _ = begun(folder, "get.toml", "train.steps=0")
     for name, weight in weights_of_get(made(24, 2)).items():
         assert torch.equal(found[name], weight), name
-
-
-def test_changes_of_low_rank_leave_them_as_they_are(folder):
-    found, said = begun(folder, "lora.toml")
-    begin = weights_of_get(made(24, 2))
-    stem = "blocks.1.attention.qkv.parametrizations.weight"
-    assert torch.equal(found[f"{stem}.original"], begin["blocks.1.attention.qkv.weight"])
-    assert found[f"{stem}.0.B"].any()
-    assert not torch.equal(found["head.weight"], begin["head.weight"])
-    matrices = 24 + 283 + 2 * ((24 + 72) + (24 + 24) + 2 * (24 + 96))
-    assert f"{8 * matrices + 25 * 283:,} trainable" in said
-
-
-def test_what_is_missing_or_strange_is_said_at_once(folder):
-    weights = made(24, 2)
-    del weights["encoder.blocks.0.attn.v_bias"]
-    save_file(weights | {"head_atac.weight": torch.ones(1)}, folder / "other.safetensors")
-    changes = ["train.start_from='other.safetensors'"]
-    with pytest.raises(Refused) as refused:
-        begun(folder, "get.toml", *changes)
-    problems = refused.value.problems
-    assert {problem.code for problem in problems} == {"shape-mismatch"}
-    assert {problem.path for problem in problems} == {("train", "start_from")}
-    for name, problem in zip(("blocks.0.attention.qkv.v_bias", "head_atac.weight"), problems, strict=True):
-        assert name in problem.message
-    assert "train.start_partial" in str(refused.value)
-    _, said = begun(folder, "get.toml", *changes, "train.start_partial=true", "train.steps=0")
-    assert "head_atac.weight" in said
 
 
 @pytest.mark.parametrize(

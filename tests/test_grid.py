@@ -114,15 +114,6 @@ def check_samples(x: torch.Tensor, like, space, where: str) -> None:
         assert x.isfinite().all(), f"{where}: a value is not finite"
 
 
-def test_number_of_combinations():
-    """11 schedules; on features 4 with 4 losses, 2 with 1; on tokens, twice, 9 with 1, 2 of them with 2."""
-    schedules = len(catalog().names("schedule"))
-    combined = list(itertools.product(TASKS, PROCESSES, LOSSES))
-    valid = sum(compatible(task, process, loss["use"]) for task, process, loss in combined)
-    assert schedules * valid == 11 * (4 * 4 + 2 + 2 * (9 + 2)) == 440
-    assert schedules * len(combined) == 11 * 3 * 13 * 7 == 3003
-
-
 SAMPLERS = {
     "analytic": {"steps": 3},
     "ancestral": {"steps": 3},

@@ -87,31 +87,6 @@ def test_an_experiment_imports_only_the_plugins_it_uses(dither):
     assert not {"tp_raises", "tp_prints", "tp_clash", "tp_lingers"} & set(sys.modules)
 
 
-def test_a_run_warns_of_broken_plugins_and_does_not_record_them(dither, tmp_path):
-    tiny = ["train.steps=1", "train.checkpoint_every=1", "evaluate.samples=2", "sample.count=0", "train.batch_size=2"]
-    changes = [
-        word
-        for change in [*tiny, "task.data.train=40", "task.data.valid=10", "task.data.test=4"]
-        for word in ("--set", change)
-    ]
-    code, _, err = dither("run", BASE, *changes, "--runs", tmp_path / "runs")
-    assert code == 0, err
-    assert '"tp-raises"' in err
-    (run,) = (tmp_path / "runs").iterdir()
-    assert not [name for name in json.loads((run / "manifest.json").read_text())["plugins"] if name.startswith("tp-")]
-
-
-def test_a_name_of_two_plugins_is_ambiguous_without_a_catalogue(dither, tmp_path):
-    path = tmp_path / "exp.toml"
-    path.write_text(f'extends = "{BASE}"\n')
-    code, _, err = dither("validate", path)
-    assert code == 2
-    assert "[ambiguous-component]" in err
-    assert '"core-blocks/adaln-zero", "tp-clash/adaln-zero"' in err
-    (tmp_path / "registry.toml").write_text('[prefer]\n"block:adaln-zero" = "core-blocks"\n')
-    assert dither("validate", path)[0] == 0
-
-
 def test_who_uses_a_broken_plugin_is_told_why_it_failed(dither, monkeypatch):
     code, _, err = dither("validate", BASE, "--set", "model.block=half")
     assert code == 2

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.scaffold.package import Names, check_names, example_file
-from dither.registry import Refused
+from dither.engine.scaffold.package import Names, example_file
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
 from dither.testing.conformance import cases
@@ -66,19 +65,6 @@ def test_a_single_file_is_a_plugin(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "spec"),
-    [
-        ("wavelet", "block", "WaveletBlock"),
-        ("wavelet-block", "block", "WaveletBlock"),
-        ("block", "block", "BlockBlock"),  # `Block` alone could clash with an import
-        ("rate-lr-schedule", "lr-schedule", "RateLrSchedule"),
-    ],
-)
-def test_class_names(name, kind, spec):
-    assert Names(name, kind).spec == spec
-
-
-@pytest.mark.parametrize(
     ("arguments", "code", "hint"),
     [
         (("MyBlock",), "invalid-value", ""),
@@ -107,12 +93,6 @@ def test_invalid_arguments_are_refused(arguments, code, hint, tmp_path, capsys, 
     assert f"[{code}]" in message
     assert hint in message
     assert not list(tmp_path.rglob("*"))
-
-
-def test_the_name_of_a_failed_plugin_is_taken():
-    with pytest.raises(Refused) as info:
-        check_names(Names("broken", "block"), {"broken"}, ())
-    assert info.value.codes == ["duplicate"]
 
 
 def test_nothing_is_overwritten(tmp_path, capsys):

@@ -99,18 +99,6 @@ def resumptions(whole: Whole, folder: Path, moments: Iterable[str] = MOMENTS) ->
     return row
 
 
-def halves(whole: Whole, folder: Path, steps: int = 200) -> Row:
-    """100 steps, kill -9, 100 more; and likewise after step 1, at the end of an epoch, after the last."""
-    row = Row("200 steps, kill -9 after step 1, 100, an epoch, the last")
-    settings = ("train.checkpoint_every=20", "train.log_every=1", "evaluate.every=50", "sample.every=1000")
-    longer = whole.otherwise(folder / "longer", *settings, steps=steps)
-    for moment in ("1", "100", "boundary", str(steps)):
-        for more in (PLAIN, ASYNC):
-            place, most = folder / f"half-{moment}-{len(more)}", 10 * _most(more)
-            _killed(longer, place, row, "kill_after", moment, more=more, most=most)
-    return row
-
-
 FIXED = [
     "seed=9", "train.batch_size=4", "train.accumulate=4", "train.clip=0.5", "train.ema=0.5", "train.ema=0",
     "train.precision=bfloat16", "train.optimizer.lr=0.5", "train.optimizer.weight_decay=0.3",
@@ -291,18 +279,6 @@ def numbers(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS) -> Row:
     return row
 
 
-def data(whole: Whole, folder: Path) -> Row:
-    """NaN or inf in the data: refused, or stopped before the update."""
-    row, table = Row("NaN or infinity in the data"), whole.experiment.parent / "regions.csv"
-    text = table.read_text()
-    lines = text.splitlines()
-    for value in ("nan", "inf", "-inf", "1e999", ""):
-        table.write_text("\n".join([*lines[:40], lines[40].rpartition(",")[0] + "," + value, *lines[41:]]) + "\n")
-        row.add(whole.again(folder / f"data-{value}").wrong((2, 4), "regions.csv"), repr(value))
-    table.write_text(text)
-    return row
-
-
 LARGE = ("model.width=512", "train.batch_size=16", "train.accumulate=1", "train.checkpoint_every=6")
 """A step takes more than the process has free."""
 
@@ -451,45 +427,4 @@ def damaged_data(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS_OF_DAM
         shutil.rmtree(table) if table.is_dir() else table.unlink(missing_ok=True)
         table.write_bytes(before)
     row.add(go_on(whole, folder / "half"), "restored")
-    return row
-
-
-def pickles(whole: Whole, folder: Path, every: int = 1) -> Row:
-    """A pickle in place of each file of a run, under every verb that reads one: none is executed."""
-    row = Row("a pickle in place of each file, under each verb that reads a run")
-    flag, place, copy = folder / "executed", folder / "planted", folder / "planted" / whole.path.name
-    verbs = (
-        ["evaluate", str(copy)],
-        ["sample", str(copy), "--count", "1", "--out", str(place / "samples")],
-        ["runs", "verify", str(copy)],
-        ["runs", "list", str(copy.parent)],
-        ["report", str(copy), "--out", str(place / "page.html")],
-        ["export", str(copy), "--to", str(place / "export")],
-        ["diff", str(whole.path), str(copy)],
-    )
-    for name, verb in [(name, verb) for name in _files(whole.path) for verb in verbs][::every]:
-        shutil.copytree(whole.path, copy)
-        damage(copy / name, "a pickle", flag)
-        wrong = Command(verb, folder / "planted-log").start().wrong((0, 1, 2, 3))
-        row.add("executed" if flag.exists() else wrong, f"{name}, {verb[0]}")
-        shutil.rmtree(place)
-    return row
-
-
-def flips(whole: Whole, folder: Path, trials: int) -> Row:
-    """One bit flipped anywhere in a checkpoint: `verify` finds it."""
-    from dither.engine.files.checksums import verify
-
-    row, dice = Row("a bit flipped anywhere in a checkpoint"), random.Random(0)
-    copy = Path(shutil.copytree(sorted((whole.path / "checkpoints").iterdir())[-1], folder / "flipped"))
-    files = [path for path in sorted(copy.iterdir()) for _ in range(1 + path.stat().st_size // 2048)]
-    assert verify(copy) is None
-    for _ in range(trials):
-        path = dice.choice(files)
-        data = path.read_bytes()
-        at, bit = dice.randrange(len(data)), dice.randrange(8)
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
-        reason = verify(copy)
-        row.add("" if reason and path.name in reason else f"{reason}", f"{path.name}, byte {at}, bit {bit}")
-        path.write_bytes(data)
     return row

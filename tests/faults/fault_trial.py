@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
@@ -263,14 +263,6 @@ class Whole:
         """Start the same run in `place`/runs, after a function of `fault_hooks`."""
         given = arguments(self.experiment, place / "runs", *self.more, *more)
         return Command(given, place / "log", before, self.experiment.parent, out).start()
-
-    def otherwise(self, place: Path, *more: str, steps: int = STEPS) -> Whole:
-        """Return an undisturbed run with other settings."""
-        more = (f"train.steps={steps}", *more)
-        command = self.again(place, more=more)
-        assert command.wait(1200) == 0, command.output
-        path = only(place / "runs")
-        return replace(self, path=path, digest=digest(path, steps), more=more, steps=steps)
 
     def half(self, place: Path) -> Path:
         """Return the same run, killed in the middle."""

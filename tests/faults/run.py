@@ -35,7 +35,6 @@ ROWS: dict[str, tuple[str, Case]] = {
     "kills": (ALL, lambda whole, folder, n: rows.kills(whole, folder, n(50, 34))),
     "inside": (ALL, lambda whole, folder, n: rows.inside_saves(whole, folder, n(70, 45))),
     "points": (ALL, lambda whole, folder, n: rows.crash_points(whole, folder, n(200, 25))),
-    "halves": (ALL, lambda whole, folder, n: rows.halves(whole, folder)),
     "settings": (ALL, lambda whole, folder, n: rows.settings(whole, folder)),
     "quotas": (ALL, lambda whole, folder, n: rows.largest_files(whole, folder, n(30, 30))),
     "logs": (ALL, lambda whole, folder, n: rows.full_logs(whole, folder)),
@@ -43,13 +42,10 @@ ROWS: dict[str, tuple[str, Case]] = {
     "second": (ALL, lambda whole, folder, n: rows.second_signal(whole, folder)),
     "cold": (ALL, lambda whole, folder, n: rows.cold_signals(whole, folder)),
     "numbers": (ALL, lambda whole, folder, n: rows.numbers(whole, folder)),
-    "data": ("region", lambda whole, folder, n: rows.data(whole, folder)),
     "stopped-data": ("region", lambda whole, folder, n: rows.damaged_data(whole, folder)),
     "memory": (REAL, lambda whole, folder, n: rows.limits(whole, folder, n(7, 7))),
     "eight": (ALL, lambda whole, folder, n: rows.crowd(whole, folder, 8)),
     "damages": (ALL, lambda whole, folder, n: rows.damages(whole, folder, 1 if whole.task == "toy" else 3)),
-    "flips": (ALL, lambda whole, folder, n: rows.flips(whole, folder, n(1000, 1000))),
-    "pickles": (ALL, lambda whole, folder, n: rows.pickles(whole, folder, 1 if whole.task == "toy" else 8)),
     "places": (ALL, lambda whole, folder, n: rows.places(whole, folder)),
 }
 """Every row by name: its tasks, and the function that measures it."""

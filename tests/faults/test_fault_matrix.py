@@ -45,8 +45,6 @@ CASES = {
     "second signal": lambda *given: rows.second_signal(*given, rows.SIGNALS[1:2]),
     "cold signals": lambda *given: rows.cold_signals(*given, rows.SIGNALS[:1]),
     "damages": lambda *given: rows.damages(*given, 11),
-    "flips": lambda *given: rows.flips(*given, 50),
-    "pickles": lambda *given: rows.pickles(*given, 15),
     "crowd": lambda *given: rows.crowd(*given, 3),
     "places": lambda *given: rows.places(*given, ["ünï \U0001f9ec\n[x] %s {0}"]),
     "numbers": lambda *given: rows.numbers(*given, ["loss nan", "gradient -inf"]),
