@@ -1,15 +1,11 @@
 """Labels, sums of conditions and no condition."""
 
-from typing import ClassVar
-
 import pytest
 import torch
-from torch import nn
 
 from dither.embeddings.conditions import ConditionSum
 from dither.embeddings.specs import Label, Level, Sum
 from dither.registry import Condition, FeatureSpace, default_catalog
-from dither.registry.kinds import ConditionSpec
 
 LEVEL = torch.tensor([0.0, 0.3, 0.5, 0.9])
 
@@ -96,37 +92,6 @@ def test_a_sum_adds_its_conditions(cells):
         each = LEVEL[:, None].expand(4, 3)
         torch.testing.assert_close(both(each, cond), both(LEVEL, cond)[:, None].expand(4, 3, 6))
     assert (both.drop_conditions({"cell": torch.ones(99, dtype=torch.int64)})["cell"] < 0).any()
-
-
-class PerSample(ConditionSpec):
-    """A third-party condition with one vector per sample, even where the level is per position."""
-
-    name: ClassVar[str] = "per-sample"
-
-    def build(self, width):
-        return Constant(width)
-
-
-class Constant(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.vector = nn.Parameter(torch.arange(width) * 1.0)
-
-    def forward(self, level, cond):
-        return self.vector.expand(len(level), -1)
-
-
-@pytest.mark.parametrize("front", [True, False])
-def test_third_party_conditions_in_a_sum(front, cells):
-    parts = [PerSample(), Level(frequencies=4), Label(dropout=0.2)]
-    spec = Sum(parts=parts if front else parts[::-1]).with_space(cells)
-    assert not list(spec.check(4))
-    assert spec.dropped() == ("cell",)
-    built = spec.build(4)
-    each = LEVEL[:, None].expand(4, 5)
-    expected = sum(part(LEVEL, {}) for part in built.parts)
-    torch.testing.assert_close(built(each, {}), expected[:, None].expand(4, 5, 4))
-    assert PerSample().with_space(cells).conditions == cells.conditions
 
 
 def test_sum_reports_incompatible_conditions(cells):

@@ -2,7 +2,6 @@ import errno
 import json
 import math
 import os
-import re
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -216,19 +215,3 @@ def test_two_metrics_of_the_same_name_are_refused(tracked, tmp_path, console):
     with pytest.raises(Refused) as info:
         run(tracked("evaluate.metrics=['toy-share', 'toy-share']"), tmp_path / "runs", console=console)
     assert info.value.codes == ["duplicate"]
-
-
-def test_without_a_terminal_lines_are_plain_and_few(tmp_path, console):
-    log = Log(tmp_path, console, 100)
-    log.display.start()
-    for step in range(1, 101):
-        log.display.step(step)
-        if step % 2 == 0:
-            log.log(step, "train", {"loss": 1.5})
-    log.log(100, "valid", {"loss": 1.25, "accuracy": 0.5})
-    log.close()
-    lines = console.export_text().splitlines()
-    assert len(lines) == 3
-    assert re.fullmatch(r"step 100/100  loss 1.5  [\d.,e+]+ steps/s  0:00:00 left  [\d.]+ [MG]iB", lines[1])
-    assert lines[2] == "step 100  valid: loss 1.25, accuracy 0.5"
-    assert "\x1b" not in "".join(lines)

@@ -135,21 +135,6 @@ def test_comparison_lists_the_options_that_differ(two, tmp_path):
     assert curves.count('<g class="s0 c0 d0">') == curves.count('<g class="s1 c1 d0">') == curves.count("<figure>") > 4
 
 
-def test_intervals_and_floors_belong_to_their_metrics(copy, tmp_path):
-    with (copy / "metrics.jsonl").open("a") as file:
-        for step in (21, 28):
-            figures = {"nats": 2.5, "nats_ci95": 0.125, "nats_floor": 2.0, "ground_floor": 3.0, "lone_ci95": 1.0}
-            file.write(json.dumps({"step": step, "kind": "valid", **figures}) + "\n")
-    page = write_report([copy], tmp_path / "page.html").read_text()
-    assert '<tr><th title="valid/nats">valid/nats</th><td class="n">2.5 ± 0.12</td><td>floor 2</td></tr>' in page
-    assert "valid/nats_ci95" not in page
-    assert "valid/nats_floor" not in page
-    assert "<figcaption>valid/ground_floor</figcaption>" in page
-    assert "<figcaption>valid/lone_ci95</figcaption>" in page
-    assert page.count("<polygon") == 1, "the interval is drawn around its curve"
-    assert "best valid/loss" in page
-
-
 def test_a_sweep_and_a_point_are_reported(two, tmp_path, capsys):
     sweep = tmp_path / "sweep"
     for number, path in enumerate(two):

@@ -1,9 +1,7 @@
 """Help texts of options, equal to those that pydantic collects."""
 
-import sys
 from typing import Annotated, ClassVar
 
-import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from dither.registry.plugins.manager import load_plugins
@@ -79,15 +77,3 @@ def test_every_installed_option_has_text() -> None:
     parts = [part.spec for part in load_plugins().catalog.parts()]
     assert len(parts) > 70
     assert [spec.name for spec in parts if docs_of(spec).keys() != spec.model_fields.keys()] == []
-
-
-@pytest.mark.parametrize("changed", ["class Base(:", ""])
-def test_file_that_was_changed_has_none(tmp_path, monkeypatch, changed) -> None:
-    file = tmp_path / "changing.py"
-    file.write_text('from dither.registry import Options\nclass A(Options):\n    one: int = 1\n    """Text."""\n')
-    monkeypatch.syspath_prepend(tmp_path)
-    import changing  # type: ignore[import-not-found]
-
-    file.write_text(changed)
-    assert docs_of(changing.A) == {}
-    del sys.modules["changing"]

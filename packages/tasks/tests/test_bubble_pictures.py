@@ -136,15 +136,6 @@ def test_labels_are_disjoint_and_inside(difficult, size):
         assert_disjoint(texts)
 
 
-def test_floorplan_text_is_disjoint_and_inside(difficult):
-    for placement in difficult:
-        texts = shapes(draw_floorplan(placement, size=300), Text)
-        assert_disjoint(texts)
-        for text in texts:
-            assert min(corners(text)) >= 0
-            assert max(corners(text)) <= 300
-
-
 def test_names_are_on_the_visible_part_of_their_rooms(make_diagrams):
     for diagram in make_diagrams(40, 4, boxes=False):
         scene = Scene(place_diagram(diagram), 0, 0, 420, 420)

@@ -20,7 +20,6 @@ from dither.engine.sweeps import launch, point_process, scheduler
 from dither.engine.sweeps.directory import PointFolder, SweepDirectory
 from dither.engine.sweeps.launch import Settings, check_points, resume_sweep
 from dither.engine.sweeps.points import add_axes, read_points, short_keys
-from dither.engine.sweeps.scheduler import PointList, run_points
 from dither.engine.sweeps.summary import rows_of
 from dither.registry.config.errors import Refused
 
@@ -271,27 +270,6 @@ def test_a_point_that_cannot_be_started_fails_and_is_resumed(begin, console, mon
     assert "failed 2-lr=0.3: cannot start" in output()
     assert resume_sweep(sweep.path, Settings(), console) == 1
     assert states(sweep)[:2] == ["done", "done"]
-
-
-def test_an_error_of_the_source_stops_the_other_points(begin, child, console):
-    _, sweep = begin("seed=[1]")
-    child.write_text(
-        "import time, signal, sys\nsignal.signal(15, lambda *_: (time.sleep(0.2), sys.exit(75)))\n"
-        "if 'seed=1' not in sys.argv[-1]: time.sleep(60)\n" + child.read_text()
-    )
-
-    class Broken(PointList):
-        def finish(self, point, state):
-            if point.name.endswith("seed=1"):
-                raise Refused("it ends here", code="usage")
-            return state
-
-    folders = [PointFolder(sweep.path / name, {}) for name in ("a-seed=1", "b-seed=2", "c-seed=3")]
-    for folder in folders:
-        folder.path.mkdir()
-        shutil.copy(sweep.folders()[0].path / "experiment.toml", folder.path)
-    assert problems_of(lambda: run_points(Broken(folders), 2, console))[0].code == "usage"
-    assert [point.status()["state"] for point in folders] == ["done", "stopped", "waiting"]
 
 
 # the process of one point
