@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dither.engine.sampling import row_prediction
-from dither.engine.sampling.row_prediction import ModelCalls
-from dither.engine.sampling.session import Session
+from dither.engine.sampling.session import ModelCalls, Session
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace
 from dither.registry.flow.records import Clean, State

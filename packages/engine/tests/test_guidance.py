@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from dither.engine.config.options import Guidance
-from dither.engine.sampling import row_prediction
-from dither.engine.sampling.row_prediction import ModelCalls
-from dither.engine.sampling.session import Session, _unconditional
+from dither.engine.sampling import session as sessions
+from dither.engine.sampling.session import ModelCalls, Session, _unconditional
 from dither.engine.training.diffusion import Diffusion
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.timestep_sampling import TimestepSampling
@@ -181,8 +180,8 @@ def test_guided_rows_are_those_of_the_whole(monkeypatch):
     with torch.no_grad():
         whole = Session(system, LIKE)(state, t)
         assert whole.head is None
-        monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
-        monkeypatch.setattr(row_prediction, "CHUNK", {"cpu": 8})
+        monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
+        monkeypatch.setattr(sessions, "CHUNK", {"cpu": 8})
         rowwise = Session(system, LIKE)(state, t)
         assert rowwise.head is not None
         parts = list(rowwise.rows(where))

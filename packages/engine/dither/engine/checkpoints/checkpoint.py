@@ -1,11 +1,7 @@
 """Checkpoints: written atomically, verified before they are read, never unpickled.
 
-    checkpoints/step-00000100/  model.safetensors  average.safetensors  optimizer.safetensors  state.json  MANIFEST.json
-
-With FSDP, model, average and optimizer are folders of safetensors shards instead (`sharded_checkpoint.py`).
-
-MANIFEST.json is written last and holds size and sha256 of every other file. The folder is renamed to its final name
-after everything is on disk, so it is complete unless it was damaged later, which the checksums show.
+A folder step-00000100 holds model, average and optimizer as .safetensors (with FSDP, folders of shards), state.json and
+MANIFEST.json with their sha256. It is renamed to its final name last, so it is complete unless it was damaged later.
 """
 
 from __future__ import annotations

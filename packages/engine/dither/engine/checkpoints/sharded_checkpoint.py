@@ -1,8 +1,6 @@
-"""Sharded weights (FSDP), written and read by all ranks at the same time with torch.distributed.checkpoint.
+"""Sharded weights (FSDP), written by all ranks and read by any number, with torch.distributed.checkpoint.
 
-Its safetensors format needs no pickled metadata, unlike its default one (docs/adr/0004), and a folder of shards can be
-read by any number of ranks. Replicated tensors, such as step counts of an optimizer, are in a file of their own.
-torch.distributed.checkpoint takes a second to import, so it is imported only for shards.
+Its safetensors format needs no pickled metadata (docs/adr/0004). Its import takes a second, so only shards import it.
 """
 
 from __future__ import annotations

@@ -35,12 +35,10 @@ def run(
     """Train, evaluate, sample and plot the experiment of a file."""
     from dither.registry.config.errors import Problem, Refused
 
-    from ..runs.run_directory import refuse_held, resolved_file
+    from ..runs.run_directory import resolved_file
 
     if (experiment is None) == (resume is None):
         raise Refused("give either an experiment file or --resume RUN", code="usage")
-    if resume is not None and os.environ.get("RANK", "0") == "0":  # only the first rank takes the lock
-        refuse_held(resume)
     path = experiment or resolved_file(resume or Path(), verify=not accept_changes)
     loaded = load(path, changes, removals, selected)
     if loaded.experiment.sweep is not None:

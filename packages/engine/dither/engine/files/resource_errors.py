@@ -38,7 +38,13 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def shortage(error: BaseException | None) -> str | None:
     """Return which resource an error, or one of its causes, reports as exhausted; None for any other error."""
-    while error is not None and not _is_shortage(error):
+
+    def is_shortage(error: BaseException) -> bool:
+        known = isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM)
+        known |= isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        return known or any(words in str(error) for words in NO_MEMORY)
+
+    while error is not None and not is_shortage(error):
         error = error.__cause__
     if error is None:
         return None
@@ -46,11 +52,3 @@ def shortage(error: BaseException | None) -> str | None:
         return str(error)
     reason = f"out of memory: {error}" if str(error) else "out of memory"
     return f"{reason}\n  help: lower train.batch_size or raise train.accumulate; for samples, lower sample.batch_size"
-
-
-def _is_shortage(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM):
-        return True
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return any(words in str(error) for words in NO_MEMORY)

@@ -16,14 +16,7 @@ from dither.registry.flow.protocols import Split
 from ..config.load_experiment import load_experiment
 from ..config.paths import reject_escaping_links
 from ..files.metrics_file import baselines_of
-from ..sampling.samples import (
-    check_forms,
-    export_samples,
-    make_samples,
-    missing_samples,
-    unused_folder,
-    write_samples,
-)
+from ..sampling.samples import check_forms, export_samples, make_samples, missing_samples, write_samples
 from ..training.evaluation import evaluate
 from .loading import Which, load_run
 from .progress import Screen, say, show_metrics
@@ -76,7 +69,9 @@ def sample_run(
     if forms:
         check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
     loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
-    folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
+    name = f"step-{step:08d}-seed-{seed}-count-{count}"
+    paths = (run_directory / "samples" / (name + end) for end in ("", *(f"-{number}" for number in range(2, 10_000))))
+    folder = out or next(path for path in paths if not path.exists())
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -93,11 +88,8 @@ def sample_run(
     for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
         say(console, line)
     baselines = system.task.baselines() if samples.figures else {}
-    own = {
-        f"{metric}/{name}": value
-        for metric in samples.figures
-        for name, value in baselines_of("sample", metric, baselines).items()
-    }
+    tables = {metric: baselines_of("sample", metric, baselines) for metric in samples.figures}
+    own = {f"{metric}/{name}": value for metric, table in tables.items() for name, value in table.items()}
     show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": own})
     for line in missing_samples(samples.figures):
         say(console, line, "yellow")

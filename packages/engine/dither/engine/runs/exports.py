@@ -1,9 +1,4 @@
-"""Exports: the weights and the experiment of a run without machine-specific paths, for use elsewhere.
-
-import dither
-system = dither.load("runs/20260101T120000Z-abc123")  # or an export
-samples = dither.draw(system, system.task.like(4, seed=0), seed=0)
-"""
+"""Exports: weights and experiment of a run without machine-specific paths; `dither.load` reads them anywhere."""
 
 from __future__ import annotations
 
@@ -12,11 +7,11 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import tomlkit
 from pydantic import TypeAdapter
@@ -195,50 +190,41 @@ def _space(experiment: Path, select: Sequence[str] | None, console: Console) -> 
         return None
 
 
-@dataclass
-class Bundle:
-    """An experiment without machine-specific paths.
+class Bundle(NamedTuple):
+    """Values of an experiment without machine-specific paths.
 
-    Attributes:
-        tree: Its values.
-        files: Bundled files, by their path in the bundle.
-        data: Option and path in the bundle of data that are not bundled.
+    `files` are bundled, by their path in the bundle; `data` are not: their options, and paths in the bundle.
     """
 
     tree: dict[str, Any]
-    files: dict[str, Path] = field(default_factory=dict)
-    data: list[tuple[str, str]] = field(default_factory=list)
+    files: dict[str, Path]
+    data: list[tuple[str, str]]
 
 
 def pack(tree: Mapping[str, Any]) -> Bundle:
     """Return the bundle of an experiment with absolute paths."""
-    bundle = Bundle({})
+    files: dict[str, Path] = {}
+    data: list[tuple[str, str]] = []
+
+    def packed(key: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: packed(f"{key}.{name}", inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [packed(key, item) for item in value]
+        if not isinstance(value, str) or "\0" in value or key == "plugins":
+            return value
+        named, path = key.rpartition(".")[2] in PATH_OPTIONS, Path(value)  # other options are paths if the file exists
+        if not named and not (path.name and path.is_absolute() and os.path.exists(path)):
+            return value
+        small = not named and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
+        folder, used = ("files", [*files]) if small else ("data", [name for _, name in data])
+        names = (f"{folder}/{number}-{path.name}" if number > 1 else f"{folder}/{path.name}" for number in count(1))
+        name = next(name for name in names if name not in used)
+        if small:
+            files[name] = path
+        else:
+            data.append((key, name))
+        return name
+
     train = {key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS}
-    bundle.tree = {key: _packed(bundle, key, value) for key, value in {**tree, "train": train}.items()}
-    return bundle
-
-
-def _packed(bundle: Bundle, key: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _packed(bundle, f"{key}.{name}", inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_packed(bundle, key, item) for item in value]
-    if not isinstance(value, str) or "\0" in value or key == "plugins":
-        return value
-    named, path = key.rpartition(".")[2] in PATH_OPTIONS, Path(value)  # other options are paths if the file exists
-    if not named and not (path.name and path.is_absolute() and os.path.exists(path)):
-        return value
-    if not named and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
-        name = _unused(f"files/{path.name}", bundle.files)
-        bundle.files[name] = path
-    else:
-        name = _unused(f"data/{path.name}", [used for _, used in bundle.data])
-        bundle.data.append((key, name))
-    return name
-
-
-def _unused(name: str, used: Collection[str]) -> str:
-    folder, _, file = name.partition("/")
-    return next(
-        free for number in count(1) if (free := f"{folder}/{number}-{file}" if number > 1 else name) not in used
-    )
+    return Bundle({key: packed(key, value) for key, value in {**tree, "train": train}.items()}, files, data)

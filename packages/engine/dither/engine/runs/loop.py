@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from torch import Tensor
 
 from dither.registry.flow.protocols import Picture, Tracker
 from dither.registry.plugins.manager import Plugins
@@ -235,7 +234,7 @@ class Run:
         trainer.check()
         trainer.check_weights()
         shards = trainer.parallel.sharded and not self.experiment.train.async_save  # all ranks write their own
-        contents = self._shards() if shards else self._contents()
+        contents = self._contents(shards)
         if self.ranks.is_main:
             self.log.sync()
             contents.plain.update(metrics_bytes=self.position.bytes, metrics_sha256=self.position.sha256)
@@ -249,21 +248,16 @@ class Run:
                 contents.join()
             self.saver.newest = trainer.step
 
-    def _contents(self) -> Contents:
-        """Gather the full weights and the state of the trainer on the main rank. Collective."""
-        trainer = self.trainer
-        tensors, plain = trainer.state()
-        model = trainer.parallel.full_weights(self.system.model)
-        average = None if trainer.average is None else trainer.parallel.full_weights(trainer.average.module)
-        return Contents(model, average, tensors, plain)
-
-    def _shards(self) -> Shards:
-        trainer = self.trainer
-        tensors, plain = trainer.state(gathered=False)
-        parts: dict[str, Mapping[str, Tensor]] = {"model": self.system.model.state_dict(), "optimizer": tensors}
-        if trainer.average is not None:
-            parts["average"] = trainer.average.module.state_dict()
-        return Shards(parts, plain, self.ranks)
+    def _contents(self, shards: bool) -> Contents | Shards:
+        """Return shards, or gather the full weights and the state of the trainer on the main rank. Collective."""
+        trainer, model = self.trainer, self.system.model
+        tensors, plain = trainer.state(gathered=not shards)
+        average = None if trainer.average is None else trainer.average.module
+        if shards:
+            weights = {"model": model.state_dict()} | ({} if average is None else {"average": average.state_dict()})
+            return Shards({**weights, "optimizer": tensors}, plain, self.ranks)
+        gather = trainer.parallel.full_weights
+        return Contents(gather(model), None if average is None else gather(average), tensors, plain)
 
     def __post_init__(self) -> None:
         self.saver.written = lambda step, path: self.call("after_checkpoint", step=step, path=path)

@@ -1,8 +1,6 @@
-"""A run directory: locked by one process, and sufficient to repeat the run.
+"""A run directory, locked by one process and sufficient to repeat the run.
 
-`<utc>-<6 hex>/` holds experiment.toml and the files that it extends as given, resolved.toml with every default and
-pinned component names, the plugin files, manifest.json, metrics.jsonl, summary.json, and the folders samples,
-checkpoints and those of trackers.
+It holds experiment.toml and the files that it extends as given, resolved.toml with every default, and all results.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from ..config.paths import PATH_OPTIONS, absolute_paths, not_a_run
 from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
 from ..files.metrics_file import as_json
 
-__all__ = ["RunDirectory", "flat", "held_by", "read_manifest", "refuse_held", "resolved", "resolved_file"]
+__all__ = ["RunDirectory", "flat", "held_by", "read_manifest", "resolved", "resolved_file"]
 
 TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
@@ -238,13 +236,3 @@ def held_by(path: Path) -> str | None:
         return _holder(file) if held else None
     except OSError:
         return None
-
-
-def refuse_held(run_directory: Path) -> None:
-    """Refuse a run directory that another process uses, before anything slow starts.
-
-    Raises:
-        Refused: Another process holds the lock.
-    """
-    if held_by(run_directory):  # /proc/locks does not name the disk, so this may be another file
-        _lock(run_directory).release()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count as count_up
 from pathlib import Path
 
 import torch
@@ -26,8 +25,7 @@ from ..files.resource_errors import disk_errors
 from ..training.diffusion import Diffusion
 from ..training.evaluation import merge_metrics
 from ..training.randomness import mix_seed
-from .row_prediction import ModelCalls
-from .session import draw
+from .session import ModelCalls, draw
 
 __all__ = [
     "SampleSet",
@@ -37,7 +35,6 @@ __all__ = [
     "export_samples",
     "make_samples",
     "missing_samples",
-    "unused_folder",
     "write_samples",
 ]
 
@@ -208,12 +205,6 @@ def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
     with disk_errors(folder / "samples.safetensors"), atomic_write(folder / "samples.safetensors") as beside:
         save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, beside)
     return [*files, folder / "samples.safetensors"]
-
-
-def unused_folder(folder: Path) -> Path:
-    """Return the folder, or the first of folder-2, folder-3 .. that does not exist."""
-    names = (folder.name if number == 1 else f"{folder.name}-{number}" for number in count_up(1))
-    return next(path for path in map(folder.with_name, names) if not path.exists())
 
 
 def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:

@@ -1,28 +1,191 @@
-"""The model as samplers see it, and the drawing of samples.
+"""The model as samplers see it, with its head applied only at the positions that are read, and the drawing of samples.
 
-Letters: B batch, N samples, L length, M features. `X` is the shape of a sample: `B L` or `B L M`.
+Letters: B batch, N samples or chosen positions, n those of one chunk, L length, M features, V vocabulary, D width. `X`
+is the shape of a sample: `B L` or `B L M`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Shaped
-from torch import Tensor
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+from torch.nn import functional
 
 from dither.registry.flow.protocols import Denoiser
-from dither.registry.flow.records import Clean, State
+from dither.registry.flow.records import Clean, Noise, State, over
+from dither.registry.flow.row_predictions import prediction_rows
 from dither.registry.flow.spaces import TokenSpace
 
 from ..config.options import Guidance
 from ..training.diffusion import Diffusion, linear_head
 from ..training.randomness import Stream, seed_generators
-from .row_prediction import Branch, ModelCalls, RowHead, RowwisePrediction, guided
 
-__all__ = ["Session", "draw", "walk"]
+__all__ = ["ModelCalls", "RowHead", "RowwisePrediction", "Session", "draw", "guided", "walk"]
+
+
+MIN_ROWWISE = 1 << 22
+"""Numbers of raw output above which the head is applied to chosen positions only."""
+
+CHUNK = {"cpu": 1 << 22, "cuda": 1 << 26}
+"""Numbers that the head computes at a time: fewer would read its weights too often, more would take memory."""
+
+CPU_PIECE = 1 << 20
+"""Numbers of a chunk that are converted at a time on a CPU, so that they stay in its caches."""
+
+
+def guided(cond: Float[Tensor, "..."], uncond: Float[Tensor, "..."], weight: float) -> Float[Tensor, "..."]:
+    """Return `uncond + weight * (cond - uncond)`, classifier-free guidance; an id that either excludes stays excluded.
+
+    For features x_0, eps and velocity are each linear in the score at a given x_t, so this is guidance of the score
+    (Ho and Salimans, 2022). For tokens raw output is log-probabilities up to a constant per position, or log ratios:
+    p is proportional to cond^weight / uncond^(weight - 1) (Nisonoff et al., 2024; Schiff et al., 2024).
+    """
+    excluded = cond.isneginf() | uncond.isneginf()
+    return torch.lerp(uncond, cond, weight).masked_fill(excluded, -torch.inf)
+
+
+@dataclass
+class ModelCalls:
+    """Counter of the rows that went through the model: samples times calls."""
+
+    rows: int = 0
+
+
+class RowHead:
+    """A head that is one linear map, converted to the precision of its products once; the result is float32 or more."""
+
+    def __init__(self, linear: nn.Linear, precision: str) -> None:
+        dtype = torch.bfloat16 if precision == "bfloat16" else linear.weight.dtype
+        self.weight = linear.weight.detach().to(dtype)
+        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+
+    def __call__(self, h: Float[Tensor, "N D"]) -> Iterator[Float[Tensor, "1 n V"]]:
+        """Yield raw output in chunks of positions."""
+        size = max(1, CHUNK.get(h.device.type, CHUNK["cpu"]) // len(self.weight))
+        for part in torch.split(h.to(self.weight.dtype), size):
+            raw = functional.linear(part, self.weight, self.bias)[None]
+            yield raw.to(torch.promote_types(raw.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Inputs of one call of the model: valid and cond of `clean`, and a cache of `start` finished positions."""
+
+    clean: Clean
+    cache: Any
+    start: int = 0
+
+
+class RowwisePrediction:
+    """A `RowPrediction` of a token process. The model is called on first use: never if nothing is read.
+
+    Under guidance of a `weight` there is a conditional and an unconditional branch. `head` is the head if it can be
+    applied to single positions; `calls` counts calls.
+    """
+
+    def __init__(
+        self,
+        system: Diffusion,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        branches: list[Branch],
+        weight: float,
+        head: RowHead | None,
+        calls: ModelCalls,
+    ) -> None:
+        self.system, self.t, self.branches, self.weight, self.calls = system, t, branches, weight, calls
+        self.state = replace(state, x=state.x.clone())  # the caller may write to its own
+        rowwise = head is not None and state.x.numel() * len(head.weight) > MIN_ROWWISE
+        self.head = head if rowwise else None
+        self.predict = getattr(system.process, "predict", None)
+        self._h: list[Tensor] | None = None
+        self._requested: Tensor | None = None
+
+    def log_clean(self) -> Float[Tensor, "B L V"]:
+        """Return log p(x_0 | x_t), normalised; -inf on impossible ids."""
+        return cast(Tensor, self.whole().log_clean())
+
+    def log_context(self) -> Float[Tensor, "B L V"]:
+        """Return log p(x_0 | the other positions), normalised."""
+        return cast(Tensor, self.whole().log_context())
+
+    def log_score(self) -> Float[Tensor, "B L V"]:
+        """Return log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
+        return cast(Tensor, self.whole().log_score())
+
+    def warped(self, warp: Callable[[Tensor], Tensor]) -> RowwisePrediction:
+        """Return a prediction of the same output, with `warp` applied to log p(x_0 | the other positions)."""
+        return _Warped(self, warp)
+
+    def whole(self) -> Any:
+        """Return the prediction of every position."""
+        return self._whole
+
+    def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
+        """Yield predictions of the chosen positions in order, each as one sample `1 n V`."""
+        if not where.any():
+            return
+        if self.head is None:
+            yield from prediction_rows(self._whole, where)
+            return
+        noise, start = self.system.process.schedule(self.t), 0
+        sigma, rate = (over(part, self.state.x).expand(where.shape)[where][None] for part in (noise.sigma, noise.rate))
+        x = self.state.x[where][None]
+        for raw in self._raw_rows(where):
+            part = slice(start, start + raw.shape[1])
+            yield self.system.process.read(raw, State.of(x[:, part]), Noise(sigma[:, part], rate[:, part]))
+            start = part.stop
+
+    def _raw_rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Float[Tensor, "1 n V"]]:
+        first, head = self._h is None, cast(RowHead, self.head)
+        if self._h is None or (self._requested is not None and bool((where & ~self._requested).any())):
+            self._run_trunk(where if first else None)
+        assert self._h is not None
+        for raws in zip(*(head(h[where]) for h in self._h), strict=True):
+            raw = raws[0] if len(raws) == 1 else guided(raws[0], raws[1], self.weight)
+            size = max(1, CPU_PIECE // raw.shape[-1]) if raw.device.type == "cpu" else raw.shape[1]
+            yield from torch.split(raw, size, 1)
+
+    @cached_property
+    def _whole(self) -> Any:
+        system, state = self.system, self.state
+        if self.head is not None:
+            everywhere = torch.ones_like(state.x, dtype=torch.bool)
+            raw = torch.cat(list(self._raw_rows(everywhere)), 1).view(*state.x.shape, -1)
+        else:
+            self._count_calls()
+            raws = [system.raw(state, self.t, branch.clean, branch.cache) for branch in self.branches]
+            raw = raws[0] if len(raws) == 1 else guided(raws[0], raws[1], self.weight)
+        return system.process.read(raw, state, system.process.schedule(self.t))
+
+    def _run_trunk(self, requested: Bool[Tensor, "B L"] | None) -> None:
+        """Call the model up to its head; it may skip positions that are not requested."""
+        system, state = self.system, replace(self.state, requested=requested)
+        self._count_calls()
+        self._h = [system.call(system.trunk, state, self.t, b.clean, cache=b.cache) for b in self.branches]
+        self._requested = requested
+
+    def _count_calls(self) -> None:
+        if any(branch.cache is not None and branch.cache.length != branch.start for branch in self.branches):
+            raise RuntimeError("the cache has changed since this prediction was requested; read it before `append`")
+        self.calls.rows += len(self.state.x) * len(self.branches)
+
+
+class _Warped(RowwisePrediction):
+    def __init__(self, inner: RowwisePrediction, warp: Callable[[Tensor], Tensor]) -> None:
+        self.inner, self.warp, self.predict = inner, warp, "plug-in"
+
+    def whole(self) -> Any:
+        return self.inner.whole().warped(self.warp)
+
+    def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
+        for rows in self.inner.rows(where):
+            yield rows.warped(self.warp)
 
 
 class Session:

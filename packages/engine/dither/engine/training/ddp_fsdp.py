@@ -1,8 +1,7 @@
 """One model on several ranks: replicated (DDP) or sharded (FSDP2).
 
-Each rank draws the noise of the whole batch and then takes its rows, so that a run depends neither on the number of
-ranks nor on gradient accumulation. Checkpoints hold full tensors, or the shards of all ranks, so that a run can resume
-with any number of ranks and either strategy.
+Each rank draws the noise of the whole batch and then takes its rows, and checkpoints hold all weights, so that a run
+depends neither on the number of ranks nor on gradient accumulation or strategy, even if these change when it resumes.
 """
 
 from __future__ import annotations

@@ -50,7 +50,11 @@ SHAPE_CHANGING = ("skip_unrequested", "merge_masked", "drop_padding")
 
 @dataclass(frozen=True)
 class BlockDiffusion:
-    """The division of samples of length L into blocks of size S."""
+    """The division of samples of length L into N blocks of size S, noised independently (BD3-LM, Arriola et al., 2025).
+
+    Given the blocks before it, a block is a sample of its own, so a process receives blocks as the rows of a batch, and
+    its times, estimators and bound hold for a block. A shorter last block is padded with invalid positions.
+    """
 
     length: int
     size: int
@@ -342,10 +346,7 @@ def fused_head(system: Diffusion) -> nn.Linear | None:
     None for a loss without a fused form, a small vocabulary, and FSDP, which gathers weights only inside the model.
     """
     linear = linear_head(system)
-    if (
-        linear is None
-        or cast(TokenSpace, system.process.space).vocab < FUSED_FROM
-        or not isinstance(system.loss, FusedLoss)
-    ):
+    if linear is None or not isinstance(system.loss, FusedLoss) or hasattr(system.model, "unshard"):
         return None
-    return None if hasattr(linear.weight, "full_tensor") or hasattr(system.model, "unshard") else linear
+    small = cast(TokenSpace, system.process.space).vocab < FUSED_FROM
+    return None if small or hasattr(linear.weight, "full_tensor") else linear

@@ -1,7 +1,6 @@
-"""Every random draw of a run: generators seeded by numbers, without state that is carried along.
+"""Every random draw of a run: generators seeded from (seed, step), without state that is carried along.
 
-Each step seeds the generators from (seed, step). So a resumed run equals an uninterrupted one, and an evaluation or
-sampling in between changes nothing.
+So a resumed run equals an uninterrupted one, and an evaluation or sampling in between changes nothing.
 """
 
 from __future__ import annotations
