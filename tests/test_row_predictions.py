@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dither.engine.sampling import row_prediction
+from dither.engine.sampling import session as sessions
 from dither.engine.sampling.session import ModelCalls, Session
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace
@@ -92,9 +92,9 @@ def walks() -> list[Any]:
 def test_rowwise_and_whole_predictions_give_the_same_states(monkeypatch, spec, kind: str, predict: str) -> None:
     system, like = system_of(kind, predict), like_of()
     found = []
-    monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
-    monkeypatch.setitem(row_prediction.CHUNK, "cpu", 7 * V)  # several chunks, and pieces that do not fill them
-    monkeypatch.setattr(row_prediction, "CPU_PIECE", 3 * V)
+    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
+    monkeypatch.setitem(sessions.CHUNK, "cpu", 7 * V)  # several chunks, and pieces that do not fill them
+    monkeypatch.setattr(sessions, "CPU_PIECE", 3 * V)
     for session in (Whole(system, like), Session(system, like)):
         torch.manual_seed(11)
         states = list(spec.build()(system.process, session, like))
@@ -110,8 +110,8 @@ def test_rowwise_and_whole_predictions_give_the_same_states(monkeypatch, spec, k
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> None:
     """Only positions that the step may change are read: under absorbing those that are unmasked, in pieces."""
-    monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
-    monkeypatch.setitem(row_prediction.CHUNK, "cpu", 2 * V)
+    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
+    monkeypatch.setitem(sessions.CHUNK, "cpu", 2 * V)
     system, like = system_of(kind, "posterior"), Clean.of(torch.zeros(8, LENGTH, dtype=torch.long))
     read, made = [], system.process.read
     monkeypatch.setattr(system.process, "read", lambda raw, *rest: (read.append(raw.shape), made(raw, *rest))[1])
@@ -129,7 +129,7 @@ def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> No
 @torch.no_grad()
 def test_rows_read_later_are_those_of_the_whole(monkeypatch) -> None:
     """The trunk may skip positions that are not requested; reading others calls it again."""
-    monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
+    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
     system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
     state, t, calls = State.of(like.x0), torch.full((2,), 0.5), ModelCalls()
     pred = Session(system, like, calls)(state, t)
@@ -145,7 +145,7 @@ def test_rows_read_later_are_those_of_the_whole(monkeypatch) -> None:
 
 @torch.no_grad()
 def test_bfloat16_rounds_products_alone(monkeypatch) -> None:
-    monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
+    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
     system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
     half = Diffusion(system.task, system.process, system.model, system.loss, system.sampler, "bfloat16")
     state, t = State.of(like.x0), torch.full((2,), 0.5)

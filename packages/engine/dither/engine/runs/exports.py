@@ -58,7 +58,7 @@ def load(
     Args:
         path: A run directory, or a folder that `dither export` wrote.
         checkpoint: The checkpoint of a run.
-        device: As in the experiment: auto, cpu, cuda.
+        device: auto, cpu or cuda.
         changes: `key=value` as after --set: options of sampling, and for an export also paths of its data.
         plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
 

@@ -49,6 +49,10 @@ from .signals import STOPPED, Stop, stop_on_signals
 __all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "data_warnings", "run"]
 
 DONE, FAILED, DAMAGED, NON_FINITE, EXHAUSTED = 0, 1, 3, 4, 5
+ACCEPT = (
+    "resume with --accept-changes, which keeps the options of the run and gives new options their defaults; "
+    "or start a new run; or restore the former components and data"
+)
 
 
 def run(
@@ -61,13 +65,8 @@ def run(
 ) -> int:
     """Train, evaluate, sample and summarise an experiment in a new directory below `runs`; return the exit code.
 
-    Args:
-        loaded: The experiment.
-        runs: The folder for run directories.
-        argv: The command line, for the manifest.
-        resume: A run directory to resume instead of starting a new run.
-        console: The terminal.
-        accept_changes: Resume even if components, plugins or data changed.
+    `argv` is the command line, for the manifest. The run directory `resume` is resumed instead of starting a new run,
+    with `accept_changes` even if components, plugins or data changed.
     """
     errors = console or Screen(stderr=True)
     console = console or Screen()
@@ -137,11 +136,16 @@ class Launch:
             reject_escaping_links(path, "add --accept-changes to write there")
         with RunDirectory.open(path) if ranks.is_main else RunDirectory(Path()) as directory:
             before = read_manifest(path)
-            notes, now = self._changes(before, path, accept_changes)
-            notes = directory.changes(loaded, moved=accept_changes) + notes if ranks.is_main else []
+            now = provenance(loaded)
+            found = changes(before, loaded, now)
+            if found and not accept_changes:
+                message = f"the run in {path} cannot resume unchanged: "
+                problems = [Problem(message + change.message, help=ACCEPT, code=change.code) for change in found]
+                raise Refused(problems)
+            notes = directory.changes(loaded, moved=accept_changes) + list(map(str, found)) if ranks.is_main else []
             newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.is_main else (None, [])
-            found = ranks.broadcast(None if newest is None else str(newest))
-            newest = None if found is None else Path(found)
+            shared = ranks.broadcast(None if newest is None else str(newest))
+            newest = None if shared is None else Path(shared)
             if newest is None and ranks.is_main and not accept_changes:
                 _require_never_saved(path, before)
             system, _ = self._build(first=newest is None)
@@ -196,19 +200,6 @@ class Launch:
             "parameters": {**counts, "total": sum(counts.values())},
             "launch": self.ranks.launch,
         }
-
-    def _changes(self, before: Mapping[str, Any], path: Path, accept: bool) -> tuple[list[str], dict[str, Any]]:
-        """Return what changed since the run was last started or resumed, if accepted, and the provenance now."""
-        now = provenance(self.loaded)
-        found = changes(before, self.loaded, now)
-        if found and not accept:
-            hint = (
-                "resume with --accept-changes, which keeps the options of the run and gives new options their "
-                "defaults; or start a new run; or restore the former components and data"
-            )
-            message = f"the run in {path} cannot resume unchanged: "
-            raise Refused([Problem(message + change.message, help=hint, code=change.code) for change in found])
-        return list(map(str, found)), now
 
     def _train(
         self, directory: RunDirectory, trainer: Trainer, offset: int | None = None, newest: int | None = None

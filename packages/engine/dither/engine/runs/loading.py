@@ -75,17 +75,9 @@ def load_run(
 ) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of a checkpoint, and their step.
 
-    Args:
-        run_directory: The run directory.
-        console: For warnings about damaged checkpoints.
-        constraints: A file of constraints in place of those of the run.
-        checkpoint: The checkpoint.
-        changes: `key=value` as after --set: options of sampling.
-        device: A device in place of that of the run.
-        select: Plugins as after -p.
-
-    Raises:
-        Refused: Not a run directory, or a plugin file changed. Damaged: There is no such intact checkpoint.
+    `console` shows damaged checkpoints. A file of `constraints` and a `device` replace those of the run; `changes` are
+    `key=value` as after --set: options of sampling. `select` are plugins as after -p. Refused if a plugin file changed;
+    Damaged if there is no such intact checkpoint.
     """
     loaded = load_for_sampling(resolved_file(run_directory), constraints, changes, select)
     if loaded.plugins.files and (changed := changed_plugin_files(read_manifest(run_directory), loaded)):
@@ -108,7 +100,12 @@ def find_checkpoint(run_directory: Path, which: Which = "newest", console: Conso
         if newest is None:
             raise Damaged(f"{run_directory} has no checkpoint yet", code="missing-checkpoint")
         return newest
-    step = _best_step(run_directory) if which == "best" else which
+    step: int | None = which if isinstance(which, int) else None
+    if step is None:
+        settings = tomllib.loads(resolved_file(run_directory).read_text(encoding="utf-8"))["evaluate"]
+        step = Scores.read(run_directory, settings.get("best", "loss"), settings.get("better", "lower")).best
+        if step is None:
+            raise Refused(f"{run_directory} has no best checkpoint: no evaluation", code="missing-checkpoint")
     folders = dict(checkpoints.steps())
     if step not in folders:
         steps = ", ".join(map(str, sorted(folders))) or "none"
@@ -118,14 +115,6 @@ def find_checkpoint(run_directory: Path, which: Which = "newest", console: Conso
     if reason := verify(folders[step]):
         raise Damaged(f"checkpoint {folders[step]} is damaged: {reason}")
     return folders[step]
-
-
-def _best_step(run_directory: Path) -> int:
-    settings = tomllib.loads(resolved_file(run_directory).read_text(encoding="utf-8"))["evaluate"]
-    best = Scores.read(run_directory, settings.get("best", "loss"), settings.get("better", "lower")).best
-    if best is None:
-        raise Refused(f"{run_directory} has no best checkpoint: no evaluation", code="missing-checkpoint")
-    return best
 
 
 SHOWN = 12

@@ -37,14 +37,8 @@ def evaluate(
     Times are stratified over the whole set and shuffled; for a process without times, all are equal. Times and noise
     are a function of seed, number of samples and batch size, so that evaluations of a run differ by the weights alone.
 
-    Args:
-        system: The system, usually with averaged weights.
-        samples: Number of samples, from the beginning of the split.
-        batch_size: Samples per batch.
-        repeats: Noise draws per sample.
-        seed: Of the noise.
-        split: Of the data.
-        stopped: Called before every batch; once it returns True, the result is None.
+    Each of the first `samples` samples of the split gets `repeats` draws of noise. Once `stopped`, called before every
+    batch, returns True, the result is None.
     """
     if not (count := min(samples, system.task.size(split))):
         return {}
