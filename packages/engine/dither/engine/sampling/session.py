@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.registry.flow.protocols import Denoiser
-from dither.registry.flow.records import Clean, Noise, State, over
-from dither.registry.flow.row_predictions import prediction_rows
+from dither.registry.flow.records import Clean, Noise, State, over, prediction_rows
 from dither.registry.flow.spaces import TokenSpace
 
 from ..config.options import Guidance
