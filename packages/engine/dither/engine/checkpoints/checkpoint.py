@@ -11,6 +11,7 @@ import errno
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -113,12 +114,8 @@ class Checkpoints:
 
     def steps(self) -> list[tuple[int, Path]]:
         """Return steps and folders of the checkpoints, newest first."""
-        found = []
-        for path in self.folder.glob("step-*") if self.folder.is_dir() else ():
-            number = path.name.removeprefix("step-")
-            if number.isascii() and number.isdigit():
-                found.append((int(number), path))
-        return sorted(found, reverse=True)
+        paths = [path for path in self.folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)]
+        return sorted(((int(path.name.removeprefix("step-")), path) for path in paths), reverse=True)
 
     def newest(self) -> tuple[Path | None, list[Damage]]:
         """Return the newest intact checkpoint, or None without any checkpoint, and the damaged ones that are newer.
@@ -247,7 +244,7 @@ class Saver:
     def save(self, step: int, contents: Contents | Shards) -> None:
         """Write a checkpoint, whose tensors may change afterwards; OSError if it or the previous one fails."""
         self.wait()
-        if self._pool is None:
+        if self._pool is None or isinstance(contents, Shards):  # all ranks write shards, in the training loop
             self._complete(step, self.checkpoints.save(step, contents))
         else:
             self._pending = step, self._pool.submit(self.checkpoints.save, step, contents.copied())

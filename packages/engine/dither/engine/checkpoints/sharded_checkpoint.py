@@ -43,10 +43,6 @@ class Shards:
         """Return about the bytes on disk."""
         return sum(tensor.numel() * tensor.element_size() for part in self.parts.values() for tensor in part.values())
 
-    def copied(self) -> Shards:
-        """Return itself: shards are written in the training loop, by all ranks."""
-        return self
-
     def write(self, folder: Path) -> None:
         """Write on the main rank, together with the other ranks; OSError if any rank could not write."""
         self._started = True

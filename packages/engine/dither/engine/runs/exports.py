@@ -70,23 +70,19 @@ def load(
         return load_run(path, checkpoint=checkpoint, changes=changes, device=device, select=plugins)[1]
     if reason := verify(path, {WEIGHTS, EXPERIMENT}):
         raise Damaged(f"{path} is damaged: {reason}")
-    system = _unpacked(path, device, list(changes), plugins)
-    load_weights(path / WEIGHTS, system.model)
-    return system.eval()
-
-
-def _unpacked(path: Path, device: str, changes: list[str], select: Sequence[str] | None) -> Diffusion:
-    """Build the system of an export, with an `AbsentTask` if its data are missing."""
-    data, space = read_missing_data(path)
+    (data, space), changes = read_missing_data(path), list(changes)
     inner = _absolute(Document.load(path / EXPERIMENT).tree, path)
-    document, plugins = open_experiment(path / EXPERIMENT, [*inner, *changes], select=select)
+    document, found = open_experiment(path / EXPERIMENT, [*inner, *changes], select=plugins)
     overridden = {change.partition("=")[0].strip() for change in changes}
     absent = [entry for entry in data if not (path / entry[1]).exists() and not glob.glob(entry[1], root_dir=path)]
     missing = [entry for entry in absent if entry[0] not in overridden]
     if not missing or space is None:
-        return build(on_device(check_experiment(document, plugins), device))[0]
-    loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
-    return build(on_device(loaded, device), task=cast(Task, AbsentTask(space, missing, path)))[0]
+        system, _ = build(on_device(check_experiment(document, found), device))
+    else:
+        loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
+        system, _ = build(on_device(loaded, device), task=cast(Task, AbsentTask(space, missing, path)))
+    load_weights(path / WEIGHTS, system.model)
+    return system.eval()
 
 
 def _absolute(tree: Mapping[str, Any], folder: Path, key: str = "") -> Iterator[str]:

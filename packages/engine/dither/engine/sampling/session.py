@@ -20,7 +20,6 @@ from dither.registry.flow.protocols import Denoiser
 from dither.registry.flow.records import Clean, Noise, State, over, prediction_rows
 from dither.registry.flow.spaces import TokenSpace
 
-from ..config.options import Guidance
 from ..training.diffusion import Diffusion, linear_head
 from ..training.randomness import Stream, seed_generators
 
@@ -198,8 +197,10 @@ class Session:
     def __init__(self, system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> None:
         self.system, self.calls = system, calls or ModelCalls()
         self.weight = 1.0 if system.guidance is None else system.guidance.weight
-        without = _unconditional(like, system.guidance)
-        self.branches = [Branch(part, None) for part in (like, without) if part is not None]
+        self.branches = [Branch(like, None)]
+        if system.guidance is not None and self.weight != 1 and system.guidance.condition in like.cond:
+            cond = {name: value for name, value in like.cond.items() if name != system.guidance.condition}
+            self.branches.append(Branch(replace(like, cond=cond), None))
         self._rowwise = bool(getattr(system.process, "reads_rows", False))
         linear = linear_head(system) if self._rowwise else None
         self._head = None if linear is None else RowHead(linear, system.precision)
@@ -236,13 +237,6 @@ class Session:
         if start + length > whole:
             raise ValueError(f"positions {start}..{start + length} of a sample that has {whole}")
         return like.slice_positions(start, start + length)
-
-
-def _unconditional(clean: Clean, guidance: Guidance | None) -> Clean | None:
-    """Return the batch without the condition of guidance; None if it has no such condition or the weight is 1."""
-    if guidance is None or guidance.weight == 1 or guidance.condition not in clean.cond:
-        return None
-    return replace(clean, cond={name: value for name, value in clean.cond.items() if name != guidance.condition})
 
 
 @torch.no_grad()
