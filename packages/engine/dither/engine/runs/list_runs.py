@@ -21,7 +21,7 @@ from ..config.paths import not_a_run
 from ..config.provenance import component_record, plugin_record
 from ..files.checksums import checksum_differs, text_checksum_differs, verify
 from ..files.metrics_file import FilePosition, as_number, changed_lines, from_json, read_metrics
-from .run_directory import flat, held_by, read_manifest, resolved_file
+from .run_directory import flat, is_locked, read_manifest, resolved_file
 
 __all__ = ["Finding", "ListedRun", "compare", "list_runs", "read_side", "verify_run"]
 
@@ -84,7 +84,7 @@ def _listed(path: Path) -> ListedRun:
         ended = summary["step"] if summary.get("steps") == steps else steps  # early stopping
     newest = next((step for step, _ in Checkpoints(path / "checkpoints").steps()), None)
     state = "empty" if newest is None else "done" if figures and newest == ended else "stopped"
-    state = "running" if held_by(path) else "damaged" if damaged else state
+    state = "running" if is_locked(path) else "damaged" if damaged else state
     return ListedRun(path, name, state, newest, steps, figures, _bytes(path))
 
 

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +32,7 @@ from ..config.paths import PATH_OPTIONS, absolute_paths, not_a_run
 from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
 from ..files.metrics_file import as_json
 
-__all__ = ["RunDirectory", "flat", "held_by", "read_manifest", "resolved", "resolved_file"]
+__all__ = ["RunDirectory", "flat", "is_locked", "read_manifest", "resolved", "resolved_file"]
 
 TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
@@ -207,7 +208,10 @@ def _lock(path: Path) -> FileLock:
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         file.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
     except Timeout:
-        message = f"the run directory {path} is used by another process: {_holder(file)}"
+        holder = "unknown"
+        with suppress(OSError):
+            holder = file.read_text(errors="replace").strip() or holder
+        message = f"the run directory {path} is used by another process: {holder}"
         raise Refused(message, code="run-locked") from None
     except (OSError, NotImplementedError) as error:
         no_locks = getattr(error, "errno", errno.ENOSYS) in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -217,22 +221,13 @@ def _lock(path: Path) -> FileLock:
     return lock
 
 
-def _holder(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace").strip() or "unknown"
-    except OSError:
-        return "unknown"
-
-
-def held_by(path: Path) -> str | None:
-    """Return the process that holds the lock of a run directory, or None.
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of a run directory.
 
     The lock is looked up in /proc/locks: acquiring it could take it away from a run that is just starting.
     """
-    file = path / "run.lock"
     try:
-        inode = f":{file.stat().st_ino} "
-        held = any("FLOCK" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
-        return _holder(file) if held else None
+        inode = f":{(path / 'run.lock').stat().st_ino} "
+        return any("FLOCK" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
     except OSError:
-        return None
+        return False
