@@ -216,3 +216,10 @@ def test_a_misspelled_metric_ends_a_search_after_its_first_point(begin, tmp_path
     assert sweep.facts["search"]["metric"] == "valid/loss"
     assert len(sweep.folders()) == 3
     assert complete(sweep, console)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"values": 3}'])
+def test_a_damaged_point_has_no_values(tmp_path, text):
+    (tmp_path / "001").mkdir()
+    (tmp_path / "001/point.json").write_text(text)
+    assert [folder.values for folder in SweepDirectory(tmp_path, {"search": SMALL, "points": []}).folders()] == [{}]

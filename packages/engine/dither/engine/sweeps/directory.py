@@ -163,8 +163,16 @@ class SweepDirectory:
         """Return the folders of all points; those of a search are found on disk, since other processes may add some."""
         if not self.facts.get("search"):
             return [PointFolder(self.path / point["name"], point["values"]) for point in self.facts["points"]]
-        files = sorted(self.path.glob("*/point.json"))
-        return [PointFolder(file.parent, json.loads(file.read_text(encoding="utf-8"))["values"]) for file in files]
+        return [PointFolder(file.parent, _values(file)) for file in sorted(self.path.glob("*/point.json"))]
+
+
+def _values(file: Path) -> dict[str, Any]:
+    """Return the values of a point, or none if the file is damaged."""
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))["values"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _write_experiment(folder: Path, tree: Mapping[str, Any], plugins: Plugins) -> None:
