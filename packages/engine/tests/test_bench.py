@@ -1,4 +1,4 @@
-"""`dither bench`: phases, FLOPs, rates."""
+"""`dither bench`: phases and rates."""
 
 import json
 import time
@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from dither.engine.cli import benchmark, main
-from dither.engine.cli.benchmark import step_flops, timed_phases
+from dither.engine.cli.benchmark import timed_phases
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -57,23 +55,6 @@ def test_timing_changes_no_bit_and_leaves_no_hooks(trainer, load):
     assert not trainer.system._forward_pre_hooks
 
 
-def test_flops_are_those_of_the_matrix_products(trainer):
-    model = trainer.system.model
-    seen = []
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(
-                lambda m, given, out: seen.append(
-                    2 * out.numel() * m.in_features * (3 if given[0].requires_grad else 2)
-                )
-            )
-    before = [parameter.grad for parameter in trainer.parameters]
-    counted = step_flops(trainer.system, [0, 1, 2], CPU)
-    assert seen
-    assert counted == sum(seen)
-    assert [parameter.grad for parameter in trainer.parameters] == before
-
-
 def test_bench_is_consistent(experiment_file, capsys, monkeypatch, console):
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     options = ["--steps", "4", "--repeats", "2", "--set", "train.accumulate=1", "--json"]
@@ -82,10 +63,9 @@ def test_bench_is_consistent(experiment_file, capsys, monkeypatch, console):
     assert result["step_seconds_least"] <= result["step_seconds"] <= result["step_seconds_most"]
     assert result["samples_per_second"] == pytest.approx(8 / result["step_seconds"])
     assert result["positions_per_second"] == pytest.approx(48 / result["step_seconds"])
-    assert result["flops_per_second"] == pytest.approx(result["step_flops"] / result["step_seconds"])
     assert set(result["phases"]) == {"data", "forward", "backward", "optimizer"}
     assert all(seconds > 0 for seconds in result["phases"].values())
     assert result["memory"]["weights"] == 285 * 4 == result["memory"]["average"]
     assert result["memory"]["peak_rss"] > 1e7
     benchmark.show_bench(console, result)
-    assert "GFLOP/s" in console.export_text()
+    assert "valid positions/s" in console.export_text()

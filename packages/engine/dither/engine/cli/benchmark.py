@@ -12,18 +12,15 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..config.load_experiment import Loaded
 from ..config.machine_memory import size
 from ..optimizers.optimizer_state import flatten
 from ..runs.loading import build
 from ..training.device import environment, peak_memory
-from ..training.diffusion import Diffusion
 from ..training.trainer import Trainer
 
-__all__ = ["PHASES", "bench", "show_bench", "step_flops", "timed_phases"]
+__all__ = ["PHASES", "bench", "show_bench", "timed_phases"]
 
 
 WARMUP = 3
@@ -31,7 +28,7 @@ WARMUP = 3
 
 
 def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
-    """Measure the training step of an experiment: seconds, rates, memory in bytes and FLOPs; nothing is saved.
+    """Measure the training step of an experiment: seconds, rates and memory in bytes; nothing is saved.
 
     The time of a step is the median over repeats. Then the same number of steps is timed by phase, with the median over
     the steps.
@@ -48,8 +45,6 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median, rows = statistics.median(whole), trainer.rows(trainer.step)
-    share = max(1, len(rows) // train.accumulate)
-    flops = step_flops(system, rows[:share], device) * len(rows) / share
     return {
         "name": loaded.experiment.name,
         "environment": environment(device),
@@ -64,8 +59,6 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         "samples_per_second": train.batch_size / median,
         "positions_per_second": int(system.task.batch("train", rows).valid.sum()) / median,
         "memory": _memory(trainer),
-        "step_flops": flops,
-        "flops_per_second": flops / median,
     }
 
 
@@ -108,7 +101,6 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
         f"the first one {result['first_step_seconds'] * 1e3:.0f} ms",
         f"{result['samples_per_second']:,.1f} samples/s, {result['positions_per_second']:,.0f} valid positions/s",
         f"memory: {memory}",
-        f"{result['step_flops'] / 1e9:,.2f} GFLOP a step, {result['flops_per_second'] / 1e9:,.1f} GFLOP/s",
         f"{words['device']}, {words['threads']} threads, torch {words['torch']}",
     ):
         console.print(line, highlight=False, markup=False)
@@ -175,19 +167,3 @@ def synchronize(device: torch.device) -> None:
     """Wait for the device."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-
-
-def step_flops(system: Diffusion, rows: list[int], device: torch.device) -> int:
-    """Return the FLOPs of forward and backward over training samples; gradients are restored.
-
-    Attention is counted as matrix products for every kernel; recomputed activations count twice.
-    """
-    parameters = list(system.model.parameters())
-    kept = [parameter.grad for parameter in parameters]
-    clean = system.task.batch("train", rows).to(device)
-    counter = FlopCounterMode(display=False)
-    with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH), counter:
-        system(clean).total().backward()
-    for parameter, gradient in zip(parameters, kept, strict=True):
-        parameter.grad = gradient
-    return int(counter.get_total_flops())

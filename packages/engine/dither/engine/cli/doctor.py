@@ -139,12 +139,11 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
         else:
             state, code, advice = STATES[report.state]
             yield Finding("plugins", state, f"{origin} {report.state}: {report.reason}", advice, code)
-    if loaded:
-        yield Finding("plugins", "ok", f"{len(loaded)} loaded: {', '.join(loaded)}")
+    if not loaded:
+        advice = "python -m pip install -r requirements.txt"
+        yield Finding("plugins", "broken", "none is loaded", advice, "unknown-plugin")
     else:
-        yield Finding(
-            "plugins", "broken", "none is loaded", "python -m pip install -r requirements.txt", "unknown-plugin"
-        )
+        yield Finding("plugins", "ok", f"{len(loaded)} loaded: {', '.join(loaded)}")
 
 
 def check_policy(path: Path | None, policy: Policy, plugins: Plugins) -> Iterator[Finding]:

@@ -16,9 +16,6 @@ from .output import location_record, print_valid, table, wants_json
 
 __all__: list[str] = []
 
-MAX_PADDING = 32
-"""Longest text to which the column of a text is aligned."""
-
 
 @app.command()
 def run(
@@ -153,10 +150,8 @@ def explain(
         typer.echo(json.dumps(records, indent=2, default=str))
         return
     values = ("(none)" if row.value is None else tomlkit.item(row.value).as_string() for row in rows)
-    lines = [(dotted(row.path), value, row.story) for row, value in zip(rows, values, strict=True)]
-    widths = [min(MAX_PADDING, max(len(line[column]) for line in lines)) for column in (0, 1)]
-    for name, value, story in lines:
-        typer.echo(printable(f"{name:{widths[0]}} = {value:{widths[1]}}  {story}"))
+    for row, value in zip(rows, values, strict=True):
+        typer.echo(printable(f"{dotted(row.path):32} = {value:24}  {row.story}"))
 
 
 @app.command()
@@ -169,7 +164,7 @@ def bench(
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repeats; the median counts.")] = 3,
     as_json: Json = False,
 ) -> None:
-    """Measure the training step: time by phase, memory, throughput, FLOP/s."""
+    """Measure the training step: time by phase, memory, throughput."""
     from rich.console import Console
 
     from .benchmark import bench as measure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -57,25 +56,6 @@ def list_(
         console.print(page)
     else:
         say(console, f"no runs in {folder}")
-    for line in _sweeps(folder):
-        say(console, line)
-
-
-def _sweeps(folder: Path) -> Iterator[str]:
-    """Yield a line for each sweep of a folder; the runs of its points are not listed."""
-    from dither.registry.config.errors import Refused
-
-    from ..sweeps.directory import MARK, SweepDirectory
-
-    for path in sorted(mark.parent for mark in folder.glob(f"*/{MARK}")):
-        try:
-            sweep = SweepDirectory.open(path)
-        except Refused as refused:
-            yield f"{path.name}  {refused}"
-            continue
-        states = [point.status()["state"] for point in sweep.folders()]
-        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no points yet"
-        yield f"{path.name}  sweep {sweep.facts.get('name', '')}: {counts}"
 
 
 @runs.command()

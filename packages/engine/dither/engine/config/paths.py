@@ -11,7 +11,7 @@ from typing import Any
 
 from dither.registry.config.errors import Problem, Refused, nearest
 
-__all__ = ["PATH_OPTIONS", "absolute_paths", "not_a_run", "not_a_sweep", "reject_escaping_links"]
+__all__ = ["PATH_OPTIONS", "absolute_paths", "not_a_run", "reject_escaping_links"]
 
 PATH_OPTIONS = frozenset({"path", "paths", "start_from", "judge"})
 """Options that name files or folders."""
@@ -69,17 +69,8 @@ def reject_escaping_links(run: Path, alternative: str) -> None:
         raise Refused(problems)
 
 
-def not_a_run(path: Path, missing: str) -> Refused:
-    """Return the error for a path that is not a run directory because a file is missing."""
-    return _not_a("run", path, missing)
-
-
-def not_a_sweep(path: Path, missing: str) -> Refused:
-    """Return the error for a path that is not a sweep directory because a file is missing."""
-    return _not_a("sweep", path, missing)
-
-
-def _not_a(kind: str, path: Path, missing: str) -> Refused:
+def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
+    """Return the error for a path that is not a directory of a run or sweep because a file is missing."""
     reason, hint = "cannot be read", None
     with suppress(OSError):
         if path.is_dir():

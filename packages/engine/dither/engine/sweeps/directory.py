@@ -21,7 +21,7 @@ from dither.registry.files.atomic import atomic_write
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded
-from ..config.paths import absolute_paths, not_a_sweep
+from ..config.paths import absolute_paths, not_a_run
 from ..config.plugins import governing_policy_file
 from ..files.metrics_file import as_json
 from ..runs.run_directory import resolved
@@ -137,7 +137,7 @@ class SweepDirectory:
                 if Path(point["name"]).name != point["name"] or not isinstance(point["values"], dict):
                     raise ValueError("a point requires a name and values")
         except (FileNotFoundError, NotADirectoryError):
-            raise not_a_sweep(path, MARK) from None
+            raise not_a_run(path, MARK, "sweep") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Refused(f"{path / MARK} is damaged: {error}", code="damaged-file") from None
         return cls(path, facts)
