@@ -82,7 +82,7 @@ def check_environment() -> Iterator[Finding]:
     """Check Python, and the requirements of dither and of plugins."""
     version = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     yield Finding("python", "ok", f"{version}, {platform.platform()}")
-    distributions = {dist.name: dist for dist in importlib.metadata.distributions() if dist.name}
+    distributions = {dist.name: dist for dist in reversed([*importlib.metadata.distributions()]) if dist.name}
     unmet = 0
     for name, dist in sorted(distributions.items()):
         ours = name.startswith("dither-") or any(point.group == GROUP for point in dist.entry_points)

@@ -34,7 +34,4 @@ def _limits() -> Iterator[int]:
 def size(count: int) -> str:
     """Format bytes: 3.2 TiB."""
     power = min(max(count.bit_length() - 1, 0) // 10, len(UNITS) - 1)
-    shown = count >> 10 * max(power - 1, 0)
-    if power == 0:
-        return f"{count} bytes"
-    return f"{shown / 1024:.1f} {UNITS[power]}" if shown.bit_length() < 64 else f"over a thousand {UNITS[-1]}"
+    return f"{count / 1024**power:.1f} {UNITS[power]}" if power else f"{count} bytes"

@@ -7,16 +7,14 @@ from typing import Any
 
 from ..files.metrics_file import FLOOR, INTERVAL, is_companion_metric, with_interval
 from ..runs.run_directory import flat
-from ..sweeps.points import short_keys
+from ..sweeps.points import format_value, short_keys
 from .run_record import RunRecord
 from .svg import curve
 
-__all__ = ["MetricRow", "charts_of", "differences", "format_metric", "format_toml", "metric_rows", "names_of"]
+__all__ = ["MetricRow", "charts_of", "differences", "format_metric", "metric_rows", "names_of"]
 
 MetricRow = tuple[str, list[str], list[tuple[str, float]]]
 """kind/name, the last value in each run, and baselines."""
-FIRST = ("valid/loss", "train/loss")
-LAST = ("train/lr", "train/grad_norm")
 MAX_KEYS = 3
 """Differing options that name a run."""
 MAX_CHARTS = 60
@@ -44,27 +42,15 @@ def format_metric(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else f"{value:,}"
 
 
-def format_toml(value: Any) -> str:
-    """Format an option as TOML, strings without quotes."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return f"[{', '.join(map(format_toml, value))}]"
-    return f"{value:.12g}" if isinstance(value, float) else str(value) or '""'
-
-
 def charts_of(records: Sequence[RunRecord], labels: Sequence[str]) -> list[tuple[str, str]]:
     """Return (name, SVG) for every metric with at least two points in some run; names in the SVG are escaped."""
     keys = dict.fromkeys(f"{kind}/{name}" for record in records for kind, m in record.curves.items() for name in m)
-    shown = sorted((key for key in keys if not is_companion_metric(key, keys)), key=_rank)
+    shown = sorted(
+        (key for key in keys if not is_companion_metric(key, keys)),
+        key=lambda key: (not key.endswith("/loss"), key.startswith("train/")),
+    )
     charts = [(key, _chart(records, labels, *key.split("/", 1))) for key in shown]
     return [chart for chart in charts if chart[1]][:MAX_CHARTS]
-
-
-def _rank(key: str) -> tuple[int, int]:
-    if key in FIRST:
-        return 0, FIRST.index(key)
-    return (2, LAST.index(key)) if key in LAST else (1, key.startswith("train/"))
 
 
 def _chart(records: Sequence[RunRecord], labels: Sequence[str], kind: str, metric: str) -> str:
@@ -85,7 +71,7 @@ def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
     keys = dict.fromkeys(key for config in configs for key in config)
     values = ((key, [config.get(key) for config in configs]) for key in keys)
     changed = ((key, found) for key, found in values if any(value != found[0] for value in found[1:]))
-    return [(key, ["" if value is None else format_toml(value) for value in found]) for key, found in changed]
+    return [(key, ["" if value is None else format_value(value) or '""' for value in found]) for key, found in changed]
 
 
 def names_of(records: Sequence[RunRecord]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -61,7 +60,7 @@ class Section:
     table: Table | None = None
     legend: Sequence[str] = ()
     charts: Sequence[tuple[str, str]] = ()
-    galleries: Sequence[tuple[str, list[dict[str, Any]]]] = ()
+    galleries: Sequence[tuple[str, list[PictureFile]]] = ()
     texts: Sequence[tuple[str, str]] = ()
 
     @property
@@ -149,7 +148,7 @@ def _run_page(record: RunRecord) -> str:
     sections = [
         Section("Metrics", "" if rows else NO_METRICS, metrics),
         Section("Curves", "" if charts else NO_CURVES, charts=charts),
-        Section("Samples", galleries=[("", _pictures(record.pictures))] if record.pictures else ()),
+        Section("Samples", galleries=[("", record.pictures)] if record.pictures else ()),
         Section("Run", table=Table(_facts(record))),
         Section("Components", table=Table(list(components.items())) if components else None),
         Section("Configuration", texts=texts),
@@ -177,7 +176,7 @@ def _compare_page(records: Sequence[RunRecord]) -> str:
         Section("What differs", "" if changed else "All options are the same.", options),
         Section("Curves", "" if charts else NO_CURVES, legend=names, charts=charts),
         Section("Metrics", "" if metrics else NO_METRICS, metrics),
-        Section("Samples", galleries=[(name, _pictures(r.pictures[:2])) for name, r in named if r.pictures]),
+        Section("Samples", galleries=[(name, r.pictures[:2]) for name, r in named if r.pictures]),
         Section("Runs", table=Table(runs, ("run", "directory", "started"), wide=True)),
     ]
     problems = [f"{name}: {problem}" for name, record in named for problem in record.problems]
@@ -244,16 +243,6 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
     manifest = {key: value for key, value in record.manifest.items() if key not in HIDDEN}
     facts = {"directory": record.path, **flat(manifest), **memory}
     return [(key, format_metric(value)) for key, value in facts.items() if value not in (None, "", [])]
-
-
-def _pictures(files: Sequence[PictureFile]) -> list[dict[str, Any]]:
-    """Return pictures for the template: texts, or images as data URIs, which cannot run scripts."""
-    pictures = []
-    for folder, name, media_type, content in files:
-        text = content.decode("utf-8", "replace") if media_type == "text/plain" else None
-        data = f"data:{media_type};base64,{base64.b64encode(content).decode()}" if text is None else None
-        pictures.append({"name": f"{folder}/{name}", "text": text, "data": data})
-    return pictures
 
 
 def _table(value: Any) -> dict[str, Any]:

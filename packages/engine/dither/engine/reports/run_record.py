@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,12 +19,11 @@ MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".txt": "text/plain
 
 
 class PictureFile(NamedTuple):
-    """A picture of samples: folder under samples/, file name, media type, content."""
+    """A picture of samples: FOLDER/NAME under samples/, and its text or a data URI, which cannot run scripts."""
 
-    folder: str
     name: str
-    media_type: str
-    content: bytes
+    text: str | None
+    data: str | None
 
 
 @dataclass
@@ -149,9 +149,12 @@ def _read_pictures(record: RunRecord) -> None:
                 files.setdefault(file.stem, file)
         for file in files.values():
             try:
-                picture = PictureFile(folder.name, file.name, MEDIA_TYPES[file.suffix], file.read_bytes())
-                record.pictures.append(picture)
+                content = file.read_bytes()
             except OSError as error:
                 record.problems.append(f"{file.relative_to(record.path)} cannot be read: {error}")
+                continue
+            text = content.decode("utf-8", "replace") if file.suffix == ".txt" else None
+            data = f"data:{MEDIA_TYPES[file.suffix]};base64,{base64.b64encode(content).decode()}"
+            record.pictures.append(PictureFile(f"{folder.name}/{file.name}", text, data if text is None else None))
         if files:
             return
