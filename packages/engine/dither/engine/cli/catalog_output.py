@@ -52,11 +52,7 @@ def filter_components(
 
 
 def known_kind(kind: str) -> str:
-    """Return a kind.
-
-    Raises:
-        Refused: It is unknown.
-    """
+    """Return a kind, or raise `Refused` if it is unknown."""
     return kind if kind in KINDS else _unknown("kind", kind, KINDS)
 
 

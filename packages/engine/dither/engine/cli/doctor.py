@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 import shutil
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Literal
 
 import typer
-from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +22,6 @@ from dither.registry.files.cache import cache_folder
 from dither.registry.plugins.lockfile import check_lockfile
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.policy import Policy, find_policy, policy_file, required_plugins
-from dither.registry.plugins.status import GROUP
 
 from .output import wants_json
 
@@ -62,7 +59,8 @@ def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> It
         runs: Parent folder of run directories.
         select: Plugins as after -p.
     """
-    yield from check_environment()
+    version = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    yield Finding("python", "ok", f"{version}, {platform.platform()}")
     yield from check_folder("runs", runs, "choose another folder with --runs")
     yield from check_folder("cache", cache_folder(), "choose another folder with DITHER_DATA")
     policy, plugins = Policy(), Plugins()
@@ -76,35 +74,6 @@ def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> It
             yield from _findings(topic, refused.problems)
     yield from check_plugins(plugins)
     yield from check_policy(policy_file(folder), policy, plugins)
-
-
-def check_environment() -> Iterator[Finding]:
-    """Check Python, and the requirements of dither and of plugins."""
-    version = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    yield Finding("python", "ok", f"{version}, {platform.platform()}")
-    distributions = {dist.name: dist for dist in reversed([*importlib.metadata.distributions()]) if dist.name}
-    unmet = 0
-    for name, dist in sorted(distributions.items()):
-        ours = name.startswith("dither-") or any(point.group == GROUP for point in dist.entry_points)
-        for requirement in map(Requirement, dist.requires or () if ours else ()):
-            if reason := _unmet(requirement):
-                unmet += 1
-                advice = f"python -m pip install '{requirement.name}{requirement.specifier}'"
-                yield Finding("requirements", "broken", f"{name} requires {reason}", advice, "missing-dependency")
-    if not unmet:
-        yield Finding("requirements", "ok", "all installed")
-
-
-def _unmet(requirement: Requirement) -> str:
-    """Return the requirement and what is wrong with it, or an empty text."""
-    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-        return ""
-    try:
-        version = importlib.metadata.version(requirement.name)
-    except importlib.metadata.PackageNotFoundError:
-        return f"{requirement.name}{requirement.specifier} is not installed"
-    fits = requirement.specifier.contains(version, prereleases=True)
-    return "" if fits else f"{requirement.name}{requirement.specifier} is installed in version {version}"
 
 
 def check_folder(topic: str, folder: Path, advice: str) -> Iterator[Finding]:

@@ -80,8 +80,8 @@ def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterato
 def condition_labels(sample: Sample, space: Space) -> Mapping[str, int]:
     """Return the requested labels as integers, by condition."""
     conditions = {condition.name: condition for condition in space.conditions}
-    numbers = {name: _number(conditions[name], label) for name, label in sample.cond.items() if name in conditions}
-    return {name: number for name, number in numbers.items() if number is not None}
+    known = [(name, _number(conditions[name], label)) for name, label in sample.cond.items() if name in conditions]
+    return {name: number for name, number in known if number is not None}
 
 
 def _number(condition: Condition, label: int | str) -> int | None:
