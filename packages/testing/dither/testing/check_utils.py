@@ -14,9 +14,9 @@ from dither.registry import Space, TokenSpace
 from dither.registry.flow.records import Clean, Noised, State
 
 __all__ = [
-    "NotApplicable", "assert_clean", "assert_close", "assert_equal", "assert_unchanged", "change_values",
-    "check_gradients", "clean_ids", "ideal_output", "perturb_parameters", "random_output", "random_state",
-    "replace_infinite", "seed_cpu", "snapshot", "tensors_of", "usable_ids", "without_truth",
+    "NotApplicable", "assert_clean", "assert_close", "assert_equal", "assert_output", "assert_unchanged",
+    "change_values", "check_gradients", "clean_ids", "ideal_output", "perturb_parameters", "random_output",
+    "random_state", "replace_infinite", "seed_cpu", "snapshot", "tensors_of", "usable_ids", "without_truth",
 ]  # fmt: skip
 
 M = TypeVar("M", bound=nn.Module)
@@ -48,6 +48,18 @@ def assert_clean(space: Space, x: Tensor, clean: Clean, what: str) -> None:
         assert clean_ids(space, x)[~clean.fixed].all(), f"{what}: MASK, PAD or ids outside the vocabulary remain"
     else:
         assert x.isfinite().all(), f"{what}: values are not finite"
+
+
+def assert_output(space: Space, out: Tensor, shape: torch.Size) -> None:
+    """Assert that raw output has a finite value per feature, or per id and -inf outside the vocabulary of the field."""
+    if isinstance(space, TokenSpace):
+        usable = space.usable().expand(*shape, -1)
+        assert out.shape == usable.shape, f"shape {tuple(out.shape)} instead of {tuple(usable.shape)}"
+        assert ((out == -torch.inf) == ~usable).all(), "-inf does not mark the ids outside the vocabulary"
+        assert out[usable].isfinite().all(), "a logit is not finite"
+    else:
+        assert tuple(out.shape) == (*shape, space.width), f"shape {tuple(out.shape)} for {space}"
+        assert out.isfinite().all(), "values are not finite"
 
 
 def seed_cpu(seed: int) -> None:

@@ -23,8 +23,7 @@ from dither.registry.plugins.catalog import Component
 
 from .check_utils import NotApplicable, seed_cpu
 from .checks import CHECKS, Check
-from .checks.check import EXAMPLES
-from .situations import Situation, situations
+from .situations import EXAMPLES, Situation, situations
 from .summary import attach
 from .traits import may_declare, traits_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from hypothesis import assume
@@ -17,16 +17,22 @@ from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.describe import describe
 from dither.registry.spec.base import Place
 
-from .check_utils import seed_cpu
+from .check_utils import NotApplicable, seed_cpu
 from .strategies import cleans, feature_spaces, graph_spaces, specs, token_spaces
 
-__all__ = ["Situation", "default_spec", "situations"]
+__all__ = ["EXAMPLES", "Check", "Situation", "checks_of", "default_spec", "fitting_process", "situations"]
 
 WIDTHS = (16, 8, 24, 32, 48, 6)
 CONDITION_WIDTHS = (16, 8)
 MODELS = (ModelFacts(), ModelFacts(2), ModelFacts(16))
 """Models that a sampler is checked with; 16 is the default of block samplers."""
 
+EXAMPLES = 8
+"""Default number of situations per check."""
+Level = Literal["required", "recommended"]
+"""A recommended check that fails is reported, and fails only under `strict`."""
+Where = Literal["options", "part", "default", "alone", "in-model"]
+"""Which situations to draw; see `situations`."""
 Fits = Callable[[Spec], bool]
 Drawn = Callable[[Fits], st.SearchStrategy[Any]]
 
@@ -66,6 +72,35 @@ class Situation:
         return built.eval() if isinstance(built, torch.nn.Module) else built
 
 
+@dataclass(frozen=True)
+class Check:
+    """One property of a component, named in snake case; unique within a kind, which may be "any".
+
+    `run` raises AssertionError if it is violated; `needs` are the required traits; `examples` counts situations.
+    """
+
+    name: str
+    kind: str
+    run: Callable[[Situation], None]
+    level: Level = "required"
+    needs: frozenset[str] = frozenset()
+    place: Where = "part"
+    examples: int = EXAMPLES
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring of the function."""
+        return (self.run.__doc__ or "").strip().partition("\n")[0]
+
+
+def checks_of(
+    kind: str, *functions: Callable[[Situation], None], needs: str = "", level: Level = "required",
+    place: Where = "part", examples: int = EXAMPLES,
+) -> tuple[Check, ...]:  # fmt: skip
+    """Return checks of one kind, named like their functions; `needs` is a space-separated list of traits."""
+    return tuple(Check(f.__name__, kind, f, level, frozenset(needs.split()), place, examples) for f in functions)
+
+
 def default_spec(part: Component, catalog: Catalog) -> Spec:
     """Parse the snippet that `describe` shows: defaults, and an example value of each required option."""
     table: Any = tomllib.loads(describe(part, catalog)["snippet"])
@@ -74,8 +109,17 @@ def default_spec(part: Component, catalog: Catalog) -> Spec:
     return catalog.parse(part.spec.kind, table | {"use": part.pinned})
 
 
+def fitting_process(catalog: Catalog, space: Space) -> Any:
+    """Build an installed process with its defaults over a space."""
+    for part in catalog.parts("process"):
+        spec: Any = default_spec(part, catalog)
+        if not list(spec.check(space)):
+            return spec.build(space)
+    raise NotApplicable("no installed process fits the space")
+
+
 def situations(
-    part: Component, catalog: Catalog, place: str, options: Mapping[str, Any] | None = None
+    part: Component, catalog: Catalog, place: Where, options: Mapping[str, Any] | None = None
 ) -> st.SearchStrategy[Situation]:
     """Draw situations of a component.
 

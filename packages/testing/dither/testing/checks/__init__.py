@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..situations import Check
 from . import (
     all_kinds,
-    blocks,
     embeddings,
     losses,
     models,
@@ -14,10 +14,9 @@ from . import (
     samplers,
     tasks,
 )
-from .check import Check
 
 __all__ = ["CHECKS", "Check"]
 
-MODULES = (all_kinds, processes, process_distributions, samplers, losses, models, blocks, embeddings)
+MODULES = (all_kinds, processes, process_distributions, samplers, losses, models, embeddings)
 CHECKS: tuple[Check, ...] = tuple(check for module in (*MODULES, run_components, tasks) for check in module.CHECKS)
 """Every check of the kit. Names are unique within a kind."""

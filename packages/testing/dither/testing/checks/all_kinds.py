@@ -22,9 +22,8 @@ from dither.registry.config.validation import dump
 from dither.registry.spec.option_docs import docs_of
 
 from ..check_utils import NotApplicable, assert_equal, seed_cpu
-from ..situations import Situation, default_spec
+from ..situations import Situation, checks_of, default_spec
 from ..traits import unknown_traits
-from .check import checks_of
 
 __all__ = ["CHECKS", "MODULES"]
 

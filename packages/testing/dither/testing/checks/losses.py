@@ -20,8 +20,7 @@ from ..check_utils import (
     seed_cpu,
     snapshot,
 )
-from ..situations import Situation
-from .check import checks_of
+from ..situations import Situation, checks_of
 
 __all__ = ["CHECKS"]
 

@@ -14,14 +14,14 @@ from dither.registry.flow.records import Context, State
 from ..check_utils import (
     NotApplicable,
     assert_close,
+    assert_output,
     change_values,
     check_gradients,
     perturb_parameters,
     random_state,
     replace_infinite,
 )
-from ..situations import Situation
-from .check import checks_of
+from ..situations import Situation, checks_of
 
 __all__ = ["CHECKS", "check_cache"]
 
@@ -40,15 +40,7 @@ def _run(model: Any, *inputs: Any, **options: Any) -> Tensor:
 def raw_output(s: Situation) -> None:
     """The output has one finite value per feature, or per id and -inf outside the vocabulary of the field."""
     model, state, level, valid, cond = _inputs(s)
-    out = model(state, level, valid, cond)
-    if isinstance(s.space, TokenSpace):
-        usable = s.space.usable().expand(*valid.shape, -1)
-        assert out.shape == usable.shape, f"shape {tuple(out.shape)} instead of {tuple(usable.shape)}"
-        assert ((out == -torch.inf) == ~usable).all(), "-inf does not mark the ids outside the vocabulary"
-        assert out[usable].isfinite().all(), "a logit is not finite"
-    else:
-        assert out.shape == state.x.shape, f"shape {tuple(out.shape)} instead of {tuple(state.x.shape)}"
-        assert out.isfinite().all(), "values are not finite"
+    assert_output(s.space, model(state, level, valid, cond), valid.shape)
 
 
 def trunk_then_head(s: Situation) -> None:

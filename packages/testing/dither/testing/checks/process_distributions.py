@@ -16,9 +16,8 @@ from dither.registry import TokenSpace
 from dither.registry.flow.records import Clean, Noise, Noised, State
 
 from ..check_utils import NotApplicable, assert_close, ideal_output, random_output
-from ..situations import Situation
+from ..situations import Situation, checks_of
 from ..toy_distributions import SPACE, assert_follows, assert_normal, exact_outputs
-from .check import checks_of
 
 __all__ = ["CHECKS"]
 

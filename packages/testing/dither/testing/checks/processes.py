@@ -29,9 +29,8 @@ from ..check_utils import (
     usable_ids,
     without_truth,
 )
-from ..situations import Situation
+from ..situations import Situation, checks_of
 from ..toy_distributions import assert_normal
-from .check import checks_of
 
 __all__ = ["CHECKS"]
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from dither.registry.flow.protocols import Picture, PredictionMetric, Tracker
 from dither.registry.flow.records import Measured
 
-from ..check_utils import NotApplicable, assert_equal, assert_unchanged, seed_cpu, snapshot
-from ..situations import Situation, default_spec
-from .check import checks_of
+from ..check_utils import assert_equal, assert_unchanged, seed_cpu, snapshot
+from ..situations import Situation, checks_of, fitting_process
 
 __all__ = ["CHECKS"]
 
@@ -96,20 +95,18 @@ def metric_values(s: Situation) -> None:
 def _compute(s: Situation, metric: Any, clean: Any) -> Mapping[str, float]:
     """Compute a metric of samples or of predictions."""
     seed_cpu(s.seed)
+    values: Mapping[str, float]
     if not isinstance(metric, PredictionMetric):
-        values: Mapping[str, float] = metric(clean.x0, clean)
+        values = metric(clean.x0, clean)
         return values
-    for part in s.catalog.parts("process"):
-        spec: Any = default_spec(part, s.catalog)
-        if not list(spec.check(s.space)):
-            process = spec.build(s.space)
-            noised = process.corrupt(clean, torch.full((len(clean.valid),), 0.5))
-            raw = torch.zeros(*clean.valid.shape, getattr(process.space, "vocab", clean.x0.shape[-1]))
-            pred = process.read(raw, noised.state, noised.noise)
-            metrics = metric.metrics()
-            metrics.update(clean, noised, pred, Measured(torch.ones(clean.valid.shape), clean.valid.float()))
-            return metrics.compute()
-    raise NotApplicable("no installed process fits the space")
+    process = fitting_process(s.catalog, s.space)
+    noised = process.corrupt(clean, torch.full((len(clean.valid),), 0.5))
+    raw = torch.zeros(*clean.valid.shape, getattr(process.space, "vocab", clean.x0.shape[-1]))
+    metrics = metric.metrics()
+    pred = process.read(raw, noised.state, noised.noise)
+    metrics.update(clean, noised, pred, Measured(torch.ones(clean.valid.shape), clean.valid.float()))
+    values = metrics.compute()
+    return values
 
 
 def tracker_life_cycle(s: Situation) -> None:

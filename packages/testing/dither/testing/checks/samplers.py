@@ -21,7 +21,7 @@ from ..check_utils import (
     seed_cpu,
     without_truth,
 )
-from ..situations import Situation, default_spec
+from ..situations import Situation, checks_of, default_spec
 from ..toy_distributions import (
     PROBABILITIES,
     SPACE,
@@ -32,7 +32,6 @@ from ..toy_distributions import (
     blank_batch,
     outcome_index,
 )
-from .check import checks_of
 
 __all__ = ["CHECKS"]
 

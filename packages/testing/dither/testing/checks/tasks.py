@@ -12,9 +12,8 @@ from torch import Tensor
 from dither.registry import FeatureSpace, TokenSpace
 from dither.registry.flow.records import Clean, Measured, over
 
-from ..check_utils import NotApplicable, assert_unchanged, clean_ids, random_output, seed_cpu, snapshot, usable_ids
-from ..situations import Situation, default_spec
-from .check import checks_of
+from ..check_utils import assert_unchanged, clean_ids, random_output, seed_cpu, snapshot, usable_ids
+from ..situations import Situation, checks_of, fitting_process
 
 __all__ = ["CHECKS"]
 
@@ -127,15 +126,11 @@ def _check_template(like: Clean, task: Any) -> None:
 def _evaluated(s: Situation) -> tuple[Any, Clean, Any, Tensor, Any]:
     """Return a task, a batch, a fitting process, raw output and the noised batch."""
     task = _task(s)
-    for part in s.catalog.parts("process"):
-        spec: Any = default_spec(part, s.catalog)
-        if not list(spec.check(task.space)):
-            process = spec.build(task.space)
-            clean = task.batch("valid", range(min(ROWS, task.size("valid"))))
-            seed_cpu(s.seed)
-            noised = process.corrupt(clean, torch.rand(len(clean.valid)) * 0.8 + 0.1)
-            return task, clean, process, random_output(process.space, clean.valid, s.seed), noised
-    raise NotApplicable("no installed process fits the space")
+    process = fitting_process(s.catalog, task.space)
+    clean = task.batch("valid", range(min(ROWS, task.size("valid"))))
+    seed_cpu(s.seed)
+    noised = process.corrupt(clean, torch.rand(len(clean.valid)) * 0.8 + 0.1)
+    return task, clean, process, random_output(process.space, clean.valid, s.seed), noised
 
 
 def metrics_batch_invariant(s: Situation) -> None:
