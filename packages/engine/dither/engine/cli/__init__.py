@@ -22,11 +22,9 @@ CODES = {"No such command": "unknown-command", "No such option": "unknown-option
 
 
 def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> int:
-    """Run a command and return its exit code: 2 for invalid input, 3 for a damaged run, 75 if stopped by a signal.
+    """Run a command (arguments as sys.argv[1:]; `verb` if the first is none) and return its exit code.
 
-    Args:
-        arguments: As sys.argv[1:], the default.
-        verb: The command if the first argument is none.
+    The code is 2 for invalid input, 3 for a damaged run, 75 if stopped by a signal.
     """
     from ..runs.signals import STOPPED, Stopped, interruption_message, stop_on_signals
 

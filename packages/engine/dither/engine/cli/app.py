@@ -59,11 +59,7 @@ def load(
 
 
 def parse_checkpoint(word: str) -> Any:
-    """Return "newest", "best" or the number of a step.
-
-    Raises:
-        Refused: It is none of them.
-    """
+    """Return "newest", "best" or the number of a step, or raise `Refused`."""
     from dither.registry.config.errors import Refused
 
     if word in ("newest", "best"):

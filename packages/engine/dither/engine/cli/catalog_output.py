@@ -32,11 +32,7 @@ __all__ = [
 def filter_components(
     plugins: Plugins, kind: str | None, pattern: str | None = None, plugin_names: Sequence[str] | None = None
 ) -> list[Component]:
-    """Return the components of a kind, with matching names, of certain plugins.
-
-    Raises:
-        Refused: There is no such kind or plugin, or no name matches.
-    """
+    """Return the components of a kind, with matching names, of certain plugins; `Refused` without any."""
     known = [report.name for report in plugins.reports]
     for plugin in plugin_names or ():
         if plugin not in known:

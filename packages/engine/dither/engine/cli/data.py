@@ -58,10 +58,7 @@ def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
     """Convert the arguments after the name of a component to overrides `key=value`.
 
     `--key value` and `--key=value` set an option, `--key` alone a boolean one. All other arguments, and all after `--`,
-    are paths.
-
-    Raises:
-        Refused: A value is missing, an option is abbreviated, or the component takes no paths.
+    are paths. Refused if a value is missing, an option is abbreviated, or the component takes no paths.
     """
     from dither.registry.config.errors import Problem, Refused
 

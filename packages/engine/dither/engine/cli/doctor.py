@@ -52,13 +52,7 @@ class Finding:
 
 
 def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Yield the findings of every check; no plugin or file ends it.
-
-    Args:
-        folder: The working directory.
-        runs: Parent folder of run directories.
-        select: Plugins as after -p.
-    """
+    """Yield the findings of every check, none of which ends it; `select` as after -p."""
     version = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     yield Finding("python", "ok", f"{version}, {platform.platform()}")
     yield from check_folder("runs", runs, "choose another folder with --runs")

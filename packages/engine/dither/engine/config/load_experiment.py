@@ -64,11 +64,7 @@ def open_experiment(
     select: Sequence[str] | None = None,
     trust: bool = False,
 ) -> tuple[Document, Plugins]:
-    """Read an experiment file and load its plugins; arguments as for `load_experiment`.
-
-    Raises:
-        Refused: It cannot be read, or a plugin cannot be loaded.
-    """
+    """Read an experiment file and load its plugins, or raise `Refused`; arguments as for `load_experiment`."""
     path = Path(path)
     document = Document.load(path, changes, removals)
     plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document), lazy=True)
@@ -78,11 +74,7 @@ def open_experiment(
 
 
 def check_experiment(document: Document, plugins: Plugins) -> Loaded:
-    """Validate names, types, bounds, and whether components are compatible.
-
-    Raises:
-        Refused: With a problem for everything that is wrong.
-    """
+    """Validate names, types, bounds and compatibility; `Refused` with a problem for everything that is wrong."""
     experiment = validate(Experiment, document, plugins.catalog)
     try:
         misfits = list(experiment.check())

@@ -49,15 +49,7 @@ def _is_path(key: str, value: str, folder: Path) -> bool:
 
 
 def reject_escaping_links(run: Path, alternative: str) -> None:
-    """Refuse to write into a run directory that contains symbolic links to somewhere else.
-
-    Args:
-        run: The run directory, perhaps from another machine.
-        alternative: Help text for users who want the link.
-
-    Raises:
-        Refused: With a problem for every such link.
-    """
+    """Refuse to write into a run directory with symbolic links to somewhere else; `alternative` is a help text."""
     hint = f"replace it with the files themselves; or {alternative}"
     problems = [
         Problem(f"{path} links outside the run directory", help=hint, code="escaping-link")

@@ -134,11 +134,7 @@ def _known_plugins_folder() -> Path:
 
 
 def governing_policy(experiment: Path) -> Policy:
-    """Read the registry.toml that governs an experiment file; without one, every plugin is allowed.
-
-    Raises:
-        Refused: With a problem for every mistake in the file.
-    """
+    """Read the registry.toml that governs an experiment file; without one, every plugin is allowed."""
     path = governing_policy_file(experiment)
     return Policy() if path is None else read_policy(path)
 

@@ -84,13 +84,7 @@ def _tables(manifest: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
 
 
 def changes(manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mapping[str, Any]]) -> list[Change]:
-    """Return the components, plugins and data that differ from those a run was last started or resumed with.
-
-    Args:
-        manifest: The manifest of the run.
-        loaded: The experiment that would resume it.
-        now: The `provenance` of that experiment.
-    """
+    """Return what differs from the last start of a run; `now` is the `provenance` of the experiment to resume it."""
     components = [
         *_changed_components(_tables(manifest, "parts"), now["parts"], loaded),
         *_changed_plugins(_tables(manifest, "plugins"), now["plugins"], now["parts"]),

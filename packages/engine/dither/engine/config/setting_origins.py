@@ -42,11 +42,7 @@ class Setting:
 
 
 def select(settings: list[Setting], key: str | None) -> list[Setting]:
-    """Return the setting of a key, or those of a table; without a key, all.
-
-    Raises:
-        Refused: There is no such key.
-    """
+    """Return the setting of a key, or those of a table; without a key, all. Refused if there is none."""
     if key is None:
         return settings
     selected = [row for row in settings if f"{dotted(row.path)}.".startswith((f"{key}.", f"{key}["))]

@@ -117,13 +117,7 @@ def _write(path: Path, page: str) -> Path:
 
 
 def render(title: str, sections: Sequence[Section], **values: Any) -> str:
-    """Return a page, without empty sections; every text is escaped.
-
-    Args:
-        title: Title of the page.
-        sections: Its sections.
-        values: subtitle, highlights, problems, problems_title, command.
-    """
+    """Return a page, without empty sections; `values` are subtitle, highlights, problems, problems_title, command."""
     environment = Environment(
         loader=PackageLoader("dither.engine.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,

@@ -35,14 +35,10 @@ def test_conformance(case):
 
 
 def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
-    """Run the kit and let it print its results; return 0 if every check passed, 1 if not.
-
-    Args:
-        plugin: Name of an installed plugin.
-        expected: Checks that fail on purpose, each `kind:name-check=reason`.
+    """Run the kit over an installed plugin; return 0 if every check passed or is `expected` to fail, 1 if not.
 
     Raises:
-        Refused: The kit or the plugin is missing or unusable, or an expected failure is malformed.
+        Refused: The kit or the plugin is unusable, or a text of `expected` is not `kind:name-check=reason`.
     """
     matches = {text: EXPECTED.fullmatch(text) for text in expected}
     failures = {(match["component"], match["check"]): match["reason"] for match in matches.values() if match}

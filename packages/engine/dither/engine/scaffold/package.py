@@ -82,16 +82,7 @@ class Names:
 
 
 def check_names(names: Names, plugins: Collection[str], components: Collection[str]) -> None:
-    """Check that the kind exists, and that the name is well-formed and not taken.
-
-    Args:
-        names: The names.
-        plugins: Installed plugins, whether loaded or not.
-        components: Registered components of the kind.
-
-    Raises:
-        Refused: With the problem.
-    """
+    """Refuse an unknown kind, and a name that is malformed, or taken by a plugin or a component of the kind."""
     name, kind = names.name, names.kind
     if kind not in KINDS:
         close = nearest(kind, KINDS)
@@ -151,11 +142,7 @@ def _fill(file: str, **values: str) -> str:
 
 
 def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
-    """Write the package into a new folder of `into`, or only the plugin as NAME.py; return its path.
-
-    Raises:
-        Refused: The target exists, or cannot be written.
-    """
+    """Write the package into a new folder of `into`, or only NAME.py; return its path. Refused if it cannot be."""
     if single_file:
         return _write(into, f"{names.name}.py", {"": _plugin_text(names)})
     return _write(into, names.distribution, render(names))
