@@ -310,8 +310,7 @@ def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_pa
     assert main(["sweep", str(experiment_file), "--sweep", f"{LR}=[0.1, 0.2]", "--runs", str(tmp_path / "runs")]) == 0
     (path,) = (tmp_path / "runs").iterdir()
     assert "2 done" in (path / "report.html").read_text()
-    assert main(["runs", "list", str(path.parent)]) == 0
-    assert f"{path.name}  sweep exp: 2 done" in capsys.readouterr().out
+    capsys.readouterr()
     assert main(["runs", "list", str(path)]) == 0
     assert "0-lr=0.1/20260101T000000Z-000000  experiment" in capsys.readouterr().out
 
