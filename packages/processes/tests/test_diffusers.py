@@ -7,6 +7,10 @@ import math
 
 import pytest
 import torch
+from diffusers.schedulers.scheduling_ddim import DDIMScheduler
+from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+from diffusers.schedulers.scheduling_dpmsolver_multistep import DPMSolverMultistepScheduler
+from diffusers.schedulers.scheduling_repaint import RePaintScheduler
 from torch import Tensor
 
 from dither.processes.features.gaussian import GaussianProcess
@@ -18,12 +22,6 @@ from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.timesteps import spaced_times
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace
-
-pytest.importorskip("diffusers")
-from diffusers.schedulers.scheduling_ddim import DDIMScheduler
-from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
-from diffusers.schedulers.scheduling_dpmsolver_multistep import DPMSolverMultistepScheduler
-from diffusers.schedulers.scheduling_repaint import RePaintScheduler
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # inside of diffusers
 

@@ -83,7 +83,7 @@ def test_a_wheel_is_fetched_once_and_only_as_a_wheel(pip, tmp_path):
     assert path.read_bytes() == WHEEL
     assert storage.fetch_wheel("some", "1.0", SHA256) == path
     (command,) = pip.calls
-    assert command[1:4] == ["-m", "pip", "download"]
+    assert command[1:4] == ["-Pm", "pip", "download"]
     assert {"--no-deps", "--only-binary=:all:", "some==1.0"} <= set(command)
     assert cached(tmp_path) == [path.name]
     path.write_bytes(b"a whee1")

@@ -6,6 +6,7 @@ from math import exp, log
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -14,7 +15,6 @@ from dither.tasks.language_model.metrics import judge as judging
 from dither.tasks.language_model.metrics.judge import READ, FolderJudge, judge_problems
 from dither.tasks.language_model.specs import LanguageModel
 
-transformers = pytest.importorskip("transformers")
 WORDS = {"the": 0, "cat": 1, "sat": 2, "mat": 3, "[UNK]": 4}
 TEXT = "the cat sat mat the cat"
 

@@ -3,7 +3,9 @@
 import json
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from dither.registry.config.errors import Refused
 from dither.tasks.language_model.data import prepare, text_files, token_store
@@ -271,10 +273,8 @@ def test_tokenizers_of_equal_name_are_compared_by_fingerprint(folder, tmp_path):
 
 
 def test_parquet(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     rows = [*TEXTS[:10], None, ""]
-    parquet.write_table(arrow.table({"body": rows, "n": list(range(12))}), tmp_path / "a.parquet", row_group_size=4)
+    parquet.write_table(pyarrow.table({"body": rows, "n": list(range(12))}), tmp_path / "a.parquet", row_group_size=4)
     spec, report = convert(tmp_path / "a.parquet", tmp_path / "shards", column="body")
     texts = [text for stream in spec.build().splits.values() for text in documents(stream, Bytes())]
     assert sorted(texts) == sorted(TEXTS[:10])

@@ -440,3 +440,10 @@ def test_points_run_as_jobs_of_submitit(begin, monkeypatch, states):
         time.sleep(0.2)
     assert states(sweep) == ["done", "done"]
     assert len(list((sweep.path / "jobs").glob("*_log.out"))) == 2
+
+
+def test_points_run_no_code_of_the_working_folder(tmp_path):
+    (tmp_path / "tomlkit.py").write_text("raise SystemExit(99)")
+    done = subprocess.run([*scheduler.POINT_COMMAND, "missing"], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"missing" in done.stderr

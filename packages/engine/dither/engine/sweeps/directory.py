@@ -169,10 +169,9 @@ class SweepDirectory:
 def _values(file: Path) -> dict[str, Any]:
     """Return the values of a point, or none if the file is damaged."""
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))["values"]
+        return dict(json.loads(file.read_text(encoding="utf-8"))["values"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _write_experiment(folder: Path, tree: Mapping[str, Any], plugins: Plugins) -> None:

@@ -38,12 +38,11 @@ def run_point(folder: Path, select: Sequence[str] | None = None, *, trust: bool 
     """Run or resume the point of a folder, with plugins as after -p; return the exit code of its run."""
     point = PointFolder(folder, {})
     try:
-        lock = point.claim()
-        if lock is None:
-            _print_error(f"{folder}: {ENDS[BUSY]}")
-            return BUSY
-        with lock:
-            return _attempt(point, select, trust)
+        if lock := point.claim():
+            with lock:
+                return _attempt(point, select, trust)
+        _print_error(f"{folder}: {ENDS[BUSY]}")
+        return BUSY
     except OSError as error:  # from status.json or point.lock; the parent process gets the exit code
         _print_error(f"stopped: {shortage(error) or error}")
         return EXHAUSTED if shortage(error) else CRASHED

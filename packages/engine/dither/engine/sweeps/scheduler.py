@@ -23,7 +23,7 @@ from .point_process import BUSY, ENDS, EXHAUSTED
 __all__ = ["FAILED", "POINT_COMMAND", "PointList", "run_points"]
 
 FAILED = 1
-POINT_COMMAND = (sys.executable, "-m", "dither.engine.sweeps.point_process")
+POINT_COMMAND = (sys.executable, "-P", "-m", "dither.engine.sweeps.point_process")
 POLL_SECONDS = 0.1
 PRUNE_SECONDS = 1.0
 """Seconds between two calls of `PointList.should_prune`."""

@@ -20,8 +20,7 @@ from .points import format_value, short_keys
 
 __all__ = ["columns_of", "require_metric", "row_of", "rows_of", "show_rows"]
 
-MAX_METRICS = 5
-"""Metrics in the printed table; --json and the page have all."""
+MAX_METRICS = 5  # in the printed table; --json and the page have all
 
 
 def row_of(point: PointFolder) -> dict[str, Any]:
@@ -61,9 +60,8 @@ def rows_of(sweep: SweepDirectory, metric: str | None = None, descending: bool |
 
     def rank(row: dict[str, Any]) -> tuple[bool, float]:
         value = row["figures"].get(metric, row["values"].get(metric))
-        if isinstance(value, int | float) and math.isfinite(value):
-            return False, sign * value
-        return True, 0.0
+        known = isinstance(value, int | float) and math.isfinite(value)
+        return not known, sign * value if known else 0.0
 
     return sorted(rows, key=rank)
 
@@ -89,10 +87,8 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
     keys, metrics = columns_of(rows)
     metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("point", "state", "step", *short_keys([tuple(key.split(".")) for key in keys])):
-        table.add_column(header, overflow="fold", justify="right" if header == "step" else "left")
-    for header in metrics:
-        table.add_column(header, overflow="fold", justify="right")
+    for header in ("point", "state", "step", *short_keys([tuple(key.split(".")) for key in keys]), *metrics):
+        table.add_column(header, overflow="fold", justify="right" if header in ("step", *metrics) else "left")
     for row in rows:
         values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
         numbers = [row["figures"].get(name) for name in metrics]

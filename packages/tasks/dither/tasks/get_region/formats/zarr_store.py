@@ -23,17 +23,14 @@ from .region_checks import limited
 
 __all__ = ["COPY_AGAIN", "ZarrArray", "is_group", "require_zarr"]
 
-MAX_ARRAY: Final = 1 << 34
-MAX_CHUNK: Final = 1 << 31
+MAX_ARRAY, MAX_CHUNK = 1 << 34, 1 << 31
 """Bytes in memory."""
-NO_CHUNK: Final = 2**64 - 1
 CODECS: Final = frozenset((
     "adler32", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4", "lzma",
     "sharding_indexed", "shuffle", "transpose", "vlen-utf8", "zlib", "zstd",
 ))  # fmt: skip
 """Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as pickles."""
 COPY_AGAIN: Final = "copy the store again, all of it"
-"""How to repair an incomplete store."""
 
 Chunk = tuple[int, ...]
 
@@ -136,9 +133,9 @@ class ZarrArray:
             return f"it has {size:,} bytes, the limit is {limit:,}"
         declared = size
         with path.open("rb") as file:
-            if self._index:  # the index at the start lists offset and length of each chunk
+            if self._index:  # an index at the start: offset and length of each chunk, all bits set if it is empty
                 ends = np.frombuffer(file.read(self._index), "<u8").reshape(-1, 2)
-                declared = int(ends[ends[:, 0] < NO_CHUNK].sum(1).max(initial=0))
+                declared = int(ends[ends[:, 0] < 2**64 - 1].sum(1).max(initial=0))
             elif self._is_blosc:
                 declared = int.from_bytes(file.read(16)[12:], "little")
         return f"it has {size:,} bytes, expected {declared:,}" if declared > size else ""
@@ -156,12 +153,9 @@ class ZarrArray:
 
 def _check_codecs(folder: Path) -> None:
     """Refuse codecs that are not in `CODECS`, in the headers of both formats; nothing has been opened by then."""
-    for file, key, fields in (
-        (".zarray", "id", ("compressor", "filters")),
-        ("zarr.json", "name", ("codecs", "storage_transformers")),
-    ):
-        header = _header(folder / file)
-        found = [header.get(field) for field in fields]
+    fields = "compressor", "filters", "codecs", "storage_transformers"
+    for file, key in ((".zarray", "id"), ("zarr.json", "name")):
+        found = [_header(folder / file).get(field) for field in fields]
         while found:
             codec = found.pop()
             if isinstance(codec, list):
