@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from dither.engine.config.options import Train
+from dither.engine.training.trainer import BucketOrder, SampleOrder, make_order
 from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Exports, Metrics, Task
 from dither.registry.flow.records import Measured, Noise, Noised, State
@@ -165,6 +167,14 @@ def test_plans_from_json_lines(tmp_path, task):
     alone = BubbleDiagram(data=JsonPlans(path=str(path), valid=0.2, test=0.0)).build()
     assert alone.size("test") == 0
     assert "level_0/real" not in alone.baselines()
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "buckets", "expected"), [(8, None, BucketOrder), (41, None, SampleOrder), (8, False, SampleOrder)]
+)
+def test_training_batches_plans_of_equal_size_by_default(batch_size, buckets, expected):
+    task = BubbleDiagram(data=ProceduralPlans(train=40, valid=4, test=4)).build()
+    assert type(make_order(task, Train(batch_size=batch_size, buckets=buckets), 0)) is expected
 
 
 def test_invalid_files_are_refused(tmp_path):

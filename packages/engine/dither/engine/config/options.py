@@ -169,8 +169,9 @@ class Train(Options):
     """Weights to freeze: names with * and ?, such as "embedding.*"."""
     lora: LoRA | None = None
     """Train low-rank updates (LoRA) instead of the weights."""
-    buckets: bool = False
-    """Batch samples with equal padding together, if the task reports it, so that no padding is computed."""
+    buckets: bool | None = None
+    """Batch samples with equal padding together, so that no padding is computed; the default is to do so if the task
+    reports it and the samples fill a batch."""
 
     trackers: list[Slot[TrackerSpec]] = [named("tensorboard")]
     """Destinations of metrics and pictures besides metrics.jsonl; [] for none."""

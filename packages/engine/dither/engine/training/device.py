@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import platform
 import resource
@@ -80,18 +81,42 @@ def peak_device_memory() -> int | None:
     return max(map(torch.cuda.max_memory_reserved, devices), default=0) or None
 
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-"""Parameters of glibc: free bytes at the end of the heap that are kept, and most blocks mapped separately."""
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_MXFAST = -1, -4, 1
+"""Parameters of glibc: free bytes kept at the end of the heap, most blocks mapped separately, largest fast bin."""
+HEAP, PAGE = 1 << 30, 1 << 21
+"""Bytes of heap that use huge pages, and of a huge page."""
+SMALL, STOCK = range(24, 105, 16), 5_000
+"""Sizes of small blocks in bytes and how many of each are kept apart from tensors: 4 MB in all."""
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Have glibc keep freed memory, which saves page faults: 1 to 3 % of a CPU step. False if unsupported."""
+    """Have glibc keep freed memory, in huge pages, and small blocks apart from tensors; False if unsupported.
+
+    Freed tensors leave holes that the next step fills exactly, unless a small block took a part: hence a stock of free
+    small blocks that never merge with their neighbours. Saves 3 to 5 % of a CPU step in page faults.
+    """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        if not (libc.mallopt(M_MMAP_MAX, 0) and libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)):
+            return False
     except (OSError, AttributeError, TypeError):
         return False
-    return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if (heap := libc.malloc(HEAP)) is not None:
+        start, end = -(-heap // PAGE) * PAGE, (heap + HEAP) // PAGE * PAGE
+        libc.madvise(start, end - start, mmap.MADV_HUGEPAGE)
+        libc.free(heap)
+    libc.mallopt(M_MXFAST, 0)
+    stock = [(libc.malloc(size), libc.malloc(SMALL[0]))[0] for size in SMALL for _ in range(STOCK)]
+    for block in stock:
+        libc.free(block)
+    return True
 
 
 VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG")

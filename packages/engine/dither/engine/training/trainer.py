@@ -89,9 +89,10 @@ class BucketOrder:
 
 
 def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder:
-    """Return the order of the training samples; Refused without buckets, or with fewer samples than a batch."""
+    """Return the order of the training samples; Refused if buckets are required and the task or its size has none."""
     size, place = task.size("train"), ("train", "buckets")
-    if not train.buckets:
+    possible = isinstance(task, BucketedTask) and size >= train.batch_size
+    if train.buckets is False or (train.buckets is None and not possible):
         return SampleOrder(size, seed)
     if not isinstance(task, BucketedTask):
         raise Refused(Problem("the task defines no buckets of equal padding", place, code="misfit"))
