@@ -15,6 +15,7 @@ from dither.engine.cli import main
 from dither.engine.runs.exports import pack, read_missing_data, space_as_json, space_from_json
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+from dither.registry.plugins.manager import default_catalog
 
 
 @pytest.fixture(scope="module")
@@ -93,29 +94,31 @@ def test_small_files_are_bundled(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "one").write_text("12345")
+    data = {"use": "token-shards", "path": f"{tmp_path}/corpus"}
+    task = {"use": "language-model", "judge": f"{tmp_path}/corpus", "prompt": str(tmp_path)}
     tree = {
         "name": "x/y.json",
         "plugins": ["plugins/a.py", "/a/b.py"],
-        "task": {"tokenizer": f"{tmp_path}/tokenizer.json", "data": {"path": f"{tmp_path}/corpus"}},
-        "model": [{"weights": f"{tmp_path}/tokenizer.json"}, {"path": "lost/corpus"}],
+        "task": {**task, "tokenizer": f"{tmp_path}/tokenizer.json", "data": data},
         "train": {"steps": 3, "device": "cuda:7", "threads": 3, "start_from": str(tmp_path), "start_layout": "get"},
     }
-    bundle = pack(tree)
-    assert bundle.tree == {
-        "name": "x/y.json",
-        "plugins": ["plugins/a.py", "/a/b.py"],
-        "task": {"tokenizer": "files/tokenizer.json", "data": {"path": "data/corpus"}},
-        "model": [{"weights": "files/2-tokenizer.json"}, {"path": "data/2-corpus"}],
-        "train": {"steps": 3},
+    bundle = pack(tree, default_catalog())
+    task |= {"tokenizer": "files/tokenizer.json", "data": {**data, "path": "data/2-corpus"}, "judge": "data/corpus"}
+    assert bundle.tree == {"name": "x/y.json", "plugins": tree["plugins"], "task": task, "train": {"steps": 3}}
+    assert bundle.files == {"files/tokenizer.json": tmp_path / "tokenizer.json"}
+    assert bundle.data == [("task.judge", "data/corpus"), ("task.data.path", "data/2-corpus")]
+
+
+@pytest.mark.parametrize("prompt", ["/* sum", "~nobody", "/", "~", "/etc/hostname"])
+def test_text_like_a_path_is_kept(prompt):
+    task = {
+        "use": "language-model",
+        "prompt": prompt,
+        "data": {"use": "token-shards", "path": "~nobody-is-so-called/a"},
     }
-    assert set(bundle.files.values()) == {tmp_path / "tokenizer.json"}
-    assert bundle.data == [("task.data.path", "data/corpus"), ("model.path", "data/2-corpus")]
-
-
-def test_text_like_a_path_is_kept(tmp_path):
-    task = {"prompt": "/* sum", "stop": "~nobody", "between": "/", "home": "~", "path": "~nobody-is-called-so/a"}
-    bundle = pack({"task": task | {"cells": str(tmp_path)}, "train": {}})
-    assert bundle.tree["task"] == task | {"path": "data/a", "cells": f"data/{tmp_path.name}"}
+    bundle = pack({"task": task, "train": {}}, default_catalog())
+    assert bundle.tree["task"] == {**task, "data": {"use": "token-shards", "path": "data/a"}}
+    assert not bundle.files
 
 
 @pytest.mark.parametrize(

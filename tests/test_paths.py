@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.config.paths import absolute_paths
 from dither.engine.config.plugins import governing_policy_file
+from dither.registry.plugins.manager import default_catalog
 
 
 @pytest.fixture
@@ -57,26 +59,88 @@ def test_moved_data_require_accept_changes_except_in_early_runs(project, tmp_pat
 
 def test_only_existing_paths_become_absolute(tmp_path):
     (tmp_path / "a.txt").write_text("")
-    (tmp_path / "bytes").write_text("")
     (tmp_path / "tokenizer.json").write_text("")
     (tmp_path / "folder").mkdir()
-    given = {
-        "name": "a.txt",
-        "judge": "folder",
-        "task": {
-            "use": "a.txt",
-            "tokenizer": "tokenizer.json",
-            "data": {"path": "a.txt", "paths": ["*.txt", "none*", "/root.txt"]},
-        },
-        "loss": "bytes",
-        "plugins": ["a.txt"],
-        "long": "x" * 5000 + ".txt",
-        "number": 3,
-    }
-    made = absolute_paths(given, tmp_path)
-    data = {"path": f"{tmp_path}/a.txt", "paths": [f"{tmp_path}/*.txt", "none*", "/root.txt"]}
-    task = {"use": "a.txt", "tokenizer": f"{tmp_path}/tokenizer.json", "data": data}
-    assert made == {**given, "judge": f"{tmp_path}/folder", "task": task}
+    (tmp_path / "bytes").mkdir()
+    data = {"use": "text-files", "paths": ["*.txt", "none*", "/root.txt", "x" * 5000 + ".txt"]}
+    task = {"use": "language-model", "tokenizer": "tokenizer.json", "prompt": "a.txt", "judge": "folder", "data": data}
+    names = {"evaluate": {"best": "a.txt"}, "train": {"freeze": ["a.txt"], "start_from": "folder"}, "name": "a.txt"}
+    given = {**names, "task": task, "loss": "bytes", "plugins": ["a.txt"], "seed": 3}
+    made = absolute_paths(given, tmp_path, default_catalog())
+    data = {**data, "paths": [f"{tmp_path}/*.txt", *data["paths"][1:]]}
+    task = {**task, "tokenizer": f"{tmp_path}/tokenizer.json", "judge": f"{tmp_path}/folder", "data": data}
+    train = {**given["train"], "start_from": f"{tmp_path}/folder"}
+    assert made == {**given, "train": train, "task": task}
+    task = {**task, "tokenizer": "bytes", "data": {"use": "text", "paths": ["stdlib", "bytes"], "to": "folder"}}
+    made = absolute_paths({"task": task}, tmp_path, default_catalog())["task"]
+    assert made["tokenizer"] == "bytes", "a tokenizer of this name exists"
+    assert made["data"] == {"use": "text", "paths": ["stdlib", f"{tmp_path}/bytes"], "to": f"{tmp_path}/folder"}
+
+
+PLUGIN = """
+from pathlib import Path
+from typing import ClassVar
+from dither.registry import hookimpl
+from dither.registry.kinds import MetricSpec
+
+class Counting(MetricSpec):
+    \"\"\"Number of bytes of files.\"\"\"
+
+    name: ClassVar[str] = "counting"
+    file: Path = Path("default.bin")
+    more: list[Path] = []
+    word: str = ""
+
+    def build(self, space):
+        return lambda samples, like: {"bytes": float(sum(p.stat().st_size for p in (self.file, *self.more)))}
+
+@hookimpl
+def register_components():
+    return [Counting]
+"""
+
+
+def test_strings_that_look_like_paths_are_kept_and_paths_of_plugins_are_paths(project, tmp_path, monkeypatch, capsys):
+    for name in ("a.txt", "b.bin", "c.bin", "counting.py"):
+        (project / name).write_text("the cat")
+    (project / "counting.py").write_text(PLUGIN)
+    text = (project / "exp.toml").read_text() + '\n[[evaluate.metrics]]\nuse = "counting"\nfile = "b.bin"\n'
+    (project / "exp.toml").write_text('plugins = ["./counting.py"]\n' + text + 'more = ["c.bin"]\nword = "c.bin"\n')
+    changes = ["--set", "task.prompt=a.txt", "--set", "task.length=16"]
+    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs"), *changes]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    task = tomllib.loads((run / "resolved.toml").read_text())
+    (metric,) = task["evaluate"]["metrics"]
+    assert task["task"]["prompt"] == "a.txt"
+    assert metric["file"] == f"{project}/b.bin"
+    assert (metric["more"], metric["word"]) == ([f"{project}/c.bin"], "c.bin")
+    samples = (run / "samples").rglob("*.txt")
+    assert all(file.read_text().startswith("a.txt") for file in samples)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["evaluate", str(run)]) == 0
+
+
+def test_an_export_packs_declared_files_only(project, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("password")
+    change = ["--set", f"task.prompt={secret}", "--set", f"task.length={len(str(secret)) + 4}"]
+    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs"), *change]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert main(["export", str(run), "--to", str(tmp_path / "given")]) == 0
+    assert "password" not in "".join(f.read_text("latin-1") for f in (tmp_path / "given").rglob("*") if f.is_file())
+    assert tomllib.loads((tmp_path / "given" / "experiment.toml").read_text())["task"]["prompt"] == str(secret)
+
+
+def test_prepared_data_are_found_from_any_folder(project, tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+    data = 'data = { use = "text", tokenizer = "bytes", paths = ["texts"] }'
+    lines = (project / "exp.toml").read_text().splitlines()
+    (project / "exp.toml").write_text("\n".join(data if line.startswith("data =") else line for line in lines))
+    assert main(["prepare", "text", "texts", "--tokenizer", "bytes"]) == 0
+    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
 
 
 def test_a_sweep_outside_the_project_keeps_its_policy(project, tmp_path):

@@ -20,7 +20,7 @@ from dither.registry.kinds import (
     TrackerSpec,
     missing_condition,
 )
-from dither.registry.spec.base import Options, Slot, Spec, named
+from dither.registry.spec.base import Options, PathStr, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 __all__ = [
@@ -159,7 +159,7 @@ class Train(Options):
     gather: Literal["float32", "bfloat16"] = "float32"
     """Precision of the all-gather of weights under "fsdp"; bfloat16 halves the traffic and also rounds the weights of
     norms. Gradients are reduced in float32."""
-    start_from: str | None = None
+    start_from: PathStr | None = None
     """Initialise from the weights of a run directory, an export, or a weight file."""
     start_layout: str | None = None
     """Layout of a weight file of another project, such as "get" (.safetensors, .pt, .pth or .ckpt)."""

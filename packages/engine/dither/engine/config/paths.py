@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 import os
 from collections.abc import Mapping
@@ -9,43 +10,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.validation import path_options
+from dither.registry.plugins.catalog import Catalog
 
-__all__ = ["PATH_OPTIONS", "absolute_paths", "not_a_run", "reject_escaping_links"]
+from .experiment import Experiment
 
-PATH_OPTIONS = frozenset({"path", "paths", "start_from", "judge"})
-"""Options that name files or folders."""
+__all__ = ["absolute_path", "absolute_paths", "not_a_run", "reject_escaping_links"]
 
 
-def absolute_paths(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def absolute_paths(tree: Mapping[str, Any], folder: Path, catalog: Catalog) -> dict[str, Any]:
     """Return the values of an experiment with every path that exists below `folder` made absolute.
 
-    A value is a path if its option is one of `PATH_OPTIONS`, or if it has a suffix and names a file. Patterns are made
-    absolute too. Missing paths stay as they are; the component that reads them reports them.
+    Paths are the options that components of the catalogue declare as paths. Patterns are made absolute too. Missing
+    paths stay as they are; the component that reads them reports them.
     """
-    return {key: _absolute_path(key, value, folder) for key, value in tree.items()}
+    absolute = copy.deepcopy(dict(tree))
+    for (*place, key), _ in list(path_options(Experiment, absolute, catalog)):
+        table = Document.value_of(absolute, place)
+        table[key] = absolute_path(table[key], folder)
+    return absolute
 
 
-def _absolute_path(key: str, value: Any, folder: Path) -> Any:
-    if key in ("plugins", "name", "use"):
+def absolute_path(value: str, folder: Path) -> str:
+    """Return a path or pattern below `folder` as an absolute path if it exists, else as it is."""
+    if not value or "\0" in value or value.startswith("~") or Path(value).is_absolute():
         return value
-    if isinstance(value, Mapping):
-        return absolute_paths(value, folder)
-    if isinstance(value, list):
-        return [_absolute_path(key, item, folder) for item in value]
-    if isinstance(value, str) and not Path(value).is_absolute() and _is_path(key, value, folder):
-        return str(folder / value)
-    return value
-
-
-def _is_path(key: str, value: str, folder: Path) -> bool:
-    if not value or "\0" in value or value.startswith("~"):
-        return False
     with suppress(OSError):  # too long for a file name
-        if key in PATH_OPTIONS:
-            return (folder / value).exists() or bool(glob.glob(value, root_dir=folder, recursive=True))
-        return bool(Path(value).suffix) and (folder / value).is_file()  # a word may happen to be the name of a file
-    return False
+        if (folder / value).exists() or glob.glob(value, root_dir=folder, recursive=True):
+            return str(folder / value)
+    return value
 
 
 def reject_escaping_links(run: Path, alternative: str) -> None:

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Refused, dotted
-from dither.registry.spec.base import components_in
+from dither.registry.spec.base import components_in, path_mark
 from dither.registry.spec.fingerprint import fingerprint
 
 from .experiment import Experiment
 from .load_experiment import Loaded
-from .paths import PATH_OPTIONS
 
 __all__ = [
     "Change", "changed_data", "changed_plugin_files", "changes", "component_record", "data_record", "plugin_record",
@@ -145,15 +144,17 @@ def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
     """Return number, bytes and hash of the files that each path option of a data component names, by place."""
     found = {}
     for path, spec in components_in(experiment):
-        for name in sorted(PATH_OPTIONS & set(type(spec).model_fields)) if spec.kind == "data" else ():
+        names = [name for name, info in type(spec).model_fields.items() if path_mark(info)]
+        for name in names if spec.kind == "data" else ():
             if files := sorted(_files(getattr(spec, name))):
                 found[dotted((*path, name))] = _hash_files(files)
     return found
 
 
-def _files(option: str | Sequence[str] | None) -> Iterator[Path]:
+def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
     """Yield the files that an option names by path, by folder, or by pattern; hidden ones only if zarr wrote them."""
-    for value in filter(None, [option] if isinstance(option, str) else option or ()):
+    options: Sequence[str | Path] = [option] if isinstance(option, str | Path) else option or ()
+    for value in filter(None, options):
         with suppress(ValueError, RuntimeError):  # not a valid pattern; the component that reads it says so
             path = Path(value).expanduser()
             for match in [path] if path.exists() else Path(path.anchor).glob(str(path.relative_to(path.anchor))):

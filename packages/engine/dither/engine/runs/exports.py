@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -19,15 +20,17 @@ from rich.console import Console
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.config.validation import validate
+from dither.registry.config.validation import path_options, validate
 from dither.registry.files.atomic import fsync
 from dither.registry.flow.protocols import Task
 from dither.registry.flow.spaces import FeatureSpace, Space, TokenSpace
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.manager import default_catalog
 
 from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
 from ..config.experiment import Experiment
-from ..config.load_experiment import Loaded, check_experiment, load_experiment, open_experiment
-from ..config.paths import PATH_OPTIONS, absolute_paths
+from ..config.load_experiment import Loaded, check_experiment, open_experiment
+from ..config.paths import absolute_path
 from ..files.checksums import MANIFEST, verify, write_manifest
 from ..training.diffusion import Diffusion
 from ..training.lora import write_merged
@@ -71,8 +74,8 @@ def load(
     if reason := verify(path, {WEIGHTS, EXPERIMENT}):
         raise Damaged(f"{path} is damaged: {reason}")
     (data, space), changes = read_missing_data(path), list(changes)
-    inner = _absolute(Document.load(path / EXPERIMENT).tree, path)
-    document, found = open_experiment(path / EXPERIMENT, [*inner, *changes], select=plugins)
+    document, found = open_experiment(path / EXPERIMENT, changes, select=plugins)
+    _anchor(document, path, found.catalog)
     overridden = {change.partition("=")[0].strip() for change in changes}
     absent = [entry for entry in data if not (path / entry[1]).exists() and not glob.glob(entry[1], root_dir=path)]
     missing = [entry for entry in absent if entry[0] not in overridden]
@@ -85,13 +88,13 @@ def load(
     return system.eval()
 
 
-def _absolute(tree: Mapping[str, Any], folder: Path, key: str = "") -> Iterator[str]:
-    """Yield overrides, as after --set, that make the paths of an experiment to files in a folder absolute."""
-    for (name, before), after in zip(tree.items(), absolute_paths(tree, folder).values(), strict=True):
-        if isinstance(before, Mapping):
-            yield from _absolute(before, folder, f"{key}{name}.")
-        elif after != before and (isinstance(after, str) or all(isinstance(item, str) for item in after)):
-            yield f"{key}{name}={json.dumps(after, ensure_ascii=False)}"
+def _anchor(document: Document, folder: Path, catalog: Catalog) -> None:
+    """Make the paths that an export gives to its own files absolute, but not those of overrides."""
+    for (*place, key), _ in list(path_options(Experiment, document.tree, catalog)):
+        option = (*place, key) if isinstance(key, str) else tuple(place)
+        if document.given[option][-1].file is not None:
+            table = document.at(tuple(place))
+            table[key] = absolute_path(table[key], folder)
 
 
 def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None]:
@@ -148,8 +151,11 @@ def export_run(
     found = find_checkpoint(run_directory, checkpoint)
     if to.exists():
         raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
-    bundle = pack(tomllib.loads(experiment.read_text(encoding="utf-8")))
-    space = _space(experiment, select, console or Screen(stderr=True)) if bundle.data else None
+    space, reason, catalog = _space(experiment, select)
+    bundle = pack(tomllib.loads(experiment.read_text(encoding="utf-8")), catalog)
+    if bundle.data and reason:
+        message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
+        say(console or Screen(stderr=True), message, "yellow")
     temporary = to.with_name(f".{to.name}-{os.getpid()}")
     try:
         temporary.mkdir(parents=True)
@@ -163,7 +169,7 @@ def export_run(
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         data = [{"option": option, "name": name} for option, name in bundle.data]
         step = int(found.name.removeprefix("step-"))
-        write_manifest(temporary, files, step=step, data=data, space=space)
+        write_manifest(temporary, files, step=step, data=data, space=space if data else None)
         files.append(temporary / MANIFEST)
         for path in files:
             fsync(path)
@@ -175,15 +181,19 @@ def export_run(
     return [to / path.relative_to(temporary) for path in files]
 
 
-def _space(experiment: Path, select: Sequence[str] | None, console: Console) -> dict[str, Any] | None:
-    """Return the space of a sample of a run, or None with a warning if it is unknown without the data."""
+def _space(experiment: Path, select: Sequence[str] | None) -> tuple[dict[str, Any] | None, str, Catalog]:
+    """Return the space of a sample of a run, or None and why it is unknown without the data; and a catalog.
+
+    The catalog lacks the plugin files of the run if they may not be executed.
+    """
+    catalog = default_catalog()
     try:
-        return space_as_json(load_experiment(experiment, select=select).experiment.task.space())
+        document, plugins = open_experiment(experiment, select=select)
+        catalog = plugins.catalog
+        return space_as_json(check_experiment(document, plugins).experiment.task.space()), "", catalog
     except Refused as refused:
         problem = refused.problems[0]
-        reason = "; ".join(filter(None, (problem.message, problem.help)))
-        say(console, f"the space of a sample is unknown, so the export only loads with its data: {reason}", "yellow")
-        return None
+        return None, "; ".join(filter(None, (problem.message, problem.help))), catalog
 
 
 class Bundle(NamedTuple):
@@ -197,30 +207,23 @@ class Bundle(NamedTuple):
     data: list[tuple[str, str]]
 
 
-def pack(tree: Mapping[str, Any]) -> Bundle:
-    """Return the bundle of an experiment with absolute paths."""
+def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
+    """Return the bundle of an experiment with absolute paths: those of small files outside of data are bundled."""
+    train = {key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS}
+    packed = copy.deepcopy({**tree, "train": train})
     files: dict[str, Path] = {}
     data: list[tuple[str, str]] = []
-
-    def packed(key: str, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: packed(f"{key}.{name}", inner) for name, inner in value.items()}
-        if isinstance(value, list):
-            return [packed(key, item) for item in value]
-        if not isinstance(value, str) or "\0" in value or key == "plugins":
-            return value
-        named, path = key.rpartition(".")[2] in PATH_OPTIONS, Path(value)  # other options are paths if the file exists
-        if not named and not (path.name and path.is_absolute() and os.path.exists(path)):
-            return value
-        small = not named and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
+    for (*place, key), kind in list(path_options(Experiment, packed, catalog)):
+        table = Document.value_of(packed, place)
+        path = Path(table[key])
+        if not path.name or (kind != "data" and not path.exists()):
+            continue
+        small = kind != "data" and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
         folder, used = ("files", [*files]) if small else ("data", [name for _, name in data])
         names = (f"{folder}/{number}-{path.name}" if number > 1 else f"{folder}/{path.name}" for number in count(1))
-        name = next(name for name in names if name not in used)
+        table[key] = name = next(name for name in names if name not in used)
         if small:
             files[name] = path
         else:
-            data.append((key, name))
-        return name
-
-    train = {key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS}
-    return Bundle({key: packed(key, value) for key, value in {**tree, "train": train}.items()}, files, data)
+            data.append((".".join(part for part in (*place, key) if isinstance(part, str)), name))
+    return Bundle(packed, files, data)

@@ -23,12 +23,12 @@ from filelock import FileLock, Timeout
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.config.validation import dump, validate
+from dither.registry.config.validation import dump, path_options, validate
 from dither.registry.files.atomic import atomic_write, fsync
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
-from ..config.paths import PATH_OPTIONS, absolute_paths, not_a_run
+from ..config.paths import absolute_paths, not_a_run
 from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
 from ..files.metrics_file import as_json
 
@@ -100,8 +100,10 @@ class RunDirectory:
         before, after = flat(self._read_resolved(loaded)), flat(resolved(loaded))
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
-        paths = {key for key in changed if moved and key.rpartition(".")[2] in PATH_OPTIONS}
-        fixed = [notes[key] for key in changed if not key.startswith(CHANGEABLE) and key not in paths]
+        declared = path_options(Experiment, resolved(loaded), loaded.plugins.catalog) if moved else ()
+        paths = tuple(".".join(map(str, path)) for path, _ in declared)
+        fixed = [key for key in changed if not key.startswith(CHANGEABLE)]
+        fixed = [notes[key] for key in fixed if key not in paths and f"{key}.0" not in paths]
         if fixed:
             hint = f"a run may resume with other values of {', '.join(CHANGEABLE)}; for anything else start a new run"
             message = f"the run in {self.path} was started with another value of "
@@ -115,7 +117,7 @@ class RunDirectory:
             tree = dump(validate(Experiment, document, loaded.plugins.catalog), loaded.plugins.catalog)
         except Refused:  # it names a component that no longer exists
             tree = document.tree
-        return absolute_paths(tree, Path.cwd())  # early runs may hold relative paths
+        return absolute_paths(tree, Path.cwd(), loaded.plugins.catalog)  # early runs may hold relative paths
 
     def accept(self, loaded: Loaded) -> None:
         """Write resolved.toml and copies of the plugin files."""
@@ -147,7 +149,8 @@ class RunDirectory:
 
 def resolved(loaded: Loaded) -> dict[str, Any]:
     """Return the experiment with every default, pinned components, absolute paths, and plugin files of the run."""
-    tree = absolute_paths(dump(loaded.experiment, loaded.plugins.catalog), Path.cwd())
+    catalog = loaded.plugins.catalog
+    tree = absolute_paths(dump(loaded.experiment, catalog), Path.cwd(), catalog)
     files = [f"plugins/{path.name}" for path in loaded.plugins.files]
     tree["plugins"] = files + loaded.plugins.requested
     return tree

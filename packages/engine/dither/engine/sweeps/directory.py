@@ -150,7 +150,7 @@ class SweepDirectory:
 
     def copy_base(self, document: Document, plugins: Plugins) -> None:
         """Write base/experiment.toml, from which a search makes further points; `extends` is merged."""
-        tree = absolute_paths(document.tree, Path.cwd())
+        tree = absolute_paths(document.tree, Path.cwd(), plugins.catalog)
         tree["plugins"] = [*(f"plugins/{file.name}" for file in plugins.files), *plugins.requested]
         _write_experiment(self.path / "base", tree, plugins)
 

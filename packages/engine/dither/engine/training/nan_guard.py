@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dither.registry.config.errors import dotted
-from dither.registry.spec.base import components_in
+from dither.registry.spec.base import components_in, path_mark
 
 from ..config.experiment import Experiment
 
@@ -58,7 +58,9 @@ def describe_data(experiment: Experiment) -> str:
     lines = [f"task {experiment.task.name}"]
     for path, component in components_in(experiment):
         if component.kind == "data":
-            files = {name: getattr(component, name) for name in ("path", "paths") if hasattr(component, name)}
+            files = {
+                name: getattr(component, name) for name, info in type(component).model_fields.items() if path_mark(info)
+            }
             lines.append(", ".join([f"{dotted(path)} {component.name}", *(f"{k} {v!r}" for k, v in files.items())]))
     return "; ".join(lines)
 

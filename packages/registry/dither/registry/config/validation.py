@@ -9,18 +9,19 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ..plugins.catalog import Catalog
-from ..spec.base import Options, Place, Spec, components_in, default_part
+from ..spec.base import Options, Place, Spec, components_in, default_part, path_mark
 from ..spec.misfit import Misfit, Path
 from .document import Document
 from .errors import MAX_PROBLEMS, Problem, Refused, nearest, omitted_problems
 
-__all__ = ["PATTERN_MESSAGE", "alias_warnings", "dump", "located", "problems_of", "validate"]
+__all__ = ["PATTERN_MESSAGE", "alias_warnings", "dump", "located", "path_options", "problems_of", "validate"]
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 Detail = Mapping[str, Any]
@@ -119,13 +120,27 @@ def dump(options: Options, catalog: Catalog | None = None) -> dict[str, Any]:
             return {key: plain(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [plain(inner) for inner in value]
-        return value
+        return str(value) if isinstance(value, PurePath) else value
 
     def tables(part: Options) -> dict[str, Any]:
         values = ((key, getattr(part, key)) for key in type(part).model_fields)
         return {key: plain(value) for key, value in values if value is not None}
 
     return tables(options)
+
+
+def path_options(
+    annotation: Any, value: Any, catalog: Catalog, path: Path = (), kind: str = ""
+) -> Iterator[tuple[Path, str]]:
+    """Yield the path of every value in a tree that its option declares to be a file, and the kind of its component.
+
+    Options of unknown components are skipped.
+    """
+    kind = next((leaf.kind for leaf, place in _leaves(annotation) if place), kind)
+    if isinstance(value, str) and (mark := path_mark(annotation)) and not re.fullmatch(mark.unless, value):
+        yield path, kind
+    for key in value if isinstance(value, Mapping) else range(len(value)) if isinstance(value, list) else ():
+        yield from path_options(*_descend(annotation, key, value, catalog), catalog, (*path, key), kind)
 
 
 def alias_warnings(options: Options, document: Document) -> list[Problem]:

@@ -1,6 +1,6 @@
 """Spec, Slot, options and compatibility checks."""
 
-from .base import Alias, Options, Slot, Spec, named
+from .base import Alias, Options, PathStr, Slot, Spec, named
 from .misfit import Misfit, Path, below, raise_misfits
 
-__all__ = ["Alias", "Misfit", "Options", "Path", "Slot", "Spec", "below", "named", "raise_misfits"]
+__all__ = ["Alias", "Misfit", "Options", "Path", "PathStr", "Slot", "Spec", "below", "named", "raise_misfits"]

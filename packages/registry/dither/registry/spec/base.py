@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, model_validator
@@ -11,9 +12,30 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from .misfit import Path
 
 __all__ = [
-    "Alias", "Options", "Place", "Slot", "Spec", "components_in", "default_part", "merge_tables", "named",
-    "summary_of", "with_article",
+    "Alias", "Options", "PathMark", "PathStr", "Place", "Slot", "Spec", "components_in", "default_part", "merge_tables",
+    "named", "path_mark", "summary_of", "with_article",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PathMark:
+    """Annotation of a string that is the path of a file or folder, or a pattern, unless it matches `unless` (regex)."""
+
+    unless: str = ""
+
+
+PathStr = Annotated[str, PathMark()]
+"""`file: PathStr` names a file relative to the working directory, as does a field of type `pathlib.Path`.
+
+Run directories hold its absolute path, exports a copy or its name; other strings stay as they are."""
+
+
+def path_mark(option: Any) -> PathMark | None:
+    """Return the mark of a field or annotation that declares paths, also inside a list; None for any other."""
+    if isinstance(option, PathMark) or option is FilePath:
+        return option if isinstance(option, PathMark) else PathMark()
+    inner = (option.annotation, *option.metadata) if isinstance(option, FieldInfo) else get_args(option)
+    return next(filter(None, map(path_mark, inner)), None)
 
 
 class Options(BaseModel):
@@ -35,9 +57,12 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_default_parts(cls, given: Any) -> Any:
-        """Merge a table without `use` into the default component of a slot."""
+        """Merge a table without `use` into the default component of a slot; convert strings to paths."""
         if not isinstance(given, Mapping):
             return given
+        fields = cls.model_fields
+        files = {key for key, value in given.items() if key in fields and _holds(fields[key].annotation, FilePath)}
+        given = {key: _as_path(value) if key in files else value for key, value in given.items()} if files else given
         parts = {
             key: merge_tables(part, value)
             for key, value in given.items()
@@ -137,6 +162,16 @@ With a default, a table without `use` changes options of the default component.
 def named(name: str, **options: Any) -> Any:
     """Return the default of a slot: a component by name, with options."""
     return {"use": name, **options}
+
+
+def _holds(annotation: Any, kind: type) -> bool:
+    return annotation is kind or any(_holds(inner, kind) for inner in get_args(annotation))
+
+
+def _as_path(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_path(item) for item in value]
+    return FilePath(value) if isinstance(value, str) else value
 
 
 def default_part(info: FieldInfo | None) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from .base import Spec
+from .base import PathMark, Spec
 
 __all__ = ["fingerprint"]
 
@@ -62,6 +62,8 @@ def _bounds(metadata: Iterable[Any]) -> str:
 
 
 def _bound(item: Any) -> str:
+    if isinstance(item, PathMark):  # changes no value
+        return ""
     if isinstance(item, FieldInfo):  # inside Annotated; its description is not a constraint
         return _bounds(item.metadata).strip()
     text = _value(item)  # before and after validators differ in their class

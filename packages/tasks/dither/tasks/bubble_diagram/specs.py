@@ -13,7 +13,7 @@ from pydantic import model_validator
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Field, TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
-from dither.registry.spec.base import Slot, named
+from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 from ..prepared.manifest import Kind
@@ -123,7 +123,7 @@ class JsonPlans(_HoldOut):
     name: ClassVar[str] = "plans-jsonl"
     rev: ClassVar[int] = 2
     gives: ClassVar[str] = "plans"
-    path: str = Option(min_length=1)
+    path: PathStr = Option(min_length=1)
     """The file, relative to the working directory; UTF-8."""
 
     def check(self) -> Iterator[Misfit]:
@@ -155,11 +155,11 @@ class PlanFiles(_HoldOut, PrepareSpec):
         "plans", 3, "dither prepare plans", option="destination", earlier=("plans.npz", "report.json")
     )
     source_option: ClassVar[str] = "source"
-    source: str = Option(min_length=1)
+    source: PathStr = Option(min_length=1)
     """The file, or the folder with the files, relative to the working directory."""
     format: Format = "auto"
     """Format of the files; auto detects it by suffix, and reads .json as HouseGAN++."""
-    destination: str = ""
+    destination: PathStr = ""
     """Folder for the prepared plans; by default in the cache, named after source and options."""
     adjacency: Adjacency = "proximity"
     """Whether rooms are related if they are close, or if a door joins them; doors are known to HouseGAN++ only."""

@@ -11,6 +11,7 @@ from pydantic import Field as Option
 from pydantic import field_validator, model_validator
 
 from dither.registry.kinds import DataSpec
+from dither.registry.spec.base import PathStr
 
 from ..prepared.manifest import Kind, Manifest, read_manifest
 from ..prepared.spec import PrepareSpec
@@ -82,7 +83,7 @@ class _Regions(DataSpec):
 
 
 class _AtPath(_Regions):
-    path: str = Option(min_length=1)
+    path: PathStr = Option(min_length=1)
     """File or folder, relative to the working directory."""
 
     def source(self) -> Path:
@@ -166,10 +167,10 @@ class PreparedRegions(_Regions, PrepareSpec):
     name: ClassVar[str] = "get"
     stored: ClassVar[Kind] = REGIONS
     read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
-    paths: list[str] = Option(min_length=1)
+    paths: list[PathStr] = Option(min_length=1)
     """A zarr store, a folder with cell_type_align.txt, .h5ad, .npz, .parquet, .csv or .tsv (.gz); next to a matrix
     without places a .bed file, and CELL.atac.bed for the accessibility of a cell type."""
-    out: str = ""
+    out: PathStr = ""
     """Folder for the arrays; by default in the cache, named after the options."""
     dtype: Literal["float32", "float16"] = "float32"
     """Type of stored motifs; float16 takes half the space, with errors up to 0.05 %, and 3e-8 below 6e-5."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field as Option
 
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Field, TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
-from dither.registry.spec.base import Slot, named
+from dither.registry.spec.base import PathMark, PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
-from .data.tokenizers import ADD_END, BPE_RANGE, ENDS, NO_END, SIZES, byte_pair_ids, invalid_byte_pairs
+from .data.tokenizers import ADD_END, BPE_RANGE, ENDS, NO_END, SIZES, TOKENIZERS, byte_pair_ids, invalid_byte_pairs
 
 if TYPE_CHECKING:
     from .data.corpus import Corpus
@@ -38,7 +38,7 @@ class LanguageModel(TaskSpec):
     """Source of the text."""
     length: int = Option(1024, ge=1, le=1_048_576)
     """Ids per window."""
-    tokenizer: str = Option("auto", min_length=1)
+    tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("auto", min_length=1)
     """bytes (256 ids), chars (those of the training split, and one for all others), gpt2 (50,257 ids), bpe:N (N byte
     pairs learned from the training split), or the path of a tokenizer.json. auto: bytes, or that of the prepared
     ids."""
@@ -52,7 +52,7 @@ class LanguageModel(TaskSpec):
     """Beginning of every sample."""
     ngrams: int | None = Option(None, ge=2, le=8)
     """Longest n-gram of the baselines: reports 2-grams up to it, and xz, next to the model, and scores samples."""
-    judge: str | None = Option(None, min_length=1)
+    judge: PathStr | None = Option(None, min_length=1)
     """Folder of a causal language model of Hugging Face that scores samples: config, safetensors, tokenizer. Requires
     `pip install "dither-tasks[judge]"`."""
 

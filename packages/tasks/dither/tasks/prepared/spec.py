@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any, ClassVar
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.cache import cache_folder
 from dither.registry.kinds import DataSpec
+from dither.registry.spec.base import path_mark
 from dither.registry.spec.misfit import Misfit
 
 from .manifest import MANIFEST, Kind, Manifest, changed_options, read_manifest
@@ -39,8 +42,18 @@ class PrepareSpec(DataSpec):
         """Return the folder of the prepared data, which need not exist."""
         if chosen := getattr(self, self.stored.option):
             return Path(chosen).expanduser()
-        key = {**self.options(), "source": getattr(self, self.source_option), "from": str(Path.cwd())}
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        given = getattr(self, self.source_option)
+        names = [given] if isinstance(given, str) else given
+        mark = path_mark(type(self).model_fields[self.source_option])
+        is_name = re.compile(mark.unless if mark else "").fullmatch
+        absolute = [name if is_name(name) else os.path.abspath(Path(name).expanduser()) for name in names]
+        # earlier versions: with the working directory, so that a run found its data only where it was started
+        earlier = [{key: given, "from": str(Path.cwd())} for key in ("source", "paths")]
+        folders = [self._cached(key) for key in ({"sources": absolute}, *earlier)]
+        return next((folder for folder in folders if folder.exists()), folders[0])
+
+    def _cached(self, key: dict[str, Any]) -> Path:
+        digest = hashlib.sha256(json.dumps({**self.options(), **key}, sort_keys=True).encode()).hexdigest()
         return cache_folder() / self.stored.name / digest[:16]
 
     def command(self) -> str:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.cache import cache_folder
 from dither.registry.kinds import DataSpec
+from dither.registry.spec.base import PathMark, PathStr
 from dither.registry.spec.misfit import Misfit
 
 from ...prepared.manifest import Kind
 from ...prepared.spec import PrepareSpec
 from .manifest import SHARDS, StoreInfo, read_store
-from .tokenizers import BPE_RANGE, invalid_byte_pairs
+from .tokenizers import BPE_RANGE, TOKENIZERS, invalid_byte_pairs
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
@@ -168,7 +166,7 @@ class TextFiles(HoldOut):
 
     name: ClassVar[str] = "text-files"
     gives: ClassVar[str] = "text"
-    paths: list[str] = Option(min_length=1)
+    paths: list[PathStr] = Option(min_length=1)
     """Paths or globs, such as "books/**/*.txt", relative to the working directory; UTF-8."""
 
     def check(self) -> Iterator[Misfit]:
@@ -194,7 +192,7 @@ class ShardFolder(DataSpec):
 
     name: ClassVar[str] = "token-shards"
     gives: ClassVar[str] = "token-ids"
-    path: str = Option(min_length=1)
+    path: PathStr = Option(min_length=1)
     """The folder, relative to the working directory."""
     verify: Literal["once", "always", "never"] = "once"
     """When to compare checksums and check ids: on first use and after a change, always, or never. File lengths are
@@ -230,12 +228,12 @@ class ConvertedText(HoldOut, PrepareSpec):
     name: ClassVar[str] = "text"
     gives: ClassVar[str] = "token-ids"
     stored: ClassVar[Kind] = SHARDS
-    paths: list[str] = Option(min_length=1)
+    paths: list[Annotated[str, PathMark("stdlib|shakespeare")]] = Option(min_length=1)
     """Files, folders and globs, relative to the working directory: text, .jsonl (one document a line), .parquet (one a
     row); or "stdlib" and "shakespeare"."""
-    to: str = ""
+    to: PathStr = ""
     """Folder of the token ids; by default a folder in the cache, named after the options."""
-    tokenizer: str = Option("gpt2", min_length=1)
+    tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("gpt2", min_length=1)
     """bytes, chars, gpt2, bpe:N (learned from the training split), or the path of a tokenizer.json."""
     end_of_text: bool = False
     """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
@@ -255,13 +253,6 @@ class ConvertedText(HoldOut, PrepareSpec):
         if invalid_byte_pairs(self.tokenizer):
             raise ValueError(f'"{self.tokenizer}": {BPE_RANGE}')
         return self
-
-    def folder(self) -> Path:
-        """Return the folder of the token ids, which need not exist."""
-        if self.to:
-            return Path(self.to).expanduser()
-        key = json.dumps({**self.options(), "paths": self.paths, "from": str(Path.cwd())}, sort_keys=True)
-        return cache_folder() / "shards" / hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def check(self) -> Iterator[Misfit]:
         """Yield that the text has not been prepared, or files that are missing or cut short."""

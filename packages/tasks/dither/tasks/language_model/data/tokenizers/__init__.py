@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["ENDS", "SIZES", "byte_pair_ids", "invalid_byte_pairs"]
+__all__ = ["ENDS", "SIZES", "TOKENIZERS", "byte_pair_ids", "invalid_byte_pairs"]
 
 SIZES = {"bytes": 256, "gpt2": 50_257}
 """Tokenizers with a fixed number of ids."""
+TOKENIZERS = "auto|bytes|chars|gpt2|bpe:.*"
+"""Names of tokenizers (a regular expression); any other is the path of a file."""
 ENDS = {"gpt2": 50_256}
 """Tokenizers with a fixed end-of-text id."""
 # messages
