@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from dither.engine.cli import main
-from dither.tasks.bubble_diagram.validity import is_realisable
+from dither.tasks.bubble_diagram.validity import is_buildable
 
 QUICK = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 TINY = [
@@ -70,7 +70,7 @@ def test_samples_that_can_be_built_may_be_asked_for(run, tmp_path, capsys):
     assert main(["sample", str(run), "-n", "12", "--constraints", str(path), "--out", str(tmp_path / "out")]) == 0
     samples = load_file(tmp_path / "out/samples.safetensors")["samples"].numpy()
     assert len(samples) == 12
-    assert is_realisable(samples, 8).all()
+    assert is_buildable(samples, 8).all()
     assert float(re.search(r"satisfied/buildable +([0-9.]+)", capsys.readouterr().out)[1]) > 0.5
 
 

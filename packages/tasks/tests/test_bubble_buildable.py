@@ -5,14 +5,15 @@ from itertools import product
 import numpy as np
 import torch
 
-from dither.tasks.bubble_diagram.constraints.guidance import RealisabilityProbability
-from dither.tasks.bubble_diagram.constraints.lookahead import impossible_relations
+from dither.tasks.bubble_diagram.constraints.guidance import BuildableProbability
+from dither.tasks.bubble_diagram.constraints.lookahead import contradictory, impossible_relations
 from dither.tasks.bubble_diagram.constraints.rules import Buildable
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.realisability import realise
 from dither.tasks.bubble_diagram.geometry.wall_constraints import OPEN
 from dither.tasks.bubble_diagram.plans import real_edges
+from dither.tasks.bubble_diagram.relations import exclusive
 from dither.tasks.bubble_diagram.validity import validity_levels
 from dither.tasks.bubble_diagram.vocabulary import NO_EDGE, NODE_PAD, NODE_SIZE, RELATIONS, ROOM_IDS
 
@@ -52,6 +53,35 @@ def test_lookahead_agrees_with_the_exact_search():
     assert gone.sum() > 0.95 * truth.sum() > 0
 
 
+def test_lookahead_foresees_overlap():
+    plans, random = make_plans(3, 0, 150), np.random.default_rng(1)
+    relations, at = partially_decided(plans, random, 0.8)
+    rows, disjoint = np.arange(len(at)), exclusive(plans.types)
+    loose, strict = impossible_relations(relations, at, 8), impossible_relations(relations, at, 8, disjoint)
+    assert not strict[rows, plans.edges[rows, at]].any()
+    assert (loose <= strict).all()
+    assert strict.sum() > 1.02 * loose.sum()
+    assert not contradictory(relations, 8, disjoint).any()
+
+
+def test_room_types_are_foreseen():
+    """Three relations that only overlapping boxes show: room 2 is the living room, while another relation is open."""
+    none, one = np.zeros((1, 3), bool), np.array([[True, False, False]])
+    edges = next(
+        way
+        for way in product(range(NO_EDGE), repeat=3)
+        if contradictory(np.array([way]), 3, ~none)[0] and realise(np.array(way), 3, disjoint=one[0]).boxes is not None
+    )
+    probs = torch.zeros(1, 10, NODE_SIZE, dtype=torch.float64)
+    probs[0, [0, 1, 3], KITCHEN] = 1
+    probs[0, 2, : len(ROOM_IDS)] = 1 / len(ROOM_IDS)
+    probs[0, [4, 5, 7], list(edges)] = 1
+    probs[0, [8, 9], NO_EDGE] = 1
+    probs[0, 6, : NO_EDGE + 1] = 1 / 11
+    prob = BuildableProbability(4).log_prob(probs, torch.tensor([2]))[0, : len(ROOM_IDS)].exp()
+    assert prob.nonzero().flatten().tolist() == [LIVING]
+
+
 def certain(rows):
     return torch.nn.functional.one_hot(torch.from_numpy(rows).long(), NODE_SIZE).double()
 
@@ -62,14 +92,14 @@ def test_the_last_token_is_decided_exactly():
     for at in (0, 3, 8, 12):
         probs = certain(tokens)
         probs[:, at] = 1 / NODE_SIZE
-        prob = RealisabilityProbability(8).log_prob(probs, torch.full((6,), at)).exp()
+        prob = BuildableProbability(8).log_prob(probs, torch.full((6,), at)).exp()
         for way in range(13 if at < 8 else 11):
             changed = tokens.copy()
             changed[:, at] = way
-            assert prob[:, way].bool().tolist() == validity_levels(changed, 8).realisable.tolist()
+            assert prob[:, way].bool().tolist() == validity_levels(changed, 8).buildable.tolist()
 
 
-def test_buildable_constraint_requires_level_4():
+def test_buildable_constraint_requires_level_5():
     constraints = Constraints(buildable=True, counts={"Kitchen": 1})
     goal = constraints.goal(8)
     assert goal.rules[-1] == Buildable(("buildable",))

@@ -14,7 +14,7 @@ from dither.tasks.bubble_diagram.geometry.placement import (
 )
 from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
 from dither.tasks.bubble_diagram.plans import Diagram, encode
-from dither.tasks.bubble_diagram.relations import edges_of
+from dither.tasks.bubble_diagram.relations import edges_of, exclusive, overlapping
 from dither.tasks.bubble_diagram.vocabulary import RELATIONS
 
 ABOVE, BELOW, LEFT = (RELATIONS.index(name) for name in ("above", "below", "left-of"))
@@ -79,15 +79,18 @@ def test_placement_realises_plans(make_diagrams):
         placement = place_diagram(diagram)
         assert is_realised(diagram, placement.boxes)
         assert placement.exact
+        assert not (overlapping(placement.boxes) & exclusive(np.array(diagram.types))).any()
         assert placement.boxes[:, :2].min(0).tolist() == [0, 0]
 
 
 def test_realisations_are_spread_to_preferred_sizes(make_diagrams):
     before, after = [], []
     for diagram in make_diagrams(25, 22, boxes=False):
-        tight = realise(relations(diagram), len(diagram.types)).boxes
+        exclude = exclusive(np.array(diagram.types))
+        tight = realise(relations(diagram), len(diagram.types), disjoint=exclude).boxes
         boxes = spread_boxes(diagram, tight)
         assert is_realised(diagram, boxes)
+        assert not (overlapping(boxes) & exclude).any()
         preferred = _SIDES[[*diagram.types]] ** 2
         for some, ratios in ((tight, before), (boxes, after)):
             ratios.extend(np.abs(np.log((some[:, 2:] - some[:, :2]).prod(1) / preferred)).tolist())

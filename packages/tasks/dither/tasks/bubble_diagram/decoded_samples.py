@@ -20,8 +20,8 @@ from .validity import validity_levels
 
 __all__ = ["LEVELS", "DecodedSample", "decode_samples", "read_samples"]
 
-LEVELS: Final = ("tokens", "program", "order", "edges", "realisable")
-"""Names of the validity levels 0 to 4."""
+LEVELS: Final = ("tokens", "program", "order", "edges", "realisable", "buildable")
+"""Names of the validity levels 0 to 5."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class DecodedSample:
 
     Attributes:
         level: Highest validity level reached, -1 if the tokens do not decode.
-        unknown: The search gave up before level 3 or 4 was decided.
+        unknown: The search gave up before levels 3 to 5 were decided.
         placement: The diagram with room boxes; None, and errors, if the tokens do not decode.
     """
 

@@ -193,7 +193,7 @@ class Reference:
 
         See `Frequencies.distances`, `Topology.distances` and `Archetypes.metrics`. `unique` and `novel` are the shares
         of all samples that are legal and isomorphic to no earlier sample, or to no training plan;
-        `valid_unique_novel` is the share that is both and reaches level 4.
+        `valid_unique_novel` is the share that is both and reaches level 5.
         """
         return self._metrics(samples, validity_levels(samples, self.rooms))
 
@@ -209,13 +209,13 @@ class Reference:
         """Return the metrics of samples and, for each `name`, the noise floor `name_floor`.
 
         The floor is the score of an equal number of real plans; a model cannot be distinguished from the data below
-        it. With few samples it is far from zero. Rates of levels have no floor, because real plans reach all of them.
+        it. With few samples it is far from zero. Levels 0 to 4 have no floor, because real plans reach them.
         `floor_plans` is the number of plans behind the floor; with fewer plans than samples, the floor is too high.
         """
         if not len(samples):
             return {}
         metrics, floor = self.metrics(samples), self.floor(len(samples))
-        no_floor = {name for name in metrics if name.startswith("level_")} | {"unknown", "connected", "one_living_room"}
+        no_floor = {f"level_{level}" for level in range(5)} | {"unknown", "connected", "one_living_room"}
         floors = {f"{name}_floor": value for name, value in floor.items() if name in metrics.keys() - no_floor}
         return metrics | floors | {"floor_plans": float(min(len(samples), len(self._plans.test)))}
 
@@ -228,7 +228,7 @@ class Reference:
             "one_living_room": float(levels.structure.one_living_room.mean()),
             "unique": float(first.sum()) / len(samples),
             "novel": float(novel.sum()) / len(samples),
-            "valid_unique_novel": float((first & novel & levels.realisable[legal]).sum()) / len(samples),
+            "valid_unique_novel": float((first & novel & levels.buildable[legal]).sum()) / len(samples),
         }
         if len(legal):
             frequencies, topology, archetypes = self._valid

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int
 
-from .vocabulary import INSIDE, NO_EDGE, RELATIONS, SURROUNDING, pairs
+from .vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, SURROUNDING, pairs
 
-__all__ = ["GRID", "NEAR", "RULE", "edges_of", "labels_of", "nearby", "pair_ends"]
+__all__ = ["GRID", "NEAR", "RULE", "edges_of", "exclusive", "labels_of", "nearby", "overlapping", "pair_ends"]
 
 GRID: Final = 256
 """Side of the square canvas in pixels; about 18 metres."""
@@ -78,3 +78,17 @@ def edges_of(boxes: Int[np.ndarray, "*n R 4"]) -> Int[np.ndarray, "*n E"]:
     i, j = pair_ends(boxes.shape[-2])
     u, v = boxes[..., i, :], boxes[..., j, :]
     return np.where(nearby(u, v), labels_of(u, v), NO_EDGE).astype(np.int8)
+
+
+def exclusive(types: Int[np.ndarray, "*n R"]) -> Bool[np.ndarray, "*n E"]:
+    """True for the pairs of rooms that may not overlap, that is those without the living room (level 5)."""
+    i, j = pair_ends(types.shape[-1])
+    return np.asarray((types[..., i] != LIVING) & (types[..., j] != LIVING))
+
+
+def overlapping(boxes: Int[np.ndarray, "*n R 4"]) -> Bool[np.ndarray, "*n E"]:
+    """True for the pairs of boxes that overlap, unless one is inside the other by the rule."""
+    i, j = pair_ends(boxes.shape[-2])
+    u, v = boxes[..., i, :], boxes[..., j, :]
+    shared = ((u[..., :2] < v[..., 2:]) & (v[..., :2] < u[..., 2:])).all(-1)
+    return np.asarray(shared & ~np.isin(labels_of(u, v), [INSIDE, SURROUNDING]))

@@ -7,8 +7,10 @@ Each level includes the one before:
     2  order       neither "left of" nor "above" contains a cycle
     3  edges       some boxes show every relation of the diagram
     4  realisable  some boxes show every relation of the diagram and no other
+    5  buildable   such boxes exist without overlap, except with the living room, which may be an L or a T around
+                   others, and of rooms with the relation inside or surrounding
 
-Levels 0 to 2 are read off the tokens, 3 and 4 require a search (`geometry.realisability`). Where the search gives up
+Levels 0 to 2 are read off the tokens, 3 to 5 require a search (`geometry.realisability`). Where the search gives up
 the level counts as not reached, and the diagram also as unknown. Letters: N diagrams, R room slots, L tokens.
 """
 
@@ -23,10 +25,10 @@ from jaxtyping import Bool, Int
 
 from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges
-from .relations import pair_ends
+from .relations import exclusive, pair_ends
 from .vocabulary import ABOVE, BELOW, EDGE_PAD, ENTRANCE, LEFT, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, RIGHT
 
-__all__ = ["Levels", "TokenValidity", "is_realisable", "token_validity", "validity_levels"]
+__all__ = ["Levels", "TokenValidity", "is_buildable", "token_validity", "validity_levels"]
 
 _CACHED: Final = 16_384
 """Cached searches; a few hundred bytes each."""
@@ -48,20 +50,22 @@ class Levels:
     """Validity levels of each diagram.
 
     Attributes:
-        structure: Levels 0 to 2; `edges` is level 3, `realisable` level 4.
-        unknown: The search gave up before level 3 or 4 was decided.
-        boxes: Boxes that prove level 4, in pixels; zeros where there are none, and in empty slots.
+        structure: Levels 0 to 2; `edges` is level 3, `realisable` level 4, `buildable` level 5.
+        unknown: The search gave up before levels 3 to 5 were decided.
+        boxes: Boxes that prove level 5, or else 4, in pixels; zeros where there are none, and in empty slots.
     """
 
     structure: TokenValidity
     edges: Bool[np.ndarray, " N"]
     realisable: Bool[np.ndarray, " N"]
+    buildable: Bool[np.ndarray, " N"]
     unknown: Bool[np.ndarray, " N"]
     boxes: Int[np.ndarray, "N R 4"]
 
     def reached(self) -> tuple[Bool[np.ndarray, " N"], ...]:
-        """Return levels 0 to 4."""
-        return self.structure.tokens, self.structure.program, self.structure.order, self.edges, self.realisable
+        """Return levels 0 to 5."""
+        structure = self.structure
+        return structure.tokens, structure.program, structure.order, self.edges, self.realisable, self.buildable
 
     def rates(self) -> dict[str, float]:
         """Return the share of diagrams that reach each level, and of those that are unknown."""
@@ -82,41 +86,50 @@ def validity_levels(
     """
     structure = token_validity(tokens, rooms)
     proof = np.zeros((len(tokens), rooms, 4), np.int16)
-    edges, realisable, unknown = np.zeros((3, len(tokens)), bool)
+    reached = np.zeros((3, len(tokens)), bool)
+    unknown = np.zeros(len(tokens), bool)
     for row in np.flatnonzero(structure.order).tolist():
-        relations, count = _relations(tokens[row], rooms)
-        walls = None if boxes is None else boxes[row, :count]
-        edges[row] = realisable[row] = True
-        if walls is None or not realises(walls, relations):
-            full = loose = _realise(relations.tobytes(), count, limit, True)
-            if full.boxes is None:
-                loose = _realise(relations.tobytes(), count, limit, False)
-            walls = full.boxes
-            edges[row], realisable[row] = loose.verdict == "realisable", walls is not None
-            unknown[row] = "unknown" in (loose.verdict, full.verdict)
-        if walls is not None:
-            proof[row, :count] = walls
-    return Levels(structure, edges, realisable, unknown, proof)
+        relations, exclude, count = _relations(tokens[row], rooms)
+        best = None if boxes is None or not realises(boxes[row, :count], relations) else boxes[row, :count]
+        if best is not None and realises(best, relations, disjoint=exclude):
+            reached[:, row], proof[row, :count] = True, best
+            continue
+        # From level 5 down to the first that is reached; levels below the boxes that are known need no search.
+        for level, (apart, disjoint) in ((2, (True, True)), (1, (True, False)), (0, (False, False))):
+            if level < 2 and best is not None:
+                reached[: level + 1, row] = True
+                break
+            result = _realise(relations.tobytes(), exclude.tobytes() if disjoint else b"", count, limit, apart)
+            unknown[row] |= result.verdict == "unknown"
+            if result.boxes is not None:
+                best = result.boxes if level else None
+                reached[: level + 1, row] = True
+                break
+        if best is not None:
+            proof[row, :count] = best
+    return Levels(structure, reached[0], reached[1], reached[2], unknown, proof)
 
 
-def is_realisable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
-    """Return whether diagrams reach level 4, skipping the search for level 3; False where the search gives up."""
+def is_buildable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
+    """Return whether diagrams reach level 5, without other searches; False where the search gives up."""
     mask = token_validity(tokens, rooms).order
     for row in np.flatnonzero(mask).tolist():
-        relations, count = _relations(tokens[row], rooms)
-        mask[row] = _realise(relations.tobytes(), count, LIMIT, True).boxes is not None
+        relations, exclude, count = _relations(tokens[row], rooms)
+        mask[row] = _realise(relations.tobytes(), exclude.tobytes(), count, LIMIT, True).boxes is not None
     return mask
 
 
-def _relations(tokens: Int[np.ndarray, " L"], rooms: int) -> tuple[Int[np.ndarray, " E"], int]:
-    """Return the relations between the rooms of a legal diagram, and the number of rooms."""
+def _relations(tokens: Int[np.ndarray, " L"], rooms: int) -> tuple[Int[np.ndarray, " E"], Bool[np.ndarray, " E"], int]:
+    """Return the relations of a legal diagram, which pairs of rooms may not overlap, and the number of rooms."""
     real = tokens[:rooms] != NODE_PAD
-    return tokens[rooms:][real_edges(real[None])[0]].astype(np.int8), int(real.sum())
+    types, edges = tokens[:rooms][real], tokens[rooms:][real_edges(real[None])[0]]
+    return edges.astype(np.int8), exclusive(types), len(types)
 
 
 @lru_cache(maxsize=_CACHED)  # samples are checked while sampling, then evaluated, then drawn
-def _realise(edges: bytes, rooms: int, limit: int, apart: bool) -> Realisation:
-    result = realise(np.frombuffer(edges, np.int8), rooms, limit=limit, apart=apart)
+def _realise(edges: bytes, exclude: bytes, rooms: int, limit: int, apart: bool) -> Realisation:
+    disjoint = np.frombuffer(exclude, bool) if exclude else False
+    result = realise(np.frombuffer(edges, np.int8), rooms, limit=limit, apart=apart, disjoint=disjoint)
     if result.boxes is not None:
         result.boxes.flags.writeable = False
     return result

@@ -18,10 +18,11 @@ from dither.registry.config.errors import dotted
 from dither.registry.flow.records import Clean
 
 from ..geometry.wall_constraints import OPEN
-from ..validity import is_realisable
-from ..vocabulary import EDGE_PAD, EDGE_SIZE, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, pair_index, pairs
+from ..relations import pair_ends
+from ..validity import is_buildable
+from ..vocabulary import EDGE_PAD, EDGE_SIZE, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, pair_index, pairs
 from .contradictions import feasible
-from .lookahead import impossible_relations
+from .lookahead import contradictory, impossible_relations
 from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, reversed_ids
 
 __all__ = ["ConstraintGuidance"]
@@ -52,10 +53,10 @@ class ConstraintGuidance:
         self.allowed = allowed
         built = [rule for rule in rules if isinstance(rule, Buildable)]
         counts = [rule for rule in rules if isinstance(rule, Count)] + [one for rule in built for one in rule.counts()]
-        self._parts: list[CountProbability | AdjacencyProbability | RealisabilityProbability] = [
+        self._parts: list[CountProbability | AdjacencyProbability | BuildableProbability] = [
             *count_groups(counts, slots),
             *(AdjacencyProbability(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
-            *(RealisabilityProbability(slots) for _ in built),
+            *(BuildableProbability(slots) for _ in built),
         ]
 
     def room_counts(self, counts: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
@@ -102,7 +103,7 @@ class ConstraintGuidance:
                 behind = _among(x[:, j], rule.first) & _among(x[:, i], rule.second) & _among(relations, back)
                 return (ahead | behind).any(1) == rule.required
             case Buildable():
-                return torch.from_numpy(is_realisable(x.cpu().numpy(), self.slots)).to(x.device)
+                return torch.from_numpy(is_buildable(x.cpu().numpy(), self.slots)).to(x.device)
 
     def log_prob(self, log_clean: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
         """Return the log-probability that the constraints are met if token `at` becomes v, others drawn independently.
@@ -263,11 +264,12 @@ def _match_prob(
     return (a * d * forward + b * c * backward - ab * cd * either).clamp(0, 1)
 
 
-class RealisabilityProbability:
-    """Probability that a diagram reaches level 4: 0 where lookahead refutes it, otherwise taken as 1.
+class BuildableProbability:
+    """Probability that a diagram reaches level 5: 0 where lookahead refutes it, otherwise taken as 1.
 
-    Room types are not considered before the end, because counts cover them. Once all other tokens are decided, each
-    possible id is decided exactly: 1 if there are boxes, 0 if there are none or the search gave up.
+    Before the end, only one thing matters about a room: whether it is the living room, which may overlap others. Once
+    all other tokens are decided, each possible id is decided exactly: 1 if there are boxes, 0 if there are none or the
+    search gave up.
     """
 
     def __init__(self, slots: int) -> None:
@@ -281,14 +283,28 @@ class RealisabilityProbability:
         ids = likeliest.indices.cpu().numpy()
         own, last = at.cpu().numpy(), decided.all(1).cpu().numpy()
         attainable = (probs[numbers, at] > 0).cpu().numpy()
-        edge = np.flatnonzero((own >= self.slots) & ~last)
+        edge, room = np.flatnonzero((own >= self.slots) & ~last), np.flatnonzero((own < self.slots) & ~last)
         known = decided[:, self.slots :].cpu().numpy() & (ids[:, self.slots :] <= NO_EDGE)
         relations = np.where(known, ids[:, self.slots :], OPEN)
+        living = probs[:, : self.slots, LIVING].cpu().numpy()
+        if len(room):
+            for is_living in (True, False):
+                living[room, own[room]] = is_living
+                refuted = room[contradictory(relations[room], self.slots, _disjoint_pairs(living[room]))]
+                attainable[refuted, :NODE_MASK] &= (np.arange(NODE_MASK) == LIVING) != is_living
         if len(edge):
-            impossible = impossible_relations(relations[edge], own[edge] - self.slots, self.slots)
+            disjoint = _disjoint_pairs(living[edge])
+            impossible = impossible_relations(relations[edge], own[edge] - self.slots, self.slots, disjoint)
             attainable[edge, :EDGE_SIZE] &= np.pad(~impossible, ((0, 0), (0, EDGE_SIZE - impossible.shape[1])))
         rows, options = np.nonzero(attainable & last[:, None])
         ended = ids[rows]
         ended[np.arange(len(rows)), own[rows]] = options
-        attainable[rows, options] = is_realisable(ended, self.slots)
+        attainable[rows, options] = is_buildable(ended, self.slots)
         return torch.from_numpy(attainable).to(probs.device, probs.dtype).log()
+
+
+def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:
+    """Pairs of which no room can be the only living room, given the probability of each room that it is."""
+    apart = (living == 0) | ((living == 1).any(1, keepdims=True) & (living < 1))
+    i, j = pair_ends(living.shape[1])
+    return np.asarray(apart[:, i] & apart[:, j])

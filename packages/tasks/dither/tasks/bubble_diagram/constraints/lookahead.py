@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from ..geometry.difference_bounds import close, initial_bounds
-from ..geometry.wall_constraints import OPEN, Canvas, constraint_table
+from ..geometry.wall_constraints import DISJOINT, OPEN, Canvas, constraint_table
 from ..vocabulary import NO_EDGE
 
-__all__ = ["impossible_relations"]
+__all__ = ["contradictory", "impossible_relations"]
 
 _ROUNDS: Final = 3
 """Rounds of propagation; most is known after the first."""
@@ -25,36 +25,60 @@ _BATCH: Final = 64
 """Diagrams that are closed at once, so that their bounds fit into the CPU cache."""
 
 
+def contradictory(
+    relations: Int[np.ndarray, "N E"], rooms: int, disjoint: Bool[np.ndarray, "N E"]
+) -> Bool[np.ndarray, " N"]:
+    """Return which diagrams no plan shows; see `impossible_relations`."""
+    ids = np.where(relations == OPEN, OPEN, relations + DISJOINT * disjoint)
+    states, same = np.unique(ids, axis=0, return_inverse=True)
+    possible = _propagate(_decided_bounds(states, rooms), states, rooms)
+    return np.asarray(~possible[same.reshape(-1)])
+
+
 def impossible_relations(
-    relations: Int[np.ndarray, "N E"], at: Int[np.ndarray, " N"], rooms: int
+    relations: Int[np.ndarray, "N E"],
+    at: Int[np.ndarray, " N"],
+    rooms: int,
+    disjoint: Bool[np.ndarray, "N E"] | None = None,
 ) -> Bool[np.ndarray, "N 11"]:
     """Return the relations that one pair `at` of each diagram cannot have in any plan.
 
-    Undecided pairs, pairs without rooms, and the pair in question are `OPEN`.
+    Undecided pairs, pairs without rooms, and the pair in question are `OPEN`. Boxes of `disjoint` pairs do not overlap.
     """
-    relations, numbers = relations.copy(), np.arange(len(relations))
-    relations[numbers, at] = OPEN
+    numbers = np.arange(len(relations))
+    own = DISJOINT * (np.zeros(len(at), np.int64) if disjoint is None else disjoint[numbers, at])
+    relations = relations + (0 if disjoint is None else DISJOINT * disjoint * (relations != OPEN))
+    relations[numbers, at] = OPEN + own
     # Early in sampling, many diagrams share the same decided relations.
     states, same = np.unique(np.concatenate([relations, at[:, None]], 1), axis=0, return_inverse=True)
     relations, at = states[:, :-1], states[:, -1]
-    # int16 is enough: without a contradiction sums stay far within its range, and with one, an overflow to a positive
-    # sum is no smaller than the current bound, so it refutes nothing.
-    most = np.repeat(initial_bounds(rooms, Canvas()).astype(np.int16)[None], len(states), 0)
-    rows, decided = np.nonzero(relations != OPEN)
-    _impose(most, rows, constraint_table(rooms).fixed[decided, relations[rows, decided]])
+    rows = np.arange(len(states))
+    own, relations[rows, at] = relations[rows, at] - OPEN, OPEN
+    most = _decided_bounds(relations, rooms)
     impossible = np.repeat(~_propagate(most, relations, rooms)[:, None], NO_EDGE + 1, 1)
     rows, options = np.nonzero(~impossible)
     # First, each bound by itself.
     pair, table = at[rows], constraint_table(rooms)
-    attainable = table.available[pair, options] & _consistent(most, rows, table.choices[pair, options]).all(-1)
-    possible = _consistent(most, rows, table.fixed[pair, options]).all(-1)
+    ids = options + own[rows]
+    attainable = table.available[pair, ids] & _consistent(most, rows, table.choices[pair, ids]).all(-1)
+    possible = _consistent(most, rows, table.fixed[pair, ids]).all(-1)
     impossible[rows, options] = ~(attainable.any(-1).all(-1) & possible)
     rows, options = np.nonzero(~impossible)
-    ahead, then = most[rows], relations[rows]
-    then[np.arange(len(rows)), at[rows]] = options
-    _impose(ahead, np.arange(len(rows)), constraint_table(rooms).fixed[at[rows], options])
+    ahead, then, ids = most[rows], relations[rows], options + own[rows]
+    then[np.arange(len(rows)), at[rows]] = ids
+    _impose(ahead, np.arange(len(rows)), table.fixed[at[rows], ids])
     impossible[rows, options] = ~_propagate(ahead, then, rooms)
     return impossible[same.reshape(-1)]
+
+
+def _decided_bounds(relations: Int[np.ndarray, "N E"], rooms: int) -> Int[np.ndarray, "N 2 M M"]:
+    """Return the fixed bounds of the decided relations."""
+    # int16 is enough: without a contradiction sums stay far within its range, and with one, an overflow to a positive
+    # sum is no smaller than the current bound, so it refutes nothing.
+    most = np.repeat(initial_bounds(rooms, Canvas()).astype(np.int16)[None], len(relations), 0)
+    rows, decided = np.nonzero(relations != OPEN)
+    _impose(most, rows, constraint_table(rooms).fixed[decided, relations[rows, decided]])
+    return most
 
 
 def _impose(most: Int[np.ndarray, "N 2 M M"], rows: Int[np.ndarray, " k"], bounds: Int[np.ndarray, "k *F 4"]) -> None:

@@ -62,7 +62,7 @@ class Adjacency:
 
 @dataclass(frozen=True)
 class Buildable:
-    """The diagram reaches validity level 4: valid program, and some boxes realise it."""
+    """The diagram reaches validity level 5: valid program, and boxes without forbidden overlap realise it."""
 
     path: Path
 

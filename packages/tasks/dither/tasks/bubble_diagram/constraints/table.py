@@ -40,7 +40,7 @@ class Constraints(Options):
     apart: list[list[Names]] = []
     """Types of which no two rooms are close, or none have a relation: ["Bathroom", "Kitchen"]."""
     buildable: bool = False
-    """Whether samples must reach level 4, that is be realisable by boxes; decided exactly."""
+    """Whether samples must reach level 5: boxes show exactly the relations, rooms do not overlap; decided exactly."""
     groups: dict[str, list[str]] = {}
     """Groups of types by name, for use in place of a type; "bedrooms" is predefined."""
 

@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack, vstack
 
 from ..plans import Diagram, encode
-from ..relations import NEAR, edges_of
+from ..relations import NEAR, edges_of, exclusive, overlapping
 from ..vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, SHORT, SURROUNDING, pair_index, pairs
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
@@ -107,7 +107,7 @@ def room_names(diagram: Diagram) -> list[str]:
 def place_diagram(
     diagram: Diagram, realisation: Int[np.ndarray, "R 4"] | None = None, *, search: bool = True
 ) -> Placement:
-    """Find boxes for the rooms of a diagram.
+    """Find boxes for the rooms of a diagram, without forbidden overlap if there are such boxes.
 
     Args:
         diagram: The diagram; its own boxes are used if it has any.
@@ -118,12 +118,13 @@ def place_diagram(
     if diagram.boxes is not None:
         return Placement.of(diagram, np.array(diagram.boxes, np.int64))
     rooms = len(diagram.types)
-    target = encode(diagram, rooms)[rooms:]
+    target, disjoint = encode(diagram, rooms)[rooms:], exclusive(np.array(diagram.types))
     boxes = place_rooms(diagram)
-    if realises(boxes, target):
+    if realises(boxes, target, disjoint=disjoint):
         realisation = boxes
     elif realisation is None and search:
-        realisation = realise(target, rooms).boxes
+        realisation = realise(target, rooms, disjoint=disjoint).boxes
+        realisation = realise(target, rooms).boxes if realisation is None else realisation
     return Placement.of(diagram, boxes if realisation is None else spread_boxes(diagram, realisation))
 
 
@@ -152,7 +153,7 @@ def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
 
 
 def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "R 4"]:
-    """Return boxes of about the preferred sizes that realise the diagram, too.
+    """Return boxes of about the preferred sizes that realise the diagram, too, and overlap only if the given ones do.
 
     Repeatedly fixes every choice, such as the side on which two rooms are separated, as in the current boxes, and
     solves a linear program with all of that as hard constraints.
@@ -164,14 +165,17 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
     target = encode(diagram, rooms)[rooms:]
     if not realises(realisation, target):
         raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
-    constraints, preferred = wall_constraints_of(target, rooms), np.tile(_SIDES[[*diagram.types], None], 2)
+    disjoint = exclusive(np.array(diagram.types))
+    disjoint &= not (overlapping(realisation) & disjoint).any()
+    constraints = wall_constraints_of(target, rooms, disjoint=disjoint)
+    preferred = np.tile(_SIDES[[*diagram.types], None], 2)
     boxes, sides = realisation.astype(np.int64), preferred
     for _ in range(_SPREAD_ROUNDS):
         program = _soft_program(diagram.types, target, _choose_separations(boxes, target, {}), sides)
         hard, spread = _active_bounds(constraints, boxes), boxes
         for margin in _MARGINS:
             walls = program.solve(hard, margin)
-            if walls is not None and realises(rounded := np.round(walls).astype(np.int64), target):
+            if walls is not None and realises(rounded := np.round(walls).astype(np.int64), target, disjoint=disjoint):
                 spread = rounded
                 break
         if (spread == boxes).all():

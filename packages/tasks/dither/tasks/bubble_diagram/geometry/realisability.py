@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csc_array
 
-from ..relations import edges_of
+from ..relations import edges_of, overlapping
 from . import difference_bounds
 from .wall_constraints import END, START, Canvas, WallConstraints, mark_values, wall_constraints_of
 
@@ -48,6 +48,7 @@ def realise(
     rooms: int,
     *,
     apart: bool | Bool[np.ndarray, " E"] = True,
+    disjoint: bool | Bool[np.ndarray, " E"] = False,
     canvas: Canvas = _CANVAS,
     limit: int = LIMIT,
 ) -> Realisation:
@@ -58,10 +59,11 @@ def realise(
         rooms: Number of rooms.
         apart: Whether unrelated rooms must be more than `NEAR` apart, for all pairs or by pair. Without it (level 3)
             the boxes may have more relations than the diagram.
+        disjoint: Whether related rooms must not overlap (level 5), for all pairs or by pair; see `relations.exclusive`.
         canvas: Size limits.
         limit: Maximum number of linear programs.
     """
-    search = _Search(wall_constraints_of(edges, rooms, apart=apart), canvas, limit)
+    search = _Search(wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint), disjoint, canvas, limit)
     try:
         boxes = search.run()
     except _UndecidedError:
@@ -74,11 +76,14 @@ def realises(
     edges: Int[np.ndarray, " E"],
     constrained: bool | Bool[np.ndarray, " E"] = True,
     canvas: Canvas = _CANVAS,
+    *,
+    disjoint: bool | Bool[np.ndarray, " E"] = False,
 ) -> bool:
-    """Whether the constrained relations of boxes under the rule are those of the diagram."""
+    """Whether the constrained relations of boxes under the rule are those of the diagram, without forbidden overlap."""
     sides = boxes[:, 2:] - boxes[:, :2]
     fits = boxes.min() >= 0 and boxes.max() <= canvas.side and sides.min() >= canvas.smallest
-    return bool(fits and ((edges_of(boxes) == edges) | ~np.asarray(constrained)).all())
+    shown = fits and ((edges_of(boxes) == edges) | ~np.asarray(constrained)).all()
+    return bool(shown and not (overlapping(boxes) & constrained & disjoint).any())
 
 
 class _UndecidedError(Exception):
@@ -108,8 +113,11 @@ class _Node:
 class _Search:
     """Depth-first search."""
 
-    def __init__(self, constraints: WallConstraints, canvas: Canvas, limit: int) -> None:
-        self.constraints, self.canvas, self.limit, self.programs = constraints, canvas, limit, 0
+    def __init__(
+        self, constraints: WallConstraints, disjoint: bool | Bool[np.ndarray, " E"], canvas: Canvas, limit: int
+    ) -> None:
+        self.constraints, self.disjoint, self.canvas = constraints, disjoint, canvas
+        self.limit, self.programs = limit, 0
         self.axis, self.first, self.second, self.bound = np.moveaxis(constraints.choices, -1, 0)
 
     def run(self) -> Int[np.ndarray, "R 4"] | None:
@@ -228,7 +236,8 @@ class _Search:
         return violated
 
     def proved(self, boxes: Int[np.ndarray, "R 4"]) -> bool:
-        return realises(boxes, self.constraints.edges, self.constraints.constrained, self.canvas)
+        constraints = self.constraints
+        return realises(boxes, constraints.edges, constraints.constrained, self.canvas, disjoint=self.disjoint)
 
 
 @lru_cache(maxsize=64)

@@ -18,9 +18,10 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from ..relations import GRID, NEAR, RULE
-from ..vocabulary import INSIDE, NO_EDGE, SURROUNDING, pairs
+from ..vocabulary import ABOVE, BELOW, INSIDE, LEFT, NO_EDGE, RIGHT, SURROUNDING, pairs
 
 __all__ = [
+    "DISJOINT",
     "END",
     "MIDDLE",
     "OPEN",
@@ -45,6 +46,9 @@ Choice = Sequence[Sequence[Bound]]
 
 OPEN: Final = NO_EDGE + 1
 """Relation of an undecided pair, which has no constraints."""
+
+DISJOINT: Final = OPEN + 1
+"""Added to the relation of a pair whose boxes must not overlap; without effect on inside and surrounding."""
 
 _FIXED, _CHOICES, _ALTERNATIVES, _BOUNDS = 8, 2, 4, 4
 """Largest number of fixed bounds and choices of a relation, of alternatives of a choice, and of their bounds."""
@@ -78,22 +82,25 @@ class WallConstraints:
 
 
 class Table(NamedTuple):
-    """Constraints of each relation of each pair of rooms, none for `OPEN`; padded with trivial bounds.
+    """Constraints of each relation, then of each with `DISJOINT`, of each pair of rooms; padded with trivial bounds.
 
     `available` is True for alternatives; each choice has at least one, which may be trivial.
     """
 
-    fixed: Int[np.ndarray, "E 12 F 4"]
-    choices: Int[np.ndarray, "E 12 C A B 4"]
-    available: Bool[np.ndarray, "E 12 C A"]
+    fixed: Int[np.ndarray, "E 24 F 4"]
+    choices: Int[np.ndarray, "E 24 C A B 4"]
+    available: Bool[np.ndarray, "E 24 C A"]
 
 
 @lru_cache(maxsize=64)
 def constraint_table(rooms: int) -> Table:
     """Return the constraints of all relations of rooms i < j."""
-    pairwise = [[_constraints_of(i, j, relation) for relation in range(NO_EDGE + 1)] for i, j in pairs(rooms)]
-    fixed = np.zeros((len(pairwise), OPEN + 1, _FIXED, 4), np.int16)
-    choices = np.zeros((len(pairwise), OPEN + 1, _CHOICES, _ALTERNATIVES, _BOUNDS, 4), np.int16)
+    pairwise = [
+        [([], []) if r == OPEN else _constraints_of(i, j, r, apart) for apart in (False, True) for r in range(OPEN + 1)]
+        for i, j in pairs(rooms)
+    ]
+    fixed = np.zeros((len(pairwise), 2 * DISJOINT, _FIXED, 4), np.int16)
+    choices = np.zeros((len(pairwise), 2 * DISJOINT, _CHOICES, _ALTERNATIVES, _BOUNDS, 4), np.int16)
     available = np.zeros(choices.shape[:4], bool)
     available[..., 0] = True
     for pair, row in enumerate(pairwise):
@@ -107,11 +114,18 @@ def constraint_table(rooms: int) -> Table:
 
 
 def wall_constraints_of(
-    edges: Int[np.ndarray, " E"], rooms: int, *, apart: bool | Bool[np.ndarray, " E"] = True
+    edges: Int[np.ndarray, " E"],
+    rooms: int,
+    *,
+    apart: bool | Bool[np.ndarray, " E"] = True,
+    disjoint: bool | Bool[np.ndarray, " E"] = False,
 ) -> WallConstraints:
-    """Return the constraints of a diagram; `apart`: whether unrelated rooms must be separated, for all or by pair."""
+    """Return the constraints of a diagram.
+
+    `apart`: whether unrelated rooms must be separated, `disjoint`: whether others must not overlap; for all or by pair.
+    """
     constrained = np.broadcast_to(apart, edges.shape) | (edges != NO_EDGE)
-    selected = np.arange(len(edges)), np.where(constrained, edges, OPEN)
+    selected = np.arange(len(edges)), np.where(constrained, edges + np.multiply(disjoint, DISJOINT), OPEN)
     fixed, choices, available = (part[selected] for part in constraint_table(rooms))
     choices, fixed = choices.reshape(-1, *choices.shape[2:]).astype(np.int64), fixed.reshape(-1, 4).astype(np.int64)
     real = choices.any((1, 2, 3))
@@ -126,7 +140,7 @@ def mark_values(walls: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "2 M"]:
     return np.concatenate([marks, np.zeros((2, 1), marks.dtype)], 1)
 
 
-def _constraints_of(i: int, j: int, relation: int) -> tuple[list[Bound], list[Choice]]:
+def _constraints_of(i: int, j: int, relation: int, disjoint: bool) -> tuple[list[Bound], list[Choice]]:
     """Return the fixed bounds and the choices of the relation of room i to room j, or `NO_EDGE`."""
     if relation == NO_EDGE:  # a choice of the side on which the rooms are more than `NEAR` apart
         return [], [
@@ -140,7 +154,18 @@ def _constraints_of(i: int, j: int, relation: int) -> tuple[list[Bound], list[Ch
     within: Choice = [[(axis, second, first, -most - 2)] for both in beyond for axis, first, second, most in both]
     pieces = [list(_cell_bounds(i, j, rows, columns)) for rows, columns in _pieces(relation)]
     hull = list(_cell_bounds(i, j, *_hull(relation)))
-    return (hull if relation == INSIDE else near + hull), [within] + [pieces] * (len(pieces) > 1)
+    if relation == INSIDE:
+        return hull, [within]
+    cells: list[Choice] = [pieces] * (len(pieces) > 1)
+    if not disjoint:
+        return near + hull, [within, *cells]
+    # The centre of room i lies on one or two sides of room j, and disjoint boxes are separated on one of them.
+    sides: Choice = [[(axis, 3 * u + END, 3 * v + START, 0)]
+             for axis, u, v, where in ((0, i, j, LEFT), (0, j, i, RIGHT), (1, i, j, ABOVE), (1, j, i, BELOW))
+             if relation in where]  # fmt: skip
+    if len(sides) > 1:
+        return near + hull, [sides, *cells]
+    return [*near, *hull, *sides[0]], cells
 
 
 def _cell_bounds(i: int, j: int, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[Bound]:

@@ -37,8 +37,8 @@ _STAGES, _MILLISECONDS, _LAST, _COLOURS = 6, 220, 3000, 128
 
 _SIZE: Final = 300.0
 
-_CHIPS: Final = ("#c8443c", "#b4632a", "#8a6d1a", "#5c6b2f", "#2f6f8f", "#1d6b45")
-"""Colours of the verdicts, from unreadable to level 4; dark enough for white text."""
+_CHIPS: Final = ("#c8443c", "#b4632a", "#8a6d1a", "#5c6b2f", "#2f6f8f", "#4f5ba8", "#1d6b45")
+"""Colours of the verdicts, from unreadable to level 5; dark enough for white text."""
 
 _STYLE: Final = """
 body { margin: 0 auto; padding: 1rem; max-width: 1980px; color: #2b2f36; background: #f4f5f7; font: 15px sans-serif }
