@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dither.losses.flow import flow_kl
 from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.schedules.alpha import cosine_squared, log_linear
 from dither.processes.schedules.sigma import geometric
@@ -78,6 +79,7 @@ def test_exact_predictions_give_the_likelihood_of_an_absorbing_process(process_o
         for t, weight in zip(*nodes(20), strict=True):
             noised, chance = states(process, x0, at(process, t))
             values = masked_ce(exact(process, noised, JOINT), noised).values
+            torch.testing.assert_close(flow_kl(exact(process, noised, JOINT), noised).values, values)
             total += weight * (chance[:, None] * values).sum().item()
         assert total == pytest.approx(-math.log(JOINT[x0]), rel=1e-6)
 

@@ -6,6 +6,7 @@ import pytest
 
 from dither.losses.specs import (
     MSE,
+    FlowKL,
     Huber,
     MaskedCE,
     Poisson,
@@ -35,6 +36,7 @@ def test_who_serves_whom(spec, name: str) -> None:
     allowed = {
         MaskedCE: {"absorbing", "absorbing-plug-in"},
         ScoreEntropy: set(FACTS) - {"gaussian", "masked-region"},
+        FlowKL: set(FACTS) - {"gaussian", "masked-region"},
         MSE: {"gaussian", "masked-region"},
         Huber: {"gaussian", "masked-region"},
         Poisson: {"masked-region"},

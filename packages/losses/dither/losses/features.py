@@ -34,13 +34,13 @@ def squared_error(
     Args:
         pred: The prediction; of a distribution the error is that of its own noise.
         noised: The record it was made from.
-        target: x0, eps or velocity.
+        target: x0, eps, velocity or flow-velocity.
         reduction: element-mean: mean over target elements. region-sum: sum over the target features of a region,
             averaged over regions with any. zero-padded: mean over all elements of real regions, 0 for others.
         min_snr: Weigh an error of x_0 by min(snr, min_snr), and the others equivalently (Min-SNR, Hang et al. 2023).
 
     Raises:
-        TypeError: The target is eps or velocity, but the process adds no Gaussian noise.
+        TypeError: The target is not x0, but the process adds no Gaussian noise.
     """
     if target == "x0" and isinstance(pred, DistributionPrediction):
         squares = pred.squared_errors(noised.x0, noised.target_mask)
@@ -56,6 +56,8 @@ def _snr_weight(noised: Noised, target: str, min_snr: float) -> Float[Tensor, ".
     noise_to_signal = over(noised.noise.sigma, noised.x0).expm1()
     if target == "x0":
         return noise_to_signal.reciprocal().clamp_max(min_snr)
+    if target == "flow-velocity":  # its error is that of x_0 divided by u
+        return noise_to_signal.reciprocal().clamp_max(min_snr) * (1 + noise_to_signal.rsqrt()) ** -2
     bounded = (min_snr * noise_to_signal).clamp_max(1)
     return bounded if target == "eps" else bounded / (1 + noise_to_signal)
 
@@ -97,10 +99,10 @@ def poisson_nll(
 
 
 def feature_error(pred: FeaturePrediction, noised: Noised, target: str) -> Float[Tensor, "B L M"]:
-    """Return the error of a prediction of x0, eps or velocity.
+    """Return the error of a prediction of x0, eps, velocity or flow-velocity (eps - x_0).
 
     Raises:
-        TypeError: The target is eps or velocity, but the process adds no Gaussian noise.
+        TypeError: The target is not x0, but the process adds no Gaussian noise.
     """
     if target == "x0":
         return pred.x0 - noised.x0
@@ -108,6 +110,8 @@ def feature_error(pred: FeaturePrediction, noised: Noised, target: str) -> Float
         raise TypeError(f'target "{target}" requires a Gaussian process')
     if target == "eps":
         return pred.eps - noised.eps
+    if target == "flow-velocity":
+        return (pred.eps - noised.eps) - (pred.x0 - noised.x0)
     a, b = noised.noise.alpha(noised.x0).sqrt(), noised.noise.one_minus_alpha(noised.x0).sqrt()
     return a * (pred.eps - noised.eps) - b * (pred.x0 - noised.x0)
 

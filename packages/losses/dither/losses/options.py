@@ -6,7 +6,7 @@ from typing import Literal
 
 __all__ = ["Link", "Reduction", "Target"]
 
-Target = Literal["x0", "eps", "velocity"]
+Target = Literal["x0", "eps", "velocity", "flow-velocity"]
 """What a loss compares."""
 Reduction = Literal["element-mean", "region-sum", "zero-padded"]
 """Reduction over the features of a position."""

@@ -16,7 +16,7 @@ from .options import Link, Reduction
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Loss
 
-__all__ = ["MSE", "Huber", "MaskedCE", "Poisson", "ScoreEntropy", "register_components"]
+__all__ = ["MSE", "FlowKL", "Huber", "MaskedCE", "Poisson", "ScoreEntropy", "register_components"]
 
 
 class _TokenLoss(LossSpec):
@@ -77,6 +77,22 @@ class ScoreEntropy(_TokenLoss):
         return self._reduced(FusedScoreEntropy())
 
 
+class FlowKL(_TokenLoss):
+    """Generalised KL divergence of discrete flow matching: the NELBO of sampler "discrete-flow" without a corrector.
+
+    Under an absorbing process it is "masked-ce". In nats: the mean is a bound per token, over real tokens that are not
+    known.
+    """
+
+    name: ClassVar[str] = "flow-kl"
+
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss."""
+        from .flow import flow_kl
+
+        return self._reduced(flow_kl)
+
+
 class _FeatureLoss(LossSpec):
     serves = FEATURES
     reduction: Reduction = "element-mean"
@@ -92,7 +108,7 @@ class MSE(_FeatureLoss):
 
     name: ClassVar[str] = "mse"
     target: Literal["raw", "x0"] = "raw"
-    """What is compared: the prediction of the process (x0, eps or velocity), or the clean sample. The error of an x0
+    """What is compared: the prediction of the process (x0, eps or a velocity), or the clean sample. The error of an x0
     computed from eps is that of eps divided by the signal-to-noise ratio, and so dominated by large t."""
     min_snr: float | None = Field(None, gt=0)
     """Bound on the weight of low Gaussian noise, about 5 (Min-SNR); by default all times have the same weight."""
@@ -119,7 +135,7 @@ class Huber(_FeatureLoss):
     delta: float = Field(1.0, gt=0, le=1e6)
     """Error up to which the loss is half the square, in the units of the samples."""
     target: Literal["raw", "x0"] = "raw"
-    """What is compared: the prediction of the process (x0, eps or velocity), or the clean sample."""
+    """What is compared: the prediction of the process (x0, eps or a velocity), or the clean sample."""
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss; target "raw" becomes the prediction of the process."""
@@ -167,4 +183,4 @@ def _target(target: str, process: ProcessFacts) -> str:
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Register the losses."""
-    return [Huber, MSE, MaskedCE, Poisson, ScoreEntropy]
+    return [FlowKL, Huber, MSE, MaskedCE, Poisson, ScoreEntropy]

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dither.registry import Spec, hookimpl
 
 from .features.specs import Gaussian, MaskedRegion
+from .flow.jumps import DiscreteFlow
+from .flow.ode import ODE
+from .flow.schedules import Kappa, RectifiedFlow
+from .flow.specs import FlowMatching
 from .samplers.analytic import Analytic
 from .samplers.ancestral import Ancestral
 from .samplers.blocks import Blocks
@@ -29,9 +33,19 @@ __all__ = ["register_components"]
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Register schedules, processes and samplers."""
-    curves: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, SigmoidAlpha]
+    curves: list[type[Spec]] = [
+        Cosine,
+        CosineSquared,
+        Geometric,
+        Kappa,
+        LinearSigma,
+        LogLinear,
+        Polynomial,
+        SigmoidAlpha,
+    ]
     tables: list[type[Spec]] = [CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta]
+    flow: list[type[Spec]] = [DiscreteFlow, FlowMatching, ODE, RectifiedFlow]
     processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
     samplers: list[type[Spec]] = [Analytic, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered]
     features: list[type[Spec]] = [DDIM, DPMSolver, OrderedRegions, RePaint]
-    return [*curves, *tables, *processes, *samplers, *features, PredictorCorrector, ReMDM]
+    return [*curves, *tables, *flow, *processes, *samplers, *features, PredictorCorrector, ReMDM]

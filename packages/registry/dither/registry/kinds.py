@@ -80,10 +80,11 @@ class ProcessFacts:
     Attributes:
         name: Registered name of the process.
         space: The space the model must serve, MASK included.
-        predict: Meaning of the raw output: posterior, plug-in, score; x0, eps, velocity.
+        predict: Meaning of the raw output: posterior, plug-in, score; x0, eps, velocity, flow-velocity.
         prior: The distribution at t = 1.
         timeless: Whether states are independent of time; see `TimelessProcess`.
         masked: Whether noise is added only to a mask's selection, next to values that stay clean.
+        linear_path: Whether the factors of x_0 and Gaussian noise add up to 1 (flow matching), not their squares.
     """
 
     name: str
@@ -92,6 +93,7 @@ class ProcessFacts:
     prior: Literal["mask", "uniform", "frequencies", "gaussian", "hidden"]
     timeless: bool = False
     masked: bool = False
+    linear_path: bool = False
 
 
 @dataclass(frozen=True)

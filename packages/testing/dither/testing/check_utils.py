@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from dither.registry import Space, TokenSpace
-from dither.registry.flow.records import Clean, Noised, State
+from dither.registry.flow.records import Clean, Noise, Noised, State
 
 __all__ = [
     "NotApplicable", "assert_clean", "assert_close", "assert_equal", "assert_output", "assert_unchanged",
-    "change_values", "check_gradients", "clean_ids", "ideal_output", "perturb_parameters", "random_output",
-    "random_state", "replace_infinite", "seed_cpu", "snapshot", "tensors_of", "usable_ids", "without_truth",
+    "change_values", "check_gradients", "clean_ids", "gaussian_scales", "ideal_output", "perturb_parameters",
+    "random_output", "random_state", "replace_infinite", "seed_cpu", "snapshot", "tensors_of", "usable_ids",
+    "without_truth",
 ]  # fmt: skip
 
 M = TypeVar("M", bound=nn.Module)
@@ -135,6 +136,13 @@ def random_output(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[
     return torch.randn(*valid.shape, space.width, generator=generator)
 
 
+def gaussian_scales(process: Any, noise: Noise, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of x_0 and eps in x_t: their squares add up to 1, or they do (`linear_path`)."""
+    a, b = noise.alpha(like).sqrt(), noise.one_minus_alpha(like).sqrt()
+    norm = a + b if getattr(process, "linear_path", False) else 1.0
+    return a / norm, b / norm
+
+
 def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L V"]:
     """Return the raw output of a model that knows x_0; `NotApplicable` for an unknown prediction target."""
     alpha, noise = noised.noise.alpha(noised.x0), noised.noise.one_minus_alpha(noised.x0)
@@ -144,10 +152,10 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
         q = alpha[..., None] * one_hot(noised.x0, vocab) + noise[..., None] * noised.prior
         scores = q.log() - q.gather(-1, noised.state.x[..., None]).log()
         return scores.clamp_min(-30.0).float()
-    if predict in ("x0", "eps", "velocity"):
+    if predict in ("x0", "eps", "velocity", "flow-velocity"):
         eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
         velocity = alpha.sqrt() * eps - noise.sqrt() * noised.x0
-        return {"x0": noised.x0, "eps": eps, "velocity": velocity}[predict].float()
+        return {"x0": noised.x0, "eps": eps, "velocity": velocity, "flow-velocity": eps - noised.x0}[predict].float()
     raise NotApplicable(f'the ideal output is unknown for predict = "{predict}"')
 
 

@@ -15,6 +15,8 @@ from torch.nn.functional import one_hot
 from dither.registry import Field, TokenSpace
 from dither.registry.flow.records import Clean, Noise, State, over
 
+from .check_utils import gaussian_scales
+
 __all__ = [
     "IDS", "OUTCOMES", "PROBABILITIES", "SPACE", "NormalSession", "OracleSession", "assert_follows", "assert_normal",
     "blank_batch", "exact_outputs", "outcome_index",
@@ -100,12 +102,12 @@ class NormalSession:
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Return E[x_0 | x_t], or the equivalent prediction."""
         noise = self.process.schedule(t)
-        a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
+        a, b = gaussian_scales(self.process, noise, state.x)
         gain = a * self.std**2 / (a.square() * self.std**2 + b.square())
         x0 = self.mean + gain * (state.x - a * self.mean)
         x0 = torch.where(state.masked, self.mean, x0)
         eps = (state.x - a * x0) / b.clamp_min(1e-6)
-        raw = {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[self.predict]
+        raw = {"x0": x0, "eps": eps, "velocity": a * eps - b * x0, "flow-velocity": eps - x0}[self.predict]
         return self.process.read(raw, state, noise)
 
 

@@ -102,10 +102,14 @@ class GaussianProcess:
     ) -> tuple[State, Float[Tensor, "B L M"]]:
         """Add noise where `where`; return the state and the noise, which is 0 elsewhere."""
         eps = torch.randn_like(x).masked_fill(~where, 0.0)
-        a, b = scales(noise, x)
+        a, b = self.scales(noise, x)
         return self._state(torch.where(where, a * x + b * eps, x), where), eps
 
-    def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> GaussianPrediction:
+    def scales(self, noise: Noise, like: Float[Tensor, "B L M"]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+        """Return the factors of x_0 and eps in x_t, to broadcast over `like`."""
+        return scales(noise, like)
+
+    def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> Any:
         """Interpret the raw output, at least in float32."""
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         return GaussianPrediction(raw, state.x, noise, self.predict)

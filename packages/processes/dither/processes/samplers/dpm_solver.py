@@ -44,6 +44,7 @@ def sample(process: Process, model: Session, like: Clean, *, options: DPMSolver)
     """Yield every state, the clean sample last."""
     import torch
 
+    from ..flow.process import path_norm
     from ..timesteps import gaussian_process, grid_times
 
     process = gaussian_process(process, options.name)
@@ -59,7 +60,12 @@ def sample(process: Process, model: Session, like: Clean, *, options: DPMSolver)
             gap = now_lambda - earlier[0]
             ratio = h / torch.where(gap > 0, gap, torch.inf)  # first order if no time has passed
             line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
-        state = process.replace(state, _solve(state.x, line, now, then, h), like)
+        if getattr(process, "linear_path", False):
+            before, after = (path_norm(noise, line).to(line.dtype) for noise in (now, then))
+            x = _solve(state.x * before, line, now, then, h) / after
+        else:
+            x = _solve(state.x, line, now, then, h)
+        state = process.replace(state, x, like)
         earlier = now_lambda, x0
         yield state.x
     yield process.finish(state, model(state, times[-1]), like)

@@ -10,7 +10,7 @@ from pydantic import Field
 from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
-__all__ = ["FeatureSampler", "GaussianSampler", "TokenSampler", "TokenSteps", "no_effect"]
+__all__ = ["FeatureSampler", "GaussianSampler", "ProcessSampler", "TokenSampler", "TokenSteps", "no_effect"]
 
 REQUIRED = {
     "any": "",
@@ -21,7 +21,9 @@ REQUIRED = {
 }
 
 
-class _ProcessSampler(SamplerSpec):
+class ProcessSampler(SamplerSpec):
+    """A sampler of some processes."""
+
     requires: ClassVar[Literal["any", "tokens", "mask", "gaussian", "hidden"]] = "any"
     """What the process must be."""
 
@@ -34,13 +36,13 @@ class _ProcessSampler(SamplerSpec):
             yield Misfit(message, (), ("process",), 'use sampler "ancestral"', code="process-mismatch")
 
 
-class FeatureSampler(_ProcessSampler):
+class FeatureSampler(ProcessSampler):
     """A sampler of masked features."""
 
     requires = "hidden"
 
 
-class TokenSampler(_ProcessSampler):
+class TokenSampler(ProcessSampler):
     """A sampler with temperature, top-k and top-p."""
 
     temperature: float = Field(1.0, ge=0, le=100)
@@ -72,7 +74,7 @@ class TokenSteps(TokenSampler):
     """Time of the last state; from there the sample is drawn clean."""
 
 
-class GaussianSampler(_ProcessSampler):
+class GaussianSampler(ProcessSampler):
     """A sampler through Gaussian noise on a grid of times."""
 
     requires = "gaussian"

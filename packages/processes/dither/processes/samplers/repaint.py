@@ -44,6 +44,13 @@ class RePaint(GaussianSampler):
     eta: float = Field(1.0, ge=0, le=1)
     """Noise of a step: 1 is DDPM, 0 adds none."""
 
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield unless the process adds Gaussian noise that preserves the variance."""
+        yield from super().check(process, model)
+        if process.linear_path:
+            message = f'sampler "repaint" requires noise that preserves the variance, not process "{process.name}"'
+            yield Misfit(message, (), ("process",), 'use process "gaussian"', code="process-mismatch")
+
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield that the model has never seen noise on known values."""
         yield from super().warn(process, model)

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Schedule
 
 __all__ = [
+    "AlphaSchedule",
     "Cosine",
     "CosineSquared",
     "LogLinear",
     "Polynomial",
     "SigmoidAlpha",
+    "alpha_schedule",
     "cosine",
     "cosine_squared",
     "log_linear",
@@ -37,7 +39,9 @@ FLAT = 1e-3
 """A stretch of a sigmoid that rises by less loses too many digits."""
 
 
-class _AlphaSchedule(ScheduleSpec):
+class AlphaSchedule(ScheduleSpec):
+    """alpha falls from 1 to eps."""
+
     eps: float = Field(1e-3, ge=1e-12, lt=1)
     """The signal left at t = 1."""
 
@@ -46,7 +50,7 @@ class _AlphaSchedule(ScheduleSpec):
         return -math.log(self.eps)
 
 
-class LogLinear(_AlphaSchedule):
+class LogLinear(AlphaSchedule):
     """alpha falls linearly from 1 to eps (MDLM)."""
 
     name: ClassVar[str] = "log-linear"
@@ -61,7 +65,7 @@ def log_linear(eps: float = 1e-3) -> Schedule:
     return polynomial(1.0, eps)
 
 
-class Polynomial(_AlphaSchedule):
+class Polynomial(AlphaSchedule):
     """alpha = 1 - (1 - eps) t^power: the larger the power, the later the noise."""
 
     name: ClassVar[str] = "polynomial"
@@ -75,10 +79,10 @@ class Polynomial(_AlphaSchedule):
 
 def polynomial(power: float = 2.0, eps: float = 1e-3) -> Schedule:
     """Return alpha = 1 - (1 - eps) t^power, power >= 1: below 1 the rate at t = 0 is infinite."""
-    return _schedule(lambda t: (t**power, power * t ** (power - 1)), eps)
+    return alpha_schedule(lambda t: (t**power, power * t ** (power - 1)), eps)
 
 
-class Cosine(_AlphaSchedule):
+class Cosine(AlphaSchedule):
     """alpha falls from 1 to eps along a quarter of a cosine."""
 
     name: ClassVar[str] = "cosine"
@@ -90,10 +94,10 @@ class Cosine(_AlphaSchedule):
 
 def cosine(eps: float = 1e-3) -> Schedule:
     """Return alpha = eps + (1 - eps) cos(pi t / 2)."""
-    return _schedule(lambda t: (2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (math.pi / 2 * t).sin()), eps)
+    return alpha_schedule(lambda t: (2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (math.pi / 2 * t).sin()), eps)
 
 
-class CosineSquared(_AlphaSchedule):
+class CosineSquared(AlphaSchedule):
     """alpha falls from 1 to eps along a squared cosine: slow at both ends."""
 
     name: ClassVar[str] = "cosine-squared"
@@ -105,10 +109,10 @@ class CosineSquared(_AlphaSchedule):
 
 def cosine_squared(eps: float = 1e-3) -> Schedule:
     """Return alpha = eps + (1 - eps) cos(pi t / 2)^2."""
-    return _schedule(lambda t: ((math.pi / 2 * t).sin().square(), math.pi / 2 * (math.pi * t).sin()), eps)
+    return alpha_schedule(lambda t: ((math.pi / 2 * t).sin().square(), math.pi / 2 * (math.pi * t).sin()), eps)
 
 
-class SigmoidAlpha(_AlphaSchedule):
+class SigmoidAlpha(AlphaSchedule):
     """alpha falls along a stretch of a sigmoid: slow at both ends, the more so the longer the stretch.
 
     Jabri et al. (2022). From start to end of sigmoid(u / tau), scaled to 1 at t = 0 and to eps at t = 1.
@@ -144,10 +148,10 @@ def sigmoid(start: float = -3.0, end: float = 3.0, tau: float = 1.0, eps: float 
         value = ((start + (end - start) * t) / tau).sigmoid()
         return (value - low) / (high - low), value * (1 - value) * (end - start) / tau / (high - low)
 
-    return _schedule(curve, eps)
+    return alpha_schedule(curve, eps)
 
 
-def _schedule(curve: Callable[[Tensor], tuple[Tensor, Tensor]], eps: float) -> Schedule:
+def alpha_schedule(curve: Callable[[Tensor], tuple[Tensor, Tensor]], eps: float) -> Schedule:
     """Return alpha = 1 - (1 - eps) f(t) for a curve f and its derivative."""
     from ..precision import wide_schedule
 

@@ -110,7 +110,11 @@ class TokenProcess(Process, Protocol):
 
 @runtime_checkable
 class GaussianProcess(Process, Protocol):
-    """A process that adds Gaussian noise to features, required by DDIM, DPM-Solver and RePaint."""
+    """A process that adds Gaussian noise to features, required by DDIM, DPM-Solver, the ODE and RePaint.
+
+    With the optional attribute `linear_path = True`, x_t = (a x_0 + b eps) / (a + b) with a = sqrt(alpha) and b =
+    sqrt(1 - alpha), as in flow matching; otherwise it is a x_0 + b eps.
+    """
 
     def step(
         self, state: State, pred: Any, now: Noise, then: Noise, like: Clean, *,

@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from dither.registry import TokenSpace
 from dither.registry.flow.records import Clean, Noise, Noised, State
 
-from ..check_utils import NotApplicable, assert_close, ideal_output, random_output
+from ..check_utils import NotApplicable, assert_close, gaussian_scales, ideal_output, random_output
 from ..situations import Situation, checks_of
 from ..toy_distributions import SPACE, assert_follows, assert_normal, exact_outputs
 
@@ -122,7 +122,7 @@ def chapman_kolmogorov(s: Situation) -> None:
         for i in _free(noised):
             assert_follows(back.x[:, i], q[i], f"x_s at position {i} with an ideal prediction")
     elif noised.eps is not None:
-        a, b = early.alpha(many.x0).sqrt(), early.one_minus_alpha(many.x0).sqrt()
+        a, b = gaussian_scales(process, early, many.x0)
         free = noised.target_mask & (b > 1e-3)
         if free.any():
             assert_normal(((back.x - a * many.x0) / b)[free], "the noise of x_s with an ideal prediction", slack=0.01)

@@ -23,6 +23,7 @@ from ..check_utils import (
     assert_close,
     assert_equal,
     assert_unchanged,
+    gaussian_scales,
     random_output,
     seed_cpu,
     snapshot,
@@ -151,8 +152,8 @@ def forward_distribution(s: Situation) -> None:
             _check_token_distribution(noised, t)
         elif noised.eps is not None:
             x, noisy = noised.state.x, noised.target_mask
-            alpha, noise = noised.noise.alpha(x), noised.noise.one_minus_alpha(x)
-            expected = alpha.sqrt() * noised.x0 + noise.sqrt() * noised.eps
+            a, b = gaussian_scales(process, noised.noise, x)
+            expected = a * noised.x0 + b * noised.eps
             assert_close(x[noisy], expected[noisy], f"x at t = {t}", atol=1e-5)
             eps, n = noised.eps[noisy], int(noisy.sum())
             assert n < 100 or abs(eps.mean()) < 5 / n**0.5, f"eps has mean {eps.mean():.3f}"
@@ -202,8 +203,8 @@ def returns_prediction(s: Situation) -> None:
         assert pred.x0.shape == x.shape, f"x0 has shape {tuple(pred.x0.shape)}, not {tuple(x.shape)}"
         assert (pred.x0 + pred.eps).isfinite().all(), "the prediction is not finite"
         if noised.eps is not None:
-            mixed = noised.noise.alpha(x).sqrt() * pred.x0 + noised.noise.one_minus_alpha(x).sqrt() * pred.eps
-            assert_close(mixed[free], x[free], "sqrt(alpha) x0 + sqrt(1 - alpha) eps", atol=1e-3)
+            a, b = gaussian_scales(process, noised.noise, x)
+            assert_close((a * pred.x0 + b * pred.eps)[free], x[free], "a x0 + b eps", atol=1e-3)
 
 
 def time_per_position(s: Situation) -> None:
@@ -321,8 +322,8 @@ def noise_is_standard_normal(s: Situation) -> None:
     seed_cpu(s.seed)
     noised, eps = process.add_noise(x0, noise, where)
     assert_normal(eps[where], "the noise")
-    mixed = noise.alpha(x0).sqrt() * x0 + noise.one_minus_alpha(x0).sqrt() * eps
-    assert_close(noised.x[where], mixed[where], "sqrt(alpha) x0 + sqrt(1 - alpha) eps", atol=1e-4)
+    a, b = gaussian_scales(process, noise, x0)
+    assert_close(noised.x[where], (a * x0 + b * eps)[where], "a x0 + b eps", atol=1e-4)
     assert_equal(noised.x[~where], x0[~where], "values without noise")
     replaced = process.replace(state, clean.x0 + 1.0, clean)
     assert_equal(replaced.x[clean.fixed], clean.x0[clean.fixed], "replace: fixed values")

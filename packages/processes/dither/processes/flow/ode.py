@@ -1,0 +1,126 @@
+"""Integrates the probability flow of Gaussian diffusion and flow matching (Song et al. 2021; Lipman et al. 2022).
+
+With factors a of x_0 and b of eps, z = x / (a + b) follows dz/du = eps - x_0 in u = b / (a + b), for every schedule and
+without a singularity; flow matching has z = x. Letters: B batch, L length, M features, K times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from dither.registry import Misfit
+from dither.registry.kinds import ModelFacts, ProcessFacts
+
+from ..samplers.options import ProcessSampler, no_effect
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean
+
+__all__ = ["ODE", "sample"]
+
+Velocity = Callable[["Tensor", "Tensor"], "Tensor"]
+
+
+class ODE(ProcessSampler):
+    """Follow the probability flow of process "flow-matching" or "gaussian" from noise to data, without new noise."""
+
+    name: ClassVar[str] = "ode"
+    requires = "gaussian"
+    solver: Literal["euler", "midpoint", "heun", "dopri5"] = "heun"
+    """euler: one call of the model a step. midpoint, heun: two, of second order. dopri5: adaptive steps of fifth order
+    (Dormand and Prince), which requires `pip install "dither-processes[ode]"`."""
+    steps: int = Field(20, ge=1, le=1_000_000)
+    """Equal steps in u from 1 to its value at t_min; with dopri5 the number of states yielded."""
+    t_min: float = Field(1e-3, ge=0, lt=1)
+    """Time of the last state; from there the predicted clean sample is taken."""
+    tolerance: float = Field(1e-5, ge=1e-12, le=0.1)
+    """Relative and absolute tolerance of a step of dopri5."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield unless the process adds Gaussian noise and the solver is installed."""
+        yield from super().check(process, model)
+        if self.solver != "dopri5":
+            yield from no_effect(self, ("tolerance",), f'with solver = "{self.solver}"', 'set solver = "dopri5"')
+        elif find_spec("torchdiffeq") is None:
+            fix = 'pip install "dither-processes[ode]", or set solver = "heun"'
+            yield Misfit('solver "dopri5" requires torchdiffeq', ("solver",), help=fix, code="missing-dependency")
+        if self.t_min == 0 and process.predict == "x0":
+            message = 'the velocity at t_min = 0 does not follow from predict = "x0"'
+            yield Misfit(message, ("t_min",), ("process", "predict"), "set t_min = 1e-3")
+
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
+
+
+def sample(process: Process, model: Session, like: Clean, *, options: ODE) -> Iterator[Float[Tensor, "B L M"]]:
+    """Yield every state, the clean sample last."""
+    import torch
+
+    from dither.registry.flow.records import Noise
+
+    from ..precision import wide_dtype
+    from ..timestep_sampling import time_of
+    from ..timesteps import gaussian_process
+    from .process import path_norm
+
+    process = gaussian_process(process, options.name)
+    state, linear = process.prior(like), getattr(process, "linear_path", False)
+    moves = ~like.fixed if state.noisy is None else state.noisy
+
+    def factor(u: Tensor) -> Tensor:
+        """Return x / z."""
+        return torch.ones_like(u) if linear else 1 / (u.square() + (1 - u).square()).sqrt()
+
+    def time(u: Tensor) -> Float[Tensor, " B"]:
+        t = time_of(process.schedule, u.square() / (u.square() + (1 - u).square()))
+        return t.to(like.x0.dtype).expand(len(like.valid))
+
+    def velocity(u: Tensor, z: Float[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        u = u.to(dtype)
+        pred = model(process.replace(state, z * factor(u).to(z.dtype), like), time(u))
+        difference: Tensor = pred.eps - pred.x0
+        return difference.to(z.dtype).masked_fill(~moves, 0.0)
+
+    dtype = wide_dtype(like.x0.device)
+    ends: Noise = process.schedule(torch.tensor([1.0, options.t_min], dtype=dtype, device=like.x0.device))
+    start, stop = (-(-ends.sigma).expm1()).sqrt() / path_norm(ends, ends.sigma)
+    share = torch.linspace(0, 1, options.steps + 1, dtype=dtype, device=like.x0.device)
+    grid = start + (stop - start) * share
+    for u, z in _solve(velocity, state.x / factor(start).to(state.x.dtype), grid, options):
+        state = process.replace(state, z * factor(u).to(z.dtype), like)
+        yield state.x
+    if options.t_min > 0:
+        yield process.finish(state, model(state, time(grid[-1])), like)
+
+
+def _solve(
+    velocity: Velocity, z: Float[Tensor, "B L M"], grid: Float[Tensor, " K"], options: ODE
+) -> Iterator[tuple[Float[Tensor, ""], Float[Tensor, "B L M"]]]:
+    """Yield u and z after each step."""
+    if options.solver == "dopri5":
+        from torchdiffeq import odeint
+
+        path = odeint(velocity, z, grid.to(z.dtype), rtol=options.tolerance, atol=options.tolerance, method="dopri5")
+        yield from zip(grid[1:], path[1:], strict=True)
+        return
+    for u, v in pairwise(grid):
+        h = (v - u).to(z.dtype)
+        first = velocity(u, z)
+        if options.solver == "euler":
+            z = z + h * first
+        elif options.solver == "midpoint":
+            z = z + h * velocity((u + v) / 2, z + h / 2 * first)
+        else:
+            z = z + h / 2 * (first + velocity(v, z + h * first))
+        yield v, z

@@ -1,0 +1,78 @@
+"""Flow matching over features: x_t = (1 - u) x_0 + u eps on a straight line, with u given by the schedule.
+
+The noise sigma of a schedule fixes the ratio u / (1 - u) = sqrt(1 - alpha) / sqrt(alpha), so that every schedule of
+Gaussian diffusion serves here; x_t is that of diffusion divided by sqrt(alpha) + sqrt(1 - alpha). Lipman et al. 2022,
+Liu et al. 2022 (rectified flow), whose time runs from noise to data. Letters: B batch, L length, M features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dither.registry.flow.records import Clean, Noise, State, over
+
+from ..features.gaussian import GaussianProcess
+from ..precision import wide
+
+__all__ = ["FlowMatchingProcess", "FlowPrediction", "path_norm"]
+
+
+class FlowPrediction:
+    """Raw model output with its meaning; a `FeaturePrediction`. The velocity is dx/du = eps - x_0."""
+
+    def __init__(
+        self, raw: Float[Tensor, "B L M"], x: Float[Tensor, "B L M"], u: Float[Tensor, "..."], x0: bool
+    ) -> None:
+        self.raw, self.x, self.u, self._is_x0 = raw, x, u, x0
+
+    @property
+    def x0(self) -> Float[Tensor, "B L M"]:
+        """The clean sample."""
+        return self.raw if self._is_x0 else self.x - self.u * self.raw
+
+    @property
+    def eps(self) -> Float[Tensor, "B L M"]:
+        """The noise that explains x_t, given `x0`; 0 for clean values whose x_0 is predicted."""
+        if self._is_x0:
+            return (self.x - (1 - self.u) * self.raw) / torch.where(self.u > 0, self.u, torch.inf)
+        return self.x + (1 - self.u) * self.raw
+
+
+class FlowMatchingProcess(GaussianProcess):
+    """A straight line from each sample to noise, everywhere or where a mask picks; arguments of `GaussianProcess`.
+
+    `predict` is "velocity" (eps - x_0) or "x0".
+
+    Attributes:
+        linear_path: The factors of x_0 and eps add up to 1; their squares do not.
+    """
+
+    linear_path = True
+
+    def scales(self, noise: Noise, like: Float[Tensor, "B L M"]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+        """Return 1 - u and u."""
+        sigma = over(noise.sigma, like)
+        a, b = (-wide(sigma) / 2).exp(), (-(-wide(sigma)).expm1()).sqrt()
+        return (a / (a + b)).to(like.dtype), (b / (a + b)).to(like.dtype)
+
+    def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> FlowPrediction:
+        """Interpret the raw output, at least in float32."""
+        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+        return FlowPrediction(raw, state.x, self.scales(noise, raw)[1], self.predict == "x0")
+
+    def step(
+        self, state: State, pred: Any, now: Noise, then: Noise, like: Clean, *, eta: float = 1.0, eps: Any = None
+    ) -> State:
+        """Draw x_s given x_t, as `GaussianProcess.step` on the same noise; with eta = 0 it is an Euler step in u."""
+        new = super().step(state, pred, now, then, like, eta=eta, eps=eps).x
+        return self.replace(state, new / path_norm(then, new).to(new.dtype), like)
+
+
+def path_norm(noise: Noise, like: Float[Tensor, "B L M"]) -> Float[Tensor, "..."]:
+    """Return sqrt(alpha) + sqrt(1 - alpha), the ratio of x_t under diffusion to x_t on the straight line."""
+    sigma = wide(over(noise.sigma, like))
+    return (-sigma / 2).exp() + (-(-sigma).expm1()).sqrt()
