@@ -130,8 +130,8 @@ def test_unusual_values_are_noted(store):
     (store / "data" / "0.0").unlink()
     shutil.rmtree(store / "atpm" / "k562")
     shutil.rmtree(store / "tss" / "k562")
-    notes = [line for line in spec(store, empty_chunks=True).prepare().splitlines() if line.startswith("note: ")]
-    expected = ("1 chunks of data", "atpm of k562", "tss of k562")
+    notes = [line for line in spec(store).prepare().splitlines() if line.startswith("note: ")]
+    expected = ('"data": missing chunk: 0.0 (rows 0 to 39); read as 0', "atpm of k562", "tss of k562")
     assert all(words in note for words, note in zip(expected, notes, strict=True))
 
 

@@ -41,9 +41,9 @@ def store(arrays, tmp_path_factory, write_store):
     return path
 
 
-def drawn_from(store, **options):
+def drawn_from(store, scale=False, **options):
     """A task, what sampling starts from, and samples: what is asked for, with noise of standard deviation 1."""
-    data = RegionStore(path=str(store), valid=["chr2"], test=["chr1"], scale=False)
+    data = RegionStore(path=str(store), valid=["chr2"], test=["chr1"], scale=scale)
     spec = GetRegion(
         data=data, regions=WINDOW, stride=2, draws=DRAWS, standardise=True, expression=True, expressed=0, **options
     )
@@ -65,6 +65,7 @@ OPTIONS = [
     {"cell_type": ["b", "a"]},
     {"cell_type": "b", "valid_cells": ["a"], "fill_unit": "element"},
     {"cell_type": ["a", "b"], "drop_closed": True, "accessibility": "quantitative", "given": "motifs"},
+    {"cell_type": "b", "scale": True, "accessibility": "quantitative", "largest": "window"},
 ]
 
 
@@ -74,7 +75,11 @@ def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, opt
     assert isinstance(task, Exports)
     _, found = exported(task, like, samples, tmp_path)
     at = {(c, s): row for row, (c, s) in enumerate(zip(arrays["chromosome"], arrays["start"], strict=True))}
-    top = arrays["atpm"][arrays["chromosome"] == "chr3"].max()
+    train = arrays["chromosome"] == "chr3"
+    quantitative = "accessibility" in options
+    top = arrays["features"][train].max(0) if "scale" in options else np.ones(M, np.float32)
+    np.testing.assert_array_equal(found["divisor"][:M], top)
+    assert found["mean"].shape == found["std"].shape == found["divisor"].shape == (len(found["column"]),)
     for sample in range(len(samples)):
         there = found["valid"][sample]
         assert there.sum() in (WINDOW, 13 % WINDOW) or "drop_closed" in options
@@ -83,19 +88,22 @@ def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, opt
         np.testing.assert_array_equal(found["end"][sample][there], arrays["end"][rows])
         cell = CELLS.index(found["cell"][sample])
         opened = arrays["open"][rows, cell]
-        if "drop_closed" in options:
-            opened = np.minimum(arrays["atpm"][rows, cell] / top, 1)
+        divisor = found["divisor"].copy()
+        if quantitative:
+            opened = arrays["atpm"][rows, cell]
+            divisor[M] = opened.max() if "scale" in options else arrays["atpm"][train].max()
         truth = np.column_stack([arrays["features"][rows], opened, arrays["expression"][rows, cell]])
         np.testing.assert_allclose(found["truth"][sample][there], truth, rtol=1e-6)
         given = found["known"][sample][there]
-        np.testing.assert_allclose(found["samples"][sample][there][given], truth[given], atol=1e-5)
         noise = (samples - like.x0)[sample].numpy() * task.standard.std
-        np.testing.assert_allclose(found["samples"][sample][there], truth + noise[there], atol=1e-5)
+        scaled = np.minimum(truth / divisor, np.where(divisor == 1, np.inf, 1))  # above all training values: cut
+        drawn = np.where(given, truth, (scaled + noise[there]) * divisor)
+        np.testing.assert_allclose(found["samples"][sample][there], drawn, atol=2e-5)
         assert np.isnan(found["samples"][sample][~there]).all()
         assert not found["end"][sample][~there].any()
-    names = [*arrays["motifs"], "accessibility" if "drop_closed" in options else "open"]
+    names = [*arrays["motifs"], "accessibility" if quantitative else "open"]
     assert found["column"].tolist() == [*names, "expression_positive", "expression_negative"]
-    assert {*found["cell"]} == {*options.get("valid_cells", CELLS)}
+    assert {*found["cell"]} == {*options.get("valid_cells", options["cell_type"])}
     np.testing.assert_array_equal(found["known"], like.known.numpy())
 
 
@@ -117,6 +125,7 @@ def test_a_row_has_mean_and_spread_of_the_draws_of_a_window(store, tmp_path, opt
         numbers = [float(row[name]) for name in ("truth", "mean", "sd")]
         np.testing.assert_allclose(numbers, expected[tuple(row[name] for name in HEADER[:5])], rtol=1e-5, atol=1e-6)
         assert row["draws"] == str(DRAWS)
+    assert {row["imputation"] for row in rows} == {"0", "1", "2"}
     assert len({float(row["sd"]) for row in rows}) > len(rows) / 2
 
 

@@ -8,6 +8,7 @@ from scipy import stats
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
+from dither.tasks.get_region.data_specs import HumanDHS
 from dither.tasks.get_region.metrics.region_metrics import RegionMetrics
 from dither.tasks.get_region.metrics.sample_metrics import (
     Draws,
@@ -18,6 +19,7 @@ from dither.tasks.get_region.metrics.sample_metrics import (
     sample_metrics,
     sampled_mask,
 )
+from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
 L, M = 6, 3
@@ -29,9 +31,9 @@ def like_of(*counts, seed=0):
     g = torch.Generator().manual_seed(seed)
     x0, known = torch.rand(len(counts), L, M, generator=g), torch.rand(len(counts), L, M, generator=g) < 0.5
     times = torch.tensor(counts)
-    return Clean.of(
-        *(value.repeat_interleave(times, 0) for value in (x0, torch.ones(len(counts), L, dtype=torch.bool), known))
-    )
+    values = x0, torch.ones(len(counts), L, dtype=torch.bool), known
+    cond = {"imputation": torch.arange(len(counts)).repeat_interleave(times)}
+    return Clean(*(value.repeat_interleave(times, 0) for value in values), cond)
 
 
 def fresh():
@@ -42,9 +44,21 @@ def test_draws_of_one_window_are_found():
     assert draw_groups(like_of(3, 1, 2)) == [slice(0, 3), slice(3, 4), slice(4, 6)]
     assert draw_groups(like_of(1)) == [slice(0, 1)]
     assert draw_groups(like_of(2)[:0]) == []
-    like = like_of(2)
-    like.known[1, 0, 0] ^= True  # another mask is another batch
+    like = like_of(1).apply(lambda value: value.repeat_interleave(2, 0))
+    like.cond["imputation"][1] = 1  # equal values do not make draws of one window
     assert draw_groups(like) == [slice(0, 1), slice(1, 2)]
+    like.cond.clear()
+    assert draw_groups(like) == [slice(0, 1), slice(1, 2)]
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_windows_that_occur_again_are_other_imputations(draws):
+    task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=200, given="motifs", fill=1.0, draws=draws).build()
+    for seed in range(9):
+        like = task.like(11, seed)  # of 3 windows
+        groups = draw_groups(like)
+        assert [rows.stop - rows.start for rows in groups] == [draws] * (11 // draws) + [11 % draws] * (11 % draws > 0)
+        assert all(len(set(like.cond["window"][rows].tolist())) == 1 for rows in groups)
 
 
 def test_sampled_mask():

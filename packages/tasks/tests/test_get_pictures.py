@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from dither.tasks.get_region import plots
 from dither.tasks.get_region.data_specs import HumanDHS
+from dither.tasks.get_region.metrics.column_metrics import windows_of
 from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
@@ -56,6 +57,24 @@ def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
     assert all(png.startswith(b"\x89PNG") for png in pictures.values())
     assert shown(task, like.x0, like).keys() == heat_maps  # nothing was drawn
     assert shown(task, like.x0[:0], like[:0]) == {}
+
+
+def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
+    titles = []
+    monkeypatch.setattr(plots, "_png", lambda figure: titles.append([axis.get_title() for axis in figure.axes]) or b"")
+    task = small(given="motifs", fill=1.0)
+    like = task.like(2, 0)
+    list(task.plots(noisy(like), like))
+    clean = task.batch("valid", range(task.size("valid")))
+    target = clean.valid[..., None] & ~clean.known
+    metrics = task.metrics()
+    metrics.predictions.add(clean.x0.numpy(), noisy(clean, 1).numpy(), target.numpy(), windows_of(clean))
+    values = metrics.compute()
+    list(task.plots(noisy(like), like))
+    sampled, evaluated = (shown[0] for shown in titles if any("ROC" in title for title in shown))
+    area = f"{values['accessibility_auc']:.3f} +- {values['accessibility_auc_ci95']:.3f}"
+    assert evaluated == f"ROC: area {area}, random .5"
+    assert sampled != evaluated
 
 
 def test_heat_maps_show_sampled_values(monkeypatch):

@@ -60,17 +60,14 @@ def test_the_small_table_is_part_of_the_whole():
     assert not part.rows("test").any()
 
 
-def test_bytes_are_steps_of_1_255():
-    table = matrix({"a": 2})
-    arrays = {name: getattr(table, name) for name in ("chromosome", "start", "end", "open")}
-    arrays |= {"motifs": np.array(table.motifs), "cells": np.array(table.cells)}
-    read = RegionMatrix.of({**arrays, "features": np.array([[0, 51, 255]] * 2, np.uint8)}, ("b",), ())
-    np.testing.assert_allclose(read.features[0], [0, 0.2, 1], rtol=1e-6)
+def test_the_packaged_bytes_are_steps_of_1_255():
     every = np.arange(256, dtype=np.uint8)[:, None]
-    assert read.features.step is not None
-    stored = LazyMatrix(every, step=read.features.step)
+    assert read_human("chr21-22").features.step == np.float32(1 / 255)
+    stored = LazyMatrix(every, step=np.float32(1 / 255))
     np.testing.assert_array_equal(stored[:], every * np.float32(1 / 255))
-    np.testing.assert_array_equal(LazyMatrix(every, np.float32([0.5]), stored.step)[:], np.minimum(stored[:] / 0.5, 1))
+    divided = LazyMatrix(every, np.float32([0.5]), stored.step)
+    np.testing.assert_array_equal(divided[:], np.minimum(stored[:] / 0.5, 1))
+    np.testing.assert_array_equal(divided.source(slice(9)), stored[:9])
 
 
 def test_statistics_of_blocks_are_combined():

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from dither.tasks.get_region.data.column_groups import Splits
-from dither.tasks.get_region.data_specs import RegionFile
+from dither.tasks.get_region.data_specs import PreparedRegions, RegionFile
 from dither.tasks.get_region.formats.column_names import parse_columns, standard_names
 from dither.tasks.get_region.formats.sources import file_facts, find_regions, find_source, open_file
 from dither.tasks.get_region.specs import GetRegion
@@ -86,13 +86,15 @@ def test_all_formats_give_the_same_arrays(tmp_path):
         assert (facts.motifs, facts.cells, facts.longest, facts.chromosomes) == (2, ("K562", "HepG2"), 4, 3)
 
 
-def test_bytes_are_steps_of_1_255_and_scaling_uses_training_regions(tmp_path):
+def test_bytes_are_numbers_and_scaling_uses_training_regions(tmp_path, cache):
     np.savez(tmp_path / "x.npz", **{**PLACED, "features": np.full((P, 2), 51, np.uint8)})
-    matrix = open_file(tmp_path / "x.npz", Splits(["chr2"], [], scale=False))
-    np.testing.assert_allclose(matrix.features[:], 0.2, rtol=1e-6)
+    prepared = PreparedRegions(paths=[str(tmp_path / "x.npz")], valid=["chr2"], test=[], scale=False)
+    prepared.prepare()
+    for matrix in (open_file(tmp_path / "x.npz", Splits(["chr2"], [], scale=False)), prepared.build()):
+        assert (matrix.features[:] == 51).all()
     np.savez(tmp_path / "x.npz", **PLACED)
     matrix = open_file(tmp_path / "x.npz", Splits(["chr2"], ["chr3"], scale=True))
-    np.testing.assert_allclose(matrix.features, np.minimum(FEATURES / FEATURES[:4].max(0), 1))
+    np.testing.assert_allclose(matrix.features[:], np.minimum(FEATURES / FEATURES[:4].max(0), 1))
     assert matrix.cells == ()
 
 
@@ -260,6 +262,9 @@ NEAR = {
     "expression:K562": ['"expression_positive:K562"', '"expression_negative:K562"'],
     "tss-K562": ['"tss_positive:K562"', '"tss_negative:K562"'],
     "score": ["leave it out"],
+    "K562": ['"open:K562"'],
+    "hepg2": ['"open:HepG2"'],
+    "label": ['"open:CELL"'],
 }
 
 
@@ -270,6 +275,35 @@ def test_a_label_is_not_taken_for_a_motif(tmp_path, refusal, name):
         (problem,) = refusal(look, path).problems
         assert (problem.code, problem.message.split('"')[1]) == ("unknown-key", name)
         assert all(meant in problem.help for meant in NEAR[name])
+
+
+def test_a_label_among_the_names_of_arrays_is_not_taken_for_a_motif(tmp_path, refusal):
+    np.savez(tmp_path / "x.npz", **ARRAYS | {"motifs": np.array(["GATA1", "K562"])})
+    write_anndata(tmp_path / "x.h5ad", index=NAMES, **{"atpm:gata1": ATPM})
+    table = write(tmp_path / "x.csv", ["GATA1", "k562"], FEATURES)
+    for paths in ([tmp_path / "x.npz"], [tmp_path / "x.h5ad"], [table, bed(tmp_path / "k562.atac.bed", ATPM)]):
+        (problem,) = refusal(read, *paths).problems
+        assert (problem.code, bool(problem.help)) == ("unknown-key", True)
+
+
+def test_booleans_are_read_from_text(tmp_path):
+    lines = [[c, s, e, bool(o), *f, a] for c, s, e, o, *f, a in rows()]
+    for words in (str, lambda value: str(value).upper() if isinstance(value, bool) else value):
+        path = write(tmp_path / "x.csv", HEADER, [[words(value) for value in line] for line in lines])
+        np.testing.assert_array_equal(read(path)["open"][:, 0], OPEN)
+
+
+def test_accessibility_that_no_array_has_is_refused(tmp_path, refusal):
+    names = [name for name in HEADER if not name.startswith(("open", "atpm"))]
+    header = [*names, *(f"expression_{strand}:K562" for strand in ("positive", "negative"))]
+    path = write(tmp_path / "x.csv", header, [[c, s, e, *f, 1, 2] for c, s, e, _, *f, _ in rows()])
+    data = RegionFile(path=str(path), valid=["chr2"], test=[])
+    assert data.facts() == data.build().facts()
+    for options in ({}, {"accessibility": "quantitative"}, {"accessibility": "constant", "drop_closed": True}):
+        task = GetRegion(data=data, regions=4, **options)
+        assert "missing-array" in {misfit.code for misfit in task.check()}
+        assert refusal(task.build).codes == ["missing-array"]
+    assert not [*GetRegion(data=data, regions=4, accessibility=False, expression=True).check()]
 
 
 def test_motifs_with_similar_names_are_accepted(tmp_path):

@@ -51,6 +51,10 @@ WRITTEN = {
     "lzma": {"compressors": numcodecs.LZMA()},
     "none": {"compressors": None},
     "order F": {"order": "F", "compressors": numcodecs.GZip()},
+    "delta": {"filters": numcodecs.Delta(">f8"), "compressors": numcodecs.Zstd()},
+    "fixedscaleoffset": {"filters": numcodecs.FixedScaleOffset(0, 1, ">f8", "<i4"), "compressors": numcodecs.Zlib()},
+    "quantize": {"filters": numcodecs.Quantize(3, ">f8"), "compressors": numcodecs.Blosc("lz4", 5)},
+    "shuffle": {"filters": numcodecs.Shuffle(8), "compressors": numcodecs.Zstd()},
     "3 zstd": {"version": 3, "compressors": zarr.codecs.ZstdCodec(checksum=True)},
     "3 transposed": {"version": 3, "filters": [zarr.codecs.TransposeCodec(order=(1, 0))], "compressors": BYTES},
     "3 blosc": {"version": 3, "compressors": zarr.codecs.BloscCodec()},
@@ -93,7 +97,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_damaged_chunks_are_named_with_their_rows(tmp_path, damage, name):
-    values = np.arange(40, dtype=np.int32).reshape(10, 4)
+    values = np.arange(40, dtype="<f8" if name.startswith("3") else ">f8").reshape(10, 4)
     options = {**WRITTEN[name]}
     if "shards" in options:
         options["shards"] = (4, 4) if isinstance(options["shards"], tuple) else {**options["shards"], "shape": (4, 4)}

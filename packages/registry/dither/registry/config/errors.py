@@ -80,7 +80,7 @@ CODES: dict[str, str] = {
     "changed-options": "The data were prepared with other options or from another source.",
     "other-version": "The data were prepared by another version of dither.",
     "missing-array": "A required array or column is missing.",
-    "missing-chunk": "Chunks of a zarr array are missing; empty_chunks = true reads them as the fill value.",
+    "missing-chunk": "Chunks of a zarr array are missing, and the array holds names or empty_chunks is false.",
     "wrong-shape": "An array has an unexpected shape or type.",
     "no-samples": "No usable sample is left.",
     "invalid-sample": "A sample of a data file is invalid.",

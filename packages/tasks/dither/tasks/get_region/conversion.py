@@ -19,7 +19,6 @@ from .data.column_groups import REGIONS, RegionInfo, Splits
 from .data.region_matrix import RegionMatrix, assemble, row_blocks
 from .formats.region_checks import RawArrays
 from .formats.sources import ReadOptions, find_regions, find_source
-from .formats.zarr_store import ZarrArray
 
 __all__ = ["convert", "open_folder"]
 
@@ -53,12 +52,13 @@ def convert(
     raw = find_regions(source, read)
     with Progress("regions converted") as progress, write_folder(folder, REGIONS, made) as writer:
         blocks = _blocks(raw, np.dtype(dtype), source.path, progress.update)
-        _write_regions(writer, raw.arrays, blocks, dtype)
-    notes = [f"note: {note}" for note in _notes(raw.arrays)]
+        _write_regions(writer, raw, blocks, dtype)
+    notes = [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
     return "\n".join([_summary(writer.manifest), *notes, f"in {perf_counter() - began:.1f} s, written to {folder}"])
 
 
-def _write_regions(writer: Writer, arrays: Mapping[str, Any], blocks: Iterator[Any], dtype: str) -> None:
+def _write_regions(writer: Writer, raw: RawArrays, blocks: Iterator[Any], dtype: str) -> None:
+    arrays = raw.arrays
     writer.add_blocks("features", blocks, dtype, arrays["features"].shape[1:])
     names, chromosome = np.unique(arrays["chromosome"], return_inverse=True)
     writer.add("chromosome", chromosome.astype(np.int32))
@@ -75,6 +75,7 @@ def _write_regions(writer: Writer, arrays: Mapping[str, Any], blocks: Iterator[A
         cells=tuple(map(str, arrays.get("cells", ()))),
         chromosomes={str(name): int(count) for name, count in zip(names, np.bincount(chromosome), strict=True)},
         unknown=tuple(map(str, arrays.get("unknown", ()))),
+        notes=raw.notes,
     )
     writer.info |= info.model_dump()
 
@@ -112,7 +113,7 @@ def open_folder(folder: Path, manifest: Manifest, splits: Splits) -> RegionMatri
     arrays |= {"features": mapped["features"], "start": np.array(mapped["start"]), "end": np.array(mapped["end"])}
     arrays["chromosome"] = np.array(list(info.chromosomes), np.str_)[np.array(mapped["chromosome"])]
     arrays |= {name: np.array(getattr(info, name), np.str_) for name in ("motifs", "cells", "unknown")}
-    return assemble(folder, arrays, splits)
+    return assemble(folder, arrays, splits, info.notes)
 
 
 def _summary(manifest: Manifest) -> str:
@@ -130,12 +131,7 @@ def _summary(manifest: Manifest) -> str:
 
 def _notes(arrays: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is valid, but unusual."""
-    features = arrays["features"]
-    if isinstance(features, ZarrArray) and (missing := features.missing()):
-        names = ", ".join(map(features.file_name, missing[:3])) + (", ..." if len(missing) > 3 else "")
-        yield f"{len(missing)} chunks of data are missing ({names}): their regions have 0 for every motif"
-    unknown = arrays.get("unknown", ())
-    for entry in unknown:
+    for entry in arrays.get("unknown", ()):
         name, _, cell = entry.partition(":")
         if name != "open":
             effect = "the condition tss is left out" if name == "tss" else "tasks that need it are rejected"

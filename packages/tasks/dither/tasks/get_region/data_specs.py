@@ -114,16 +114,14 @@ class RegionFile(_AtPath):
 
 
 class RegionStore(_AtPath):
-    """A zarr store of get_model, read into memory; `prepare get` converts one that is too large for that.
-
-    Formats 2 and 3; requires the extra "zarr".
-    """
+    """A zarr store of get_model (format 2 or 3), read into memory; `prepare get` converts one too large for that."""
 
     name: ClassVar[str] = "region-store"
+    rev: ClassVar[int] = 2
     overlaps: bool = False
     """Allow regions that overlap each other."""
-    empty_chunks: bool = False
-    """Read missing chunks of a store as the fill value, which zarr 3 may leave out; otherwise they are errors."""
+    empty_chunks: bool = True
+    """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it; false refuses them."""
 
     def facts(self) -> RegionFacts:
         """Read headers and names."""
@@ -165,6 +163,7 @@ class PreparedRegions(_Regions, PrepareSpec):
     """Regions from stores and folders of get_model, matrices or AnnData; converted once by `prepare get`."""
 
     name: ClassVar[str] = "get"
+    rev: ClassVar[int] = 2
     stored: ClassVar[Kind] = REGIONS
     read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
     paths: list[PathStr] = Option(min_length=1)
@@ -176,8 +175,8 @@ class PreparedRegions(_Regions, PrepareSpec):
     """Type of stored motifs; float16 takes half the space, with errors up to 0.05 %, and 3e-8 below 6e-5."""
     overlaps: bool = False
     """Allow regions that overlap each other."""
-    empty_chunks: bool = False
-    """Read missing chunks of a store as the fill value, which zarr 3 may leave out; otherwise they are errors."""
+    empty_chunks: bool = True
+    """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it; false refuses them."""
     force: bool = False
     """Replace arrays that were prepared with other options."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from dither.registry.flow.protocols import Picture
 from dither.registry.flow.records import Clean
 
-from .metrics.column_metrics import Pair, is_binary, pearson, r2, rank_metrics, varies
+from .metrics.column_metrics import Pair, is_binary, pearson, r2, varies, windows_of
 from .metrics.region_metrics import RegionMetrics
 from .metrics.sample_metrics import LEVEL, Draws, coverage, draw_groups, draw_metrics, half_width, sampled_mask
 
@@ -184,22 +184,29 @@ def _draw_motif_scatter(motifs: Sequence[tuple[str, Pair]]) -> bytes:
     return _png(figure)
 
 
-def _draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"], cell: str) -> bytes | None:
-    """Return a PNG of the ROC and precision-recall curves; None if all regions are open, or all closed."""
+def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
+    """Return a PNG of the ROC and precision-recall curves of accessibility, with the areas that `metrics` reports."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    metrics = rank_metrics(truth, score)
-    if not metrics:
+    values, place = metrics.values or metrics.compute(), metrics.groups[1].start
+    if "accessibility_auc" not in values:
         return None
+    truth, score = metrics.predictions.pairs()[place]
+    truth = truth > 0.5
     share = float(truth.mean())
-    figure = _new_figure(9, 4.2, f"Open in {cell}: {truth.sum():,} of {truth.size:,} sampled regions")
+
+    def area(name: str) -> str:
+        half = values.get(f"accessibility_{name}_ci95")
+        return f"{values[f'accessibility_{name}']:.3f}" + ("" if half is None else f" +- {half:.3f}")
+
+    figure = _new_figure(9, 4.2, f"{where}: {truth.sum():,} of {truth.size:,} regions are open")
     roc, recall = figure.subplots(1, 2)
     false, true, _ = roc_curve(truth, score)
-    title = f"ROC: area {metrics['accessibility_auc']:.3f}, random .5"
+    title = f"ROC: area {area('auc')}, random .5"
     _bare(roc, title, "false positive rate", "true positive rate").plot([0, 1], [0, 1], color=LIGHT)
     roc.plot(false, true, color=BLUE)
     precision, sensitivity, _ = precision_recall_curve(truth, score)
-    title = f"precision: average {metrics['accessibility_auprc']:.3f}, random {share:.3f}"
+    title = f"precision: average {area('auprc')}, random {share:.3f}"
     _bare(recall, title, "recall", "precision").axhline(share, color=LIGHT)
     recall.plot(sensitivity, precision, color=BLUE)
     recall.set(ylim=(0, 1.02))
@@ -275,9 +282,16 @@ class Labels:
 
 
 def plot_samples(
-    metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean, labels: Labels
+    metrics: RegionMetrics,
+    samples: Float[Tensor, "N L M"],
+    like: Clean,
+    labels: Labels,
+    evaluated: RegionMetrics | None,
 ) -> Iterator[Picture]:
-    """Yield heat maps of the first windows, and plots of motifs, accessibility and the spread of draws."""
+    """Yield heat maps of the first windows, and plots of motifs, accessibility and the spread of draws.
+
+    Curves of accessibility are those of the latest evaluation, if any; with several draws of a window, of their mean.
+    """
     if not len(samples):
         return
     counted, groups = sampled_mask(samples, like).numpy(), draw_groups(like)
@@ -298,17 +312,16 @@ def plot_samples(
         )
         yield Picture(f"window-{number:03d}", png=_draw_window(picture))
     first = [rows.start for rows in groups]
-    metrics.predictions.add(truth[first], np.stack([values[rows].mean(0) for rows in groups]), counted[first])
+    starts = windows_of(like.apply(lambda value: value[first]))
+    metrics.predictions.add(truth[first], np.stack([values[rows].mean(0) for rows in groups]), counted[first], starts)
     pairs = metrics.predictions.pairs()
     if motifs := _frequent_motifs(labels.motifs, pairs[: len(labels.motifs)]):
         yield Picture("motif-scatter", png=_draw_motif_scatter(motifs))
     cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
-    for name, (true, score) in zip(labels.extra, pairs[len(labels.motifs) :], strict=True):
-        if name == "open" and true.size and is_binary(true):
-            png = _draw_accessibility(true > 0.5, score, cells)
-            if png is not None:
-                yield Picture("accessibility", png=png)
     draws = Draws.of(truth, values, counted, groups)
+    shown, of = (metrics, "sampled") if evaluated is None or draws is not None else (evaluated, "evaluated")
+    if "open" in labels.extra and counted.any() and (png := _draw_accessibility(shown, f"{cells}, {of}")) is not None:
+        yield Picture("accessibility", png=png)
     if draws is not None:  # show the last sampled column of the first window with several draws
         rows = next(rows for rows in groups if rows.stop - rows.start > 1 and counted[rows.start].any())
         row = rows.start

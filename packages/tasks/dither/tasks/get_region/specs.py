@@ -21,6 +21,7 @@ from .data.column_groups import (
     Given,
     Largest,
     RegionFacts,
+    Transform,
     column_groups,
     conditions_of,
     given_groups,
@@ -47,7 +48,7 @@ class GetRegion(TaskSpec):
     """
 
     name: ClassVar[str] = "get-region"
-    rev: ClassVar[int] = 2
+    rev: ClassVar[int] = 3
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "npz": "regions.npz: samples, truth and masks in the units of the data, chromosome, start, end, cell, column",
         "csv": "regions.csv: a row for each sampled region and column, with mean and standard deviation of its draws",
@@ -83,6 +84,8 @@ class GetRegion(TaskSpec):
     """Require this number of motif columns, such as 282 for weights of GET."""
     standardise: bool = False
     """Give every column mean 0 and standard deviation 1 over the training regions; required for Gaussian noise."""
+    transform: Transform = "none"
+    """Transform the motifs before the model: sqrt, log1p, or quantile (ranks among the training regions)."""
     given: Given = "nothing"
     """Columns that the model always sees and never predicts."""
     fill: float = Option(0.5, gt=0, le=1)
@@ -235,6 +238,7 @@ class GetRegion(TaskSpec):
             self.cells(),
             Layout(self.column(), self.largest, self.expression, self.expressed),
             standardise=self.standardise,
+            transform=self.transform,
             drop_closed=self.drop_closed,
         )
         return RegionWindows(samples, given=self.given, fill=self.fill, fill_unit=self.fill_unit, draws=self.draws)

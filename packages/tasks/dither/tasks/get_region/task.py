@@ -29,7 +29,7 @@ from .plots import Labels, plot_samples, plot_trajectory
 
 __all__ = ["HEADER", "RegionWindows", "SampledRegions"]
 
-HEADER: Final = ("chromosome", "start", "end", "cell", "column", "truth", "mean", "sd", "draws")
+HEADER: Final = ("chromosome", "start", "end", "cell", "column", "truth", "mean", "sd", "draws", "imputation")
 """Columns of the table."""
 
 
@@ -59,7 +59,8 @@ class RegionWindows:
         names = given_groups(samples.space.groups, given)
         self.space = replace(samples.space, given=names, standardised=samples.standardised)
         self.motifs = len(self.matrix.motifs)
-        self.standard, self._measured = samples.columns.standard, samples.measured
+        self.units, self._measured = samples.units, samples.measured
+        self.standard = self.units.standard
         self._given = torch.zeros(self.space.width, dtype=torch.bool)
         for group in self.space.groups:
             self._given[group.start : group.stop] = group.name in names
@@ -79,7 +80,8 @@ class RegionWindows:
         """Return `n` validation windows to impute, with their truth; all draws of a window are adjacent.
 
         A share `fill` of the regions or elements of each window is masked, the same in every draw. Besides the
-        conditions of `batch`, `window` is the number of each window in its split (`B`).
+        conditions of `batch`, `window` is the number of each window in its split, and `imputation` a number that the
+        draws of one masked window share (`B`); a window that occurs again is another imputation.
         """
         random = np.random.default_rng(seed)
         size, count = self.size("valid"), -(-n // self.draws)
@@ -93,7 +95,7 @@ class RegionWindows:
             mask[candidates[chosen]] = True
         width = places.shape[1] // clean.valid.shape[1]
         known = clean.known | (places & ~masked).view(*clean.valid.shape, width)
-        cond = clean.cond | {"window": torch.from_numpy(rows)}
+        cond = clean.cond | {"window": torch.from_numpy(rows), "imputation": torch.arange(count)}
         return Clean(clean.x0, clean.valid, known, cond).apply(lambda value: value.repeat_interleave(self.draws, 0)[:n])
 
     def metrics(self) -> RegionMetrics:
@@ -102,7 +104,14 @@ class RegionWindows:
         return self._latest
 
     def _new_metrics(self) -> RegionMetrics:
-        return RegionMetrics(self.space.groups, self.standard, self._measured.mean)
+        return RegionMetrics(self.space.groups, self.units, self._measured.mean)
+
+    def inverse_transform(self, values: Float[Tensor, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+        """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
+
+        Accessibility under `largest = "window"` remains a share of the largest of its window.
+        """
+        return self.units.inverse_transform(values.detach().to("cpu", torch.float32).numpy())
 
     def _fit(self, cell: int) -> Baselines:
         """Return baselines fitted on the training regions of a cell type; on all for a held-out one (-1)."""
@@ -130,7 +139,8 @@ class RegionWindows:
 
     def plots(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
         """Yield heat maps of the first windows, and plots of the metrics of motifs, accessibility and draws."""
-        return plot_samples(self._new_metrics(), samples, like, self._labels())
+        latest = self._latest if self._latest is not None and self._latest.values else None
+        return plot_samples(self._new_metrics(), samples, like, self._labels(), latest)
 
     def data_warnings(self) -> Iterator[str]:
         """Yield how many windows were dropped, and why."""
@@ -146,7 +156,7 @@ class RegionWindows:
         with atomic_write(path) as temporary:
             if form == "npz":
                 arrays: dict[str, Any] = {name: value for name, value in vars(sampled).items() if name != "draws"}
-                np.savez_compressed(temporary, **arrays)
+                np.savez_compressed(temporary, **arrays | self.units.arrays())
             else:
                 with temporary.open("w", encoding="utf-8", newline="") as file:
                     table = csv.writer(file, lineterminator="\n")
@@ -178,8 +188,8 @@ class SampledRegions:
     """Samples and their places. On padding, values are NaN and places 0.
 
     Attributes:
-        samples: Sampled and given values, in the units of the data. `N L W`.
-        truth: Values of the data. `N L W`.
+        samples: Sampled and given values, in the units of the source. `N L W`.
+        truth: Values of the source. `N L W`.
         known: True for given values. `N L W`.
         drawn: True for sampled values; all others were left visible by the process. `N L W`.
         valid: True for real regions. `N L`.
@@ -189,7 +199,8 @@ class SampledRegions:
         cell: Cell type of each window; "" if nothing depends on one. `N`.
         column: Names of the columns. `W`.
         window: Number of each window in the validation split; draws of one window are adjacent. `N`.
-        draws: Runs of samples of the same window.
+        imputation: Number that the draws of one masked window share. `N`.
+        draws: Runs of samples of the same imputation.
     """
 
     samples: Float32[np.ndarray, "N L W"]
@@ -203,6 +214,7 @@ class SampledRegions:
     cell: Shaped[np.ndarray, " N"]
     column: Shaped[np.ndarray, " W"]
     window: Integer[np.ndarray, " N"]
+    imputation: Integer[np.ndarray, " N"]
     draws: Sequence[slice]
 
     @classmethod
@@ -213,28 +225,35 @@ class SampledRegions:
         if "cell" in like.cond:  # the condition may have been changed to another cell type
             label = like.cond["cell"].cpu().numpy()
             cell = np.where(label >= 0, label, cell)
-        standard, layout = source.columns.standard, source.columns.layout
-        truth = source.columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
-        values = samples.cpu().numpy() * standard.std + standard.mean
+        columns, groups = source.columns, draw_groups(like)
+        truth = columns.in_source_units(rows, cell[:, None])
+        scaled = columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
+        values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
+        if columns.layout.accessibility != "none":
+            values[..., columns.motifs] *= columns.window_divisor(rows, cell[:, None])
+        known = like.known.cpu().numpy()
+        own = known & np.isclose(like.x0.cpu().numpy(), source.units.forward(scaled), rtol=1e-5, atol=1e-6)
+        values = np.where(own, truth, values)  # a given value that was cut at 1 is that of the source again
         padding, matrix = ~real[..., None], source.matrix
         return cls(
             samples=np.where(padding, np.float32(np.nan), values),
             truth=np.where(padding, np.float32(np.nan), truth),
-            known=like.known.cpu().numpy(),
+            known=known,
             drawn=sampled_mask(samples.cpu(), like.to("cpu")).numpy(),
             valid=real,
             chromosome=matrix.chromosome[rows[:, 0]],
             start=matrix.start[rows] * real,
             end=matrix.end[rows] * real,
             cell=np.array([source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)),
-            column=np.array([*matrix.motifs, *extra_columns(source.space.groups, layout.accessibility)]),
+            column=np.array([*matrix.motifs, *extra_columns(source.space.groups, columns.layout.accessibility)]),
             window=window.numpy(),
-            draws=draw_groups(like),
+            imputation=np.repeat(np.arange(len(groups)), [group.stop - group.start for group in groups]),
+            draws=groups,
         )
 
     def rows(self) -> Iterator[tuple[object, ...]]:
         """Yield a row of the table for each sampled region and column, with all draws of it."""
-        for draws in self.draws:
+        for number, draws in enumerate(self.draws):
             first, count = draws.start, draws.stop - draws.start
             values = self.samples[draws].astype(np.float64)
             mean = values.mean(0)
@@ -243,4 +262,4 @@ class SampledRegions:
                 numbers = self.truth[first, region, column], mean[region, column], spread[region, column]
                 texts = ("" if np.isnan(number) else f"{number:.7g}" for number in numbers)
                 place = self.chromosome[first], self.start[first, region], self.end[first, region]
-                yield (*place, self.cell[first], self.column[column], *texts, count)
+                yield (*place, self.cell[first], self.column[column], *texts, count, number)

@@ -28,6 +28,7 @@ __all__ = [
     "RegionFacts",
     "RegionInfo",
     "Splits",
+    "Transform",
     "column_groups",
     "conditions_of",
     "extra_columns",
@@ -35,6 +36,7 @@ __all__ = [
     "tss_known",
     "unknown_names",
     "unknown_values",
+    "without_accessibility",
 ]
 
 BASELINE_REGIONS = 1 << 15
@@ -51,6 +53,9 @@ Accessibility = Literal["none", "open", "quantitative", "constant"]
 
 Largest = Literal["window", "global"]
 """Divisor of quantitative accessibility: the largest value of the window, or of the training regions."""
+
+Transform = Literal["none", "sqrt", "log1p", "quantile"]
+"""Function of the motifs before the model: their square root, log(1 + x), or rank among the training regions."""
 
 Given = Literal["nothing", "motifs", "motifs-and-accessibility"]
 """Columns that the model always sees and never predicts."""
@@ -101,7 +106,7 @@ class RegionFacts:
     def of(
         cls,
         motifs: int,
-        cells: Iterable[str],
+        cells: Sequence[str],
         counts: Mapping[str, int],
         arrays: Container[str],
         unknown: Iterable[str],
@@ -117,7 +122,7 @@ class RegionFacts:
             atpm="atpm" in arrays,
             expression="expression" in arrays,
             tss="tss" in arrays,
-            unknown=tuple(unknown),
+            unknown=tuple(dict.fromkeys([*unknown, *without_accessibility(arrays, cells)])),
             absent=tuple(name for name in held_out if name not in counts),
         )
 
@@ -130,6 +135,7 @@ class RegionInfo(BaseModel):
     cells: tuple[str, ...]
     chromosomes: dict[str, int]
     unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, manifest: Manifest, folder: Path) -> RegionInfo:
@@ -196,6 +202,11 @@ def unknown_names(known: Mapping[str, Sequence[bool]], cells: Sequence[str]) -> 
     )
 
 
+def without_accessibility(arrays: Container[str], cells: Iterable[str]) -> tuple[str, ...]:
+    """Return "open:CELL" of every cell type if there is neither `open` nor `atpm`; otherwise nothing."""
+    return () if "open" in arrays or "atpm" in arrays else tuple(f"open:{cell}" for cell in cells)
+
+
 def unknown_values(
     cells: Mapping[Split, Sequence[str]],
     accessibility: Accessibility,
@@ -203,18 +214,18 @@ def unknown_values(
     drop_closed: bool,
     unknown: Container[str],
 ) -> list[Problem]:
-    """Return values that samples need of a cell type, but that are known of other cell types only."""
-    required = {"open": "accessibility"} if accessibility == "open" or drop_closed else {}
-    required |= {"atpm": "accessibility as a number"} if accessibility == "quantitative" else {}
-    required |= {"expression": "expression"} if expression else {}
+    """Return values that samples need of a cell type for which they are unknown."""
+    required = {"open": ("accessibility", "open or atpm")} if accessibility == "open" or drop_closed else {}
+    required |= {"atpm": ("accessibility as a number", "atpm")} if accessibility == "quantitative" else {}
+    required |= {"expression": ("expression", "expression")} if expression else {}
     return [
         Problem(
-            f'the data have no {description} of "{cell}", only of other cell types',
+            f'the data have no {description} of "{cell}": no array {array} of it',
             path=("task", "cell_type" if split == "train" else f"{split}_cells"),
             code="missing-array",
         )
         for split, names in cells.items()
         for cell in dict.fromkeys(names)
-        for name, description in required.items()
+        for name, (description, array) in required.items()
         if f"{name}:{cell}" in unknown
     ]

@@ -6,7 +6,7 @@ Letters: B batch, L regions of a window, M motifs, W columns, P regions, C cell 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -23,15 +23,20 @@ from .column_groups import (
     MAX_FIT_REGIONS,
     Accessibility,
     Largest,
+    Transform,
     column_groups,
     conditions_of,
     tss_known,
     unknown_values,
 )
 from .region_matrix import ColumnStats, LazyMatrix, RegionMatrix, row_blocks
+from .units import ColumnUnits
 from .windows import WindowOptions, Windows, cut_windows
 
 __all__ = ["Layout", "RegionSamples"]
+
+QUANTILES = 257
+"""Quantiles of each motif that the transform "quantile" interpolates."""
 
 
 @dataclass(frozen=True)
@@ -56,24 +61,48 @@ class Columns:
         self.motifs = len(matrix.motifs)
         self.groups = column_groups(self.motifs, layout.accessibility != "none", layout.expression)
         self.width = self.groups[-1].stop
-        self.standard = ColumnStats.none(self.width)
+        self.divisor = np.ones(self.width, np.float32)
         features = matrix.features
         self._table = None if isinstance(features, LazyMatrix) else torch.from_numpy(features)
+        if isinstance(features, LazyMatrix) and features.divisor is not None:
+            self.divisor[: self.motifs] = features.divisor
         self._open = torch.from_numpy(self._accessibility_column()) if layout.accessibility != "none" else None
         self._expression = torch.from_numpy(self._expression_columns()) if layout.expression else None
 
     def in_data_units(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L W"]:
-        """Return columns in the units of the data; padding repeats a region of the window."""
+        """Return scaled columns; padding repeats a region of the window."""
         if self._table is not None:
             motifs = self._table[index]
         else:
             motifs = torch.from_numpy(self.matrix.features[index.numpy()])
         return torch.cat([motifs, self._extra_columns(index, cell)], -1) if self.width > self.motifs else motifs
 
-    def measure(self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]]) -> ColumnStats:
+    def in_source_units(
+        self, index: Int[np.ndarray, "*B L"], cell: Int[np.ndarray, "*B 1"]
+    ) -> Float32[np.ndarray, "*B L W"]:
+        """Return columns as the source has them."""
+        values = self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell)).numpy() * self.divisor
+        if isinstance(features := self.matrix.features, LazyMatrix):
+            values[..., : self.motifs] = features.source(index)
+        if self.matrix.atpm is not None and self.layout.accessibility == "quantitative":
+            values[..., self.motifs] = self.matrix.atpm[index, np.array(self.numbers)[cell]]
+        return values
+
+    def window_divisor(
+        self, index: Int[np.ndarray, "*B L"], cell: Int[np.ndarray, "*B 1"]
+    ) -> Float32[np.ndarray, "*B 1"]:
+        """Return the divisor of accessibility in each window: 1 unless `largest` is "window"."""
+        if self._open is None or self.layout.largest != "window" or self.layout.accessibility != "quantitative":
+            return np.ones_like(cell, np.float32)
+        largest: Float32[np.ndarray, "*B 1"] = self._open[cell, index].amax(-1, keepdim=True).numpy()
+        return np.where(largest > 0, largest, np.float32(1))
+
+    def measure(
+        self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]], units: ColumnUnits | None = None
+    ) -> ColumnStats:
         """Return mean and standard deviation of each column over the training regions of each training cell type.
 
-        `covering` yields the training regions of a cell type in windows that do not overlap.
+        `covering` yields the training regions of a cell type in windows that do not overlap; `units` transforms motifs.
         """
         times, extra = np.zeros(len(self.matrix)), []
         for cell in range(max(self.trained, 1)):
@@ -81,7 +110,8 @@ class Columns:
                 times[rows] += 1
                 extra.append(self._extra_columns(torch.from_numpy(rows), torch.tensor([cell])).numpy())
         blocks = (np.flatnonzero(times[block]) + block.start for block in row_blocks(len(times)))
-        measured = ColumnStats.over((self.matrix.features[rows], times[rows]) for rows in blocks if len(rows))
+        change = np.asarray if units is None else units.transformed
+        measured = ColumnStats.over((change(self.matrix.features[rows]), times[rows]) for rows in blocks if len(rows))
         if self.width > self.motifs:
             rest = ColumnStats.of(np.concatenate(extra))
             mean, std = (np.concatenate(pair) for pair in ((measured.mean, rest.mean), (measured.std, rest.std)))
@@ -116,6 +146,7 @@ class Columns:
             return column
         train = column[: self.trained, matrix.rows("train")]
         largest = train.max() if train.size and train.max() > 0 else np.float32(1)
+        self.divisor[self.motifs] = largest
         return np.minimum(column / largest, np.float32(1))
 
     def _expression_columns(self) -> Float32[np.ndarray, "C P 2"]:
@@ -146,6 +177,7 @@ class RegionSamples:
             on a cell type.
         layout: Which columns a sample has.
         standardise: Give every column mean 0 and standard deviation 1 over the training regions.
+        transform: Transform of the motifs.
         drop_closed: Drop, for each cell type, the regions that are closed in it.
 
     Raises:
@@ -160,6 +192,7 @@ class RegionSamples:
         layout: Layout,
         *,
         standardise: bool = False,
+        transform: Transform = "none",
         drop_closed: bool = False,
     ) -> None:
         self.matrix, self.options, self.standardised = matrix, options, standardise
@@ -175,8 +208,7 @@ class RegionSamples:
         self.windows = {split: self._cut(split, numbers[split]) for split in get_args(Split)}
         self._check_windows()
         self.measured = self.columns.measure(self._covering)
-        if standardise:
-            self.columns.standard = self.measured
+        self.units = self._fit_units(transform)
         names, self._chromosome = np.unique(matrix.chromosome, return_inverse=True)
         self.chromosomes: list[str] = names.tolist()
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
@@ -200,9 +232,8 @@ class RegionSamples:
         index, real, number = self.windows[split].take(rows, self.options.regions)
         place, cell, valid = torch.from_numpy(index), torch.from_numpy(number), torch.from_numpy(real)
         x0 = self.columns.in_data_units(place, cell[:, None])
-        standard = self.columns.standard
-        if self.standardised:
-            x0 = (x0 - torch.from_numpy(standard.mean)) / torch.from_numpy(standard.std)
+        if self.standardised or self.units.transform != "none":
+            x0 = torch.from_numpy(self.units.forward(x0.numpy()))
         x0 = x0 * valid[..., None]
         cond = {
             "chromosome": torch.from_numpy(self._chromosome[index[:, 0]]),
@@ -239,11 +270,25 @@ class RegionSamples:
         return values, ~follows
 
     def data_warnings(self) -> Iterator[str]:
-        """Yield for each split the number of windows that were dropped because they are too wide."""
+        """Yield notes on the data, and for each split how many windows were dropped because they are too wide."""
+        yield from self.matrix.notes
         for split, windows in self.windows.items():
             if windows.wide:
                 count = f"{windows.wide:,} of {windows.wide + len(windows):,} windows"
                 yield f"{count} of {split} are wider than span = {self.options.span:,} bases and were dropped"
+
+    def _fit_units(self, transform: Transform) -> ColumnUnits:
+        """Return the units of columns, with statistics of the training regions."""
+        columns, quantiles = self.columns, None
+        if transform == "quantile":
+            quantiles = np.quantile(self.training()[0][:, : columns.motifs], np.linspace(0, 1, QUANTILES), axis=0)
+            quantiles = quantiles.astype(np.float32)
+        plain = ColumnStats.none(columns.width)
+        units = ColumnUnits(columns.divisor, plain, transform, columns.motifs, quantiles)
+        if not self.standardised:
+            return units
+        measured = self.measured if transform == "none" else columns.measure(self._covering, units)
+        return replace(units, standard=measured)
 
     def _cut(self, split: Split, numbers: Sequence[int]) -> Windows:
         subset = None if self.subset is None else [self.subset[number] for number in numbers]

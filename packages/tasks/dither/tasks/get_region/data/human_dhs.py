@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from dither.registry.files.cache import cache_folder
 
 from ...prepared.arrays import read_archive
-from .region_matrix import RegionMatrix
+from .region_matrix import LazyMatrix, RegionMatrix
 
 __all__ = ["BUILT", "HELD_OUT", "built_path", "read_human"]
 
@@ -35,5 +37,6 @@ def read_human(subset: Literal["whole", "chr21-22", "built"]) -> RegionMatrix:
     """
     if subset == "built":
         return RegionMatrix.of(read_archive(built_path(), BUILD), *HELD_OUT)
-    arrays = read_archive(PACKAGED / f"{subset}.npz", "install dither-tasks again")
+    arrays: dict[str, Any] = read_archive(PACKAGED / f"{subset}.npz", "install dither-tasks again")
+    arrays["features"] = LazyMatrix(np.ascontiguousarray(arrays["features"]), step=np.float32(1 / 255))
     return RegionMatrix.of(arrays, *((("chr21",), ()) if subset == "chr21-22" else HELD_OUT))

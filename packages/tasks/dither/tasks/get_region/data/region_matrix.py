@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float32, Integer, Shaped
 
 from dither.registry.config.errors import Problem, Refused, nearest
 
-from .column_groups import RegionFacts, Splits
+from .column_groups import RegionFacts, Splits, without_accessibility
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
@@ -50,14 +50,17 @@ class LazyMatrix:
         return len(self.stored)
 
     def __getitem__(self, rows: Any) -> Float32[np.ndarray, "... M"]:
-        read = np.asarray(self.stored[rows], np.float32)
-        if self.step is not None:
-            read = read * self.step
+        read = self.source(rows)
         if self.divisor is None:
             return read
         divisor = self.divisor[rows[1:]] if isinstance(rows, tuple) else self.divisor
         scaled: Float32[np.ndarray, "... M"] = np.minimum(read / divisor, np.float32(1))
         return scaled
+
+    def source(self, rows: Any) -> Float32[np.ndarray, "... M"]:
+        """Return rows in the units of the source, neither divided nor clipped."""
+        read = np.asarray(self.stored[rows], np.float32)
+        return read if self.step is None else read * self.step
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float[np.ndarray, "P M"]:
         if copy is False:
@@ -125,6 +128,7 @@ class RegionMatrix:
         expression: log10(TPM + 1) on the plus and the minus strand. `P C 2`; None if unknown.
         tss: True where transcription starts on a strand. `P C 2`; None if unknown.
         unknown: Values that are unknown and stored as 0: "atpm:CELL", "expression:CELL" and so on.
+        notes: What is valid, but may be a mistake, such as missing chunks of a store.
     """
 
     features: Float32[np.ndarray, "P M"] | LazyMatrix
@@ -140,13 +144,12 @@ class RegionMatrix:
     expression: Float[np.ndarray, "P C 2"] | None = None
     tss: Bool[np.ndarray, "P C 2"] | None = None
     unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
-        """Return the matrix of arrays by name; `features` are numbers, a `LazyMatrix`, or bytes in steps of 1/255."""
+        """Return the matrix of arrays by name; `features` are numbers or a `LazyMatrix`."""
         features = arrays["features"]
-        if features.dtype == np.uint8:
-            features = LazyMatrix(np.ascontiguousarray(features), step=np.float32(1 / 255))
         return cls(
             features=features if isinstance(features, LazyMatrix) else np.ascontiguousarray(features, np.float32),
             motifs=tuple(map(str, arrays["motifs"])),
@@ -173,7 +176,7 @@ class RegionMatrix:
         """Return the facts of this table."""
         names, counts = np.unique(self.chromosome, return_counts=True)
         by_name = dict(zip(names.tolist(), counts.tolist(), strict=True))
-        known = [name for name in ("atpm", "expression", "tss") if getattr(self, name) is not None]
+        known = ["open", *(name for name in ("atpm", "expression", "tss") if getattr(self, name) is not None)]
         return RegionFacts.of(len(self.motifs), self.cells, by_name, known, self.unknown, (*self.valid, *self.test))
 
     def number(self, cell: str) -> int:
@@ -204,7 +207,7 @@ def _column_divisors(stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, "
     return np.where(largest > 0, largest, 1).astype(np.float32)
 
 
-def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits) -> RegionMatrix:
+def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits, notes: Sequence[str] = ()) -> RegionMatrix:
     """Return the matrix of arrays that `check_arrays` accepted; memory-mapped features stay so.
 
     Without `open`, regions with atpm > 0 are open; `path` is for messages.
@@ -213,22 +216,21 @@ def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits) -> RegionMat
         Refused: A chromosome to hold out does not exist, or none is left for training.
     """
     columns = {"cells": np.zeros(0, "U1"), **arrays}
+    missing = without_accessibility(columns, map(str, columns["cells"]))
+    columns["unknown"] = np.array([*columns.get("unknown", ()), *missing], np.str_)
     closed = np.zeros((len(columns["start"]), len(columns["cells"])), bool)
     columns.setdefault("open", columns["atpm"] > 0 if "atpm" in columns else closed)
     if "tss" in columns:
         columns["tss"] = np.asarray(columns["tss"]).astype(np.bool_)
     stored = columns["features"]
-    mapped = isinstance(stored, np.memmap)
-    if mapped:
+    if isinstance(stored, np.memmap):
         columns["features"] = LazyMatrix(stored)
-    matrix = RegionMatrix.of(columns, splits.valid, splits.test)
+    matrix = replace(RegionMatrix.of(columns, splits.valid, splits.test), notes=tuple(notes))
     _check_chromosomes(path, matrix)
     if not splits.scale:
         return matrix
-    train = matrix.rows("train")
-    if mapped:
-        return replace(matrix, features=LazyMatrix(stored, _column_divisors(stored, train)))
-    return replace(matrix, features=scale_to_largest(np.asarray(matrix.features), train)[0])
+    stored = stored if isinstance(stored, np.memmap) else np.asarray(stored, np.float32)
+    return replace(matrix, features=LazyMatrix(stored, _column_divisors(stored, matrix.rows("train"))))
 
 
 def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import Arrays
 from ..data.column_groups import unknown_names
-from .region_checks import PLACES
+from .region_checks import PLACES, label_like
 
 __all__ = ["NAMED", "TableColumns", "check_names", "is_of_cell", "parse_columns", "standard_names"]
 
@@ -135,5 +135,8 @@ def check_names(names: Sequence[str], path: Path) -> None:
             continue
         message = f'{path}: the column "{name}" is neither a known column nor, it seems, a motif'
         problems.append(Problem(message, help=fix, code="unknown-key"))
+    cells = [name.partition(":")[2] for name in names if is_of_cell(name)]
+    for problem in label_like(names, cells):
+        problems.append(replace(problem, message=f"{path}: {problem.message}"))
     if problems:
         raise Refused(problems)

@@ -4,9 +4,9 @@
     expression_positive/CELL, expression_negative/CELL (P)   tss/CELL (P 2)
     gene_idx_info_index, gene_idx_info_name, gene_idx_info_strand (G)
 
-Only the first three are required. Letters: P peaks, M motifs, C cell types, G genes. zarr reads a missing chunk as the
-fill value, so regions of an incomplete copy would have no motifs: missing chunks are errors unless an option says that
-they are empty.
+Only the first three are required. Letters: P peaks, M motifs, C cell types, G genes. zarr 3 leaves out chunks that hold
+only the fill value, which look like those of an incomplete copy: they are read as such, and noted, or refused if an
+option says so. Names are always complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dither.registry.config.errors import Problem, Refused
 
 from ..data.column_groups import RegionFacts, unknown_names
 from .region_checks import Places, RawArrays, collect_problems, decoded, invalid_rows, parse_names
-from .zarr_store import COPY_AGAIN, ZarrArray, is_group, require_zarr
+from .zarr_store import COPY_AGAIN, ZarrArray, is_group
 
 __all__ = ["read_store", "store_facts"]
 
@@ -38,10 +38,8 @@ DISPLAY_NAMES: Final = {"features": "data", "motifs": "motif_names"}
 MAX_NAMES: Final = 1 << 29
 """Bytes that the names of peaks may take."""
 SHOWN_CHUNKS: Final = 3
-EMPTY: Final = (
-    "copy the store again; or, if its writer left out chunks that hold only the fill value, as zarr 3 does: "
-    "empty_chunks = true, or prepare get --empty-chunks"
-)
+TEXTS: Final = (*NEEDED[1:], *GENES)
+"""Arrays whose chunks are never all fill value."""
 
 
 def _cells(path: Path) -> list[str]:
@@ -50,9 +48,8 @@ def _cells(path: Path) -> list[str]:
     return sorted({folder.name for folder in folders if folder.is_dir() and not folder.name.startswith(".")})
 
 
-def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], list[Problem]]:
-    """Return the readable arrays of a store, and the problems of the others."""
-    require_zarr()
+def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], list[Problem], list[str]]:
+    """Return the readable arrays of a store, the problems of the others, and notes."""
     if not path.exists():
         raise Refused(f"{path}: No such file or directory", code="file-not-found")
     if not is_group(path):
@@ -61,14 +58,9 @@ def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], li
     cells = _cells(path)
     existing = [f"{group}/{cell}" for group in GROUPS for cell in cells if (path / group / cell).is_dir()]
     existing += [name for name in (*NEEDED, *GENES) if (path / name).is_dir()]
-    problems: list[Problem] = []
-    for together in (NEEDED, GENES, *([f"{strand}/{cell}" for strand in STRANDS] for cell in cells)):
-        found = [name for name in together if name in existing]
-        if found or together is NEEDED:
-            for name in (name for name in together if name not in existing):
-                message = f'{path}: no array "{name}"; it has {", ".join(existing) or "none"}'
-                problems.append(Problem(message, help=COPY_AGAIN, code="missing-array"))
+    problems = [*_absent(path, existing, cells)]
     arrays: dict[str, ZarrArray] = {}
+    notes: list[str] = []
     for name in existing:
         with collect_problems(problems):
             arrays[name] = ZarrArray(path / name)
@@ -76,14 +68,25 @@ def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], li
     peaks = next((arrays[name].shape[:1] for name in sized if name in arrays), None)
     for name, array in [*arrays.items()]:
         wrong = [*_wrong_shape(path, name, array, peaks)]
-        missing = [] if wrong or empty_chunks else array.missing()
+        if not wrong and (missing := array.missing()):
+            note = f'{path}: "{name}": {_missing_chunks(array, missing)}'
+            if name in TEXTS or not empty_chunks:
+                wrong = [Problem(note, help=COPY_AGAIN, code="missing-chunk")]
+            else:
+                notes.append(f"{note}; read as {array.fill}: left out by the writer, or the copy is incomplete")
         problems += wrong
-        if missing:
-            message = f'{path}: "{name}": {_missing_chunks(array, missing)}'
-            problems.append(Problem(message, help=EMPTY, code="missing-chunk"))
-        if wrong or (missing and array.fill != 0):  # the chunks that exist may have problems of their own
-            del arrays[name]
-    return arrays, problems
+        if any(problem.code != "missing-chunk" or array.fill != 0 for problem in wrong):
+            del arrays[name]  # otherwise the chunks that exist may have problems of their own
+    return arrays, problems, notes
+
+
+def _absent(path: Path, existing: Sequence[str], cells: Sequence[str]) -> Iterator[Problem]:
+    """Yield arrays that are required, or required by the others of their group."""
+    for together in (NEEDED, GENES, *([f"{strand}/{cell}" for strand in STRANDS] for cell in cells)):
+        if together is NEEDED or not {*together}.isdisjoint(existing):
+            for name in (name for name in together if name not in existing):
+                message = f'{path}: no array "{name}"; it has {", ".join(existing) or "none"}'
+                yield Problem(message, help=COPY_AGAIN, code="missing-array")
 
 
 def _missing_chunks(array: ZarrArray, missing: Sequence[tuple[int, ...]]) -> str:
@@ -108,9 +111,9 @@ def _wrong_shape(path: Path, name: str, array: ZarrArray, peaks: tuple[int, ...]
         yield Problem(f'{path}: "{name}" {text}', code="wrong-shape")
 
 
-def read_store(path: Path, *, empty_chunks: bool = False) -> RawArrays:
+def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
     """Read a store; its features stay on disk. Raises Refused if there is no store."""
-    stored, problems = _survey(path, empty_chunks=empty_chunks)
+    stored, problems, notes = _survey(path, empty_chunks=empty_chunks)
     arrays: dict[str, Any] = {"features": stored["data"]} if "data" in stored else {}
     with collect_problems(problems):
         if "motif_names" in stored:
@@ -122,7 +125,7 @@ def read_store(path: Path, *, empty_chunks: bool = False) -> RawArrays:
     if all(name in stored for name in GENES):
         with collect_problems(problems):
             arrays |= _genes(stored, path)
-    return RawArrays(arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name))
+    return RawArrays(arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name), tuple(notes))
 
 
 def _places(names: ZarrArray, path: Path) -> Places:
@@ -188,7 +191,7 @@ def _genes(stored: Mapping[str, ZarrArray], path: Path) -> dict[str, Any]:
     return {"gene_index": index, "gene_name": name, "gene_strand": strand}
 
 
-def store_facts(path: Path, held_out: Sequence[str], *, empty_chunks: bool = False) -> RegionFacts:
+def store_facts(path: Path, held_out: Sequence[str], *, empty_chunks: bool = True) -> RegionFacts:
     """Return the facts of a store from the headers of its arrays and the names of its peaks.
 
     Raises:
@@ -205,7 +208,7 @@ def store_facts(path: Path, held_out: Sequence[str], *, empty_chunks: bool = Fal
 @lru_cache(maxsize=8)
 def _summary(path: Path, modified: int, empty_chunks: bool) -> tuple[frozenset[str], int, dict[str, int]]:
     """Return the names of the arrays, the number of motifs, and regions by chromosome."""
-    arrays, problems = _survey(path, empty_chunks=empty_chunks)
+    arrays, problems, _ = _survey(path, empty_chunks=empty_chunks)
     if problems:
         raise Refused(problems)
     chromosome, _, _ = _places(arrays["peak_names"], path)

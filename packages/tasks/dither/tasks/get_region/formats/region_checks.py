@@ -6,9 +6,9 @@ Letters: P regions, M motifs, C cell types.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ __all__ = [
     "collect_problems",
     "decoded",
     "invalid_rows",
+    "label_like",
     "limited",
     "parse_names",
     "table_locator",
@@ -51,6 +52,7 @@ LARGEST: Final = float(np.finfo(np.float32).max)
 MAX_BASE: Final = 2**40
 """More than the number of bases of any chromosome."""
 CHROMOSOME: Final = re.compile(r"[^\s:]{1,60}")
+LABELS: Final = ("label", "labels", "target", "targets", "class", "accessibility")
 MISSING_VALUES: Final = ("na", "nan", "none", "null", "<na>")
 ENSEMBL: Final = re.compile(r"[0-9]{1,2}|[XYM]|MT")
 """Names of chromosomes without "chr"."""
@@ -74,12 +76,14 @@ class RawArrays:
         locate: Returns the place of a value.
         problems: Problems found while reading. The arrays that they concern may be missing.
         display_name: Returns the name of an array in the source, given its name here.
+        notes: What is valid, but may be a mistake.
     """
 
     arrays: dict[str, Any]
     locate: Locator
     problems: tuple[Problem, ...] = ()
     display_name: Callable[[str], str] = str
+    notes: tuple[str, ...] = ()
 
 
 def table_locator(row_name: Callable[[int], str]) -> Locator:
@@ -132,7 +136,7 @@ def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
     if arrays.keys() >= {*PLACES} and arrays["start"].size:
         problems += check_order(raw.locate, arrays, overlaps=overlaps)
     own = [
-        problem if problem.message.startswith(str(path)) else Problem(f"{path}: {problem.message}", code=problem.code)
+        problem if problem.message.startswith(str(path)) else replace(problem, message=f"{path}: {problem.message}")
         for problem in problems
     ]
     if every := [*raw.problems, *own]:
@@ -167,8 +171,20 @@ def _shapes(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterato
             yield name, f"holds no {items}"
 
 
+def label_like(motifs: Iterable[str], cells: Iterable[str]) -> Iterator[Problem]:
+    """Yield motifs that are named like a cell type or a label: trained on, they would leak what is predicted."""
+    cell_of = {cell.lower(): cell for cell in cells}
+    for name in motifs:
+        if name.lower() in cell_of or name.lower() in LABELS:
+            cell = cell_of.get(name.lower(), "CELL")
+            fix = f'name it "open:{cell}" if it is the accessibility of a cell type; rename or remove it otherwise'
+            message = f'the column "{name}" is named like a cell type or a label, not like a motif'
+            yield Problem(message, help=fix, code="unknown-key")
+
+
 def _names(arrays: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield names that are empty or occur twice."""
+    """Yield names that are empty, occur twice, or are those of labels among the motifs."""
+    yield from label_like(*(map(str, arrays.get(name, np.zeros(0, "U1")).ravel()) for name in ("motifs", "cells")))
     for name in ("motifs", "cells"):
         names = arrays.get(name, np.zeros(0, "U1"))
         empty = np.char.strip(names) == ""

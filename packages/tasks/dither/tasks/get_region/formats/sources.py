@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
-
-import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -32,7 +30,7 @@ class ReadOptions:
     """Whether regions may overlap each other, and whether missing chunks of a store hold the fill value."""
 
     overlaps: bool = False
-    empty_chunks: bool = False
+    empty_chunks: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,20 +99,19 @@ def find_regions(source: Source, options: ReadOptions | None = None, *, whole: b
         problems = list(raw.problems)
         with collect_problems(problems):
             raw.arrays["features"] = features[:]
-        raw = RawArrays(raw.arrays, raw.locate, tuple(problems), raw.display_name)
+        raw = replace(raw, problems=tuple(problems))
     check_arrays(source.path, raw, overlaps=options.overlaps)
     return raw
 
 
 def open_store(path: Path, options: ReadOptions, splits: Splits) -> RegionMatrix:
     """Read a store into memory; raises Refused with all problems together."""
-    arrays = find_regions(Source(path, "store"), options, whole=True).arrays
-    arrays["features"] = arrays["features"].astype(np.float32, copy=False)  # uint8 are counts here, not steps of 1/255
-    return assemble(path, arrays, splits)
+    raw = find_regions(Source(path, "store"), options, whole=True)
+    return assemble(path, raw.arrays, splits, raw.notes)
 
 
 def open_file(path: Path, splits: Splits) -> RegionMatrix:
-    """Read a region file, in which regions may overlap and features of bytes are steps of 1/255.
+    """Read a region file, in which regions may overlap.
 
     Raises:
         Refused: The file is missing or damaged, or values are invalid; names each row and column.

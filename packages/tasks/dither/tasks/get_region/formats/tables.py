@@ -36,6 +36,8 @@ __all__ = ["open_table", "read_anndata", "read_header", "read_parquet", "read_ta
 INDEX: Final = "__index_level_0__"
 """Name that pandas gives to an unnamed index."""
 
+BOOLEANS: Final = {"True": "1", "TRUE": "1", "true": "1", "False": "0", "FALSE": "0", "false": "0"}
+
 Columns = dict[str, Shaped[np.ndarray, " P"]]
 
 
@@ -116,11 +118,11 @@ def read_table(path: Path) -> RawArrays:
             else:
                 values.append(np.zeros(len(numbers)))
                 try:
-                    values[-1][:] = [row[i] for i in numbers]
+                    values[-1][:] = [BOOLEANS.get(row[i], row[i]) for i in numbers]
                 except ValueError:
                     for place, i in enumerate(numbers):
                         try:
-                            values[-1][place] = float(row[i])
+                            values[-1][place] = float(BOOLEANS.get(row[i], row[i]))
                         except ValueError:
                             wrong.append((line, i, row[i]))
                             complete = complete and header[i] not in PLACES

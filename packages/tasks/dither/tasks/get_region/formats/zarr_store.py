@@ -5,7 +5,6 @@ zarr reads a chunk whose file is missing as the fill value, opens arrays of any 
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import warnings
@@ -21,13 +20,14 @@ from dither.registry.config.errors import Problem, Refused
 
 from .region_checks import limited
 
-__all__ = ["COPY_AGAIN", "ZarrArray", "is_group", "require_zarr"]
+__all__ = ["COPY_AGAIN", "ZarrArray", "is_group"]
 
 MAX_ARRAY, MAX_CHUNK = 1 << 34, 1 << 31
 """Bytes in memory."""
 CODECS: Final = frozenset((
-    "adler32", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4", "lzma",
-    "sharding_indexed", "shuffle", "transpose", "vlen-utf8", "zlib", "zstd",
+    "adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset",
+    "fletcher32", "gzip", "jenkins_lookup3", "json2", "lz4", "lzma", "packbits", "quantize", "sharding_indexed",
+    "shuffle", "transpose", "vlen-utf8", "zlib", "zstd",
 ))  # fmt: skip
 """Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as pickles."""
 COPY_AGAIN: Final = "copy the store again, all of it"
@@ -43,7 +43,8 @@ class ZarrArray:
     """
 
     def __init__(self, folder: Path) -> None:
-        zarr = require_zarr()
+        import zarr  # it takes half a second
+
         if not any((folder / name).is_file() for name in (".zarray", "zarr.json")):
             message = f"{folder}: neither .zarray nor zarr.json; the store is incomplete"
             raise Refused(Problem(message, help=COPY_AGAIN, code="file-not-found"))
@@ -168,15 +169,6 @@ def _check_codecs(folder: Path) -> None:
                 inner = codec.get("configuration") if isinstance(codec, dict) else None
                 if isinstance(inner, dict):  # a shard has codecs of its own
                     found += [inner.get("codecs"), inner.get("index_codecs")]
-
-
-def require_zarr() -> Any:
-    """Import zarr; raises Refused if it is not installed."""
-    try:
-        return importlib.import_module("zarr")
-    except ImportError:
-        fix = "pip install 'dither-tasks[zarr]'"
-        raise Refused(Problem("zarr stores require the package zarr", help=fix, code="missing-dependency")) from None
 
 
 def _text(error: Exception) -> str:

@@ -20,6 +20,7 @@ from dither.registry.flow.spaces import Group
 
 from ..data.column_groups import BASELINE_REGIONS
 from ..data.region_matrix import ColumnStats
+from ..data.units import ColumnUnits
 from .baselines import Baselines, MaskedBatch
 from .column_metrics import (
     FLAT,
@@ -53,8 +54,6 @@ MAX_NUMBERS = 2**22
 """Largest number of values in memory at once."""
 PREFIXES = {"motifs": "motif"}
 """Prefix of the metrics of a group, if it is not the name of the group."""
-ROUNDING = 2.0**-20
-"""Share of the mean of a column that standardising in float32 and its inverse may leave of a 0; 2^-22 at most."""
 
 
 def compute_metrics(
@@ -88,7 +87,8 @@ def compute_metrics(
 class RegionMetrics:
     """Accumulates batches; a metric without target elements is left out.
 
-    - `masked_mse`: mean squared error of all target elements, in the units of the data (before standardising).
+    - `masked_mse`: mean squared error of all target elements, in scaled units: before transform and standardisation,
+      motifs divided by their largest training value.
     - `masked_gain`: 1 - masked_mse / error of the training means on the same elements. 0 is as good as knowing
       nothing, 1 is perfect.
     - `motif_*`, `accessibility_*`, `expression_*`: error, correlations and R2 of one group; see `group_metrics`.
@@ -99,15 +99,20 @@ class RegionMetrics:
 
     Args:
         groups: Columns of motifs, accessibility and expression.
-        standard: Standardisation of x0, which is inverted.
-        mean: Mean of each column over the training regions, in the units of the data.
+        standard: Transform and standardisation of x0, which are inverted.
+        mean: Mean of each column over the training regions, in scaled units.
     """
 
-    def __init__(self, groups: Sequence[Group], standard: ColumnStats, mean: Float[np.ndarray, " M"]) -> None:
+    def __init__(
+        self, groups: Sequence[Group], standard: ColumnUnits | ColumnStats, mean: Float[np.ndarray, " M"]
+    ) -> None:
         self.groups, self.mean = groups, mean
-        self.shift, self.scale = standard.mean, standard.std
+        if isinstance(standard, ColumnStats):
+            standard = ColumnUnits(np.ones_like(standard.mean), standard)
+        self.units = standard
         self.predictions = Predictions(len(mean))
         self.subset = BaselineSubset(BASELINE_REGIONS)
+        self.values: dict[str, float] = {}
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add one batch; `pred` has x0."""
@@ -122,7 +127,7 @@ class RegionMetrics:
         self.subset.merge(other.subset)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics and their confidence intervals."""
+        """Return the metrics and their confidence intervals, and keep them in `values`."""
         metrics = compute_metrics(self.predictions, self.groups, self.mean)
         names = [PREFIXES.get(group.name, group.name) for group in self.groups]
         halves = confidence_intervals(self.predictions, self.groups, names, self.mean) if metrics else {}
@@ -131,13 +136,12 @@ class RegionMetrics:
             result[name] = value
             if name in halves:
                 result[f"{name}_ci95"] = halves[name]
+        self.values = result
         return result
 
     def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
-        """Invert the standardisation, on the CPU. Values within rounding of 0 become 0 and rank as such."""
-        plain: Float[np.ndarray, "B L M"] = value.detach().to("cpu", torch.float32).numpy() * self.scale + self.shift
-        plain[np.abs(plain) <= ROUNDING * np.abs(self.shift)] = 0
-        return plain
+        """Return scaled values: invert standardisation and transform, on the CPU."""
+        return self.units.inverse(value.detach().to("cpu", torch.float32).numpy())
 
 
 class BaselineSubset:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -37,12 +38,11 @@ LEVEL = 0.9
 
 
 def draw_groups(like: Clean) -> list[slice]:
-    """Return runs of samples that started from the same values with the same of them given."""
-    if not len(like.x0):
-        return []
-    same = (like.x0[1:] == like.x0[:-1]).flatten(1).all(1) & (like.known[1:] == like.known[:-1]).flatten(1).all(1)
-    starts = [0, *(row + 1 for row, equal in enumerate(same.tolist()) if not equal)]
-    return [slice(low, high) for low, high in zip(starts, [*starts[1:], len(like.x0)], strict=True)]
+    """Return runs of samples with the same number of the condition `imputation`; without it each is one of its own."""
+    count = len(like.x0)
+    number = like.cond["imputation"].cpu().numpy() if "imputation" in like.cond else np.arange(count)
+    edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), count] if count else [0]
+    return [slice(low, high) for low, high in pairwise(edges)]
 
 
 def sampled_mask(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:

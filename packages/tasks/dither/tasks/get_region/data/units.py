@@ -1,0 +1,87 @@
+"""Units of columns: those of the source, scaled ones for metrics, and those of the model.
+
+source -> scaled: divided by the largest training value, and cut at 1 (motifs under `scale`, quantitative accessibility)
+scaled -> model: motifs transformed, then every column standardised. Letters: W columns, M motifs, Q quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float, Float32
+
+from .column_groups import Transform
+from .region_matrix import ColumnStats
+
+__all__ = ["ColumnUnits"]
+
+Function = Callable[[Any], Any]
+
+FUNCTIONS: Final[dict[str, tuple[Function, Function]]] = {
+    "sqrt": (np.sqrt, np.square),
+    "log1p": (np.log1p, np.expm1),
+}
+ROUNDING = 2.0**-20
+"""Share of the mean of a column that standardising in float32 and its inverse may leave of a 0; 2^-22 at most."""
+
+
+@dataclass(frozen=True)
+class ColumnUnits:
+    """How values become inputs of the model, and outputs values.
+
+    Attributes:
+        divisor: Source value of a scaled value of 1. `W`.
+        standard: Mean and standard deviation that are subtracted and divided by, after the transform. `W`.
+        transform: Transform of the motifs.
+        motifs: Number of motifs, M.
+        quantiles: Evenly spaced quantiles of each motif over the training regions, for "quantile". `Q M`.
+    """
+
+    divisor: Float32[np.ndarray, " W"]
+    standard: ColumnStats
+    transform: Transform = "none"
+    motifs: int = 0
+    quantiles: Float32[np.ndarray, "Q M"] | None = None
+
+    def forward(self, scaled: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+        """Scaled -> model."""
+        values: Float32[np.ndarray, "*B W"] = (self.transformed(scaled) - self.standard.mean) / self.standard.std
+        return values
+
+    def transformed(self, scaled: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+        """Return scaled values with the motifs transformed."""
+        return self._of_motifs(scaled, 0)
+
+    def inverse(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+        """Model -> scaled. Values within rounding of 0 become 0 and rank as such."""
+        plain: Float32[np.ndarray, "*B W"] = values * self.standard.std + self.standard.mean
+        plain[np.abs(plain) <= ROUNDING * np.abs(self.standard.mean)] = 0
+        return self._of_motifs(plain, 1)
+
+    def inverse_transform(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
+        """Model -> source, as of scikit-learn; values that were cut at 1 come back as `divisor`."""
+        source: Float32[np.ndarray, "*B W"] = self.inverse(values) * self.divisor
+        return source
+
+    def _of_motifs(self, values: Float[np.ndarray, "*B W"], way: int) -> Float32[np.ndarray, "*B W"]:
+        if self.transform == "none":
+            return values
+        result = np.array(values, np.float32)
+        motifs = result[..., : self.motifs]
+        if self.quantiles is None:
+            function = FUNCTIONS[self.transform][way]
+            motifs[...] = function(motifs.clip(min=0))  # a prediction may be negative
+        else:
+            levels = np.linspace(0, 1, len(self.quantiles))
+            for column, knots in enumerate(self.quantiles.T):
+                pair = (levels, knots) if way else (knots, levels)
+                motifs[..., column] = np.interp(motifs[..., column], *pair)
+        return result
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays that a run and its exports keep."""
+        kept = {"divisor": self.divisor, "mean": self.standard.mean, "std": self.standard.std}
+        return kept | ({} if self.quantiles is None else {"quantiles": self.quantiles})
