@@ -143,6 +143,14 @@ def test_graph2plan_fields(tmp_path):
         assert only(read_graph2plan(write_mat(tmp_path / "data.mat", [plan]), OPTIONS)).diagram == expected
 
 
+def test_graph2plan_runs_no_code_of_the_working_folder(tmp_path, monkeypatch):
+    path = write_mat(tmp_path / "data.mat", [g2p(TYPES, THREE)])
+    for name in ("multiprocessing", "scipy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(99)")
+    monkeypatch.chdir(tmp_path)
+    assert only(read_graph2plan(path, OPTIONS)).diagram
+
+
 def test_graph2plan_squeezed_dimensions(tmp_path):
     """A single edge may be a vector, and types may be a row."""
     edges = {"name": "1", "rType": np.array([0, 2], np.uint8), "rEdge": np.array([0, 1, 2], np.uint8)}

@@ -154,7 +154,7 @@ def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
 def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
     """Yield the files that an option names by path, by folder, or by pattern; hidden ones only if zarr wrote them."""
     options: Sequence[str | Path] = [option] if isinstance(option, str | Path) else option or ()
-    for value in filter(None, options):
+    for value in (option for option in options if option):
         with suppress(ValueError, RuntimeError):  # not a valid pattern; the component that reads it says so
             path = Path(value).expanduser()
             for match in [path] if path.exists() else Path(path.anchor).glob(str(path.relative_to(path.anchor))):

@@ -59,5 +59,5 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
         (Path(folder) / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         test = TEST.format(plugin=plugin, expected=failures)
         (Path(folder) / "test_conformance.py").write_text(test, encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
+        command = [sys.executable, "-Pm", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
         return subprocess.run(command, cwd=folder, check=False).returncode

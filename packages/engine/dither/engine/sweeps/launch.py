@@ -12,6 +12,7 @@ from rich.console import Console
 
 from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.safe_path import safe_path
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
@@ -184,7 +185,7 @@ def _submit(sweep: SweepDirectory, executor: Any, arguments: Sequence[str], cons
     points = [point for point in sweep.folders() if point.status()["state"] in RESUMABLE]
     executor.update_parameters(name=str(sweep.facts["name"]))
     try:
-        with executor.batch(allow_implicit_submissions=True):  # no point is not an error
+        with safe_path(), executor.batch(allow_implicit_submissions=True):  # no point is not an error
             jobs = [executor.submit(run_job, str(point.path.resolve()), list(arguments)) for point in points]
     except (RuntimeError, OSError) as error:
         raise Refused(f"submitit cannot submit: {error}") from None

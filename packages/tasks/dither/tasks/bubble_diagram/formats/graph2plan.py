@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from dither.registry.files.safe_path import safe_path
+
 from ..plans import Diagram
 from ..vocabulary import ROOMS
 from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, diagram_of_edges, entry_of
@@ -34,7 +36,8 @@ _FIELDS: Final = ("name", "rType", *_BOXES, *_EDGES)
 
 def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield the plans of a file."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:  # scipy can crash on a damaged file
+    # scipy can crash on a damaged file
+    with safe_path(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
         try:
             plans = child.submit(_load_structs, file).result()
         except BrokenProcessPool:
