@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.atomic import fsync
+from dither.registry.files.limits import read_text
 
 from ..files.checksums import MANIFEST, verify, write_manifest
 from ..files.metrics_file import read_metrics
@@ -204,7 +205,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the optimizer tensors and the plain values of a checkpoint."""
-    return read_tensors(part_of(path, "optimizer")), json.loads((path / "state.json").read_text(encoding="utf-8"))
+    return read_tensors(part_of(path, "optimizer")), json.loads(read_text(path / "state.json"))
 
 
 def _write(folder: Path, step: int, contents: Contents | Shards) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from dither.registry.config.document import Document
 from dither.registry.config.errors import MAX_PROBLEMS, Problem, Refused
 from dither.registry.files.atomic import sha256_of
+from dither.registry.files.limits import read_text
 from dither.registry.plugins.manager import Plugins
 from dither.registry.plugins.policy import Policy, policy_file, read_policy
 from dither.registry.plugins.status import PluginStatus
@@ -150,7 +151,7 @@ def governing_policy_file(experiment: Path) -> Path | None:
     elif experiment.name != "resolved.toml":
         return policy_file(folder)
     try:
-        recorded = Path(json.loads((folder / manifest).read_text(encoding="utf-8"))["registry"])
+        recorded = Path(json.loads(read_text(folder / manifest))["registry"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return policy_file(folder.parent)
     inside = folder.resolve() in recorded.resolve().parents

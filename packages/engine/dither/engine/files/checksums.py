@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.files.atomic import sha256_of
+from dither.registry.files.limits import read_text
 
 from .metrics_file import as_json
 
@@ -81,7 +82,7 @@ def write_manifest(folder: Path, paths: Iterable[Path], **facts: Any) -> None:
 def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
     """Return why a folder does not match its manifest or lacks a file of `needed`, or None if it is intact."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(path / MANIFEST))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} has format {manifest['format']}; this version reads format {FORMAT}"
         if checksum_differs(manifest) or not manifest.keys() <= {"format", "step", "files", "data", "space", KEY}:

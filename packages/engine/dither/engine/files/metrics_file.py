@@ -13,6 +13,8 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dither.registry.files.limits import TABLE_BYTES, open_file, read_bytes, read_text
+
 __all__ = [
     "BEGINNING",
     "FLOOR",
@@ -59,7 +61,7 @@ class MetricsFile:
     ) -> None:
         self._path, self._warn, self._held, self._warned = path, warn, b"", False
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        kept = path.read_bytes()[:offset]
+        kept = read_bytes(path, TABLE_BYTES)[:offset]
         kept = kept[: kept.rfind(b"\n") + 1]
         os.ftruncate(self._file, len(kept))
         self._hash = hashlib.sha256(kept)
@@ -124,7 +126,7 @@ def as_number(value: object) -> float | None:
 
 def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
     """Return the lines of a metrics file; ValueError with the number of an invalid line, unless these are skipped."""
-    *texts, rest = path.read_text(encoding="utf-8", errors="replace" if skip else "strict").split("\n")
+    *texts, rest = read_text(path, TABLE_BYTES, "replace" if skip else "strict").split("\n")
     if rest and not skip:
         raise ValueError(f"line {len(texts) + 1} is incomplete")
     lines = []
@@ -144,7 +146,7 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
 def changed_lines(path: Path, before: FilePosition) -> str | None:
     """Return how the bytes before a position differ from those that were written, or None if they do not."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             kept = file.read(before.bytes)
     except OSError as error:
         return f"cannot be read: {error.strerror}" if before.bytes else None

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dither.registry.files.limits import RECORD_BYTES, TABLE_BYTES, read_bytes, read_text
+
 from ..config.paths import not_a_run
 from ..files.checksums import checksum_differs, text_checksum_differs
 from ..files.metrics_file import as_number, baselines_of, from_json
@@ -100,7 +102,7 @@ def _read(
 ) -> Any:
     """Return a parsed file, or None; a failure is a problem, and so is a checksum that differs."""
     try:
-        value = parse((record.path / name).read_text(encoding="utf-8"))
+        value = parse(read_text(record.path / name, TABLE_BYTES if name.endswith(".jsonl") else RECORD_BYTES))
         if differs(value):
             record.problems.append(f"{name} was changed: its checksum differs")
         return value
@@ -149,7 +151,7 @@ def _read_pictures(record: RunRecord) -> None:
                 files.setdefault(file.stem, file)
         for file in files.values():
             try:
-                content = file.read_bytes()
+                content = read_bytes(file)
             except OSError as error:
                 record.problems.append(f"{file.relative_to(record.path)} cannot be read: {error}")
                 continue

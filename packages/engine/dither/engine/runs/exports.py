@@ -22,6 +22,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import path_options, validate
 from dither.registry.files.atomic import fsync
+from dither.registry.files.limits import read_text
 from dither.registry.flow.protocols import Task
 from dither.registry.flow.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.plugins.catalog import Catalog
@@ -100,7 +101,7 @@ def _anchor(document: Document, folder: Path, catalog: Catalog) -> None:
 def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None]:
     """Return option and path of the data that are not part of an export, and the space of a sample if known."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(folder / MANIFEST))
         space = manifest.get("space")
         data = [(str(one["option"]), str(one["name"])) for one in manifest.get("data", ())]
         return data, None if space is None else space_from_json(space)
@@ -152,7 +153,7 @@ def export_run(
     if to.exists():
         raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
     space, reason, catalog = _space(experiment, select)
-    bundle = pack(tomllib.loads(experiment.read_text(encoding="utf-8")), catalog)
+    bundle = pack(tomllib.loads(read_text(experiment)), catalog)
     if bundle.data and reason:
         message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
         say(console or Screen(stderr=True), message, "yellow")

@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
 from dither.registry.flow.protocols import DataWarnings, Split
 from dither.registry.plugins.status import PluginError
 
@@ -283,12 +284,12 @@ def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
 
 def _require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
     """Refuse to restart a run that saved checkpoints which are lost: that would overwrite all that it has done."""
-    train = tomllib.loads((path / "resolved.toml").read_text(encoding="utf-8"))["train"]
+    train = tomllib.loads(read_text(path / "resolved.toml"))["train"]
     due = train["checkpoint_every"] * (2 if train.get("async_save") else 1)  # the last write may have been interrupted
     resumed = before["resumed"][-1].get("step") if before["resumed"] else None
     done = 0
     with suppress(OSError):
-        for line in (path / "metrics.jsonl").read_bytes().splitlines():
+        for line in read_bytes(path / "metrics.jsonl", TABLE_BYTES).splitlines():
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 done = max(done, index(json.loads(line)["step"]))
     if (path / "summary.json").exists() or resumed or done > due:

@@ -14,6 +14,7 @@ from typing import Any
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import dump, validate
+from dither.registry.files.limits import read_text
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment
@@ -69,13 +70,13 @@ def _listed(path: Path) -> ListedRun:
 
     name, steps, damaged = path.name, None, True
     with suppress(*UNREADABLE):
-        text = (path / "resolved.toml").read_text(encoding="utf-8")
+        text = read_text(path / "resolved.toml")
         tables = tomllib.loads(text)
         steps, name = int(tables["train"]["steps"]), str(tables["name"])
         damaged = bool(text_checksum_differs(text))
     figures, ended = {}, steps
     with suppress(*UNREADABLE):
-        summary = from_json((path / "summary.json").read_text(encoding="utf-8"))
+        summary = from_json(read_text(path / "summary.json"))
         if not checksum_differs(summary):
             entries = (
                 (f"{kind}/{key}", value) for kind, table in summary["figures"].items() for key, value in table.items()
@@ -128,7 +129,7 @@ def _read_metrics(path: Path) -> None:
     read_metrics(path / "metrics.jsonl")
     for _, folder in Checkpoints(path / "checkpoints").steps()[:1]:
         with suppress(*UNREADABLE):  # `verify` reports the checkpoint
-            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+            state = json.loads(read_text(folder / "state.json"))
             position = FilePosition(int(state["metrics_bytes"]), str(state.get("metrics_sha256", "")))
             if reason := changed_lines(path / "metrics.jsonl", position):
                 raise Refused(reason, code="damaged-file")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
+from dither.registry.files.limits import read_text
 from dither.registry.files.weight_files import read_weights
 from dither.registry.flow.protocols import Task
 
@@ -102,7 +103,7 @@ def find_checkpoint(run_directory: Path, which: Which = "newest", console: Conso
         return newest
     step: int | None = which if isinstance(which, int) else None
     if step is None:
-        settings = tomllib.loads(resolved_file(run_directory).read_text(encoding="utf-8"))["evaluate"]
+        settings = tomllib.loads(read_text(resolved_file(run_directory)))["evaluate"]
         step = Scores.read(run_directory, settings.get("best", "loss"), settings.get("better", "lower")).best
         if step is None:
             raise Refused(f"{run_directory} has no best checkpoint: no evaluation", code="missing-checkpoint")

@@ -25,6 +25,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, path_options, validate
 from dither.registry.files.atomic import atomic_write, fsync
+from dither.registry.files.limits import read_text
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
@@ -174,7 +175,7 @@ def resolved_file(run_directory: Path, verify: bool = True) -> Path:
     if not path.is_file():
         raise not_a_run(run_directory, "resolved.toml")
     try:
-        differs = verify and text_checksum_differs(path.read_text(encoding="utf-8"))
+        differs = verify and text_checksum_differs(read_text(path))
         if differs is None:  # an early run has no checksum, neither here nor in the manifest
             differs = KEY in read_manifest(run_directory)
     except UnicodeDecodeError:
@@ -191,7 +192,7 @@ def read_manifest(run_directory: Path) -> dict[str, Any]:
     """Return manifest.json of a run; Refused if it is missing or damaged."""
     path = run_directory / "manifest.json"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read: {error}", code="unreadable-file") from None
     if not isinstance(manifest, dict) or checksum_differs(manifest):
@@ -213,7 +214,7 @@ def _lock(path: Path) -> FileLock:
     except Timeout:
         holder = "unknown"
         with suppress(OSError):
-            holder = file.read_text(errors="replace").strip() or holder
+            holder = read_text(file, errors="replace").strip() or holder
         message = f"the run directory {path} is used by another process: {holder}"
         raise Refused(message, code="run-locked") from None
     except (OSError, NotImplementedError) as error:

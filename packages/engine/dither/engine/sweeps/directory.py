@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import atomic_write
+from dither.registry.files.limits import read_text
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded
@@ -65,7 +66,7 @@ class PointFolder:
         A running point whose process is gone is "lost". Reading neither takes the lock of a running point nor waits.
         """
         try:
-            status: dict[str, Any] = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+            status: dict[str, Any] = json.loads(read_text(self.path / "status.json"))
             running = status["state"] == "running"
         except FileNotFoundError:
             return {"state": "waiting"}
@@ -132,7 +133,7 @@ class SweepDirectory:
     def open(cls, path: Path) -> SweepDirectory:
         """Open a sweep directory, or refuse another folder or a damaged sweep.json."""
         try:
-            facts = json.loads((path / MARK).read_text(encoding="utf-8"))
+            facts = json.loads(read_text(path / MARK))
             for point in facts["points"]:
                 if Path(point["name"]).name != point["name"] or not isinstance(point["values"], dict):
                     raise ValueError("a point requires a name and values")
@@ -169,7 +170,7 @@ class SweepDirectory:
 def _values(file: Path) -> dict[str, Any]:
     """Return the values of a point, or none if the file is damaged."""
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8"))["values"])
+        return dict(json.loads(read_text(file))["values"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

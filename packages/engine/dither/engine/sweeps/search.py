@@ -15,6 +15,7 @@ from rich.console import Console
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.config.validation import validate
+from dither.registry.files.limits import TABLE_BYTES, read_bytes
 from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.misfit import Path
 
@@ -77,7 +78,7 @@ def open_study(path: FilePath, search: Search, begun: int) -> Any:
     lock = journal.JournalFileOpenLock(file)
     lock.acquire()
     try:
-        text = path.read_bytes() if path.exists() else b"\n"
+        text = read_bytes(path, TABLE_BYTES) if path.exists() else b"\n"
         if not text.endswith(b"\n"):  # cut off by a kill or a full disk; the next line would be appended to it
             os.truncate(path, text.rfind(b"\n") + 1)
     finally:

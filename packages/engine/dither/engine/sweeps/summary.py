@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.files.limits import read_text
 
 from ..files.metrics_file import read_metrics
 from ..runs.progress import say
@@ -39,7 +40,7 @@ def row_of(point: PointFolder) -> dict[str, Any]:
     except (OSError, ValueError, KeyError) as error:
         row["reason"] = row["reason"] or f"metrics.jsonl cannot be read: {error}"
     try:
-        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads(read_text(run / "summary.json"))
         row["figures"]["steps_per_second"] = float(summary["steps_per_second"])
     except (OSError, ValueError, KeyError, TypeError):
         pass

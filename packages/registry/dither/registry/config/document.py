@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any
 
+from ..files.limits import open_file
 from ..spec.misfit import Path
 from .errors import Origin, Problem, Refused, dotted, nearest
 from .toml_spans import STRING, Span, key_spans
@@ -124,11 +124,8 @@ def _parse_key(key: str, option: str) -> Path:
 def _read_text(path: FilePath) -> str:
     """Return the text of a regular file of limited size."""
     try:
-        with open(path, "rb", opener=_nonblocking) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise Refused(f"{path} is a pipe or a device, not a file", code="unreadable-file")
-            content = file.read(MAX_BYTES + 1)
+        with open_file(path) as file:
+            size, content = os.fstat(file.fileno()).st_size, file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         close = None
         with suppress(OSError):
@@ -141,17 +138,13 @@ def _read_text(path: FilePath) -> str:
         reason = getattr(error, "strerror", None) or error
         raise Refused(f"cannot read {str(path)!r}: {reason}", code="unreadable-file") from None
     if len(content) > MAX_BYTES:
-        text = f"{path} has {status.st_size:,} bytes; an experiment file may have at most {MAX_BYTES:,}"
+        text = f"{path} has {size:,} bytes; an experiment file may have at most {MAX_BYTES:,}"
         raise Refused(text, code="too-large")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise Refused(f"{path}:{line}: not UTF-8 (byte {error.start})", code="unreadable-file") from None
-
-
-def _nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer would block
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.errors import Refused
+from .limits import open_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +33,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(4)
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}", code="unreadable-file") from None

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from ..files.limits import read_bytes
+
 __all__ = ["KNOWN", "import_file", "module_name"]
 
 KNOWN = "DITHER_PLUGIN_FILES"
@@ -33,7 +35,7 @@ def module_name(path: Path) -> str:
 
 def import_file(path: Path) -> tuple[ModuleType, str]:
     """Import a file, again if it was imported before; return the module and its sha256."""
-    name, sha256 = module_name(path), hashlib.sha256(path.read_bytes()).hexdigest()
+    name, sha256 = module_name(path), hashlib.sha256(read_bytes(path)).hexdigest()
     before = os.environ.get(KNOWN)
     os.environ[KNOWN] = json.dumps({**_known(), name: [str(path.resolve()), sha256]})
     sys.modules.pop(name, None)

@@ -1,0 +1,63 @@
+"""The size policy of files that others may have written; docs/security.md states it.
+
+Only regular files are opened: a pipe would block, and a device has no end. Errors are an OSError with the file name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = [
+    "EXPANSION",
+    "LINE_BYTES",
+    "RECORD_BYTES",
+    "TABLE_BYTES",
+    "max_expanded",
+    "open_file",
+    "read_bytes",
+    "read_text",
+]
+
+RECORD_BYTES = 1 << 26
+"""Most bytes of a JSON or TOML file, a plugin file, or a tokenizer."""
+TABLE_BYTES = 1 << 32
+"""Most bytes of a file that grows with a run, such as metrics.jsonl."""
+LINE_BYTES = 1 << 26
+"""Most bytes of a line of text data."""
+EXPANSION = 200
+"""Most bytes in memory for each byte of a compressed file."""
+FREE_BYTES = 1 << 28
+"""Bytes to which every compressed file may expand."""
+
+
+def max_expanded(size: int) -> int:
+    """Return the bytes to which a compressed file of `size` bytes may expand."""
+    return max(FREE_BYTES, EXPANSION * size)
+
+
+def open_file(path: Path, limit: int | None = None) -> BinaryIO:
+    """Open a regular file of at most `limit` bytes for reading; OSError for anything else."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    reason = "" if stat.S_ISREG(status.st_mode) else "a pipe or a device, not a file"
+    if not reason and limit is not None and status.st_size > limit:
+        reason = f"{status.st_size:,} bytes, more than {limit:,}"
+    if reason:
+        file.close()
+        raise OSError(errno.EINVAL, reason, str(path))
+    return file
+
+
+def read_bytes(path: Path, limit: int = RECORD_BYTES) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes; OSError if it is another, or larger."""
+    with open_file(path, limit) as file:
+        return file.read()
+
+
+def read_text(path: Path, limit: int = RECORD_BYTES, errors: str = "strict") -> str:
+    """Return the text of a file in UTF-8 as `read_bytes` does, with universal newlines."""
+    return read_bytes(path, limit).decode("utf-8", errors).replace("\r\n", "\n")
