@@ -56,6 +56,15 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, tmp_path
     assert "model_calls_per_sample" in capsys.readouterr().out
 
 
+def test_samples_without_metrics_and_pictures(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["sample", str(run), "-n", "3", "--out", str(out), "--no-metrics", "--no-pictures"]) == 0
+    assert [file.name for file in out.iterdir()] == ["samples.safetensors"]
+    printed = capsys.readouterr().out
+    assert "model_calls_per_sample" in printed
+    assert "level_" not in printed
+
+
 def test_samples_that_can_be_built_may_be_asked_for(run, tmp_path, capsys):
     """The model has learnt nothing; what is led to, and what is rejected, makes all the difference."""
     path = tmp_path / "c.toml"

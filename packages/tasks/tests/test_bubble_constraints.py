@@ -69,6 +69,23 @@ def test_invalid_entries_are_reported_at_once():
         assert text in found[path][1], path
 
 
+def test_wrong_types_hide_no_other_mistakes():
+    table = {"rooms": "five", "types": {"0": 3, "1": "Kitchn"}, "relations": [[0, 1, 2], "near", [0, 1, "lft-of"]],
+             "counts": {"Kitchen": [1, "2"], "Balcny": True}, "adjacent": [["Kitchen", ["Bath"]], {}], "apart": "all",
+             "buildable": 1, "groups": {"wet": "Kitchen", "dry": ["Kitchen", 5]}}  # fmt: skip
+    codes = {path: code for path, (code, _) in problems(Constraints(**table)).items()}
+    names = dict.fromkeys(("types.1", "relations[2]", "counts.Balcny", "adjacent[0]"), "unknown-value")
+    wrong = ("rooms", "types.0", "relations[0]", "relations[1]", "counts.Kitchen", "adjacent[1]", "apart", "buildable")
+    names |= dict.fromkeys((*wrong, "groups.wet", "groups.dry"), "wrong-type")
+    assert {path: code for path, code in codes.items() if path != "counts.Balcny"} == {
+        path: code for path, code in names.items() if path != "counts.Balcny"
+    }
+    sizes = {"at least 5": (5, 8), "at most 7": (1, 7)}
+    for text, (low, high) in sizes.items():
+        (rule,) = Constraints(rooms=text).goal(8).rules
+        assert (rule.low, rule.high) == (low, high)
+
+
 @pytest.mark.parametrize(
     ("options", "place", "others"),
     [

@@ -18,20 +18,23 @@ from scipy.io import savemat
 
 from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.data.plan_files import find_source
+from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
 from dither.tasks.bubble_diagram.formats.resplan import (
+    PIXELS_PER_METRE,
     Stub,
-    bounds_of,
     load_restricted,
     on_grid,
+    polygons_of,
     read_msd,
     read_resplan,
 )
 from dither.tasks.bubble_diagram.formats.rplan_png import read_rplan_picture
 from dither.tasks.bubble_diagram.plans import Diagram
-from dither.tasks.bubble_diagram.vocabulary import LIVING, ROOM_IDS
+from dither.tasks.bubble_diagram.relations import edges_of
+from dither.tasks.bubble_diagram.vocabulary import LIVING, ROOM_IDS, ROOMS
 
 MASTER, KITCHEN, BATH, SECOND, BALCONY = (
     ROOM_IDS[name] for name in ("MasterRoom", "Kitchen", "Bathroom", "SecondRoom", "Balcony")
@@ -303,6 +306,29 @@ def test_resplan(tmp_path, protocol):
     assert "living" in second.faults[0].message
 
 
+def test_resplan_scale_and_small_rooms(tmp_path):
+    """Units differ by plan; storage rooms and stairs are rooms."""
+    boxes = [(0, 0, 30, 40), (30, 0, 50, 40), (0, 40, 50, 60), (50, 0, 60, 60)]
+    plan = dict(zip(("living", "kitchen", "storage", "stair"), map(lambda box: shapely.box(*box), boxes), strict=True))
+    plan |= {"inner": shapely.box(0, 0, 60, 60), "area": 144.0}  # 5 units are a metre
+    for area, side in ((144.0, 60 / 5), (36.0, 60 / 10), ("?", 60 / PIXELS_PER_METRE)):
+        diagram = only(read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": area}]), OPTIONS)).diagram
+        assert [ROOMS[kind] for kind in diagram.types] == ["LivingRoom", "Kitchen", "Storage", "Storage"]
+        walls = np.array(diagram.boxes)
+        assert np.abs(walls[:, 2:].max(0) - walls[:, :2].min(0) - side * PIXELS_PER_METRE).max() <= 1
+    wrong = fault(read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": float("nan")}]), OPTIONS))
+    assert wrong.sort == "boxes"
+
+
+def test_whole_pixels_stay_whole():
+    """Shifting a plan to the centre changes neither sizes nor relations."""
+    plans, random = make_plans(6, 0, 200), np.random.default_rng(0)
+    for row in range(200):
+        boxes = plans.boxes[row, : int(plans.rooms[row])] + np.tile(random.integers(-40, 40, 2), 2)
+        assert ((on_grid(boxes, 1.0) - boxes)[:, :2] == (on_grid(boxes, 1.0) - boxes)[0, :2]).all()
+        assert (edges_of(on_grid(boxes, 1.0).astype(int)) == edges_of(boxes)).all()
+
+
 def test_msd(tmp_path):
     graph = networkx.Graph(ID=4)
     corners = [(0.0, 0.0), (4.0, 0.0), (4.0, 3.0), (0.0, 3.0), (0.0, 0.0)]
@@ -363,30 +389,36 @@ def test_damaged_pickle_is_an_unpickling_error(noise, position, value):
             load_restricted(damaged)
 
 
+def bounds(shape):
+    return [polygon.bounds for polygon in polygons_of(shape)]
+
+
 def test_bounds_of_geometries():
     square, expected = shapely.box(0, 0, 4, 3), (0, 0, 4, 3)
     as_state = Stub()
     as_state.state = shapely.to_wkb(square)
-    assert bounds_of(as_state) == [expected]
+    assert bounds(as_state) == [expected]
     solid = shapely.force_3d(square, 9.0)
     for options in ({"byte_order": 0}, {"flavor": "iso"}, {"flavor": "extended"}, {"include_srid": True}):
-        assert bounds_of(Stub(shapely.to_wkb(solid, **options))) == [expected]
+        assert bounds(Stub(shapely.to_wkb(solid, **options))) == [expected]
     nested = shapely.GeometryCollection([shapely.Point(1, 1), shapely.MultiPolygon([square, square])])
-    assert bounds_of(Stub(shapely.to_wkb(nested))) == [expected] * 2
+    assert bounds(Stub(shapely.to_wkb(nested))) == [expected] * 2
+    mixed = pickle.dumps(shapely.GeometryCollection([shapely.LineString([(0, 0), (9, 9)]), square]))
+    assert bounds(load_restricted(mixed)) == [expected]
     for empty in (None, Stub(shapely.to_wkb(shapely.Point(0, 0))), Stub(shapely.to_wkb(shapely.Polygon()))):
-        assert bounds_of(empty) == []
+        assert bounds(empty) == []
     for damaged in (shapely.to_wkb(square)[:-3], b"", struct.pack("<BI", 1, 99)):
         with pytest.raises(ValueError, match="geometry"):
-            bounds_of(Stub(damaged))
+            bounds(Stub(damaged))
     with pytest.raises(ValueError, match="geometry"):
-        bounds_of("nothing")
+        bounds("nothing")
 
 
 def test_plans_are_centred_on_the_grid():
     assert on_grid([(0, 0, 10, 20)], 2.0).tolist() == [[118, 108, 138, 148]]
     flipped = on_grid([(0, 0, 10, 20), (0, 20, 10, 30)], 1.0, flip=True)
     assert flipped.tolist() == [[123, 123, 133, 143], [123, 113, 133, 123]]
-    assert on_grid([(0, 0, 100, 40), (100, 0, 200, 40)], 2.56).tolist() == [[0, 102, 128, 154], [128, 102, 256, 154]]
+    assert on_grid([(0, 0, 100, 40), (100, 0, 200, 40)], 2.56).tolist() == [[0, 102, 128, 153], [128, 102, 256, 153]]
 
 
 # Detection of the format

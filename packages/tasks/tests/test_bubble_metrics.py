@@ -8,6 +8,7 @@ import torch
 
 from dither.registry import TokenSpace
 from dither.registry.flow.records import Clean, Noise, Noised, State
+from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.metrics import (
     Archetypes,
@@ -20,7 +21,8 @@ from dither.tasks.bubble_diagram.metrics import (
     variation,
 )
 from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, encode
-from dither.tasks.bubble_diagram.specs import BubbleDiagram
+from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
+from dither.tasks.bubble_diagram.task import BubbleDiagrams
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
 from dither.tasks.token_accuracy import Accuracy
 
@@ -187,6 +189,38 @@ def test_noise_floor(plans, reference):
     assert not any(name.endswith("_floor") for name in bare)
     assert bare["floor_plans"] == 0
     assert reference.sample_metrics(samples[:0]) == {}
+
+
+def test_constraints_limit_the_plans_that_samples_are_compared_with(plans):
+    """Real plans that meet the constraints are at the noise floor, unlike when compared with all plans."""
+    constraints = Constraints(counts={"Balcony": 0}, rooms="at most 7", buildable=True)
+    data = ProceduralPlans(train=300, valid=500, test=300)
+    limited, free = (BubbleDiagram(data=data, constraints=one).build() for one in (constraints, None))
+    tokens = torch.from_numpy(plans[:250].tokens(8)).long()
+    met = tokens[torch.stack([*limited._goal.satisfied(tokens).values()]).all(0)]
+    assert 40 < len(met) < 200
+    like = limited.like(len(met), 0)
+    found, other = limited.sample_metrics(met, like), free.sample_metrics(met, free.like(len(met), 0))
+    assert found["type_tv"] < 0.5 * other["type_tv"]
+    assert found["type_tv"] < 3 * found["type_tv_floor"] + 0.02
+    assert 50 < found["compared_plans"] < 400
+    assert "compared_plans" not in other
+    none = BubbleDiagram(data=data, constraints=Constraints(rooms=3)).build()
+    assert not any(name.startswith("type") for name in none.sample_metrics(tokens[:5], none.like(5, 0)))
+    (warning,) = none.data_warnings()
+    assert "3 rooms" in warning
+    assert not [*limited.data_warnings(), *free.data_warnings()]
+
+
+def test_baselines_are_computed_once_per_data_set(cache, monkeypatch):
+    data = {"train": 60, "valid": 30, "test": 30}
+    first = BubbleDiagram(data=ProceduralPlans(**data)).build().baselines()
+    monkeypatch.setattr(BubbleDiagrams, "_baselines", lambda self, split: {"computed": 1.0})
+    assert BubbleDiagram(data=ProceduralPlans(**data)).build().baselines() == first
+    for other in (BubbleDiagram(data=ProceduralPlans(**data, seed=1)),
+                  BubbleDiagram(data=ProceduralPlans(**data), constraints=Constraints(rooms=6))):  # fmt: skip
+        assert other.build().baselines() == {"computed": 1.0}
+    assert BubbleDiagram(data=ProceduralPlans(**data)).build().baselines("train") == {"computed": 1.0}
 
 
 def test_illegal_samples(plans, reference):

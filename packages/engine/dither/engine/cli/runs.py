@@ -108,6 +108,8 @@ def sample(
     changes: Annotated[
         Words, typer.Option("--set", metavar="KEY=VALUE", help="Override sampler.* or sample.* (repeatable).")
     ] = None,
+    metrics: Annotated[bool, typer.Option("--metrics/--no-metrics", help="Compare the samples with data.")] = True,
+    pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw the samples.")] = True,
     selected: PluginOption = None,
 ) -> int:
     """Sample from a checkpoint of a run."""
@@ -116,7 +118,7 @@ def sample(
     which = parse_checkpoint(checkpoint)
     return sample_run(
         run_directory, count, seed, out, constraints=constraints, forms=export or (), checkpoint=which, select=selected,
-        changes=changes or (),
+        changes=changes or (), metrics=metrics, pictures=pictures,
     )  # fmt: skip
 
 

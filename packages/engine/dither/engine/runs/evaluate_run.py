@@ -11,7 +11,7 @@ from typing import Any, cast
 from rich.console import Console
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.protocols import Split
+from dither.registry.flow.protocols import DataWarnings, Split
 
 from ..config.load_experiment import load_experiment
 from ..config.paths import reject_escaping_links
@@ -55,11 +55,15 @@ def sample_run(
     checkpoint: Which = "newest",
     changes: Sequence[str] = (),
     select: Sequence[str] | None = None,
+    *,
+    metrics: bool = True,
+    pictures: bool = True,
 ) -> int:
     """Write samples of a checkpoint into a new or empty folder, by default inside the run; return the exit code.
 
     `forms` are export formats of the task in which samples are also written. `changes`, as after --set, override
-    options of sampling. Refused for a folder that is not empty or an unknown format.
+    options of sampling. Without `metrics` only those of drawing are shown.
+    Refused for a folder that is not empty or an unknown format.
     """
     errors, console = console, console or Screen()
     if out is None:
@@ -79,7 +83,9 @@ def sample_run(
     try:
         with console.status(f"sampling {count} samples"):
             settings = loaded.experiment.sample
-            samples = make_samples(system, count, seed, settings.batch_size, tries=settings.tries)
+            samples = make_samples(
+                system, count, seed, settings.batch_size, tries=settings.tries, metrics=metrics, pictures=pictures
+            )
     except BaseException:
         with suppress(OSError):
             folder.rmdir()  # it is empty
@@ -87,10 +93,11 @@ def sample_run(
     assert samples is not None
     for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
         say(console, line)
-    baselines = system.task.baselines() if samples.figures else {}
+    baselines = system.task.baselines() if metrics and samples.figures else {}
     tables = {metric: baselines_of("sample", metric, baselines) for metric in samples.figures}
     own = {f"{metric}/{name}": value for metric, table in tables.items() for name, value in table.items()}
     show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": own})
-    for line in missing_samples(samples.figures):
+    warnings = system.task.data_warnings() if isinstance(system.task, DataWarnings) else ()
+    for line in (*warnings, *missing_samples(samples.figures)):
         say(console, line, "yellow")
     return 0

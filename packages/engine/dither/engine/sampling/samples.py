@@ -110,22 +110,28 @@ def make_samples(
     batch_size: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
     tries: int = 64,
+    *,
+    metrics: bool = True,
+    pictures: bool = True,
 ) -> SampleSet | None:
     """Draw samples and compute their metrics; None if stopped. `draw` states which inputs samples depend on.
 
     If the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are omitted.
     """
     task, like = system.task, system.like(count, seed)
-    watch = TrajectoryRecorder(PATHS) if isinstance(task, ShowsTrajectories) else None
+    watch = TrajectoryRecorder(PATHS) if pictures and isinstance(task, ShowsTrajectories) else None
     drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
     if drawn is None or not len(drawn.samples):
         return drawn
-    pictures = [*task.plots(drawn.samples, drawn.like)]
+    if pictures:
+        drawn.pictures.extend(task.plots(drawn.samples, drawn.like))
     if watch is not None and isinstance(task, ShowsTrajectories) and (path := watch.path()) is not None:
-        pictures += task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
+        drawn.pictures.extend(task.trajectory_plots(path, like.apply(lambda value: value[watch.rows])))
+    if not metrics:
+        return drawn
     extra = [metric(drawn.samples, drawn.like) for metric in system.metrics if callable(metric)]
-    metrics = merge_metrics({**drawn.figures, **task.sample_metrics(drawn.samples, drawn.like)}, *extra)
-    return replace(drawn, figures=metrics, pictures=pictures)
+    own = {**drawn.figures, **task.sample_metrics(drawn.samples, drawn.like)}
+    return replace(drawn, figures=merge_metrics(own, *extra))
 
 
 def draw_accepted(

@@ -167,22 +167,36 @@ class Reference:
     """Training, validation and test plans that samples are compared with.
 
     Distances are measured to the validation plans; a sample is novel if it is isomorphic to no training plan. Test
-    plans, evaluated in the same way, give the noise floor.
+    plans, evaluated in the same way, give the noise floor. Both are limited to plans that meet the constraints on
+    samples: those that `met_by` selects.
     """
 
-    def __init__(self, plans: PlanSplits, rooms: int) -> None:
+    def __init__(
+        self, plans: PlanSplits, rooms: int, met_by: Callable[[Plans], Bool[np.ndarray, " N"]] | None = None
+    ) -> None:
         self.rooms = rooms
-        self._plans = plans
+        self._held, self._met_by = plans, met_by
         self._floors: dict[int, dict[str, float]] = {}
 
     @cached_property
-    def _valid(self) -> tuple[Frequencies, Topology, Archetypes]:
-        tokens = self._plans.valid.tokens(self.rooms)
+    def _valid(self) -> Plans:
+        return self._meeting(self._held.valid)
+
+    @cached_property
+    def _test(self) -> Plans:
+        return self._meeting(self._held.test)
+
+    def _meeting(self, plans: Plans) -> Plans:
+        return plans if self._met_by is None else plans[np.flatnonzero(self._met_by(plans))]
+
+    @cached_property
+    def _statistics(self) -> tuple[Frequencies, Topology, Archetypes]:
+        tokens = self._valid.tokens(self.rooms)
         return tuple(kind.of(tokens, self.rooms) for kind in (Frequencies, Topology, Archetypes))  # type: ignore[return-value]
 
     @cached_property
     def _train_index(self) -> PlanIndex:
-        train = self._plans.train
+        train = self._held.train
         return PlanIndex(train.tokens(self.rooms), self.rooms, self._padded_boxes(train))
 
     def _padded_boxes(self, plans: Plans) -> Int[np.ndarray, "N R 4"]:
@@ -199,7 +213,7 @@ class Reference:
 
     def floor(self, count: int) -> dict[str, float]:
         """Return the metrics of `count` test plans, or of all if there are fewer; empty without test plans."""
-        plans = self._plans.test[:count]
+        plans = self._test[:count]
         if len(plans) and len(plans) not in self._floors:
             tokens, boxes = plans.tokens(self.rooms), self._padded_boxes(plans)
             self._floors[len(plans)] = self._metrics(tokens, validity_levels(tokens, self.rooms, boxes=boxes))
@@ -211,13 +225,15 @@ class Reference:
         The floor is the score of an equal number of real plans; a model cannot be distinguished from the data below
         it. With few samples it is far from zero. Levels 0 to 4 have no floor, because real plans reach them.
         `floor_plans` is the number of plans behind the floor; with fewer plans than samples, the floor is too high.
+        Under constraints `compared_plans` is the number of validation plans; without any there are no distances.
         """
         if not len(samples):
             return {}
         metrics, floor = self.metrics(samples), self.floor(len(samples))
         no_floor = {f"level_{level}" for level in range(5)} | {"unknown", "connected", "one_living_room"}
         floors = {f"{name}_floor": value for name, value in floor.items() if name in metrics.keys() - no_floor}
-        return metrics | floors | {"floor_plans": float(min(len(samples), len(self._plans.test)))}
+        compared = {} if self._met_by is None else {"compared_plans": float(len(self._valid))}
+        return metrics | floors | compared | {"floor_plans": float(min(len(samples), len(self._test)))}
 
     def _metrics(self, samples: Int[np.ndarray, "N L"], levels: Levels) -> dict[str, float]:
         legal = np.flatnonzero(levels.structure.tokens)
@@ -230,8 +246,8 @@ class Reference:
             "novel": float(novel.sum()) / len(samples),
             "valid_unique_novel": float((first & novel & levels.buildable[legal]).sum()) / len(samples),
         }
-        if len(legal):
-            frequencies, topology, archetypes = self._valid
+        if len(legal) and len(self._valid):
+            frequencies, topology, archetypes = self._statistics
             metrics |= Frequencies.of(tokens, rooms).distances(frequencies)
             metrics |= Topology.of(tokens, rooms).distances(topology)
             metrics |= Archetypes.of(tokens, rooms).metrics(archetypes)

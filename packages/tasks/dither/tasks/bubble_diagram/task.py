@@ -5,7 +5,10 @@ Letters: B batch, N samples, L tokens (R room slots, then the pairs of slots).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +18,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
+from dither.registry.files.atomic import atomic_write
+from dither.registry.files.cache import cache_folder
 from dither.registry.flow.protocols import Picture, RatioSums, Split
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
@@ -46,8 +51,8 @@ class BubbleDiagrams:
         tokens = {split: part.tokens(self.rooms) for split, part in splits.items()}
         self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
-        self._reference = Reference(plans, self.rooms)
         self._goal = None if constraints is None else constraints.goal(self.rooms)
+        self._reference = Reference(plans, self.rooms, None if self._goal is None else self._goal.met_by)
         counts = self._frequencies["train"].rooms
         self._counts = counts if self._goal is None else self._goal.room_counts(counts)
 
@@ -85,6 +90,11 @@ class BubbleDiagrams:
         empty = Clean.of(torch.where(valid, mask, pad), valid)
         return empty if self._goal is None else self._goal.begin(empty)
 
+    def data_warnings(self) -> Iterator[str]:
+        """Yield that no training plan has a number of rooms that the constraints allow."""
+        if self._goal and (warning := self._goal.unseen_rooms(self._frequencies["train"].rooms)):
+            yield warning
+
     def metrics(self) -> GraphMetrics:
         """Return a new accumulator of nats per graph and per token."""
         return GraphMetrics(self.space)
@@ -93,8 +103,28 @@ class BubbleDiagrams:
         """Return metrics of the uniform and the unigram predictor, and sample metrics of three reference sets.
 
         "unigram" are samples of the unigram predictor, "real" test plans (the noise floor), and "shuffled" test plans
-        whose relations are permuted among them.
+        whose relations are permuted among them. They are cached on disk by data, constraints and source code.
         """
+        file = cache_folder() / "baselines" / f"{self._digest(split)}.json"
+        with suppress(OSError, ValueError):
+            stored: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+            return stored
+        metrics = self._baselines(split)
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(file) as beside:
+                beside.write_text(json.dumps(metrics), encoding="utf-8")
+        return metrics
+
+    def _digest(self, split: Split) -> str:
+        digest = blake2b(repr((split, self._goal and self._goal.rules)).encode(), digest_size=16)
+        for part in self._tokens.values():
+            digest.update(repr(part.shape).encode() + part.numpy().tobytes())
+        for source in sorted(Path(__file__).parent.rglob("*.py")):
+            digest.update(source.read_bytes())
+        return digest.hexdigest()
+
+    def _baselines(self, split: Split) -> dict[str, float]:
         train, held = self._frequencies["train"], self._frequencies[split]
         count = held.tokens_per_graph()
         metrics = {
@@ -109,7 +139,7 @@ class BubbleDiagrams:
         return {f"{name}/{baseline}": value for baseline, values in metrics.items() for name, value in values.items()}
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
-        """Return validity and distance metrics of samples against the validation split, with the noise floor."""
+        """Return validity levels, and distances to validation plans that meet the constraints, with the noise floor."""
         return self._reference.sample_metrics(samples.cpu().numpy())
 
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:

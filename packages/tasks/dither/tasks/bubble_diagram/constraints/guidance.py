@@ -18,8 +18,9 @@ from dither.registry.config.errors import dotted
 from dither.registry.flow.records import Clean
 
 from ..geometry.wall_constraints import OPEN
+from ..plans import Plans
 from ..relations import pair_ends
-from ..validity import is_buildable
+from ..validity import is_buildable, validity_levels
 from ..vocabulary import EDGE_PAD, EDGE_SIZE, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, pair_index, pairs
 from .contradictions import feasible
 from .lookahead import contradictory, impossible_relations
@@ -78,6 +79,28 @@ class ConstraintGuidance:
         only = (self.allowed.sum(1) == 1) & empty.valid
         x0 = torch.where(only, self.allowed.long().argmax(1), empty.x0)
         return Clean(x0, empty.valid, only, empty.cond, self)
+
+    def unseen_rooms(self, counts: Int[np.ndarray, " n"]) -> str | None:
+        """Return a warning if no training plan has a feasible number of rooms; `counts` as in `room_counts`."""
+        feasible_counts = np.flatnonzero(self.room_counts(counts))
+        if counts[feasible_counts].any():
+            return None
+        low, high = int(feasible_counts.min()), int(feasible_counts.max())
+        rooms = f"{low} rooms" if low == high else f"{low} to {high} rooms"
+        return f"the constraints require {rooms}, but no training plan has as many; samples may be poor"
+
+    def met_by(self, plans: Plans) -> Bool[np.ndarray, " N"]:
+        """Return which plans meet all constraints; known boxes may prove that a plan is buildable."""
+        tokens = plans.tokens(self.slots)
+        x, met = torch.from_numpy(tokens).long(), np.ones(len(plans), bool)
+        for rule in sorted(self.rules, key=lambda rule: isinstance(rule, Buildable)):
+            rows = np.flatnonzero(met)
+            if isinstance(rule, Buildable):
+                boxes = np.pad(plans.boxes[rows], ((0, 0), (0, self.slots - plans.boxes.shape[1]), (0, 0)))
+                met[rows] = validity_levels(tokens[rows], self.slots, boxes=boxes).buildable
+            else:
+                met[rows] = self._holds(rule, x[rows]).numpy()
+        return met
 
     def satisfied(self, x: Int[Tensor, "N L"]) -> dict[str, Bool[Tensor, " N"]]:
         """Return which constraints samples meet, by path of the constraint; False where a token is not a data id."""

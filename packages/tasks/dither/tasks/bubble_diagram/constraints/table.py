@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import SkipValidation
 
 from dither.registry.config.errors import dotted, nearest
 from dither.registry.spec.base import Options
@@ -25,23 +27,24 @@ Names = str | list[str]
 class Constraints(Options):
     """Constraints on samples. Rooms are numbered from 0; a type may be a group of types, such as "bedrooms"."""
 
-    rooms: int | list[int] | None = None
-    """Number of rooms, or [smallest, largest]: 6, or [5, 7]. By default as in training."""
-    types: dict[str, Names] = {}
+    # `read_rules` checks types together with names, so that one kind of mistake does not hide the other.
+    rooms: SkipValidation[int | str | list[int] | None] = None
+    """Number of rooms, [smallest, largest], "at least 5" or "at most 7". By default as in training."""
+    types: SkipValidation[dict[str, Names]] = {}
     """Type of a room by number, or its allowed types: {0 = "LivingRoom", 1 = ["Kitchen", "bedrooms"]}."""
-    relations: list[list[int | str | list[str]]] = []
+    relations: SkipValidation[list[list[int | str | list[str]]]] = []
     """Relation of room i to room j, i < j: [0, 1, "left-of"], or several: [0, 1, ["above", "none"]]; "near" is any."""
-    forbidden: list[list[int | str | list[str]]] = []
+    forbidden: SkipValidation[list[list[int | str | list[str]]]] = []
     """Forbidden relation of room i to room j: [0, 1, "inside"]."""
-    counts: dict[str, int | str | list[int]] = {}
+    counts: SkipValidation[dict[str, int | str | list[int]]] = {}
     """Number of rooms by type: {Kitchen = 1, Bathroom = [2, 3], Balcony = "at least 1", Storage = 0}."""
-    adjacent: list[list[Names]] = []
+    adjacent: SkipValidation[list[list[Names]]] = []
     """Types of which some two rooms are close, or have a relation: ["Kitchen", "LivingRoom", "left-of"]."""
-    apart: list[list[Names]] = []
+    apart: SkipValidation[list[list[Names]]] = []
     """Types of which no two rooms are close, or none have a relation: ["Bathroom", "Kitchen"]."""
-    buildable: bool = False
+    buildable: SkipValidation[bool] = False
     """Whether samples must reach level 5: boxes show exactly the relations, rooms do not overlap; decided exactly."""
-    groups: dict[str, list[str]] = {}
+    groups: SkipValidation[dict[str, list[str]]] = {}
     """Groups of types by name, for use in place of a type; "bedrooms" is predefined."""
 
     def check(self, slots: int, above: Path = ("task", "constraints")) -> Iterator[Misfit]:
@@ -103,22 +106,26 @@ _BOUND = re.compile(r"at (least|most) (\d{1,4})")
 def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]]:
     """Return the rules of a table for diagrams with `slots` room slots, and its invalid entries."""
     reader = _Reader(slots)
-    reader.take_groups(table.groups)
+    for name, members in reader.entries("groups", table.groups, dict):
+        reader.take_group(name, members)
     if table.rooms is not None:
         reader.take_size(table.rooms)
-    for key, names in table.types.items():
+    for key, names in reader.entries("types", table.types, dict):
         reader.take_type(key, names)
     for field, allowed in (("relations", True), ("forbidden", False)):
-        for number, entry in enumerate(getattr(table, field)):
+        for number, entry in reader.entries(field, getattr(table, field), list):
             reader.take_relation((field, number), entry, allowed)
-    for key, bounds in table.counts.items():
+    for key, bounds in reader.entries("counts", table.counts, dict):
         reader.take_count(key, bounds)
     for field, required in (("adjacent", True), ("apart", False)):
-        for number, entry in enumerate(getattr(table, field)):
+        for number, entry in reader.entries(field, getattr(table, field), list):
             reader.take_adjacency((field, number), entry, required)
-    if table.buildable:
-        reader.rules.append(Buildable(("buildable",)))
+    reader.take_buildable(table.buildable)
     return reader.rules, reader.misfits
+
+
+def _shown(given: Any) -> str:
+    return json.dumps(given, ensure_ascii=False, default=str)
 
 
 class _Reader:
@@ -134,15 +141,28 @@ class _Reader:
     def reject(self, message: str, path: Path, *, code: str = "invalid-value", help_text: str | None = None) -> None:
         self.misfits.append(Misfit(message, path, help=help_text, code=code))
 
-    def take_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
-        for name, members in groups.items():
-            path: Path = ("groups", name)
-            if name in self.sets:
-                self.reject(f'"{name}" exists already; choose another name for the group', path, code="duplicate")
-            elif not members:
-                self.reject("a group needs at least one room type", path)
-            else:
-                self.sets[name] = self.types(path, members)
+    def entries(self, field: str, given: Any, kind: type[dict[Any, Any]] | type[list[Any]]) -> list[tuple[Any, Any]]:
+        """Return keys and values of a table, or numbers and entries of a list; reject anything else."""
+        if not isinstance(given, kind):
+            what = "a table" if kind is dict else "a list of lists"
+            self.reject(f"expected {what}, got {_shown(given)}", (field,), code="wrong-type")
+            return []
+        return list(given.items() if isinstance(given, dict) else enumerate(given))
+
+    def take_group(self, name: str, members: Any) -> None:
+        path: Path = ("groups", name)
+        if name in self.sets:
+            self.reject(f'"{name}" exists already; choose another name for the group', path, code="duplicate")
+        elif not isinstance(members, list):
+            self.reject(f"expected a list of room types, got {_shown(members)}", path, code="wrong-type")
+        else:
+            self.sets[name] = self.types(path, members)
+
+    def take_buildable(self, given: Any) -> None:
+        if not isinstance(given, bool):
+            self.reject(f"expected true or false, got {_shown(given)}", ("buildable",), code="wrong-type")
+        elif given:
+            self.rules.append(Buildable(("buildable",)))
 
     def take_size(self, given: Any) -> None:
         low, high = self.bounds(("rooms",), given)
@@ -157,9 +177,10 @@ class _Reader:
         elif self.exists(path, int(key)) and types:
             self.rules.append(RoomType(path, int(key), types))
 
-    def take_relation(self, path: Path, entry: Sequence[Any], allowed: bool) -> None:
-        if len(entry) != 3 or type(entry[0]) is not int or type(entry[1]) is not int or type(entry[2]) is int:
-            self.reject(f'expected [i, j, relation] such as [0, 1, "left-of"], got {entry}', path, code="wrong-type")
+    def take_relation(self, path: Path, entry: Any, allowed: bool) -> None:
+        if not isinstance(entry, list) or len(entry) != 3 or not all(type(room) is int for room in entry[:2]):
+            message = f'expected [i, j, relation] such as [0, 1, "left-of"], got {_shown(entry)}'
+            self.reject(message, path, code="wrong-type")
             return
         i, j, names = entry
         relations = self.relations(path, names)
@@ -177,10 +198,10 @@ class _Reader:
         if types:
             self.rules.append(Count(path, types, low, high))
 
-    def take_adjacency(self, path: Path, entry: Sequence[Any], required: bool) -> None:
-        if len(entry) not in (2, 3):
+    def take_adjacency(self, path: Path, entry: Any, required: bool) -> None:
+        if not isinstance(entry, list) or len(entry) not in (2, 3):
             example = '["Kitchen", "LivingRoom"] or ["Kitchen", "LivingRoom", "left-of"]'
-            self.reject(f"expected {example}, got {entry}", path, code="wrong-type")
+            self.reject(f"expected {example}, got {_shown(entry)}", path, code="wrong-type")
             return
         first, second = self.types(path, entry[0]), self.types(path, entry[1])
         relations = self.relations(path, entry[2]) if len(entry) == 3 else RELATED
@@ -202,11 +223,11 @@ class _Reader:
         elif match:
             number = int(match[2])
             low, high = (number, max(number, self.slots)) if match[1] == "least" else (0, number)
-        elif isinstance(given, list) and len(given) == 2:
+        elif isinstance(given, list) and len(given) == 2 and all(type(number) is int for number in given):
             low, high = given
         else:
             allowed = 'a number, [smallest, largest], "at least 1" or "at most 2"'
-            self.reject(f"expected {allowed}; got {json.dumps(given)}", path, code="wrong-type")
+            self.reject(f"expected {allowed}; got {_shown(given)}", path, code="wrong-type")
             return 0, self.slots
         if low < 0 or high < low:
             self.reject(f"expected 0 <= smallest <= largest, got {low} and {high}", path, code="out-of-range")
@@ -220,12 +241,15 @@ class _Reader:
 
     def named(self, path: Path, names: Any, known: Mapping[str, frozenset[int]], what: str) -> frozenset[int]:
         """Return the ids of one or more names; reject unknown ones."""
-        words: Iterable[str] = [names] if isinstance(names, str) else names
-        unknown = [word for word in words if word not in known]
+        words = names if isinstance(names, list) else [names]
+        wrong = [word for word in words if not isinstance(word, str)]
+        if wrong:
+            self.reject(f"expected the name of a {what}, got {_shown(wrong[0])}", path, code="wrong-type")
+        unknown = [word for word in words if isinstance(word, str) and word not in known]
         for word in unknown:
             close = nearest(word, known)
             hint = f'did you mean "{close}"?' if close else f"allowed: {', '.join(known)}"
             self.reject(f'unknown {what} "{word}"', path, code="unknown-value", help_text=hint)
-        if not names:
+        if not words:
             self.reject(f"expected a {what}, got none", path)
-        return frozenset() if unknown else frozenset().union(*(known[word] for word in words))
+        return frozenset() if unknown or wrong else frozenset().union(*(known[word] for word in words))

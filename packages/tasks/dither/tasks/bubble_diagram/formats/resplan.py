@@ -1,8 +1,9 @@
 """ResPlan and MSD, distributed as pickles of shapely geometries and networkx graphs, which are read without execution.
 
-ResPlan: a list of 17,000 dicts with one geometry per kind of room, of one or more parts. MSD: one graph per file whose
-nodes have `room_type` and `geometry`. Relations follow from the bounding boxes of rooms. Whole floors of MSD exceed the
-grid and are scaled down, so rooms count as close there at more than 0.6 metres.
+ResPlan: a list of 17,000 dicts with one geometry per kind of room, of one or more parts, in units that differ by plan:
+`area` is the area of `inner` in square metres. MSD: one graph per file whose nodes have `room_type` and `geometry`.
+Relations follow from the bounding boxes of rooms. Whole floors of MSD exceed the grid and are scaled down, so rooms
+count as close there at more than 0.6 metres.
 Source: Abouagour and Garyfallidis, ResPlan, 2025 (arXiv 2508.14006); van Engelenburg et al., MSD, ECCV 2024.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterator, Sequence
+from math import sqrt
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -33,8 +35,10 @@ RESPLAN_ROOMS: Final = {
     "bathroom": "Bathroom",
     "balcony": "Balcony",
     "balacony": "Balcony",
+    "storage": "Storage",
+    "stair": "Storage",
 }
-"""Room type by key of a plan."""
+"""Room type by key of a plan; stairs as in MSD."""
 
 MSD_ROOMS: Final = tuple(
     "SecondRoom LivingRoom Kitchen DiningRoom Entrance Storage Storage Bathroom Balcony".split()  # noqa: SIM905
@@ -43,6 +47,9 @@ MSD_ROOMS: Final = tuple(
 
 PIXELS_PER_METRE: Final = GRID / 18
 """The grid is 18 metres wide."""
+
+_LARGEST: Final = 1e5
+"""Area in square metres above which a plan is rejected."""
 
 
 def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
@@ -77,7 +84,7 @@ def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
     types, boxes = list[int](), list[Sequence[float]]()
     for key, kind in RESPLAN_ROOMS.items():
         try:
-            bounds = bounds_of(plan.get(key))
+            bounds = [polygon.bounds for polygon in polygons_of(plan.get(key))]
         except ValueError as error:
             raise RejectedPlan(Fault("boxes", f"{key}: {error}")) from None
         if key == "living" and bounds:  # a single room, even if it is drawn in parts
@@ -85,7 +92,21 @@ def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
             bounds = [(*low[:2].tolist(), *high[2:].tolist())]
         types += [ROOM_IDS[kind]] * len(bounds)
         boxes += bounds
-    return _diagram(types, on_grid(boxes, 1.0), name, options)  # ResPlan is drawn on 256 pixels, like the grid
+    return _diagram(types, on_grid(boxes, _pixels_per_unit(plan)), name, options)
+
+
+def _pixels_per_unit(plan: dict[str, Any]) -> float:
+    """Grid pixels per unit of a plan; 1 if it does not state its area, because ResPlan is drawn on 256 pixels."""
+    area = plan.get("area")
+    try:
+        inner = sum(polygon.area for polygon in polygons_of(plan.get("inner")))
+    except ValueError as error:
+        raise RejectedPlan(Fault("boxes", f"inner: {error}")) from None
+    if not isinstance(area, int | float) or not inner > 0:
+        return 1.0
+    if not 0 < area < _LARGEST:
+        raise RejectedPlan(Fault("boxes", f"area: expected square metres, got {area}"))
+    return PIXELS_PER_METRE * sqrt(area / inner)
 
 
 def _read_msd(file: Path, options: ReadOptions) -> Diagram:
@@ -127,8 +148,10 @@ def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = Fals
         return walls
     low, high = walls[:, :2].min(0), walls[:, 2:].max(0)
     shrink = min(1.0, GRID / max((high - low).max(), 1.0))
-    pixels: Float[np.ndarray, "R 4"] = np.rint((walls - np.tile((low + high) / 2, 2)) * shrink + GRID / 2)
-    return pixels
+    # A shift by whole pixels preserves the relations of walls at whole pixels.
+    shift = np.ceil((GRID - (low + high) * shrink) / 2 - 0.5)
+    pixels: Float[np.ndarray, "R 4"] = np.floor(walls * shrink + np.tile(shift, 2) + 0.5)
+    return pixels.clip(0, GRID)
 
 
 class Stub:
@@ -181,8 +204,8 @@ def load_restricted(content: bytes) -> Any:
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from None
 
 
-def bounds_of(shape: Any) -> list[tuple[float, ...]]:
-    """Return the bounding box of each polygon of a pickled shapely geometry; none for None, points and lines.
+def polygons_of(shape: Any) -> list[Any]:
+    """Return the polygons of a pickled shapely geometry; none for None, points and lines.
 
     Raises:
         ValueError: The object is not a valid geometry.
@@ -206,4 +229,4 @@ def bounds_of(shape: Any) -> list[tuple[float, ...]]:
         raise ValueError(f"invalid shapely geometry: {error}") from None
     for part in parts:  # grows: collections may be nested
         parts += getattr(part, "geoms", ())
-    return [part.bounds for part in parts if part.geom_type == "Polygon" and not part.is_empty]
+    return [part for part in parts if part.geom_type == "Polygon" and not part.is_empty]
