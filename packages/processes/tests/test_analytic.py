@@ -86,3 +86,19 @@ def test_equal_scores_in_float32_at_any_noise(process_of, kind: str) -> None:
 
 def noise(sigma: float) -> Noise:
     return Noise(torch.full((40,), sigma), torch.ones(40))
+
+
+@pytest.mark.parametrize(("sigma", "gap"), [(0.1, 0.1), (1.0, 1.0), (1.0, 0.1), (5.0, 5.0)])
+def test_float32_scores_lose_only_their_own_rounding(process_of, sigma: float, gap: float) -> None:
+    """Step and denoising of float32 scores against the same numbers in float64, relative to each entry."""
+    process = process_of("uniform", TokenSpace((Field("text", 1, 50),)), "score")
+    m = torch.randn(40, 50, dtype=torch.float64).softmax(-1)
+    p_t, x = noise(sigma).alpha(m).double() * m + noise(sigma).one_minus_alpha(m).double() / 50, torch.arange(40)
+    log_score = (p_t / p_t.gather(1, x[:, None])).log().float()
+    step, denoised = ([], [])
+    for score in (log_score, log_score.double()):
+        gaps = torch.full((40,), gap, dtype=torch.float64)
+        step.append(step_odds(score, x, process.prior_probs(), gaps, least=1e-7).double())
+        denoised.append(process.read(score[:, None], State.of(x[:, None]), noise(sigma)).log_clean().double().exp())
+    torch.testing.assert_close(*step, rtol=2e-6, atol=0)
+    torch.testing.assert_close(*denoised, rtol=2e-6, atol=0)

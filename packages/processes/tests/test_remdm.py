@@ -71,6 +71,32 @@ def test_the_share_shown_is_that_of_the_schedule(part, strategy: str, eta: float
     assert remasked > 0.3  # it really does
 
 
+@pytest.mark.parametrize(
+    ("strategy", "converges"), [("cap", True), ("rescale", True), ("conf", False), ("conf-compensated", False)]
+)
+def test_the_law_at_every_time(part, oracle, strategy: str, converges: bool) -> None:
+    """Total variation from q_t, by enumeration, with the exact model: with `eta_steps` it vanishes as steps grow."""
+    process, rows = build(part, 2, 3), 20_000
+    joint = torch.tensor([[0.45, 0.02, 0.03], [0.05, 0.2, 0.0], [0.0, 0.05, 0.2]], dtype=torch.float64)
+
+    def law(alpha: float) -> Tensor:
+        move = torch.cat([alpha * torch.eye(3), torch.full((3, 1), 1 - alpha)], 1).double()
+        return torch.einsum("ab,ax,by->xy", joint, move, move).flatten()
+
+    def worst(steps: int) -> float:
+        sampler = ReMDM(strategy=strategy, eta=0.5, eta_steps=16, steps=steps).build()
+        states = sampler(process, oracle(process, joint), Clean.of(torch.zeros(rows, 2).long()))
+        times = torch.linspace(1, 1e-3, steps + 1)[1:].tolist()
+        found = [torch.bincount(4 * x[:, 0] + x[:, 1], minlength=16) / rows for x in states]
+        return max(
+            float((part - law(1 - t)).abs().sum() / 2) for part, t in zip(found, [*times, 0.0], strict=True)
+        )
+
+    floor = 0.016  # the noise of this many rows, at most
+    assert worst(12) > 3 * floor
+    assert (worst(128) < 1.5 * floor) == converges
+
+
 def test_conf_remembers_how_sure_a_token_was_when_it_was_drawn(part) -> None:
     """Once shown, a token is certain to the model; what it was drawn with decides: odds exp(0.95 - 0.35) here."""
     process = build(part, 2, 3)
@@ -104,8 +130,9 @@ def test_what_has_no_effect_or_misleads_is_said(part) -> None:
     assert not list(part("sampler", "remdm", strategy="loop", t_on=0.4).check(facts, ModelFacts()))
     late = part("sampler", "remdm", strategy="loop", t_min=0.05)
     assert [m.path for m in late.check(facts, ModelFacts())] == [("t_min",)]
-    (warning,) = part("sampler", "remdm", strategy="conf").warn(facts, ModelFacts())
-    assert warning.path == ("strategy",)
+    for strategy in ("conf", "conf-compensated"):
+        (warning,) = part("sampler", "remdm", strategy=strategy).warn(facts, ModelFacts())
+        assert warning.path == ("strategy",)
     assert not list(part("sampler", "remdm").warn(facts, ModelFacts()))
     with pytest.raises(ValueError, match="must be below t_on"):
         part("sampler", "remdm", t_on=0.1, t_off=0.2)

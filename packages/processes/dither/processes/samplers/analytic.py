@@ -103,11 +103,13 @@ def step_odds(
     """
     import torch
 
+    from ..precision import wide
+
     moved = -(-gap).expm1()[:, None]
-    p = log_score.softmax(-1)
-    odds = p - (moved * prior).to(p.dtype)
+    p = wide(log_score).softmax(-1)
+    odds = p - moved * prior  # cancels where the step moves little of the noise
     if least is not None:
         odds = torch.maximum(odds, p.mul_(least))
     prior_prob = prior.expand(len(x), -1).gather(-1, x[:, None])
-    at_x = odds.gather(-1, x[:, None]) * (1 + (1 - moved) / (moved * prior_prob)).to(odds.dtype)
-    return odds.scatter_(-1, x[:, None], at_x).mul_((moved * prior_prob).to(odds.dtype))
+    at_x = odds.gather(-1, x[:, None]) * (1 + (1 - moved) / (moved * prior_prob))
+    return odds.scatter_(-1, x[:, None], at_x).mul_(moved * prior_prob)

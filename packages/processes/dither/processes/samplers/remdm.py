@@ -35,7 +35,9 @@ ETA = {"cap": 0.008, "rescale": 0.015, "conf": 1.0, "conf-compensated": 1.0, "lo
 class ReMDM(TokenSteps):
     """Ancestral sampling that remasks tokens and so can correct what it has drawn (ReMDM, Wang et al. 2025).
 
-    Except with "conf", the expected share of shown tokens is that of the schedule.
+    Remasked tokens are drawn again in parallel, from one call of the model. With "cap", "rescale" and "loop" states have
+    the distribution of the schedule up to an error of order eta, which vanishes as steps grow if `eta_steps` is set.
+    With "conf" and "conf-compensated" it does not vanish: they remask unlikely tokens more often, and so show others.
     """
 
     name: ClassVar[str] = "remdm"
@@ -47,6 +49,9 @@ class ReMDM(TokenSteps):
     t_off, while the share alpha_on is shown."""
     eta: float | None = Field(None, ge=0, le=1)
     """Amount of remasking; by default 0.008 (cap), 0.015 (rescale), 0.02 (loop), 1 (conf, conf-compensated)."""
+    eta_steps: int | None = Field(None, ge=1)
+    """Number of steps for which eta is meant: eta is multiplied by eta_steps / steps, so that the expected number of
+    remasked tokens tends to a limit as steps grow. By default eta is that of a step, as published."""
     t_on: float = Field(0.55, gt=0, le=1)
     """Time at which the loop begins."""
     t_off: float = Field(0.05, gt=0, lt=1)
@@ -70,10 +75,12 @@ class ReMDM(TokenSteps):
             yield Misfit(message, ("t_min",))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield that the published form of conf shows fewer tokens than the model expects at that time."""
-        if self.strategy == "conf":
-            message = 'strategy "conf" is as published: fewer tokens are shown than the time given to the model implies'
-            yield Misfit(message, ("strategy",), help='use "conf-compensated"')
+        """Yield strategies whose samples do not converge to the distribution of the model as steps grow."""
+        if self.strategy in ("conf", "conf-compensated"):
+            fewer = "; as published, it also shows fewer tokens than the time given to the model implies"
+            message = f'strategy "{self.strategy}" remasks unlikely tokens more often, which biases samples at any steps'
+            message += fewer if self.strategy == "conf" else ""
+            yield Misfit(message, ("strategy",), help='use "rescale" or "cap", which converge with eta_steps')
 
     def build(self) -> Sampler:
         """Return the sampler."""
@@ -154,6 +161,8 @@ def _probabilities(
     import torch
 
     eta = ETA[options.strategy] if options.eta is None else options.eta
+    if options.eta_steps is not None:
+        eta = min(1.0, eta * options.eta_steps / options.steps)
     most = max_remask_prob(now, then)
     if options.strategy in ("conf", "conf-compensated"):
         seen = free & ~masked

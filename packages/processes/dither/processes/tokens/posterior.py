@@ -107,11 +107,11 @@ class Posterior:
     def context_of_score(self, log_score: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Score -> context. Negative probabilities of an inconsistent score are set to 0.
 
-        m is a difference, which has no significant digits below the rounding of the score; there it is kept positive,
-        proportional to p_t, so that equal scores give a uniform context at any noise.
+        m is a difference, computed in float64 because it cancels; it has no significant digits below the rounding of
+        the score. There it is kept positive, proportional to p_t, so that equal scores give a uniform context.
         """
-        log_p = log_score.log_softmax(-1)
-        log_noise = (self.log_one_minus_alpha[..., None] + self.prior.log()).to(log_p.dtype)
+        log_p = wide(log_score).log_softmax(-1)
+        log_noise = self.log_one_minus_alpha[..., None] + self.prior.log()
         share = (log_noise - log_p.masked_fill(~self.clean, 0.0)).exp()
-        share = share.clamp_max(1 - torch.finfo(log_p.dtype).eps)
-        return self.normalize(log_p + (-share).log1p())
+        share = share.clamp_max(1 - torch.finfo(log_score.dtype).eps)
+        return self.normalize(log_p + (-share).log1p()).to(log_score.dtype)
