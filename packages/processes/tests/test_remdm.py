@@ -88,9 +88,7 @@ def test_the_law_at_every_time(part, oracle, strategy: str, converges: bool) -> 
         states = sampler(process, oracle(process, joint), Clean.of(torch.zeros(rows, 2).long()))
         times = torch.linspace(1, 1e-3, steps + 1)[1:].tolist()
         found = [torch.bincount(4 * x[:, 0] + x[:, 1], minlength=16) / rows for x in states]
-        return max(
-            float((part - law(1 - t)).abs().sum() / 2) for part, t in zip(found, [*times, 0.0], strict=True)
-        )
+        return max(float((part - law(1 - t)).abs().sum() / 2) for part, t in zip(found, [*times, 0.0], strict=True))
 
     floor = 0.016  # the noise of this many rows, at most
     assert worst(12) > 3 * floor

@@ -165,8 +165,9 @@ class DenoiserModel(ModelSpec):
         return self.condition.traits() & {"level-free"}
 
     def facts(self) -> ModelFacts:
-        """Return the block size, if block-by-block sampling is exact, and the conditions that support guidance."""
-        return ModelFacts(self.block_size, dropped_conditions=self.condition.dropped())
+        """Return the block size, the conditions that support guidance, and whether the embedding marks known tokens."""
+        known = "known" in self.embedding.traits()
+        return ModelFacts(self.block_size, dropped_conditions=self.condition.dropped(), reads_known=known)
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of SEDD or GET under the names of this model."""

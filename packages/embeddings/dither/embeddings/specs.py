@@ -28,17 +28,21 @@ class Tokens(EmbeddingSpec):
     """An embedding table per field."""
 
     name: ClassVar[str] = "tokens"
+    rev: ClassVar[int] = 2
     serves = TOKENS
     init: Init = "normal"
     """Initialisation of the tables: normal has standard deviation 1, kaiming is uniform between -1/sqrt(width) and
     1/sqrt(width), and a number is the standard deviation."""
     position: Slot[PositionSpec] = named("none")
     """Position embedding, added to the tokens."""
+    known: bool = False
+    """Add a vector to known tokens, such as a prompt, so that a model tells them from noised ones. Train it with
+    train.known, or with data that have known tokens."""
 
     def traits(self) -> frozenset[str]:
         """A head may share the tables if they start small: at 1, logits would start at sqrt(width)."""
         small = self.init == "kaiming" or (isinstance(self.init, float) and self.init <= MAX_TIED_STD)
-        return frozenset({"tables"} if small else ())
+        return frozenset([*["tables"] * small, *["known"] * self.known])
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Yield incompatibilities, including those of the position embedding."""
@@ -50,7 +54,9 @@ class Tokens(EmbeddingSpec):
         from .tokens import TokenEmbedding
 
         assert isinstance(space, TokenSpace)
-        return TokenEmbedding(space, width, init=self.init, position=self.position.build(space, width))
+        return TokenEmbedding(
+            space, width, init=self.init, position=self.position.build(space, width), known=self.known
+        )
 
 
 class Graph(EmbeddingSpec):

@@ -41,12 +41,16 @@ class TokenEmbedding(nn.Module):
         width: Size of a vector.
         init: Initialisation of the tables; see `make_embedding_table`.
         position: (start, length, cond) -> vectors added to every position, or None.
+        known: Whether a learned vector, 0 at first, is added to known tokens.
     """
 
-    def __init__(self, space: TokenSpace, width: int, *, init: Init, position: nn.Module | None) -> None:
+    def __init__(
+        self, space: TokenSpace, width: int, *, init: Init, position: nn.Module | None, known: bool = False
+    ) -> None:
         super().__init__()
         self.space, self.position = space, position
         self.tables = nn.ModuleList(make_embedding_table(field.size, width, init) for field in space.fields)
+        self.known = nn.Parameter(torch.zeros(width)) if known else None
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:
         """Return the vectors and 0 extra tokens."""
@@ -54,4 +58,6 @@ class TokenEmbedding(nn.Module):
         h = torch.cat([table(ids) for table, ids in zip(self.tables, parts, strict=True)], 1)
         if self.position is not None:
             h = h + self.position(start, h.shape[1], cond)
+        if self.known is not None and state.noisy is not None:
+            h = h + self.known * ~state.noisy[..., None]
         return h, 0

@@ -19,6 +19,7 @@ from .samplers.euler import Euler
 from .samplers.first_hitting import FirstHitting
 from .samplers.guided import Guided
 from .samplers.ordered_regions import OrderedRegions
+from .samplers.particle_gibbs import ParticleGibbs
 from .samplers.predictor_corrector import PredictorCorrector
 from .samplers.remdm import ReMDM
 from .samplers.repaint import RePaint
@@ -48,4 +49,4 @@ def register_components() -> list[type[Spec]]:
     processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
     samplers: list[type[Spec]] = [Analytic, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered]
     features: list[type[Spec]] = [DDIM, DPMSolver, OrderedRegions, RePaint]
-    return [*curves, *tables, *flow, *processes, *samplers, *features, PredictorCorrector, ReMDM]
+    return [*curves, *tables, *flow, *processes, *samplers, *features, ParticleGibbs, PredictorCorrector, ReMDM]

@@ -105,11 +105,13 @@ class ModelFacts:
             takes `context=`: over tokens of a single field it is trained block by block, each after the clean ones.
         cache: Whether it supports a key-value cache (`new_cache`, and `cache=` of its forward).
         dropped_conditions: Conditions that training drops at random, which classifier-free guidance requires.
+        reads_known: Whether the model tells known tokens from noised ones (`State.noisy`).
     """
 
     block_size: int | None = None
     cache: bool = True
     dropped_conditions: tuple[str, ...] = ()
+    reads_known: bool = False
 
     def trained_blocks(self, space: Space) -> int | None:
         """Return the block size of training over this space, or None if it is trained on whole samples.
@@ -125,6 +127,8 @@ class TaskSpec(Spec):
     kind: ClassVar[str] = "task"
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """File formats its samples can be exported to, each with a description; the built task is a `flow.Exports`."""
+    trains_known: ClassVar[bool] = False
+    """Whether its training samples have known tokens."""
 
     def check(self) -> Iterable[Misfit]:
         """Yield incompatible options."""
@@ -133,6 +137,10 @@ class TaskSpec(Spec):
     def warn(self) -> Iterable[Misfit]:
         """Yield warnings about valid options that are likely a mistake."""
         return ()
+
+    def starts_known(self) -> bool:
+        """Whether samples start from known tokens, such as a prompt."""
+        return False
 
     @abstractmethod
     def space(self) -> Space:
@@ -215,6 +223,8 @@ class SamplerSpec(Spec):
     kind: ClassVar[str] = "sampler"
     blockwise: ClassVar[bool] = False
     """Whether it draws block after block, as a model with a block size is trained."""
+    corrects_known: ClassVar[bool] = False
+    """Whether samples given known tokens are right for a model that takes these for noised ones."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield reasons why the sampler cannot be used with this process and model."""

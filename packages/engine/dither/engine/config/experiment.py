@@ -68,6 +68,10 @@ class Experiment(Options):
             message = f'sampler "{self.sampler.name}" draws whole samples, but the model is trained block by block'
             hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
             yield Misfit(message, ("sampler",), ("model", "block_size"), hint)
+        if self.train.known and not model.reads_known:
+            message = f"train.known = {self.train.known:g} requires a model that tells known tokens from noised ones"
+            hint = 'set model.embedding = { use = "tokens", known = true }'
+            yield Misfit(message, ("train", "known"), ("model",), hint)
         yield from check_conditions(self.sample, process.space, model)
         yield from below("evaluate", below("metrics", duplicates(self.evaluate.metrics)))
         for number, metric in enumerate(self.evaluate.metrics):
@@ -80,7 +84,14 @@ class Experiment(Options):
         yield from _checked("task", self.task, method="warn")
         yield from _checked("process", self.process, space, method="warn")
         yield from _checked("loss", self.loss, process, method="warn")
-        yield from _checked("sampler", self.sampler, process, self.model.facts(), method="warn")
+        model = self.model.facts()
+        yield from _checked("sampler", self.sampler, process, model, method="warn")
+        told = model.reads_known and (self.train.known > 0 or self.task.trains_known)
+        whole = process.prior in ("uniform", "frequencies") and model.trained_blocks(process.space) is None
+        if self.task.starts_known() and whole and not told and not self.sampler.corrects_known:
+            message = f'under process "{process.name}" the model takes known tokens for noised ones: samples are biased'
+            hint = 'set train.known = 0.5 and model.embedding.known, sampler = "particle-gibbs", or model.block_size'
+            yield Misfit(message, ("sampler",), ("process",), hint)
 
 
 def _checked(key: str | int, component: Spec, *arguments: Any, method: str = "check") -> list[Misfit]:

@@ -130,6 +130,9 @@ class Train(Options):
     compile: bool | Literal["blocks"] = False
     """Compile the model for training with torch.compile; "blocks" compiles each block separately, which starts sooner.
     Evaluation and sampling are not compiled."""
+    known: float = Field(0.0, ge=0, le=1)
+    """Share of training samples with random known tokens: a prefix, a suffix, both ends or scattered ones. They are not
+    noised, and model.embedding.known marks them, so that a model learns prompts and infilling under every process."""
     log_every: int = Field(20, ge=1)
     """Steps between metric lines."""
     checkpoint_every: int = Field(500, ge=1)

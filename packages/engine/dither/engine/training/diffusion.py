@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
@@ -140,7 +140,8 @@ class Diffusion(nn.Module):
     """A diffusion system. `precision` bfloat16 runs the model, and only the model, under autocast.
 
     `bound` says whether the loss is the diffusion part of a bound on -log p(x_0). `labels` are condition labels of all
-    samples, by condition; `metrics` are computed besides those of the task.
+    samples, by condition; `metrics` are computed besides those of the task; `known` is the share of training samples
+    with random known tokens.
     """
 
     def __init__(
@@ -156,12 +157,14 @@ class Diffusion(nn.Module):
         guidance: Guidance | None = None,
         labels: Mapping[str, int] | None = None,
         metrics: Sequence[PredictionMetric | SampleMetric] = (),
+        known: float = 0.0,
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
         self.precision: Precision = precision
         self.bound, self.blocks = bound, blocks
         self.guidance, self.labels, self.metrics = guidance, labels or {}, tuple(metrics)
+        self.known, self._marks_known = known, isinstance(process.space, TokenSpace)
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
         self._importance = process if isinstance(process, ImportanceSampledProcess) else None  # a check takes 10 us
@@ -183,12 +186,13 @@ class Diffusion(nn.Module):
             metrics = [metric.build(task.space) for metric in experiment.evaluate.metrics]
         labels = condition_labels(experiment.sample, facts.space)
         precision, bound, guidance = experiment.train.precision, experiment.loss.bound, experiment.sample.guidance
-        return cls(task, process, model, loss, sampler, precision, bound, blocks, guidance, labels, metrics)
+        parts = task, process, model, loss, sampler, precision, bound, blocks, guidance, labels, metrics
+        return cls(*parts, experiment.train.known)
 
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as the average of its weights."""
         components = self.task, self.process, model, self.loss, self.sampler, self.precision, self.bound, self.blocks
-        return Diffusion(*components, self.guidance, self.labels, self.metrics).train(model.training)
+        return Diffusion(*components, self.guidance, self.labels, self.metrics, self.known).train(model.training)
 
     def forward(self, clean: Clean, t: Times | None = None, noised: Noised | None = None) -> Measured:
         """Clean -> Noised -> Prediction -> Measured; `t` and `noised` are drawn unless given, as by `prepare`."""
@@ -204,6 +208,8 @@ class Diffusion(nn.Module):
 
         The draws cover the whole batch, so results do not depend on how it is split into micro-batches or ranks.
         """
+        if self.known and self.training:
+            clean = replace(clean, known=clean.known | random_known(clean.valid, self.known))
         t = self.times(len(clean.valid), clean.valid.device) if t is None else t
         t, noised = self.noise(clean, t)
         drop_conditions = getattr(self.model, "drop_conditions", None)
@@ -285,6 +291,8 @@ class Diffusion(nn.Module):
         **options: Any,
     ) -> Tensor:
         """Call the model, or its trunk, under autocast."""
+        if self._marks_known and state.noisy is None and not options.get("keep"):  # the context has no marks
+            state = replace(state, noisy=~clean.known)
         options |= {} if cache is None else {"cache": cache}
         options |= {} if context is None else {"context": context}
         half = self.precision == "bfloat16"
@@ -325,6 +333,18 @@ class Diffusion(nn.Module):
             child, _, inner = name.partition(".")
             counts[child if inner else "own"] += parameter.numel()
         return dict(counts)
+
+
+def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:
+    """Draw known positions in a `share` of samples: a prefix, a suffix, both ends, or each with one probability."""
+    rows, length = valid.shape
+    u = torch.rand(rows, 4, 1, device=valid.device)
+    place = (valid.cumsum(1) - 0.5) / valid.sum(1, keepdim=True).clamp_min(1)
+    low, high = u[:, :2].amin(1), u[:, :2].amax(1)
+    scattered = torch.rand(rows, length, device=valid.device) < u[:, 0]
+    kinds = torch.stack([place < u[:, 0], place > u[:, 0], (place < low) | (place > high), scattered], 1)
+    kind = (4 * u[:, 2, 0]).long()
+    return kinds[torch.arange(rows, device=valid.device), kind] & (u[:, 3] < share) & valid
 
 
 def _requested(noised: Noised) -> State:

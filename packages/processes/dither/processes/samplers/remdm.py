@@ -35,12 +35,13 @@ ETA = {"cap": 0.008, "rescale": 0.015, "conf": 1.0, "conf-compensated": 1.0, "lo
 class ReMDM(TokenSteps):
     """Ancestral sampling that remasks tokens and so can correct what it has drawn (ReMDM, Wang et al. 2025).
 
-    Remasked tokens are drawn again in parallel, from one call of the model. With "cap", "rescale" and "loop" states have
-    the distribution of the schedule up to an error of order eta, which vanishes as steps grow if `eta_steps` is set.
-    With "conf" and "conf-compensated" it does not vanish: they remask unlikely tokens more often, and so show others.
+    Tokens of one step are drawn in parallel. With "cap", "rescale" and "loop" states have the distribution of the
+    schedule up to an error of order eta, which vanishes as steps grow if `eta_steps` is set. With "conf" and
+    "conf-compensated" it does not vanish: unlikely tokens are remasked more often.
     """
 
     name: ClassVar[str] = "remdm"
+    rev: ClassVar[int] = 2
     requires = "mask"
     strategy: Literal["cap", "rescale", "conf", "conf-compensated", "loop"] = "cap"
     """How sigma, the probability to be masked again, is set. cap: at most eta. rescale: eta times the largest possible.
@@ -78,7 +79,7 @@ class ReMDM(TokenSteps):
         """Yield strategies whose samples do not converge to the distribution of the model as steps grow."""
         if self.strategy in ("conf", "conf-compensated"):
             fewer = "; as published, it also shows fewer tokens than the time given to the model implies"
-            message = f'strategy "{self.strategy}" remasks unlikely tokens more often, which biases samples at any steps'
+            message = f'strategy "{self.strategy}" remasks unlikely tokens more often, which biases samples'
             message += fewer if self.strategy == "conf" else ""
             yield Misfit(message, ("strategy",), help='use "rescale" or "cap", which converge with eta_steps')
 

@@ -129,7 +129,7 @@ class State(_TensorRecord):
         x: Ids `B L` or features `B L M`.
         masked: True where the value was removed (feature processes); for tokens MASK says so and this is all False.
         requested: True on positions whose output is used; None for all. At others the output may be anything finite.
-        noisy: True where x has Gaussian noise, False where it is clean; None if not applicable.
+        noisy: True where x may have noise, False where it is known to be clean; None if that is not said.
     """
 
     x: Shaped[Tensor, "B L *M"]

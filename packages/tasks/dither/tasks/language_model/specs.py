@@ -78,6 +78,10 @@ class LanguageModel(TaskSpec):
                 Misfit(p.message, ("judge",), help=p.help, code=p.code) for p in judge_problems(Path(self.judge))
             )
 
+    def starts_known(self) -> bool:
+        """Whether there is a prompt."""
+        return bool(self.prompt)
+
     def _tokenizer_misfits(self, prepared: bool) -> Iterator[Misfit]:
         """Yield a tokenizer other than that of the prepared ids, and a missing end-of-text id."""
         try:

@@ -5,6 +5,7 @@ Letters: B batch, L length, M features, V vocabulary, D width, C condition width
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -84,6 +85,20 @@ def masked_positions_identical(s: Situation) -> None:
     state = State(state.x, state.masked.index_fill(1, torch.tensor([0, state.x.shape[1] - 1]), True))
     for h, masked in zip(_embed(s, embedding.train(), state), state.masked.all(-1), strict=True):
         assert_close(h[masked], h[:1].expand_as(h[masked]), "vectors of masked positions")
+
+
+def known_tokens_marked(s: Situation) -> None:
+    """One vector is added to known tokens; if all are noisy, or nothing is said, there is none."""
+    embedding, state = _embedding(s)
+    noisy = torch.rand(state.x.shape) < 0.5
+    plain, all_noisy, marked = (
+        _embed(s, embedding, replace(state, noisy=part)) for part in (None, torch.ones_like(noisy), noisy)
+    )
+    assert torch.equal(plain, all_noisy), "noisy tokens are marked"
+    added = (marked - plain)[~noisy]
+    assert torch.equal((marked - plain)[noisy], torch.zeros_like(plain[noisy])), "noisy tokens are marked"
+    assert_close(added, added[:1].expand_as(added), "vectors of known tokens")
+    assert bool(added.any()), "known tokens are not marked"
 
 
 def positions_independent(s: Situation) -> None:
@@ -224,6 +239,8 @@ def gradients_reach_all(s: Situation) -> None:
         out = module(x, c)
     elif s.spec.kind == "embedding":
         module, state = _embedding(s)
+        if "known" in s.spec.traits():
+            state = replace(state, noisy=state.x % 2 == 0)
         out, _ = module(state, s.clean.cond, 0)
     elif s.spec.kind == "condition":
         module, level = _condition(s)
@@ -351,6 +368,7 @@ CHECKS = (
     *checks_of("embedding", embeds_every_id, needs="tokens"),
     *checks_of("embedding", masked_values_ignored, needs="features"),
     *checks_of("embedding", masked_positions_identical, needs="identical-masked"),
+    *checks_of("embedding", known_tokens_marked, needs="known"),
     *checks_of("embedding", embedding_tables, needs="tables"),
     *checks_of("position", positions_shape, positions_start),
     *checks_of("condition", condition_shape, condition_per_position, dropped_conditions),
