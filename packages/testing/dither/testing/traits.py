@@ -21,6 +21,7 @@ DECLARED_TRAITS = {
     ("block", "positions"): "accepts positions=, coordinates of which only the distances matter",
     ("block", "cache"): "in a block-causal model, blocks with a cache equal the whole",
     ("embedding", "tables"): "has `tables`, one per field, that a head may share",
+    ("embedding", "known"): "known tokens are marked, from State.noisy",
     ("embedding", "identical-masked"): "all fully masked positions of a sample have the same vector",
     ("condition", "constant"): "its output is the same for any noise level and conditions",
     ("condition", "level-free"): "ignores the noise level; so does a model that has no other condition",
