@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.diffusion import Diffusion
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import dump, validate
 
@@ -67,6 +68,30 @@ def test_parameter_counts_of_each_module(name, expected):
 
 
 QUICK = ROOT / "experiments/bubble_diagram/quick.toml"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "bubble_diagram/quick",
+        "bubble_diagram/quick process.estimator='mask-count' loss={use='masked-ce',reduction='sample'}",
+        "get_region/quick",
+        "language_model/quick",
+        "language_model/quick process={use='absorbing',schedule='cosine',predict='score'} loss='score-entropy'",
+        "language_model/quick process={use='absorbing',schedule='cosine'} loss='masked-ce'",
+        "language_model/quick process={use='uniform',schedule='cosine'} loss='score-entropy'",
+        "language_model/blocks",
+    ],
+)
+def test_training_never_synchronises_with_the_device(change):
+    """Reading a value back on the host, or a shape that depends on values, fails on the meta device."""
+    name, *overrides = change.split()
+    if name.startswith("bubble"):
+        overrides.append("task.data.train=8")
+    system = Diffusion.build(load_experiment(ROOT / "experiments" / f"{name}.toml", overrides).experiment)
+    clean = system.task.batch("train", range(4))
+    system.train().to("meta")
+    system(clean.to(torch.device("meta"))).total().backward()
 
 
 def problems(*overrides: str, removals=()):

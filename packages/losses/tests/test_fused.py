@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dither.losses.fused import losses
 from dither.losses.fused import tiled_linear as last_map
 from dither.losses.fused.losses import FusedMaskedCE, FusedScoreEntropy, TiledLoss
 from dither.losses.reductions import PerSample
@@ -68,11 +69,14 @@ def same(generic, fused, inputs, tolerance=1e-12):
         assert (one - other).detach().abs().max() <= tolerance * one.detach().abs().max()
 
 
-@pytest.fixture(params=[None, 24], ids=["one tile", "ragged tiles"])
+@pytest.fixture(params=["one tile", "ragged tiles", "all rows"])
 def tiles(request, monkeypatch):
-    if request.param:
-        monkeypatch.setitem(last_map.TILE, "cpu", request.param)
+    """Tiles of several sizes, and the rows that a GPU computes: all."""
+    if request.param == "ragged tiles":
+        monkeypatch.setitem(last_map.TILE, "cpu", 24)
         monkeypatch.setattr(last_map, "ROWS", 4)
+    elif request.param == "all rows":
+        monkeypatch.setattr(losses, "_rows_of", lambda counted: torch.arange(len(counted)))
 
 
 CASES = [

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dither.registry.flow.records import Noised, over
 
-from .tiled_linear import TiledLinear
+from .tiled_linear import TiledLinear, fill_outside
 
 __all__ = ["masked_ce_of_logits"]
 
@@ -20,7 +20,7 @@ def masked_ce_of_logits(
 
     Args:
         head: The last layer; its output are logits of the clean id.
-        noised: Record of each row, `N 1`, all masked.
+        noised: Record of each row, `N 1`; those with a share are masked.
         support: Clean ids.
         share: Weight of each row in the total.
 
@@ -30,11 +30,11 @@ def masked_ce_of_logits(
     sigma, rate = (over(value, noised.x0)[:, 0] for value in (noised.noise.sigma, noised.noise.rate))
     weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(head.h.dtype)
     counted = (weight * share.to(weight.dtype))[:, None]
-    x0, own, outside = noised.x0[:, 0], head.output_at(noised.x0[:, 0]), (~support[0]).nonzero()[:, 0]
+    x0, own = noised.x0[:, 0], head.output_at(noised.x0[:, 0])
     log_sum, rest, each = torch.zeros_like(own), torch.zeros_like(own), torch.zeros_like(counted)
     for rows in head.rows():
         here = x0[rows, None]
-        logits = head.table(rows).index_fill_(1, outside, -torch.inf).scatter_(1, here, own[rows, None])
+        logits = fill_outside(head.table(rows), support[0], -torch.inf).scatter_(1, here, own[rows, None])
         top = logits.amax(-1, keepdim=True)
         odds = logits.sub_(top).exp_()
         total = odds.sum(-1, keepdim=True)

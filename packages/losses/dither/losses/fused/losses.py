@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from dither.registry.flow.protocols import FusedLoss, LiteralProcess, Loss, Process
+from dither.registry.flow.protocols import FusedLoss, LiteralProcess, Loss, Process, TokenProcess
 from dither.registry.flow.records import Measured, Noise, Noised, State, over
 
 from ..tokens import masked_ce, score_entropy
@@ -63,12 +64,12 @@ class TiledLoss:
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
         counted = self.active(noised)
-        rows = counted.flatten().nonzero()[:, 0]  # on a GPU this synchronises once
-        read = h.flatten(0, 1)
+        read, weights = h.flatten(0, 1), counted if share is None else share * counted
+        rows = _rows_of(counted.flatten())
         head = TiledLinear(read if len(rows) == len(read) else read[rows], linear, half=half)
         some = _select_rows(noised, rows)
         closed = self.closed_form(process, noised)
-        part = (~noised.fixed if share is None else share * ~noised.fixed).flatten()[rows].double()
+        part = weights.flatten()[rows].double()
         with torch.no_grad():
             if closed is not None:
                 support = process.support(h.device)  # type: ignore[attr-defined]
@@ -77,7 +78,7 @@ class TiledLoss:
                 values = self._by_autograd(
                     head, some, _noise_of_rows(process.schedule(t), noised.x0, rows), process, part
                 )
-            values = values.to(head.h.dtype)
+            values = values.to(head.h.dtype).masked_fill(part == 0, 0.0)
             total = (values * part.to(values.dtype)).sum()
         attached = head.attach_grads(total)
         every = torch.zeros(counted.numel(), dtype=values.dtype, device=h.device).index_copy_(0, rows, values)
@@ -116,9 +117,12 @@ class FusedScoreEntropy(TiledLoss):
 
     def closed_form(self, process: Process, noised: Noised) -> Closed | None:
         """Return the closed form for scores."""
-        if not isinstance(process, LiteralProcess) or process.predict != "score":
+        if not (
+            isinstance(process, LiteralProcess) and isinstance(process, TokenProcess) and process.predict == "score"
+        ):
             return None
-        return score_entropy_of_scores if simple_prior(noised, process.support(noised.x0.device)) else None
+        prior, support = process.prior_probs("cpu"), process.support("cpu")
+        return partial(score_entropy_of_scores, absent=process.absorbing) if simple_prior(prior, support) else None
 
 
 class FusedMaskedCE(TiledLoss):
@@ -140,6 +144,13 @@ class FusedMaskedCE(TiledLoss):
 def fused_form(loss: Loss) -> FusedLoss:
     """Return the fused form of a loss per token: itself if it has one."""
     return loss if isinstance(loss, FusedLoss) else TiledLoss(loss)
+
+
+def _rows_of(counted: Bool[Tensor, " BL"]) -> Int[Tensor, " N"]:
+    """Return the rows to compute: those counted; on a GPU, where their number would synchronise, all."""
+    return (
+        counted.nonzero()[:, 0] if counted.device.type == "cpu" else torch.arange(len(counted), device=counted.device)
+    )
 
 
 def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:

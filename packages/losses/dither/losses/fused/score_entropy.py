@@ -16,7 +16,7 @@ from torch import Tensor
 from dither.registry.flow.records import Noised, over
 
 from ..tokens import FAR
-from .tiled_linear import TiledLinear
+from .tiled_linear import TiledLinear, fill_outside
 
 __all__ = ["score_entropy_of_scores", "simple_prior"]
 
@@ -24,10 +24,9 @@ MIN_LOG_RATIO = -60.0
 """Lower bound of log r; the error is exp(-60) of a token."""
 
 
-def simple_prior(noised: Noised, support: Bool[Tensor, "rows V"]) -> bool:
+def simple_prior(prior: Float[Tensor, "rows V"], support: Bool[Tensor, "rows V"]) -> bool:
     """Whether the prior is uniform over all reachable ids, or all on one."""
-    prior = noised.prior
-    if prior is None or len(prior) != 1 or len(support) != 1:
+    if len(prior) != 1 or len(support) != 1:
         return False
     inside = prior[0] > 0
     even = torch.equal(inside, support[0]) and bool((prior[0][inside] == prior.max()).all())
@@ -55,38 +54,43 @@ class _Rows:
     absent: bool
 
     @classmethod
-    def of(cls, noised: Noised) -> _Rows:
-        """Compute the inputs of rows with uncertain clean ids."""
+    def of(cls, noised: Noised, absent: bool) -> _Rows:
+        """Compute the inputs of rows; finite, but without meaning, where the clean id is certain."""
         assert noised.prior is not None
         x, x0, prior = noised.state.x[:, 0], noised.x0[:, 0], noised.prior[0]
         log_alpha = -over(noised.noise.sigma, noised.x0).to(prior.dtype)[:, 0]
         log_prior_prob, log_prior_prob_0 = ((-log_alpha.expm1()).log() + prior[ids].log() for ids in (x, x0))
         stayed = log_prior_prob - torch.logaddexp(log_alpha, log_prior_prob)
-        absent = int((prior > 0).sum()) == 1
         log_ratio = torch.where(x == x0, stayed, 0.0).clamp_min(MIN_LOG_RATIO)
-        own = torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob
+        own = torch.where(prior[x] > 0, torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob, 0.0)
         weight = over(noised.noise.rate, noised.x0).to(prior.dtype)[:, 0] * prior[x]
         return cls(x, x0, weight, log_ratio, own, absent)
 
 
 def score_entropy_of_scores(
-    head: TiledLinear, noised: Noised, support: Bool[Tensor, "rows V"], share: Float[Tensor, " N"]
+    head: TiledLinear,
+    noised: Noised,
+    support: Bool[Tensor, "rows V"],
+    share: Float[Tensor, " N"],
+    *,
+    absent: bool,
 ) -> Float[Tensor, " N"]:
     """Return the loss of each row, and accumulate its gradient times `share`.
 
     Args:
         head: The last layer; its output are log scores.
-        noised: Record of each row, `N 1`, all with uncertain clean ids.
+        noised: Record of each row, `N 1`; those with a share have uncertain clean ids.
         support: Ids whose score may differ from 0.
         share: Weight of each row in the total.
+        absent: Whether the prior is all on one id.
 
     Returns:
         The loss per row, without its share.
     """
-    rows, dtype = _Rows.of(noised), head.h.dtype
+    rows, dtype = _Rows.of(noised, absent), head.h.dtype
     factor = rows.log_ratio.exp() * rows.weight
     counted = (factor * share).to(dtype)[:, None]
-    sums = _over_tiles(head, rows, counted, (~support[0]).nonzero()[:, 0])
+    sums = _over_tiles(head, rows, counted, support[0])
     moved = rows.x != rows.x0
     log_score = head.output_at(rows.x0).to(rows.own.dtype)
     gap = (log_score - rows.own).masked_fill(~moved, 0.0)
@@ -100,18 +104,15 @@ def score_entropy_of_scores(
 
 
 def _over_tiles(
-    head: TiledLinear, rows: _Rows, counted: Float[Tensor, "N 1"], outside: Int[Tensor, " k"]
+    head: TiledLinear, rows: _Rows, counted: Float[Tensor, "N 1"], support: Bool[Tensor, " V"]
 ) -> Float[Tensor, " N"]:
     """Return the sum of exp(d) - 1 - d over all ids but x_t and x_0, or of exp(d) where r is 0 there."""
     sums, offset = torch.zeros_like(rows.weight), rows.log_ratio.to(head.h.dtype)[:, None]
     blank = -torch.inf if rows.absent else 0.0
     for ids, blocks in head.tiles():
         weights = head.weights(ids)
-        dropped = outside[(outside >= ids.start) & (outside < ids.stop)] - ids.start
         for some in blocks:
-            gap = head.output(some, ids, weights, offset[some])
-            if len(dropped):
-                gap.index_fill_(1, dropped, blank)
+            gap = fill_outside(head.output(some, ids, weights, offset[some]), support[ids], blank)
             for apart in (rows.x, rows.x0):
                 _blank(gap, apart[some] - ids.start, blank)
             part = 0.0 if rows.absent else gap.sum(-1)

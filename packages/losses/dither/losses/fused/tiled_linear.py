@@ -10,11 +10,11 @@ from math import prod
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["TiledLinear"]
+__all__ = ["TiledLinear", "fill_outside"]
 
 TILE = {"cpu": 2**22}
 """Numbers in a tile by device: on a CPU 16 MiB of float32, beyond which products gain nothing."""
@@ -192,6 +192,13 @@ class _Attached(torch.autograd.Function):
                     grad.mul_(upstream[0])
         typed = zip(grads, ctx.dtypes, strict=True)
         return None, None, *(None if grad is None else grad.to(dtype) for grad, dtype in typed)
+
+
+def fill_outside(tile: Float[Tensor, "n v"], support: Bool[Tensor, " v"], value: float) -> Float[Tensor, "n v"]:
+    """Write a value to the columns outside the support, in place; on a GPU without synchronising."""
+    if tile.device.type == "cpu":
+        return tile.index_fill_(1, (~support).nonzero()[:, 0], value)
+    return tile.masked_fill_(~support, value)
 
 
 def _slices(length: int, size: int) -> list[slice]:

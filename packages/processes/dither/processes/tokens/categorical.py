@@ -49,11 +49,11 @@ def draw_log(log_weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
 
 
 def draw_along(cumulative: Float[Tensor, "rows V"], batch: int, length: int) -> Int[Tensor, "B L"]:
-    """Draw one id per position from tables of cumulative weights, one row per position or one for all."""
+    """Draw one id per position from tables of cumulative probabilities, one row per position or one for all."""
     u = torch.rand(batch, length, dtype=cumulative.dtype, device=cumulative.device)
     if len(cumulative) == 1:
-        return rearrange(_pick(cumulative, rearrange(u, "b l -> 1 (b l)")), "1 (b l) -> b l", b=batch)
-    return rearrange(_pick(cumulative, rearrange(u, "b l -> l b")), "l b -> b l")
+        return rearrange(_search(cumulative, rearrange(u, "b l -> 1 (b l)")), "1 (b l) -> b l", b=batch)
+    return rearrange(_search(cumulative, rearrange(u, "b l -> l b")), "l b -> b l")
 
 
 def _drawn(given: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N"]:
@@ -73,12 +73,16 @@ def _drawn(given: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N
 
 
 def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
-    """Return the first id whose cumulative weight exceeds u times the total."""
+    """Return the first id whose cumulative weight exceeds u times the total, or raise a ValueError."""
     total = cumulative[:, -1:]
-    # u < 1, and of a normal number u times the total is below the total: some cumulative weight exceeds it.
     if not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
         raise ValueError("cannot draw: a row of weights is all 0 or non-finite")
-    return torch.searchsorted(cumulative.contiguous(), (u * total).contiguous(), right=True)
+    return _search(cumulative, u)
+
+
+def _search(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
+    # u < 1, and of a normal number u times the total is below the total: some cumulative weight exceeds it.
+    return torch.searchsorted(cumulative.contiguous(), (u * cumulative[:, -1:]).contiguous(), right=True)
 
 
 def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[Tensor, "N 1"]:

@@ -72,7 +72,7 @@ class TokenProcess:
         self.schedule, self.times, self.level = timesteps.schedule, timesteps.times, timesteps.level
         self.table, self.clean, self.reached = Constant(prior), Constant(clean), Constant(clean | (prior > 0))
         self._reaches_all = bool((clean | (prior > 0)).all())
-        self._cumulative = Constant(prior.cumsum(-1))
+        self._cumulative, self._single = Constant(prior.cumsum(-1)), Constant(prior.argmax(-1))
 
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed values do not change."""
@@ -180,6 +180,8 @@ class TokenProcess:
 
     def _draw_prior(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
         """Draw from the prior at every position."""
+        if self.absorbing:
+            return self._single.on(like.device).expand(like.shape)
         return draw_along(self._cumulative.on(like.device), *like.shape)
 
 
