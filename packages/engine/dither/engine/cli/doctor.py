@@ -103,7 +103,7 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
             state, code, advice = STATES[report.state]
             yield Finding("plugins", state, f"{origin} {report.state}: {report.reason}", advice, code)
     if not loaded:
-        advice = "python -m pip install -r requirements.txt"
+        advice = "install dither again: in a checkout, python -m pip install -r requirements.txt"
         yield Finding("plugins", "broken", "none is loaded", advice, "unknown-plugin")
     else:
         yield Finding("plugins", "ok", f"{len(loaded)} loaded: {', '.join(loaded)}")

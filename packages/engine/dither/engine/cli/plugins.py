@@ -46,7 +46,7 @@ def new_plugin(
     typer.echo(f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
 
     cd {path}
-    python -m pip install -e '.[test]'
+    python -m pip install --no-deps -e .
     pytest
     dither run experiment.toml""")
 

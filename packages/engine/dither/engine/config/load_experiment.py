@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.experiment_files import find_experiment
 from dither.registry.config.validation import alias_warnings, problems_of, validate
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.status import PluginError
@@ -65,7 +66,7 @@ def open_experiment(
     trust: bool = False,
 ) -> tuple[Document, Plugins]:
     """Read an experiment file and load its plugins, or raise `Refused`; arguments as for `load_experiment`."""
-    path = Path(path)
+    path = find_experiment(Path(path))
     document = Document.load(path, changes, removals)
     plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document), lazy=True)
     plugins.require()

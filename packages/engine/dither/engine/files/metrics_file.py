@@ -60,7 +60,7 @@ class MetricsFile:
         self, path: Path, offset: int | None = None, warn: Callable[[str], object] = lambda line: None
     ) -> None:
         self._path, self._warn, self._held, self._warned = path, warn, b"", False
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
         kept = read_bytes(path, TABLE_BYTES)[:offset]
         kept = kept[: kept.rfind(b"\n") + 1]
         os.ftruncate(self._file, len(kept))

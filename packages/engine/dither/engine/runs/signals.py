@@ -18,8 +18,9 @@ __all__ = ["STOPPED", "Stop", "Stopped", "interruption_message", "stop_on_signal
 
 STOPPED = 75
 """Exit code after a signal (EX_TEMPFAIL): nothing is lost."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
 """Ctrl-C, kill, the signals of clusters before a time limit or preemption, and a closed terminal."""
+SIGNALS = tuple(number for number in signal.Signals if number.name in NAMES)  # Windows has only two of them
 DUPLICATE_WINDOW = 3.0
 """Seconds in which a second signal under torchrun is a copy of the first: from the terminal and from torchrun."""
 IMPORT = "<frozen importlib._bootstrap>"
@@ -54,8 +55,7 @@ def interruption_message(name: object) -> str:
 
 def stop_signals() -> list[signal.Signals]:
     """Return the signals that request a stop: `SIGNALS`, without SIGHUP if it is ignored, as under nohup."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [number for number in SIGNALS if not (ignored and number == signal.SIGHUP)]
+    return [one for one in SIGNALS if not (one.name == "SIGHUP" and signal.getsignal(one) is signal.SIG_IGN)]
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
         nonlocal first
         name = signal.Signals(number).name
         if stop.requested is not None:
-            if time.monotonic() - first >= grace and number != signal.SIGHUP:
+            if time.monotonic() - first >= grace and name != "SIGHUP":
                 _end(128 + number, f"\n{name} again: ended immediately\n")
             return
         stop.requested, first = name, time.monotonic()

@@ -48,7 +48,9 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
             [Problem(f'--expect "{t}": not a check with a reason', help=hint, code="usage") for t in malformed]
         )
     if importlib.util.find_spec("dither.testing") is None:
-        hint = "python -m pip install dither-testing"
+        kit = Path(__file__).parents[4] / "testing"  # in a checkout
+        here = (kit / "pyproject.toml").is_file()
+        hint = f"python -m pip install -e {kit}" if here else "install dither-testing from where dither was installed"
         raise Refused(Problem("the conformance kit is not installed", help=hint, code="missing-dependency"))
     plugins = load_plugins()
     plugins.request(plugin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import secrets
 import shutil
@@ -78,6 +77,10 @@ class PointFolder:
 
     def _locked(self) -> bool:
         """Return whether a process works on the point, by trying to share its lock."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return True
         try:
             with (self.path / "point.lock").open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -13,6 +13,7 @@ from rich.console import Console
 from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.safe_path import safe_path
+from dither.registry.plugins.install_command import install_command
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
@@ -59,7 +60,7 @@ class Settings:
         try:
             import submitit
         except ImportError:
-            hint = "python -m pip install 'dither-engine[slurm]'"
+            hint = install_command("dither-engine", "slurm")
             raise Refused(Problem("submitit is not installed", help=hint, code="missing-dependency")) from None
         options = {key: value for text in self.options for key, value in Layer.override(text).tree.items()}
         if self.executor == "slurm":

@@ -146,7 +146,8 @@ def run_points(
 @contextmanager
 def _signals(pool: _Pool) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
-        pool.stops += number != signal.SIGHUP or not pool.signalled  # a closed terminal sends SIGHUP twice
+        closed = signal.Signals(number).name == "SIGHUP"  # a closed terminal sends it twice
+        pool.stops += not (closed and pool.signalled)
         pool.signalled = True
 
     previous = {number: signal.signal(number, handle) for number in stop_signals()}

@@ -9,6 +9,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dither.registry.kinds import TrackerSpec
+from dither.registry.plugins.install_command import install_command
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Picture
@@ -42,7 +43,7 @@ class TensorBoardTracker:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ImportError("not installed; pip install 'dither-engine[tensorboard]'") from None
+            raise ImportError(f"not installed; {install_command('dither-engine', 'tensorboard')}") from None
         self._config = config
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
 

@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -70,6 +69,10 @@ def peak_memory() -> int:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
     except (OSError, ValueError, IndexError):
+        try:
+            import resource
+        except ImportError:  # Windows
+            return 0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 

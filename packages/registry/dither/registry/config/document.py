@@ -16,6 +16,7 @@ from typing import Any
 from ..files.limits import open_file
 from ..spec.misfit import Path
 from .errors import Origin, Problem, Refused, dotted, nearest
+from .experiment_files import name_of, shipped_experiments
 from .toml_spans import STRING, Span, key_spans
 
 __all__ = ["Document", "Layer"]
@@ -130,6 +131,7 @@ def _read_text(path: FilePath) -> str:
         close = None
         with suppress(OSError):
             close = nearest(path.name, [f.name for f in islice(path.parent.iterdir(), 1000) if f.suffix == ".toml"])
+        close = close or nearest(name_of(path), shipped_experiments())
         help_text = f'did you mean "{close}"?' if close else None
         raise Refused(Problem(f"file {path} does not exist", help=help_text, code="file-not-found")) from None
     except IsADirectoryError:
@@ -357,4 +359,7 @@ def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
         raise Refused(Problem(text, ("extends",), origin, given=given, code="wrong-type"))
     for index, name in enumerate(names):
         place: Path = ("extends",) if isinstance(given, str) else ("extends", index)
-        yield layer.origin(place, value=True), (layer.file or FilePath()).parent / name
+        file = (layer.file or FilePath()).parent / name
+        if not file.exists():
+            file = shipped_experiments().get(name_of(FilePath(name)), file)
+        yield layer.origin(place, value=True), file

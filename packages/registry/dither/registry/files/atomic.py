@@ -76,6 +76,8 @@ def _swap(temporary: Path, folder: Path, former: Path) -> None:
 
 def fsync(path: Path) -> None:
     """Flush a file, or the entries of a folder, to disk."""
+    if os.name == "nt":  # Windows cannot open folders
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

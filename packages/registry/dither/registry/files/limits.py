@@ -41,7 +41,7 @@ def max_expanded(size: int) -> int:
 
 def open_file(path: Path, limit: int | None = None) -> BinaryIO:
     """Open a regular file of at most `limit` bytes for reading; OSError for anything else."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))  # noqa: SIM115
     status = os.fstat(file.fileno())
     reason = "" if stat.S_ISREG(status.st_mode) else "a pipe or a device, not a file"
     if not reason and limit is not None and status.st_size > limit:

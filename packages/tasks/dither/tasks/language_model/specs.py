@@ -54,7 +54,7 @@ class LanguageModel(TaskSpec):
     """Longest n-gram of the baselines: reports 2-grams up to it, and xz, next to the model, and scores samples."""
     judge: PathStr | None = Option(None, min_length=1)
     """Folder of a causal language model of Hugging Face that scores samples: config, safetensors, tokenizer. Requires
-    `pip install "dither-tasks[judge]"`."""
+    transformers."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield a source without text, missing files, an unusable tokenizer or judge, and a prompt that is too long."""

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.plugins.install_command import install_command
 
 from ..plans import Diagram
 from ..relations import GRID
@@ -216,7 +217,7 @@ def polygons_of(shape: Any) -> list[Any]:
     try:
         import shapely
     except ImportError:
-        hint = 'run: pip install "dither-tasks[resplan]"'
+        hint = install_command("dither-tasks", "resplan")
         raise Refused(Problem("ResPlan requires shapely", help=hint, code="missing-dependency")) from None
     # The well-known binary is an argument in shapely 2, and the state in shapely 1.
     candidates = (shape.state, *shape.args) if isinstance(shape, Stub) else ()

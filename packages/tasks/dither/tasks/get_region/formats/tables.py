@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.plugins.install_command import install_command
 
 from ...prepared.arrays import LIMIT, Arrays
 from .column_names import NAMED, TableColumns, check_names, is_of_cell, parse_columns, standard_names
@@ -189,7 +190,7 @@ def _numeric_arrays(numbers: Columns, rows: int, path: Path) -> Arrays:
 
 
 def _missing_package(path: Path, package: str, extra: str) -> Refused:
-    fix = f"pip install 'dither-tasks[{extra}]'"
+    fix = install_command("dither-tasks", extra)
     return Refused(Problem(f"{path}: requires {package}", help=fix, code="missing-dependency"))
 
 

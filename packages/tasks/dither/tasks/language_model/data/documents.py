@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.plugins.install_command import install_command
 
 from ...prepared.rejected import Rejected
 from .text_files import cut_pieces, find_all, plain_text, read_blocks
@@ -115,7 +116,7 @@ def _parquet_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected
     try:
         from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        fix = 'pip install "dither-tasks[parquet]"'
+        fix = install_command("dither-tasks", "parquet")
         raise Refused(Problem(f"{path}: pyarrow is not installed", help=fix, code="missing-dependency")) from None
     try:
         with parquet.ParquetFile(path) as file:

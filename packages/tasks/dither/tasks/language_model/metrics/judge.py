@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.plugins.install_command import install_command
 
 __all__ = ["READ", "FolderJudge", "judge_problems"]
 
@@ -24,7 +25,7 @@ READ = 32
 def judge_problems(folder: Path) -> Iterator[Problem]:
     """Yield why a folder cannot be used, without importing anything heavy."""
     if importlib.util.find_spec(EXTRA) is None:
-        fix = 'pip install "dither-tasks[judge]"'
+        fix = install_command("dither-tasks", "judge")
         yield Problem(f"a judge requires {EXTRA}, which is not installed", help=fix, code="missing-dependency")
     if not folder.is_dir():
         fix = "save a model and its tokenizer there with save_pretrained"
