@@ -10,17 +10,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = {"dither-engine": ("tensorboard",)}
-"""Extras that requirements.txt installs."""
+"""Extras that dither-diffusion installs."""
 
 
 def requirements() -> list[str]:
-    """Return the requirements of every package but the conformance kit."""
+    """Return the requirements of every package."""
     found = set()
     for path in ROOT.glob("packages/*/pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
-        if path.parent.name != "testing":
-            extras = (project["optional-dependencies"][name] for name in EXTRAS.get(project["name"], ()))
-            found.update(project["dependencies"], *extras)
+        extras = (project["optional-dependencies"][name] for name in EXTRAS.get(project["name"], ()))
+        found.update(project["dependencies"], *extras)
     return sorted(requirement for requirement in found if not requirement.startswith("dither-"))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.cli.app import PANELS, VERBS
+from dither.engine.config.load_experiment import load_experiment
 
 ROOT = Path(__file__).parents[1]
 QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
@@ -53,6 +54,8 @@ def test_every_command_has_help_without_heavy_imports():
         assert f" {verb} " in text, verb
         before_options = text.partition("Usage:")[2].partition("╭")[0]
         assert len([line for line in before_options.splitlines() if line.strip()]) >= 2, f"{verb} has no help"
+        assert "<bool>" not in text
+        assert not verb or text.rstrip().splitlines()[-1].startswith(" Example: dither ") or "Commands" in text, verb
 
 
 def test_light_commands_import_no_torch():
@@ -215,7 +218,6 @@ def test_help_and_corrections_need_no_valid_registry_toml(site, capsys):
     for words, said in (
         ([], ""),
         (["--help"], ""),
-        (["--version"], "No such option"),
         (["validat"], "No such command"),
     ):
         main(words)
@@ -283,3 +285,54 @@ def test_run_sample_evaluate_and_resume(tmp_path, capsys):
     printed("run", "--resume", str(run), "--set", "train.steps=5")
     steps = [json.loads(line).get("step") for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert max(step for step in steps if step is not None) == 5
+
+
+def test_experiments_are_found_by_name_in_any_folder_and_copied(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "experiment", "mine.toml", "--from", "bubble_diagram/seed_base"]) == 0
+    for words in (["mine"], ["experiments/bubble_diagram/quick.toml"], ["language_model/quick", "seed=3"]):
+        assert main(["validate", *words]) == 0
+    (tmp_path / "more.toml").write_text('extends = "get_region/quick"\nseed = 3\n')
+    assert load_experiment("more").experiment.seed == 3
+    assert main(["new", "experiment", "mine.toml", "--from", "language_model/quick"]) == 2, "nothing is overwritten"
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", ["bubble-diagram", "get-region", "language-model"])
+def test_init_writes_the_quick_experiment_with_every_option(task, tmp_path):
+    assert main(["init", task, str(tmp_path / "all.toml")]) == 0
+    name = f"{task.replace('-', '_')}/quick"
+    assert load_experiment(tmp_path / "all.toml").experiment == load_experiment(name).experiment
+    text = (tmp_path / "all.toml").read_text()
+    keys = type(load_experiment(name).experiment.train).model_fields
+    assert [key for key in keys if f"{key} = " not in text and f"[train.{key}]" not in text] == []
+
+
+def test_overrides_in_three_forms(capsys):
+    for words in (["train.steps=7"], ["--train.steps", "7"], ["--train.steps=7"], ["--set", "train.steps=7"]):
+        assert main(["explain", QUICK, "train.steps", *words, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["value"] == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (["run"], "usage", "language_model/quick"),
+        (["run", "RUN"], "usage", "dither run --resume"),
+        (["evaluate", "EXPORT"], "not-a-run", "dither.load"),
+        (["validate", "bubble_diagrm/quick"], "file-not-found", "bubble_diagram/quick"),
+        (["validate", QUICK, "train.compile=yes"], "unknown-value", None),
+        (["validate", QUICK, "train.start_from=EXPOR"], "file-not-found", "EXPORT"),
+        (["validate", QUICK, "train.start_from=RUN"], "file-not-found", None),
+    ],
+)
+def test_first_mistakes_have_a_hint(words, code, hint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, file in (("RUN", "resolved.toml"), ("EXPORT", "weights.safetensors")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    assert main([*words, "--format", "json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["code"] == code
+    assert hint is None or hint in problem["help"]
+    assert problem["path"] != "train.compile" or "true or false" in problem["message"]

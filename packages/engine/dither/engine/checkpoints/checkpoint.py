@@ -25,7 +25,7 @@ from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused, nearest
-from dither.registry.files.atomic import fsync
+from dither.registry.files.atomic import follow_umask, fsync
 from dither.registry.files.limits import read_text
 
 from ..files.checksums import MANIFEST, verify, write_manifest
@@ -220,6 +220,7 @@ def _write(folder: Path, step: int, contents: Contents | Shards) -> None:
 def _write_file(path: Path, write: Callable[[Path], Any]) -> None:
     with disk_errors(path):
         write(path)
+        follow_umask(path)
         fsync(path)
 
 

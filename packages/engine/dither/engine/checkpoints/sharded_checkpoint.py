@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.atomic import fsync
+from dither.registry.files.atomic import follow_umask, fsync
 
 from ..distributed.ranks import Ranks
 from ..files.resource_errors import disk_errors
@@ -82,6 +82,7 @@ class Shards:
             if self.ranks.is_main and replicated:
                 with disk_errors(folder / name / WHOLE):
                     save_file(replicated, folder / name / WHOLE)
+                    follow_umask(folder / name / WHOLE)
                     fsync(folder / name / WHOLE)
 
 

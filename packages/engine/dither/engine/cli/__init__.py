@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 def _run(arguments: Sequence[str], verb: str | None) -> int:
     # pydantic searches all entry points for its own plugins, and fails at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from .app import VERBS, app_for
+    from .app import VERBS, app_for, expand_overrides
     from .output import global_options, hoist_global_options
 
     global_options()  # reset options of an earlier call
@@ -51,7 +51,7 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
     if verb is not None and not (words and (words[0] in VERBS or words[0] in ("--help", "-h"))):
         words.insert(0, verb)
     try:
-        app, words = app_for(words)
+        app, words = app_for(words if words[:1] == ["prepare"] else expand_overrides(words))
         result = app([*options, *words], standalone_mode=False)
     except _refused() as refused:
         from .output import print_problems

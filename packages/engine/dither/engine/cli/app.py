@@ -6,6 +6,7 @@ Nothing heavy is imported here: help and completion must be fast.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -14,18 +15,49 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "PANELS", "VERBS", "CheckpointOption", "Experiment", "Json", "OptionalExperiment", "Overrides", "PluginOption",
-    "Removals", "RunDirectory", "Runs", "Words", "app", "app_for", "load", "parse_checkpoint",
+    "PANELS", "VERBS", "Assignments", "CheckpointOption", "Experiment", "Group", "Json", "OptionalExperiment",
+    "Overrides", "PluginOption", "Removals", "RunDirectory", "Runs", "Words", "app", "app_for", "expand_overrides",
+    "load", "parse_checkpoint",
 ]  # fmt: skip
+
+
+class Command(TyperCommand):
+    """A command whose flags are shown without a type."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters; only flags are changed."""
+        return _without_types(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands whose flags are shown without a type."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters; only flags are changed."""
+        return _without_types(super().get_params(ctx))
+
+
+def _without_types(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
 
 app = typer.Typer(
     name="dither",
+    cls=Group,
     help="Diffusion transformers assembled from named components.",
+    epilog="""Exit codes: 0 done, 1 failed, 2 invalid input, 3 damaged run, 4 NaN or inf, 5 no disk space or memory,
+    75 stopped by a signal. Environment: DITHER_DATA is the folder of prepared data, NO_COLOR disables colours.
+
+    Example: dither run bubble_diagram/quick""",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -34,8 +66,17 @@ app = typer.Typer(
 """The application; call `main` to run it."""
 
 Words = list[str] | None
-Experiment = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
-OptionalExperiment = Annotated[Path | None, typer.Argument(help="The experiment file (TOML).", show_default=False)]
+FILE = "An experiment file (TOML), or the name of one that comes with dither, such as bubble_diagram/quick."
+Experiment = Annotated[Path, typer.Argument(help=FILE, show_default=False)]
+OptionalExperiment = Annotated[Path | None, typer.Argument(help=FILE, show_default=False)]
+Assignments = Annotated[
+    Words,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        show_default=False,
+        help="Overrides, as with --set; --KEY VALUE works too if the key has a dot: --train.steps 10.",
+    ),
+]
 Overrides = Annotated[
     Words, typer.Option("--set", metavar="KEY=VALUE", help="Override a value (repeatable); VALUE is TOML or a string.")
 ]
@@ -47,6 +88,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Parent folder of run directories.")]
 RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 CheckpointOption = Annotated[str, typer.Option("--checkpoint", metavar="WHICH", help="newest, best, or a step.")]
+
+
+def expand_overrides(words: Sequence[str]) -> list[str]:
+    """Return the arguments of a command with `--train.steps 10` and `--train.steps=10` as `--set train.steps=10`."""
+    expanded: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if match := DOTTED.fullmatch(word):
+            value = match["value"] if match["value"] is not None else next(rest, None)
+            expanded += [word] if value is None else ["--set", f"{match['key']}={value}"]
+        else:
+            expanded.append(word)
+    return expanded
 
 
 def load(
@@ -77,6 +131,7 @@ PANELS = {
         "explain": "experiments",
         "resolve": "experiments",
         "prepare": "data",
+        "init": "plugins",
     },
     "components and plugins": {
         "list": "components",
@@ -97,6 +152,35 @@ PANELS = {
     "development": {"new": "plugins", "test-plugin": "plugins", "schema": "plugins"},
 }
 """Commands in the order of the help, each with the module that defines it."""
+EXAMPLES = {
+    "run": "dither run bubble_diagram/quick train.steps=500 model.width=128",
+    "start": "dither sweep bubble_diagram/quick --sweep 'train.optimizer.lr=[1e-3, 3e-3]' --jobs 2",
+    "status": "dither sweep status runs/SWEEP",
+    "validate": "dither validate my.toml --deep",
+    "explain": "dither explain my.toml train.optimizer",
+    "resolve": "dither resolve my.toml > complete.toml",
+    "prepare": "dither prepare text corpus.txt --tokenizer chars",
+    "list": "dither list sampler",
+    "describe": "dither describe sampler ancestral",
+    "plugins": "dither plugins -p my_block.py",
+    "doctor": "dither doctor",
+    "sync": "dither registry sync",
+    "check": "dither registry check",
+    "verify": "dither runs verify runs/RUN",
+    "report": "dither report runs/RUN",
+    "sample": "dither sample runs/RUN --count 64 sampler.steps=100",
+    "evaluate": "dither evaluate runs/RUN --split test",
+    "export": "dither export runs/RUN --to my-model",
+    "diff": "dither diff runs/FIRST runs/SECOND",
+    "bench": "dither bench bubble_diagram/quick --steps 50",
+    "plugin": "dither new plugin wavelet --kind block",
+    "experiment": "dither new experiment my.toml --from language_model/quick",
+    "init": "dither init language-model",
+    "test-plugin": "dither test-plugin wavelet",
+    "schema": "dither schema --out experiment.schema.json",
+}
+"""The last line of the help of each command."""
+DOTTED = re.compile(r"--(?P<key>[a-z_][\w-]*(?:\.[\w-]+)+)(?:=(?P<value>.*))?", re.DOTALL)
 VERBS = {verb: module for panel in PANELS.values() for verb, module in panel.items()}
 """Every built-in command and its module; some are groups of commands, such as `runs list`."""
 OURS = frozenset({"core-blocks", "embeddings", "engine", "losses", "processes", "tasks"})
@@ -133,6 +217,10 @@ def _import_verbs(modules: Iterable[str]) -> None:
         entries.sort(key=lambda entry: list(VERBS).index(_name(entry)))
         for entry in entries:
             entry.rich_help_panel = panel_of[_name(entry)]
+    groups = [entry.typer_instance for entry in app.registered_groups if entry.typer_instance is not None]
+    for command in [*app.registered_commands, *(one for group in groups for one in group.registered_commands)]:
+        command.cls = Command
+        command.epilog = command.epilog or f"Example: {EXAMPLES[_name(command)]}"
 
 
 def _name(entry: Any) -> str:

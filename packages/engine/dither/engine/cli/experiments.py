@@ -11,7 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import Experiment, Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, app, load
+from .app import (
+    Assignments,
+    Experiment,
+    Json,
+    OptionalExperiment,
+    Overrides,
+    PluginOption,
+    Removals,
+    Runs,
+    Words,
+    app,
+    load,
+)
 from .output import location_record, print_valid, table, wants_json
 
 __all__: list[str] = []
@@ -20,6 +32,7 @@ __all__: list[str] = []
 @app.command()
 def run(
     experiment: OptionalExperiment = None,
+    words: Assignments = None,
     changes: Overrides = None,
     removals: Removals = None,
     selected: PluginOption = None,
@@ -31,27 +44,40 @@ def run(
 ) -> int:
     """Train, evaluate, sample and plot the experiment of a file."""
     from dither.registry.config.errors import Problem, Refused
+    from dither.registry.config.experiment_files import shipped_experiments
 
+    from ..config.load_experiment import require_start
     from ..runs.run_directory import resolved_file
 
+    if experiment is not None and resume is not None and "=" in str(experiment):
+        experiment, words = None, [str(experiment), *(words or ())]
     if (experiment is None) == (resume is None):
-        raise Refused("give either an experiment file or --resume RUN", code="usage")
+        hint = f"dither run NAME, with a file or one of: {', '.join(shipped_experiments())}"
+        raise Refused(Problem("give either an experiment file or --resume RUN", help=hint, code="usage"))
+    if experiment is not None and (experiment / "resolved.toml").is_file():
+        hint = f"dither run --resume {experiment}"
+        raise Refused(Problem(f"{experiment} is a run, not an experiment file", help=hint, code="usage"))
     path = experiment or resolved_file(resume or Path(), verify=not accept_changes)
-    loaded = load(path, changes, removals, selected)
+    loaded = load(path, [*(changes or ()), *(words or ())], removals, selected)
+    if resume is None:
+        require_start(loaded)
     if loaded.experiment.sweep is not None:
         hint = f"use dither sweep {path} for all points, or --unset sweep for the file without them"
         place = loaded.document.origin(("sweep",))
         raise Refused(Problem(f"{path} is a sweep, not one run", ("sweep",), place, hint, code="usage"))
+    if "RANK" not in os.environ:
+        typer.echo(f"{path}: valid; loading torch and the data")
     from ..runs.launch import run as start
 
-    words = sys.argv[1:]
-    argv = ["dither", *([] if "run" in words else ["run"]), *words]  # python -m experiments.run omits the command
+    given = sys.argv[1:]
+    argv = ["dither", *([] if "run" in given else ["run"]), *given]  # python -m experiments.run omits the command
     return start(loaded, runs, argv, resume, accept_changes=accept_changes)
 
 
 @app.command()
 def validate(
     experiment: Experiment,
+    words: Assignments = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also count parameters, memory, shapes and FLOPs (imports torch).")
     ] = False,
@@ -61,7 +87,10 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check an experiment: names, types, bounds, and whether the components are compatible."""
-    loaded = load(experiment, changes, removals, selected)
+    from ..config.load_experiment import require_start
+
+    loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
+    require_start(loaded)
     if not deep:
         print_valid(loaded, as_json)
         return
@@ -98,7 +127,11 @@ def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
 
 @app.command()
 def resolve(
-    experiment: Experiment, changes: Overrides = None, removals: Removals = None, selected: PluginOption = None
+    experiment: Experiment,
+    words: Assignments = None,
+    changes: Overrides = None,
+    removals: Removals = None,
+    selected: PluginOption = None,
 ) -> None:
     """Print an experiment with every default written out and every name pinned.
 
@@ -108,7 +141,7 @@ def resolve(
 
     from dither.registry.config.validation import dump
 
-    loaded = load(experiment, changes, removals, selected)
+    loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
     tree = dump(loaded.experiment, loaded.plugins.catalog)
     tree["plugins"] = [os.path.relpath(path) for path in loaded.plugins.files] + loaded.plugins.requested
     typer.echo(tomlkit.dumps(tree), nl=False)
@@ -117,7 +150,9 @@ def resolve(
 @app.command()
 def explain(
     experiment: Experiment,
-    key: Annotated[str | None, typer.Argument(help="Only this key or table.", show_default=False)] = None,
+    words: Annotated[
+        Words, typer.Argument(metavar="KEY | KEY=VALUE", help="Only this key or table; overrides.")
+    ] = None,
     changes: Overrides = None,
     removals: Removals = None,
     selected: PluginOption = None,
@@ -126,16 +161,20 @@ def explain(
     """Show the origin of each value of an experiment: file and line, --set, or a default."""
     import tomlkit
 
-    from dither.registry.config.errors import dotted, printable
+    from dither.registry.config.errors import Refused, dotted, printable
     from dither.registry.config.validation import validate
 
     from ..config.experiment import Experiment as Model
     from ..config.load_experiment import open_experiment
     from ..config.setting_origins import select, settings
 
-    document, plugins = open_experiment(experiment, changes or (), removals or (), selected)
+    keys = [word for word in words or () if "=" not in word]
+    if len(keys) > 1:
+        raise Refused(f"expected one key, got {' '.join(keys)}", code="usage")
+    changes = [*(changes or ()), *(word for word in words or () if "=" in word)]
+    document, plugins = open_experiment(experiment, changes, removals or (), selected)
     model = validate(Model, document, plugins.catalog)
-    rows = select(list(settings(model, document, plugins.catalog)), key)
+    rows = select(list(settings(model, document, plugins.catalog)), keys[0] if keys else None)
     if wants_json(as_json):
         records = [
             {
@@ -157,6 +196,7 @@ def explain(
 @app.command()
 def bench(
     experiment: Experiment,
+    words: Assignments = None,
     changes: Overrides = None,
     removals: Removals = None,
     selected: PluginOption = None,
@@ -170,7 +210,7 @@ def bench(
     from .benchmark import bench as measure
     from .benchmark import show_bench
 
-    result = measure(load(experiment, changes, removals, selected), steps, repeats)
+    result = measure(load(experiment, [*(changes or ()), *(words or ())], removals, selected), steps, repeats)
     if wants_json(as_json):
         typer.echo(json.dumps(result, indent=2))
     else:

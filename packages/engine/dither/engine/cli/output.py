@@ -7,6 +7,7 @@ import json
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,6 +46,12 @@ output_options = OutputOptions()
 """Options of the current command, set by `global_options`."""
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dither {version('dither-engine')}")
+        raise typer.Exit
+
+
 @app.callback()
 def global_options(
     form: Annotated[
@@ -52,6 +59,9 @@ def global_options(
     ] = Format.TEXT,
     with_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show the traceback of a problem, for plugin authors.")
+    ] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Set the options that every command takes."""

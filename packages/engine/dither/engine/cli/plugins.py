@@ -8,21 +8,51 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .app import Json, PluginOption, Runs, Words, app
+from .app import Group, Json, PluginOption, Runs, Words, app
 from .components import visible_plugins
 
 __all__ = ["schema_text"]
 
-new = typer.Typer(no_args_is_help=True)
+new = typer.Typer(cls=Group, no_args_is_help=True)
 app.add_typer(new, name="new")
-registry = typer.Typer(help="Lock the installed components in registry.toml, or check them.", no_args_is_help=True)
+registry = typer.Typer(
+    cls=Group, help="Lock the installed components in registry.toml, or check them.", no_args_is_help=True
+)
 app.add_typer(registry, name="registry")
 File = Annotated[Path | None, typer.Option("--file", help="By default registry.toml at or above this folder.")]
 
 
 @new.callback()
 def _group() -> None:
-    """Write a new plugin."""
+    """Write a new plugin or experiment file."""
+
+
+@new.command("experiment")
+def new_experiment(
+    file: Annotated[Path, typer.Argument(help="The new file.", show_default=False)],
+    source: Annotated[str, typer.Option("--from", metavar="NAME", help="An experiment file, or the name of one.")],
+) -> None:
+    """Copy an experiment file, such as one that comes with dither. Nothing is overwritten."""
+    from dither.registry.config.experiment_files import find_experiment
+
+    from ..config.load_experiment import load_experiment
+    from ..scaffold.experiment import copied, write_new
+
+    path = find_experiment(Path(source))
+    load_experiment(path)
+    typer.echo(f"{write_new(file, copied(path, file))}; next: dither run {file}")
+
+
+@app.command()
+def init(
+    task: Annotated[str, typer.Argument(help="A task: dither list task.", show_default=False)],
+    file: Annotated[Path | None, typer.Argument(help="The new file; by default TASK.toml.")] = None,
+) -> None:
+    """Write an experiment file with every option of a small experiment, each with its description."""
+    from ..scaffold.experiment import complete, write_new
+
+    file = file or Path(f"{task}.toml")
+    typer.echo(f"{write_new(file, complete(task))}; next: dither run {file}")
 
 
 @new.command("plugin")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .app import CheckpointOption, Json, PluginOption, RunDirectory, Words, app, parse_checkpoint
+from .app import Assignments, CheckpointOption, Group, Json, PluginOption, RunDirectory, Words, app, parse_checkpoint
 from .output import table, wants_json
 
 __all__: list[str] = []
@@ -19,11 +19,11 @@ DAMAGED = 3
 LOSS = "valid/loss"
 WIDE = 1000
 """Columns if the output is not a terminal, so that nothing is wrapped."""
-runs = typer.Typer(name="runs", help="List runs, or verify one.", no_args_is_help=True)
+runs = typer.Typer(name="runs", cls=Group, help="List runs, or verify one.", no_args_is_help=True)
 app.add_typer(runs, name="runs")
 
 
-@runs.command("list")
+@runs.command("list", epilog="Example: dither runs list runs --metric valid/nats_per_token")
 def list_(
     folder: Annotated[Path, typer.Argument(help="A folder of run directories, or a sweep.")] = Path("runs"),
     metric: Annotated[str, typer.Option("--metric", metavar="KIND/NAME", help="Metric to show.")] = LOSS,
@@ -94,6 +94,7 @@ def export(
 @app.command()
 def sample(
     run_directory: RunDirectory,
+    words: Assignments = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of samples.")] = 16,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Output folder; by default inside the run.")] = None,
@@ -118,7 +119,7 @@ def sample(
     which = parse_checkpoint(checkpoint)
     return sample_run(
         run_directory, count, seed, out, constraints=constraints, forms=export or (), checkpoint=which, select=selected,
-        changes=changes or (), metrics=metrics, pictures=pictures,
+        changes=[*(changes or ()), *(words or ())], metrics=metrics, pictures=pictures,
     )  # fmt: skip
 
 

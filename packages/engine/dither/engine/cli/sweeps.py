@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from .app import Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, Words, app
+from .app import Assignments, Group, Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, Words, app
 from .output import wants_json
 
 __all__: list[str] = []
 
 
-class _Sweep(TyperGroup):
+class _Sweep(Group):
     """`dither sweep FILE` means `dither sweep start FILE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -38,6 +37,7 @@ app.add_typer(sweeps, name="sweep")
 @sweeps.command()
 def start(
     experiment: OptionalExperiment = None,
+    words: Assignments = None,
     values: Annotated[Words, typer.Option("--sweep", metavar="KEY=[VALUES]", help="Add an axis (repeatable).")] = None,
     changes: Overrides = None,
     removals: Removals = None,
@@ -52,13 +52,14 @@ def start(
 ) -> int:
     """Validate every point of a sweep, then run them all; "start" may be omitted."""
     from dither.registry.config.errors import Refused
+    from dither.registry.config.experiment_files import find_experiment
 
     from ..reports.pages import write_sweep_page
     from ..sweeps.launch import Settings, resume_sweep, start_sweep
 
     if (experiment is None) == (resume is None):
         raise Refused("give either an experiment file or --resume SWEEP", code="usage")
-    argv = ["dither", *sys.argv[1:]]
+    argv, changes = ["dither", *sys.argv[1:]], [*(changes or ()), *(words or ())]
     settings = Settings(
         jobs, keep_going, executor, tuple(options or ()), tuple(selected or ()), dry_run, write_sweep_page
     )
@@ -67,7 +68,7 @@ def start(
             raise Refused("--sweep, --set and --unset cannot be used with --resume", code="usage")
         return resume_sweep(resume, settings)
     assert experiment is not None
-    return start_sweep(experiment, changes or (), removals or (), values or (), runs, argv, settings)
+    return start_sweep(find_experiment(experiment), changes, removals or (), values or (), runs, argv, settings)
 
 
 @sweeps.command()

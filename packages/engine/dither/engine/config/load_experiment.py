@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dither.registry.config.document import Document, Layer
-from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.config.experiment_files import find_experiment
 from dither.registry.config.validation import alias_warnings, problems_of, validate
 from dither.registry.plugins.manager import Plugins, load_plugins
@@ -18,7 +18,7 @@ from .component_errors import ComponentFailed, title
 from .experiment import Experiment
 from .plugins import governing_policy, load_named, names_in
 
-__all__ = ["Loaded", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment"]
+__all__ = ["Loaded", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment", "require_start"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,22 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         raise Refused(problems_of(misfits, document))
     warnings = [replace(problem, level="warning") for problem in problems_of(warned, document)]
     return Loaded(experiment, document, plugins, (*alias_warnings(experiment, document), *warnings))
+
+
+def require_start(loaded: Loaded) -> None:
+    """Refuse `train.start_from` that does not exist, or is a folder without weights. Its content is read later."""
+    path = ("train", "start_from")
+    if (given := loaded.experiment.train.start_from) is None:
+        return
+    source = Path(given)
+    weights = (source / "checkpoints", source / "weights.safetensors")
+    if source.is_file() or any(weight.exists() for weight in weights):
+        return
+    message, hint = f"{source} is neither a run nor an export: no checkpoints, no weights.safetensors", None
+    if not source.exists():
+        close = nearest(source.name, [file.name for file in source.parent.glob("*")])
+        message, hint = f"{source} does not exist", f'did you mean "{source.with_name(close)}"?' if close else None
+    raise Refused(Problem(message, path, loaded.document.origin(path, value=True), hint, code="file-not-found"))
 
 
 SAMPLING_TABLES = ("sample", "sampler")

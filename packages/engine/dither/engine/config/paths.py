@@ -73,6 +73,8 @@ def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
 def _suggestion(path: Path, kind: str) -> str | None:
     if (path / "sweep.json").is_file():
         return f"it is a sweep: dither sweep status {path}; its runs are two folders below"
+    if (path / "weights.safetensors").is_file():
+        return f'it is an export: in Python, dither.load("{path}") returns its system'
     if (path / "resolved.toml").is_file():
         return f"it is a run: dither run --resume {path} resumes it"
     inside = sorted(file.parent for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json"))

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused, nearest
-from dither.registry.files.atomic import atomic_write
+from dither.registry.files.atomic import atomic_write, follow_umask
 from dither.registry.flow.protocols import Exports, Picture, ShowsTrajectories
 from dither.registry.flow.records import Clean
 from dither.registry.kinds import TaskSpec
@@ -210,6 +210,7 @@ def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
     tensors = {"samples": drawing.samples, "x0": like.x0, "valid": like.valid, "known": like.known}
     with disk_errors(folder / "samples.safetensors"), atomic_write(folder / "samples.safetensors") as beside:
         save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, beside)
+        follow_umask(beside)
     return [*files, folder / "samples.safetensors"]
 
 

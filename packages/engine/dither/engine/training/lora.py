@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.files.atomic import follow_umask
 
 from ..checkpoints.checkpoint import load_weights
 from ..checkpoints.sharded_checkpoint import read_tensors, readable
@@ -148,6 +149,7 @@ def write_merged(path: Path, to: Path) -> None:
         return
     with disk_errors(to):
         save_file({name: weight.contiguous() for name, weight in merged(read_tensors(path)).items()}, to)
+        follow_umask(to)
 
 
 def _has_lora(path: Path) -> bool:

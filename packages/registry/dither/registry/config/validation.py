@@ -268,6 +268,8 @@ class _Converter:
 
     def no_type_matches(self, path: Path, details: Sequence[Detail]) -> Problem:
         right_type = [d for d in details if not d["type"].endswith(("_type", "no_name"))]
+        if right_type and all(d["type"] == "literal_error" for d in right_type):  # "auto", or true or false
+            right_type += [d for d in details if d["type"] == "bool_type"]
         details = right_type or details
         expected = [(self.expectation((), detail) or (_lowered(detail["msg"]), None))[0] for detail in details]
         words = _join(list(dict.fromkeys(text.removeprefix("expected ") for text in expected)))

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["atomic_folder", "atomic_write", "fsync", "sha256_of"]
+__all__ = ["atomic_folder", "atomic_write", "follow_umask", "fsync", "sha256_of"]
+
+UMASK = os.umask(0o22)
+os.umask(UMASK)
 
 
 def sha256_of(path: Path) -> str:
@@ -72,6 +75,11 @@ def _swap(temporary: Path, folder: Path, former: Path) -> None:
             shutil.rmtree(former, ignore_errors=True)
             return
         shutil.rmtree(former, ignore_errors=True)  # another process was faster: replace its folder
+
+
+def follow_umask(path: Path) -> None:
+    """Give a file the mode that `open` gives new files; safetensors writes files that only their owner can read."""
+    path.chmod(0o666 & ~UMASK)
 
 
 def fsync(path: Path) -> None:
