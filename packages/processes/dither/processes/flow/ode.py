@@ -16,6 +16,7 @@ from pydantic import Field
 
 from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts
+from dither.registry.plugins.install_command import install_command
 
 from ..samplers.options import ProcessSampler, no_effect
 
@@ -38,7 +39,7 @@ class ODE(ProcessSampler):
     requires = "gaussian"
     solver: Literal["euler", "midpoint", "heun", "dopri5"] = "heun"
     """euler: one call of the model a step. midpoint, heun: two, of second order. dopri5: adaptive steps of fifth order
-    (Dormand and Prince), which requires `pip install "dither-processes[ode]"`."""
+    (Dormand and Prince), which requires torchdiffeq."""
     steps: int = Field(20, ge=1, le=1_000_000)
     """Equal steps in u from 1 to its value at t_min; with dopri5 the number of states yielded."""
     t_min: float = Field(1e-3, ge=0, lt=1)
@@ -52,7 +53,7 @@ class ODE(ProcessSampler):
         if self.solver != "dopri5":
             yield from no_effect(self, ("tolerance",), f'with solver = "{self.solver}"', 'set solver = "dopri5"')
         elif find_spec("torchdiffeq") is None:
-            fix = 'pip install "dither-processes[ode]", or set solver = "heun"'
+            fix = f'{install_command("dither-processes", "ode")}; or set solver = "heun"'
             yield Misfit('solver "dopri5" requires torchdiffeq', ("solver",), help=fix, code="missing-dependency")
         if self.t_min == 0 and process.predict == "x0":
             message = 'the velocity at t_min = 0 does not follow from predict = "x0"'

@@ -15,11 +15,14 @@ def install_command(distribution: str, extra: str) -> str:
 
     It names the libraries, so it is the same for a checkout and for wheels.
     """
-    required = map(Requirement, importlib.metadata.requires(distribution) or ())
+    try:
+        required = [Requirement(text) for text in importlib.metadata.requires(distribution) or ()]
+    except importlib.metadata.PackageNotFoundError:
+        required = []
     libraries = [
         f"'{one.name}{one.specifier}'"
         for one in required
         if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
     ]
     pip = "uv pip" if importlib.util.find_spec("pip") is None else "python -m pip"
-    return f"{pip} install {' '.join(libraries)}"
+    return f"{pip} install {' '.join(libraries)}" if libraries else f"install the extra {extra} of {distribution}"
