@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import hypot
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +18,9 @@ from jaxtyping import Int
 from dither.registry.files.atomic import atomic_write
 
 from .decoded_samples import decode_samples
-from .formats.housegan import DOOR, TO_HOUSEGAN
+from .formats.housegan import DOOR, FRONT_DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
+from .geometry.floor_plan import DOOR_WIDTH, Door, floor_plan
 from .geometry.placement import place_rooms
 from .plans import Box, Diagram
 from .relations import GRID
@@ -80,39 +82,40 @@ def _centred(boxes: Int[np.ndarray, "R 4"]) -> tuple[Box, ...]:
     return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in centred.tolist())
 
 
-_DOOR_WIDTH, _DOOR_DEPTH = 12, 2
-"""Size of a door in pixels."""
+_DOOR_DEPTH: Final = 2
+"""Thickness of a door in pixels."""
+
+NODES, CORNERS = 20, 100
+"""Largest number of nodes (200 pairs), and of corners of a plan that HouseDiffusion's loader accepts."""
 
 _Wall = tuple[int, int, int, int]
-
-_SIDES: Final = ((-1, 0), (0, 1), (1, 0), (0, -1))
-"""Directions of the four sides of a box, in the order in which its walls are written."""
 
 
 def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     """Return the plan as a JSON object in the layout of HouseGAN++.
 
-    A diagram without boxes gets a layout (`place_rooms`), which may violate some relations.
+    Rooms are disjoint outlines within their boxes. Doors join every room to the others, and one front door leads
+    outside; see `geometry.floor_plan`. A diagram without boxes gets a layout (`place_rooms`), which may violate some
+    relations. Plans with more than `NODES` nodes or `CORNERS` corners exceed HouseDiffusion's loader.
     """
     boxes = diagram.boxes or _layout(diagram)
+    plan = floor_plan(diagram.types, np.array(boxes))
     kinds = [TO_HOUSEGAN[ROOMS[kind]] for kind in diagram.types]
-    doors = [(i, j, _door(boxes[i], boxes[j])) for i, j, _ in diagram.edges]
-    edges: list[list[int]] = []
-    ends: list[list[int]] = []
-    for room, box in enumerate(boxes):
-        neighbours = [j if i == room else i for i, j, _ in diagram.edges if room in (i, j)]
-        for wall, other in _walls(box, [(other, boxes[other]) for other in neighbours]):
-            edges.append([*wall, kinds[room], kinds[other] if other is not None else 0])
-            ends.append([room] if other is None else [room, other])
-    for node, (i, j, box) in enumerate(doors, len(boxes)):
-        for side, beyond in zip(_wall_edges(box), (i, None, j, None), strict=True):
-            edges.append([*side, DOOR, 0 if beyond is None else kinds[beyond]])
-            ends.append([node] if beyond is None else [node, beyond])
+    openings = [_opening(door) for door in plan.doors]
+    kinds += [FRONT_DOOR if door.j is None else DOOR for door in plan.doors]
+    sides = [_sides(outline) for outline in plan.outlines] + [_sides(_corners(box)) for box in openings]
+    shared: list[list[tuple[int, Box]]] = [[] for _ in sides]
+    for node, (door, box) in enumerate(zip(plan.doors, openings, strict=True), len(boxes)):
+        shared[node] = [(room, boxes[room]) for room in (door.i, door.j) if room is not None]
+        if door.j is not None:
+            shared[door.i].append((door.j, box))
+            shared[door.j].append((door.i, box))
+    walls = [(node, *wall) for node, own in enumerate(sides) for wall in _walls(own, shared[node])]
     return {
-        "room_type": kinds + [DOOR] * len(doors),
-        "boxes": [[x0, y0, x1 - 1, y1 - 1] for x0, y0, x1, y1 in (*boxes, *(box for _, _, box in doors))],
-        "edges": edges,
-        "ed_rm": ends,
+        "room_type": kinds,
+        "boxes": [[x0, y0, x1 - 1, y1 - 1] for x0, y0, x1, y1 in (*boxes, *openings)],
+        "edges": [[*wall, kinds[node], 0 if other is None else kinds[other]] for node, wall, other in walls],
+        "ed_rm": [[node] if other is None else [node, other] for node, _, other in walls],
     }
 
 
@@ -125,21 +128,38 @@ def _layout(diagram: Diagram) -> tuple[Box, ...]:
     return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in np.clip(whole, 0, GRID).tolist())
 
 
-def _wall_edges(box: Box) -> tuple[_Wall, ...]:
-    """The closed outline of a box; far walls are on the last pixel, as in this layout."""
-    x0, y0, x1, y1 = box[0], box[1], box[2] - 1, box[3] - 1
-    return (x0, y0, x0, y1), (x0, y1, x1, y1), (x1, y1, x1, y0), (x1, y0, x0, y0)
+def _opening(door: Door) -> Box:
+    """The box of a door."""
+    half = (_DOOR_DEPTH // 2, DOOR_WIDTH // 2) if door.upright else (DOOR_WIDTH // 2, _DOOR_DEPTH // 2)
+    x, y = (int(min(max(at, h), GRID - h)) for at, h in zip((door.x, door.y), half, strict=True))
+    return x - half[0], y - half[1], x + half[0], y + half[1]
 
 
-def _walls(box: Box, neighbours: Sequence[tuple[int, Box]]) -> list[tuple[_Wall, int | None]]:
-    """The walls of a room, split so that each neighbour has one, and the neighbour of each."""
-    at: list[list[int]] = [[], [], [], []]
-    for other, place in neighbours:
-        offset = [place[0] + place[2] - box[0] - box[2], place[1] + place[3] - box[1] - box[3]]
-        at[max(range(4), key=lambda side: _SIDES[side][0] * offset[0] + _SIDES[side][1] * offset[1])].append(other)
+def _corners(box: Box) -> tuple[tuple[int, int], ...]:
+    x0, y0, x1, y1 = box
+    return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
+
+
+def _sides(outline: Sequence[tuple[int, int]]) -> list[_Wall]:
+    """The closed outline, clockwise; right and lower walls are on the last pixel of the room, as in this layout."""
+    sides = list(zip(outline, (*outline[1:], outline[0]), strict=True))
+    lines = [x0 - (y1 > y0) if x0 == x1 else y0 - (x1 < x0) for (x0, y0), (x1, y1) in sides]
+    points = [  # sides alternate, so a corner has the x of one and the y of the other
+        (before, after) if x0 != x1 else (after, before)
+        for ((x0, _), (x1, _)), (before, after) in zip(sides, pairwise((lines[-1], *lines)), strict=True)
+    ]
+    return [(*start, *end) for start, end in zip(points, (*points[1:], points[0]), strict=True)]
+
+
+def _walls(sides: Sequence[_Wall], shared: Sequence[tuple[int, Box]]) -> list[tuple[_Wall, int | None]]:
+    """Split sides so that each node in `shared` has one, the nearest to its box; return each with its node."""
+    at: list[list[int]] = [[] for _ in sides]
+    for other, box in shared:
+        centre = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        nearest = min(range(len(sides)), key=lambda side: _distance(sides[side], centre))
+        at[nearest].append(other)
     walls: list[tuple[_Wall, int | None]] = []
-    for side, others in zip(_wall_edges(box), at, strict=True):
-        x0, y0, x1, y1 = side
+    for (x0, y0, x1, y1), others in zip(sides, at, strict=True):
         parts = max(len(others), 1)
         corners = [(x0 + (x1 - x0) * k // parts, y0 + (y1 - y0) * k // parts) for k in range(parts + 1)]
         for k, (start, end) in enumerate(pairwise(corners)):
@@ -147,13 +167,7 @@ def _walls(box: Box, neighbours: Sequence[tuple[int, Box]]) -> list[tuple[_Wall,
     return walls
 
 
-def _door(one: Box, other: Box) -> Box:
-    """A door across the wall where two rooms are closest."""
-    low = np.maximum(one[:2], other[:2])
-    high = np.minimum(one[2:], other[2:])
-    across = 0 if high[0] - low[0] < high[1] - low[1] else 1
-    middle = (low + high) // 2
-    half = np.array([_DOOR_WIDTH, _DOOR_WIDTH]) // 2
-    half[across] = _DOOR_DEPTH // 2
-    x, y = np.clip(middle, half, GRID - half).tolist()
-    return x - int(half[0]), y - int(half[1]), x + int(half[0]), y + int(half[1])
+def _distance(side: _Wall, point: tuple[float, float]) -> float:
+    """Distance of a point from a wall."""
+    (x0, x1), (y0, y1) = sorted((side[0], side[2])), sorted((side[1], side[3]))
+    return hypot(max(x0 - point[0], point[0] - x1, 0), max(y0 - point[1], point[1] - y1, 0))

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 __all__ = [
     "ABOVE",
+    "BEDROOMS",
     "BELOW",
     "COLOURS",
     "EDGE_MASK",
@@ -63,6 +64,9 @@ COLOURS: Final = tuple(colour for _, _, colour in _TYPES)
 """Names of room types, short names for labels, and fill colours, by id."""
 
 ROOM_IDS: Final = {name: index for index, name in enumerate(ROOMS)}
+BEDROOMS: Final = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
+"""Types of bedrooms, as in Graph2Plan."""
+
 LIVING: Final = ROOM_IDS["LivingRoom"]
 ENTRANCE: Final = ROOM_IDS["Entrance"]
 

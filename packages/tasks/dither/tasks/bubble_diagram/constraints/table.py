@@ -13,7 +13,7 @@ from dither.registry.config.errors import dotted, nearest
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
-from ..vocabulary import NO_EDGE, RELATED, RELATIONS, ROOMS
+from ..vocabulary import BEDROOMS, NO_EDGE, RELATED, RELATIONS, ROOMS
 from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size
 
 if TYPE_CHECKING:
@@ -91,9 +91,6 @@ class Constraints(Options):
 
         return ConstraintGuidance(read_rules(self, slots)[0], slots)
 
-
-BEDROOMS: Final = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
-"""Types of the group "bedrooms", as in Graph2Plan."""
 
 _RELATION_SETS: Final = {
     **{name: frozenset({r}) for r, name in enumerate(RELATIONS)},

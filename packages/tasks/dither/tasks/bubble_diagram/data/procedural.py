@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from ..plans import Plans
 from ..relations import GRID
-from ..vocabulary import LIVING, NODE_PAD, ROOM_COUNTS, ROOM_IDS, ROOMS
+from ..vocabulary import BEDROOMS, LIVING, NODE_PAD, ROOM_COUNTS, ROOM_IDS, ROOMS
 
 __all__ = ["make_plans"]
 
@@ -235,7 +235,7 @@ _AREA_SHARE: Final = {
 """Preferred share of the area of the flat."""
 
 _PREFERRED_SHARE: Final = np.array([_AREA_SHARE.get(name, 0.0) for name in ROOMS])
-_BEDROOMS: Final = [ROOM_IDS[name] for name in ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")]
+_BEDROOMS: Final = [ROOM_IDS[name] for name in BEDROOMS]
 _OUTSIDE: Final = np.isin(np.arange(len(ROOMS)), [*_BEDROOMS, ROOM_IDS["Balcony"], ROOM_IDS["Entrance"]])
 """Room types that require an outer wall."""
 _REACHABLE_VIA_BEDROOM: Final = np.isin(np.arange(len(ROOMS)), [ROOM_IDS["Bathroom"], ROOM_IDS["Balcony"]])

@@ -1,0 +1,221 @@
+"""Floor plans from room boxes: disjoint room outlines, doors, and the front door, on the pixels of the canvas.
+
+A box is the bounding box of a room. Where boxes overlap, the living room gives way, then larger rooms, and what remains
+of a room is its region without slivers. Doors join all rooms to each other, preferably through the living room.
+Letters: R rooms, H x W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import networkx
+import numpy as np
+from jaxtyping import Bool, Int
+from scipy import ndimage
+
+from ..relations import GRID, NEAR
+from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
+
+__all__ = ["DOOR_WIDTH", "Door", "FloorPlan", "floor_plan"]
+
+DOOR_WIDTH: Final = 12
+"""Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""
+
+_SLIVER, _WALL = 9, 3
+"""Parts of a room narrower than this, in pixels, are walls; thickness of the walls of rooms cut out of another."""
+
+_BEDROOMS: Final = frozenset(ROOM_IDS[name] for name in BEDROOMS)
+_ALONE: Final = frozenset(ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Wall-in", "Storage"))
+"""Types of rooms that others are not reached through."""
+
+Corner = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Door:
+    """A door from room `i` to room `j`, or to the outside if `j` is None.
+
+    Attributes:
+        x: Centre in pixels, as `y`.
+        upright: Whether the wall is vertical.
+    """
+
+    i: int
+    j: int | None
+    x: float
+    y: float
+    upright: bool
+
+
+@dataclass(frozen=True)
+class FloorPlan:
+    """Rooms without overlap, and doors.
+
+    Attributes:
+        outlines: Corners of each room in pixels, clockwise as seen on the page.
+        doors: Doors between rooms, such that each room can be reached from each other; the last is the front door.
+        label: Room at each pixel, -1 outside.
+    """
+
+    outlines: tuple[tuple[Corner, ...], ...]
+    doors: tuple[Door, ...]
+    label: Int[np.ndarray, "H W"]
+
+    @property
+    def pairs(self) -> set[tuple[int, int]]:
+        """Pairs of rooms i < j with a door."""
+        return {(min(door.i, door.j), max(door.i, door.j)) for door in self.doors if door.j is not None}
+
+
+def floor_plan(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> FloorPlan:
+    """Return outlines and doors of rooms at boxes on the canvas.
+
+    Rooms that face no other across a wall are joined to the nearest one by a door at the closest points.
+    """
+    boxes = np.asarray(boxes, np.int64)
+    label = _regions(types, boxes)
+    outlines = tuple(
+        _outline(label[y0:y1, x0:x1] == room, x0, y0) for room, (x0, y0, x1, y1) in enumerate(boxes.tolist())
+    )
+    return FloorPlan(outlines, (*_doors(types, boxes, label), _front_door(types, label)), label)
+
+
+def _regions(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "H W"]:
+    """Return the room at each pixel, -1 outside; every room is connected and has no hole."""
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    order = np.argsort(-areas, kind="stable").tolist()
+    first = sorted(order, key=lambda room: types[room] != LIVING)
+    label = _paint(boxes, first)
+    if any((label == room).sum() < 0.2 * areas[room] for room in order):  # the living room is inside another one
+        label = _paint(boxes, order)
+    for room in order:
+        x0, y0, x1, y1 = boxes[room]
+        within = label[y0:y1, x0:x1]
+        region = within == room
+        if region.all():
+            continue
+        within[region] = -1
+        region &= ~ndimage.maximum_filter(~region, 2 * _WALL + 1, mode="constant")
+        wide = ndimage.maximum_filter(ndimage.minimum_filter(region, _SLIVER, mode="constant"), _SLIVER)
+        parts, count = ndimage.label(wide if wide.any() else region)
+        region &= parts == 1 + np.argmax(np.bincount(parts.ravel())[1:]) if count else False
+        if not region.any():  # hidden: a quarter of the box
+            region[: (y1 - y0) // 2, : (x1 - x0) // 2] = True
+        within[_without_holes(region)] = room
+    return label
+
+
+def _paint(boxes: Int[np.ndarray, "R 4"], order: Sequence[int]) -> Int[np.ndarray, "H W"]:
+    label = np.full((GRID, GRID), -1, np.int8)
+    for room in order:
+        x0, y0, x1, y1 = boxes[room]
+        label[y0:y1, x0:x1] = room
+    return label
+
+
+def _without_holes(region: Bool[np.ndarray, "H W"]) -> Bool[np.ndarray, "H W"]:
+    """Connect each hole to the outside by a slit of one pixel."""
+    region = region.copy()
+    while (holes := ndimage.binary_fill_holes(region) & ~region).any():
+        row, column = np.argwhere(holes)[0]
+        left = np.flatnonzero(~region[row, :column])
+        region[row, (left[-1] + 1 if len(left) else 0) : column] = False
+    return region
+
+
+def _outline(region: Bool[np.ndarray, "H W"], left: int, top: int) -> tuple[Corner, ...]:
+    """Return the corners of a connected region without holes, clockwise from the topmost, leftmost."""
+    padded = np.pad(region, 1)
+    steps: dict[Corner, list[Corner]] = {}
+    for dy, dx, start, end in ((-1, 0, (0, 0), (1, 0)), (0, 1, (1, 0), (1, 1)), (1, 0, (1, 1), (0, 1)),
+                               (0, -1, (0, 1), (0, 0))):  # fmt: skip
+        beyond = np.roll(padded, (-dy, -dx), (0, 1))[1:-1, 1:-1]
+        for y, x in np.argwhere(region & ~beyond).tolist():
+            steps.setdefault((x + start[0], y + start[1]), []).append((x + end[0], y + end[1]))
+    at = min(steps, key=lambda corner: corner[::-1])
+    path, heading = [at], (1, 0)
+    while True:
+        right = (at[0] - heading[1], at[1] + heading[0])  # where two parts touch at a corner, stay on the same one
+        following = right if right in steps[at] else steps[at][0]
+        steps[at].remove(following)
+        step = (following[0] - at[0], following[1] - at[1])
+        if step != heading and at != path[0]:
+            path.append(at)
+        at, heading = following, step
+        if at == path[0]:
+            return tuple((x + left, y + top) for x, y in path)
+
+
+def _runs(
+    label: Int[np.ndarray, "H W"],
+    beyond: Int[np.ndarray, "H W"],
+    gap: Int[np.ndarray, "H W"],
+    where: Bool[np.ndarray, "H W"],
+) -> Iterator[tuple[int, int, float, int, int]]:
+    """Yield room, room beyond, and column, first and last row + 1 of each straight wall at the pixels `where`."""
+    rows, columns = np.nonzero(where)
+    keys = np.stack([label[where], beyond[where], columns, gap[where], rows], 1)
+    keys = keys[np.lexsort(keys.T[::-1])]
+    ends = np.flatnonzero((np.diff(keys[:, :4], axis=0) != 0).any(1) | (np.diff(keys[:, 4]) != 1)) + 1
+    for part in np.split(keys, ends) if len(keys) else ():
+        i, j, column, across, row = part[0].tolist()
+        yield i, j, column + (across + 1) / 2, row, row + len(part)
+
+
+def _doors(types: Sequence[int], boxes: Int[np.ndarray, "R 4"], label: Int[np.ndarray, "H W"]) -> Iterator[Door]:
+    """Yield the doors of a minimum spanning tree over rooms that face each other."""
+    longest: dict[tuple[int, int], tuple[int, Door]] = {}
+    for upright, image in ((True, label), (False, label.T)):
+        beyond, gap = np.full_like(image, -1), np.zeros_like(image)
+        for step in range(1, NEAR + 2):
+            ahead = np.full_like(image, -1)
+            ahead[:, :-step] = image[:, step:]
+            new = (beyond < 0) & (ahead >= 0)
+            beyond[new], gap[new] = ahead[new], step
+        for i, j, across, low, high in _runs(image, beyond, gap, (image >= 0) & (beyond >= 0) & (image != beyond)):
+            middle = (low + high) / 2
+            door = Door(i, j, across, middle, True) if upright else Door(i, j, middle, across, False)
+            key = (min(i, j), max(i, j))
+            longest[key] = max(longest.get(key, (0, door)), (high - low, door), key=lambda entry: entry[0])
+    graph = networkx.Graph()
+    for i, j in pairs(len(types)):
+        low, high = np.maximum(boxes[i, :2], boxes[j, :2]), np.minimum(boxes[i, 2:], boxes[j, 2:])
+        x, y = ((low + high) / 2).tolist()
+        nearest = 0, Door(i, j, x, y, bool(high[0] - low[0] < high[1] - low[1]))
+        length, door = longest.get((i, j), nearest)
+        far = 0 if length >= DOOR_WIDTH else 100 + float((low - high).clip(0).sum())
+        graph.add_edge(i, j, weight=_cost(types[i], types[j]) + far - length / (10 * GRID), door=door)
+    for _, _, edge in networkx.minimum_spanning_edges(graph):
+        yield edge["door"]
+
+
+def _cost(one: int, other: int) -> int:
+    """Preference for a door between two types: the living room, then a bath or balcony of a bedroom, then others."""
+    if LIVING in (one, other):
+        return 1
+    if one in _ALONE and other in _ALONE:
+        return 9
+    return 3 if (one in _BEDROOMS) != (other in _BEDROOMS) and (one in _ALONE or other in _ALONE) else 5
+
+
+def _front_door(types: Sequence[int], label: Int[np.ndarray, "H W"]) -> Door:
+    """Return a door in the longest outer wall of the entrance, or else of the living room, or of the first room."""
+    host = next((types.index(kind) for kind in (ENTRANCE, LIVING) if kind in types), 0)
+    found: list[tuple[int, Door]] = []
+    for upright, image in ((True, label), (False, label.T)):
+        for backwards in (False, True):
+            seen = image[:, ::-1] if backwards else image
+            ahead = np.zeros(seen.shape, bool)  # whether there is a room ahead
+            ahead[:, :-1] = np.logical_or.accumulate(seen[:, :0:-1] >= 0, 1)[:, ::-1]
+            nothing = np.zeros_like(seen)
+            for _, _, column, low, high in _runs(seen, nothing, nothing, (seen == host) & ~ahead):
+                across, middle = (GRID - column - 0.5 if backwards else column + 0.5), (low + high) / 2
+                door = Door(host, None, across, middle, True) if upright else Door(host, None, middle, across, False)
+                found.append((high - low, door))
+    if not found:  # the room is enclosed
+        y, x = np.argwhere(label == host)[0].tolist()
+        return Door(host, None, float(x), float(y), False)
+    return max(found, key=lambda entry: entry[0])[1]
