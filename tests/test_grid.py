@@ -57,10 +57,12 @@ def assemble(task: str, process: dict, loss: Any, **changes: Any) -> Experiment:
     return Experiment.model_validate(tree, context={"catalog": catalog()})
 
 
-def compatible(task: str, process: dict, loss: str) -> bool:
+def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
     """Whether a combination is valid, by rules independent of the components."""
     features, name, predict = task == "toy-features", process["use"], process.get("predict")
-    if features != (name in ("gaussian", "masked-region")):
+    if features != (name in ("flow-matching", "gaussian", "masked-region")):
+        return False
+    if (name, predict, schedule) == ("gaussian", "eps", "rectified-flow"):  # x_0 = (x - b eps) / a, and a ends at 1e-14
         return False
     if loss == "masked-ce":  # MDLM's closed form: an absorbing process and a model of clean ids
         return name == "absorbing" and predict != "score"
@@ -77,7 +79,7 @@ def test_combinations_train_or_are_rejected(task, process):
         experiment = assemble(task, process | {"schedule": schedule}, loss)
         misfits = list(experiment.check())
         where = f"{task}, {process}, {schedule}, {loss}"
-        assert bool(misfits) != compatible(task, process, loss["use"]), f"{where}: {misfits}"
+        assert bool(misfits) != compatible(task, process, schedule, loss["use"]), f"{where}: {misfits}"
         if misfits:
             assert all(misfit.message and misfit.path[0] in Experiment.model_fields for misfit in misfits), where
         else:
@@ -118,16 +120,20 @@ SAMPLERS = {
     "analytic": {"steps": 3},
     "ancestral": {"steps": 3},
     "ddim": {"steps": 3, "eta": 0.5},
+    "discrete-flow": {"steps": 3, "corrector": 0.5},
     "dpm-solver": {"steps": 4, "spacing": "log-snr", "t_min": 0.1},
     "euler": {"steps": 3},
     "first-hitting": {},
     "guided": {"particles": 2},
+    "ode": {"steps": 2},
     "ordered": {"steps": 3, "top_p": 0.9},
     "ordered-regions": {"steps": 3, "by": "spread"},
     "predictor-corrector": {"steps": 2, "temperature": 0.7},
     "repaint": {"steps": 4, "jump": 2, "visits": 2},
     "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
     "blocks": {"size": 2, "inner": {"use": "ancestral", "steps": 2}},
+    "self-correct": {"iterations": 2, "inner": {"use": "ancestral", "steps": 2}},
+    "semi-autoregressive": {"size": 2, "inner": {"use": "ordered", "threshold": 0.3}},
 }
 
 
@@ -154,11 +160,12 @@ def test_samplers_work_with_every_compatible_process(sampler):
         like = system.task.like(4, 0)
         check_samples(draw(system, like, seed=1), like, system.process.space, where)
         sampled.append(where)
-    # With and without block_size: 4 for features, 9 for graphs, but for text only 9 without: a text model with
+    # With and without block_size: 6 for features, 12 for graphs, but for text only 12 without: a text model with
     # block_size is trained in blocks, which only "blocks" samples. Unmasking: absorbing with 3 targets.
-    tokens, masks = {"analytic", "euler", "predictor-corrector"}, {"first-hitting", "guided", "ordered", "remdm"}
-    # Gaussian noise with 3 targets; masked-region masks.
-    noise = dict.fromkeys(("ddim", "dpm-solver", "repaint"), 6) | {"ordered-regions": 2}
-    expected = {"ancestral": 8 + 27, "blocks": 9} | dict.fromkeys(tokens, 27) | dict.fromkeys(masks, 9)
-    expected |= noise
+    tokens = {"analytic", "discrete-flow", "euler", "predictor-corrector"}
+    masks = {"first-hitting", "guided", "ordered", "remdm", "semi-autoregressive"}
+    # Gaussian noise with 3 targets and flow matching with 2; masked-region masks.
+    noise = dict.fromkeys(("ddim", "dpm-solver", "ode"), 10) | {"repaint": 6, "ordered-regions": 2}
+    expected = {"ancestral": 12 + 36, "blocks": 12, "self-correct": 27}
+    expected |= dict.fromkeys(tokens, 36) | dict.fromkeys(masks, 9) | noise
     assert len(sampled) == expected[sampler]

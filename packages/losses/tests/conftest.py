@@ -28,9 +28,10 @@ def process_of() -> Callable[..., TokenProcess]:
     def build(
         kind: str, space: TokenSpace, predict: str = "posterior", schedule: Schedule | None = None
     ) -> TokenProcess:
-        space = space.with_mask() if kind == "absorbing" else space
+        space = space.with_mask() if kind in ("absorbing", "hybrid") else space
         odd = {field.name: [1.0 + 2 * i for i in range(clean(field))] for field in space.fields}
         priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
+        priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
         return TokenProcess(space, priors[kind](space), TimestepSampling(schedule or geometric(1e-4, 20)), predict)
 
     return build

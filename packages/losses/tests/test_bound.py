@@ -18,7 +18,7 @@ from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Noise, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
-KINDS = ("absorbing", "uniform", "marginal")
+KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 JOINT = torch.tensor([[4.0, 1.0, 0.5], [0.3, 2.0, 1.0], [1.0, 0.2, 3.0]], dtype=torch.float64) / 13
 
 

@@ -80,7 +80,12 @@ def bound(process, x0, monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "schedule"),
-    [("absorbing", log_linear(1e-9)), ("uniform", geometric(1e-4, 16)), ("marginal", geometric(1e-4, 16))],
+    [
+        ("absorbing", log_linear(1e-9)),
+        ("uniform", geometric(1e-4, 16)),
+        ("marginal", geometric(1e-4, 16)),
+        ("hybrid", geometric(1e-4, 16)),
+    ],
 )
 def test_with_exact_scores_the_parts_add_up_to_the_likelihood(process_of, kind, schedule, monkeypatch):
     """For every x_0, so that the mean over any data is its entropy + KL(data || model), to 1e-5."""

@@ -62,10 +62,11 @@ def process_of() -> Callable[..., TokenProcess]:
     def build(
         kind: str, space: TokenSpace, predict: str = "posterior", schedule: Schedule | None = None
     ) -> TokenProcess:
-        space = space.with_mask() if kind == "absorbing" else space
+        space = space.with_mask() if kind in ("absorbing", "hybrid") else space
         counts = {f.name: f.size - (f.mask is not None) - (f.pad is not None) for f in space.fields}
         odd = {name: [1.0 + 2 * i for i in range(count)] for name, count in counts.items()}
         priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
+        priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
         return TokenProcess(
             space, priors[kind](space), TimestepSampling(schedule or log_linear(1e-3), t_min=0.0), predict
         )

@@ -10,7 +10,7 @@ from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
-KINDS = ("absorbing", "uniform", "marginal")
+KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 
 
 def build(part: Any, kind: str, length: int, ids: int) -> TokenProcess:

@@ -174,7 +174,7 @@ def test_what_does_not_fit_a_flow(part) -> None:
 
 
 @pytest.mark.parametrize("corrector", [0.0, 2.0])
-@pytest.mark.parametrize("kind", ["absorbing", "uniform", "marginal"])
+@pytest.mark.parametrize("kind", ["absorbing", "uniform", "marginal", "hybrid"])
 def test_jumps_sample_the_data(part, process_of, oracle, kind: str, corrector: float) -> None:
     """With the exact p(x_0 | x_t); a large step of the corrector alone would leave the distribution of the data."""
     n, process = 20_000, process_of(kind, TokenSpace((Field("text", 2, 3),)))

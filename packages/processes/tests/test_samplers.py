@@ -16,7 +16,7 @@ from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 
-KINDS = ("absorbing", "uniform", "marginal")
+KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 
 
 def build(part: Any, kind: str, length: int, ids: int, **options: Any) -> TokenProcess:

@@ -15,7 +15,14 @@ from dither.registry.spec.misfit import Misfit
 TOKENS = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4)))
 TEXT = TokenSpace((Field("text", 8, 27),))
 FEATURES = FeatureSpace(4, 5, (Group("motifs", 0, 4), Group("accessibility", 4, 5)))
-SPACES = {"absorbing": TOKENS, "uniform": TOKENS, "marginal": TOKENS, "gaussian": FEATURES, "masked-region": FEATURES}
+SPACES = {
+    "hybrid": TOKENS,
+    "absorbing": TOKENS,
+    "uniform": TOKENS,
+    "marginal": TOKENS,
+    "gaussian": FEATURES,
+    "masked-region": FEATURES,
+}
 
 
 def said(misfits: Iterable[Misfit]) -> list[tuple]:
@@ -26,7 +33,7 @@ def test_absorbing_appends_masks_and_uniform_does_not(part) -> None:
     assert part("process", "absorbing").facts(TEXT).space == TEXT.with_mask()
     assert part("process", "uniform").facts(TEXT).space == TEXT
     priors = [part("process", name).facts(space).prior for name, space in SPACES.items()]
-    assert priors == ["mask", "uniform", "frequencies", "gaussian", "hidden"]
+    assert priors == ["mixture", "mask", "uniform", "frequencies", "gaussian", "hidden"]
 
 
 @pytest.mark.parametrize(

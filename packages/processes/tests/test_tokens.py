@@ -10,7 +10,7 @@ from dither.processes.tokens.process import TokenProcess, even_prior, frequency_
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
-KINDS = ("absorbing", "uniform", "marginal")
+KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 MEANINGS = ("posterior", "plug-in", "score")
 TWO = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4, pad=0)))
 ONE = TokenSpace((Field("text", 3, 4),))
@@ -31,6 +31,10 @@ def test_priors(process_of, kind: str, space: TokenSpace) -> None:
         masks = [f.mask for f in process.space.fields for _ in range(f.length)][: len(table)]
         assert table.argmax(-1).tolist() == masks
         assert (table.max(-1).values == 1).all()
+    elif kind == "hybrid":
+        even, masks = (process_of(name, space).prior_probs() for name in ("uniform", "absorbing"))
+        padded = torch.nn.functional.pad(even, (0, masks.shape[1] - even.shape[1]))
+        torch.testing.assert_close(table, 0.3 * padded + 0.7 * masks)
     else:
         assert torch.equal(table > 0, clean)
         spread = table.max(-1).values / torch.where(clean, table, 1).min(-1).values

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dither.registry import Spec, hookimpl
 
+from .decoding.self_correction import SelfCorrect
+from .decoding.semi_autoregressive import SemiAutoregressive
 from .features.specs import Gaussian, MaskedRegion
 from .flow.jumps import DiscreteFlow
 from .flow.ode import ODE
@@ -26,7 +28,7 @@ from .samplers.repaint import RePaint
 from .schedules.alpha import Cosine, CosineSquared, LogLinear, Polynomial, SigmoidAlpha
 from .schedules.betas import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
 from .schedules.sigma import Geometric, LinearSigma
-from .tokens.specs import Absorbing, Marginal, Uniform
+from .tokens.specs import Absorbing, Hybrid, Marginal, Uniform
 
 __all__ = ["register_components"]
 
@@ -46,7 +48,19 @@ def register_components() -> list[type[Spec]]:
     ]
     tables: list[type[Spec]] = [CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta]
     flow: list[type[Spec]] = [DiscreteFlow, FlowMatching, ODE, RectifiedFlow]
-    processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
+    processes: list[type[Spec]] = [Absorbing, Gaussian, Hybrid, Marginal, MaskedRegion, Uniform]
     samplers: list[type[Spec]] = [Analytic, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered]
+    decoding: list[type[Spec]] = [SelfCorrect, SemiAutoregressive]
     features: list[type[Spec]] = [DDIM, DPMSolver, OrderedRegions, RePaint]
-    return [*curves, *tables, *flow, *processes, *samplers, *features, ParticleGibbs, PredictorCorrector, ReMDM]
+    return [
+        *curves,
+        *tables,
+        *flow,
+        *processes,
+        *samplers,
+        *decoding,
+        *features,
+        ParticleGibbs,
+        PredictorCorrector,
+        ReMDM,
+    ]

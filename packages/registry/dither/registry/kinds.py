@@ -90,7 +90,7 @@ class ProcessFacts:
     name: str
     space: Space
     predict: str
-    prior: Literal["mask", "uniform", "frequencies", "gaussian", "hidden"]
+    prior: Literal["mask", "uniform", "frequencies", "mixture", "gaussian", "hidden"]
     timeless: bool = False
     masked: bool = False
     linear_path: bool = False

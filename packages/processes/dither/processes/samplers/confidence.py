@@ -7,6 +7,7 @@ Letters: B batch, L length, N chosen positions, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -43,6 +44,13 @@ class Ordered(TokenSampler):
     next. entropy: the lowest entropy first."""
     steps: int = Field(64, ge=1, le=1_000_000)
     """Maximum number of model calls; a step that reveals no position makes none."""
+    threshold: float | None = Field(None, gt=0, lt=1)
+    """Instead of `steps`: unmask every position whose likeliest id has at least this probability, and at least the
+    likeliest (Fast-dLLM, Wu et al. 2025). Requires by = "confidence"."""
+    entropy_bound: float | None = Field(None, ge=0, le=1000)
+    """Instead of `steps`: unmask the first positions of the order as long as their entropies without the largest one
+    add up to at most this many nats, a bound on the mutual information that drawing them independently ignores
+    (EB-Sampler, Ben-Hamu et al. 2025). Requires by = "entropy"."""
     noise: float = Field(0.0, ge=0, le=1000)
     """Gumbel noise added to the score, falling with the share still masked: more of it gives more varied samples. The
     scores are log p (confidence, drawn), p (margin), nats (entropy)."""
@@ -50,6 +58,15 @@ class Ordered(TokenSampler):
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless the process masks tokens and the options fit together."""
         yield from super().check(process, model)
+        for option, by in (("threshold", "confidence"), ("entropy_bound", "entropy")):
+            if getattr(self, option) is None:
+                continue
+            yield from no_effect(self, ("steps",), f"with {option}")
+            if self.by != by:
+                message = f'{option} requires by = "{by}", not by = "{self.by}"'
+                yield Misfit(message, (option,), ("sampler", "by"), f'set sampler.by = "{by}"')
+            if self.noise:
+                yield Misfit(f"{option} requires noise = 0", (option,), ("sampler", "noise"))
         if self.by == "random":
             yield from no_effect(self, ("noise",), 'with by = "random"')
 
@@ -70,13 +87,37 @@ def sample(process: Process, model: Session, like: Clean, *, options: Ordered) -
 
     x, masked = fully_masked(process, like, options.name)
     total = masked.sum(1)
-    for due, share in reveal_counts(process, total, options.steps):
+    adaptive = options.threshold is not None or options.entropy_bound is not None
+    counts = _until_clean(masked) if adaptive else reveal_counts(process, total, options.steps)
+    for due, share in counts:
         t = time_of(process.schedule, share).to(torch.get_default_dtype())
         x, chosen = _unmask(x, model(State.of(x), t), masked, due, share, options)
         masked &= ~chosen
         yield x
     if not total.any():
         yield x
+
+
+def _until_clean(masked: Bool[Tensor, "B L"]) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
+    """Yield for each call that at least one position is due, and the share still masked, until none of `masked` is."""
+    from ..precision import wide
+
+    total = masked.sum(1)
+    while bool(masked.any()):
+        left = masked.sum(1)
+        yield left.clamp_max(1), wide(left) / total.clamp_min(1)
+
+
+def _count_parallel(
+    score: Float[Tensor, "B L"], masked: Bool[Tensor, "B L"], due: Int[Tensor, " B"], options: Ordered
+) -> Int[Tensor, " B"]:
+    """Return how many positions of highest score may be unmasked together, at least `due`."""
+    if options.threshold is not None:  # the score is the log-probability of the likeliest id
+        return ((score >= math.log(options.threshold)) & masked).sum(1).maximum(due)
+    entropy = -score.masked_fill(~masked, -math.inf).sort(1, descending=True).values
+    risk = entropy.nan_to_num(posinf=0.0).cumsum(1) - entropy
+    within = ((risk <= (options.entropy_bound or 0.0)) & entropy.isfinite()).long().cumprod(1).sum(1)
+    return within.maximum(due)
 
 
 def _unmask(
@@ -102,6 +143,8 @@ def _unmask(
         score = _scores(pred, masked, options.by)
     if options.noise:
         score = wide(score) + options.noise * share[:, None] * gumbel(score)
+    if options.threshold is not None or options.entropy_bound is not None:
+        due = _count_parallel(score, masked, due, options)
     chosen = top_positions(score, masked, due)
     return (torch.where(chosen, drawn, x) if options.by == "drawn" else fill(x, warped, chosen)), chosen
 

@@ -19,7 +19,7 @@ from ..timestep_specs import ScheduledProcess
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Process
 
-__all__ = ["Absorbing", "Marginal", "Uniform", "prior_kl"]
+__all__ = ["Absorbing", "Hybrid", "Marginal", "Uniform", "prior_kl"]
 
 Share = Annotated[float, Field(ge=0)]
 
@@ -156,6 +156,39 @@ class Marginal(ScheduledProcess):
 
         tokens = _tokens(self, space)
         return TokenProcess(tokens, frequency_prior(tokens, self.frequencies), self.timesteps(), self.predict)
+
+
+class Hybrid(ScheduledProcess):
+    """Replaced tokens become MASK, or any clean id of their field with probability `uniform` (GIDD).
+
+    The model sees wrong tokens in training, and so can correct its own: sampler "self-correct". In the published
+    processes the share of wrong tokens depends on time and is 0 at t = 1 (von Ruette et al. 2025); here it is constant.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    serves = TOKENS
+    predict: PredictionType = "posterior"
+    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    uniform: float = Field(0.1, gt=0, lt=1)
+    """Share of the replaced tokens that become any clean id; the others become MASK."""
+
+    def check(self, space: Space) -> Iterable[Misfit]:
+        """Yield why the process cannot act on the space."""
+        yield from super().check(space)
+        yield from _clean_ids(space)
+        yield from self.check_signal_at_end("of the tokens would still be clean")
+
+    def facts(self, space: Space) -> ProcessFacts:
+        """Return the facts that losses and samplers check."""
+        return ProcessFacts(self.name, _tokens(self, space).with_mask(), self.predict, "mixture")
+
+    def build(self, space: Space) -> Process:
+        """Return the process; its space has a MASK id in every field."""
+        from .process import TokenProcess, even_prior, mask_prior
+
+        masked = _tokens(self, space).with_mask()
+        prior = self.uniform * even_prior(masked) + (1 - self.uniform) * mask_prior(masked)
+        return TokenProcess(masked, prior, self.timesteps(), self.predict)
 
 
 def _tokens(spec: Spec, space: Space) -> TokenSpace:

@@ -1,0 +1,100 @@
+"""Self-correction of finished samples (GIDD, von Ruette et al. 2025, algorithm 2).
+
+A model that was trained on wrong tokens judges every token of a sample, and replaces the one that it is surest to be
+wrong, again and again. Letters: B batch, L length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from dither.registry import Misfit, Slot, below, named
+from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
+
+from ..samplers.options import TokenSampler
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean
+
+__all__ = ["SelfCorrect", "sample"]
+
+
+class SelfCorrect(TokenSampler):
+    """Sample with another sampler, then replace tokens that the model finds unlikely in their context (GIDD).
+
+    At each iteration a replacement is drawn for every token, and the likeliest of those that differ are accepted.
+    Samples no longer follow the model: they are likelier and less varied. A sample ends when nothing is replaced.
+    """
+
+    name: ClassVar[str] = "self-correct"
+    requires = "tokens"
+    inner: Slot[SamplerSpec] = named("ancestral")
+    """Sampler of the first draft."""
+    temperature: float = Field(0.1, ge=0, le=100)
+    """Divides log p of replacements: below 1 they are likelier, at 0 the likeliest."""
+    iterations: int = Field(32, ge=1, le=1_000_000)
+    """Maximum number of calls of the model."""
+    tokens: int = Field(1, ge=1)
+    """Maximum number of tokens of a sample that one iteration replaces."""
+    t: float = Field(0.01, gt=0, lt=1)
+    """Time that the model is given: a share of about 1 - alpha of the tokens is expected to be wrong."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield unless the model has seen wrong tokens in training."""
+        yield from super().check(process, model)
+        if process.prior == "mask":
+            message = f'sampler "{self.name}" requires a model that has seen wrong tokens, not process "{process.name}"'
+            yield Misfit(message, (), ("process",), 'use process "hybrid" or "uniform"', code="process-mismatch")
+        if self.inner.name == self.name:
+            yield Misfit(f'sampler "{self.name}" cannot be its own inner sampler', ("inner",))
+        yield from below("inner", self.inner.check(process, model))
+
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield warnings of the inner sampler."""
+        yield from below("inner", self.inner.warn(process, model))
+
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self, inner=self.inner.build())
+
+
+def sample(
+    process: Process, model: Session, like: Clean, *, options: SelfCorrect, inner: Sampler
+) -> Iterator[Int[Tensor, "B L"]]:
+    """Yield every state of the draft and of its corrections, the corrected sample last."""
+    import torch
+
+    from dither.registry.flow.records import State
+
+    from ..timesteps import token_process
+    from ..tokens.categorical import draw_log
+    from ..tokens.prediction import clean_rows
+    from ..tokens.temperature import warp_options
+    from ..tokens.unmasking import top_positions
+
+    process = token_process(process, options.name)
+    for x in inner(process, model, like):
+        yield x
+    t, free = torch.full((len(x),), options.t, device=x.device), ~like.fixed
+    active = free.any(1)
+    for _ in range(options.iterations if bool(active.any()) else 0):
+        where, drafts, scores = free & active[:, None], list[torch.Tensor](), list[torch.Tensor]()
+        for log_p in clean_rows(model(State.of(x), t), where):
+            warped = warp_options(log_p, options)
+            drafts.append(draw_log(warped))
+            scores.append(warped.gather(-1, drafts[-1][:, None])[:, 0])
+        draft = x.masked_scatter(where, torch.cat(drafts))
+        score = torch.zeros(x.shape, device=x.device, dtype=scores[0].dtype).masked_scatter(where, torch.cat(scores))
+        chosen = top_positions(score, where & (draft != x), active * options.tokens)
+        x, active = torch.where(chosen, draft, x), active & chosen.any(1)
+        yield x
+        if not bool(active.any()):
+            return
