@@ -1,18 +1,29 @@
 """Baselines against brute force and scikit-learn; they see neither masked nor held-out values."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from dither.registry.flow.records import Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.data_specs import HumanDHS
-from dither.tasks.get_region.metrics.baselines import PENALTY, Baselines, MaskedBatch, nearest_visible, neighbour_mean
-from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, baseline_metrics
+from dither.tasks.get_region.metrics.baselines import (
+    MLP,
+    PENALTY,
+    Baselines,
+    MaskedBatch,
+    nearest_visible,
+    neighbour_mean,
+)
+from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, baseline_metrics, bootstrap_weights
 from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
@@ -126,6 +137,57 @@ def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, referen
     blind = predictions_of(reference, batch(train, mask="region", share=1.1))
     assert np.ptp(blind["logistic"][0][..., M]) == 0
     assert "nearest" not in blind
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("binary", [True, False])
+def test_rivals_equal_those_of_scikit_learn(train, binary):
+    table = train if binary else np.column_stack([train[:, :M], train[:, :M].sum(1)])
+    query = batch(table, mask="accessibility")
+    found = predictions_of(Baselines(table, np.arange(P) % 100 == 0, GROUPS, rivals=True), query)
+    here = query.truth[..., :M].reshape(-1, M)
+    root = ColumnStats.of(np.sqrt(table[:, :M]))
+    z, own = ((np.sqrt(x) - root.mean) / root.std for x in (table[:, :M], here))
+    standard = ColumnStats.of(table[:, :M])
+    plain, mine = ((x - standard.mean) / standard.std for x in (table[:, :M], here))
+    boosting = HistGradientBoostingClassifier if binary else HistGradientBoostingRegressor
+    mlp = MLPClassifier if binary else MLPRegressor
+    fitted = {
+        "mlp": (mlp(**MLP).fit(z, table[:, M]), own),
+        "boosting": (boosting(random_state=0).fit(plain, table[:, M]), mine),
+    }
+    if binary:
+        fitted["logistic-sqrt"] = (LogisticRegression(C=0.01, max_iter=500).fit(z, table[:, M]), own)
+    assert {*fitted} == found.keys() - {"mean", "similar", "ridge", "logistic"}
+    for name, (model, x) in fitted.items():
+        expected = model.predict_proba(x)[:, 1] if binary else model.predict(x)
+        np.testing.assert_allclose(found[name][0][..., M].ravel(), expected, atol=1e-3, err_msg=name)
+
+
+def test_the_lead_of_the_model_is_a_paired_bootstrap(train, reference):
+    """Against a loop over the same resamples of windows; a model that equals the baseline leads by exactly 0."""
+    places = np.column_stack([np.zeros(B * 4, int), np.arange(B * 4)])
+    parts = [batch(train, seed=seed, mask="accessibility") for seed in range(4)]
+    joined = MaskedBatch(
+        *(np.concatenate(values) for values in zip(*(list(vars(p).values())[:5] for p in parts), strict=True))
+    )
+    logistic = predictions_of(reference, joined)["logistic"][0]
+    noisy = logistic + np.random.default_rng(3).normal(size=logistic.shape).astype(np.float32)
+    for guess, equal in ((logistic, True), (noisy, False)):
+        query = replace(joined, window=places, guess=guess)
+        found = baseline_metrics(fresh, lambda cell: reference, {"": [query]})
+        lead, half = (found[f"accessibility_auc/logistic-lead{end}"] for end in ("", "_ci95"))
+        assert (lead == half == 0) if equal else lead < 0 < half
+        assert "accessibility_mse/ridge-lead_ci95" in found
+    truth, differences = joined.truth[..., M] > 0.5, []
+    for times in bootstrap_weights(len(places)):
+        rows = np.repeat(np.arange(len(places)), times.astype(int))
+        areas = [roc_auc_score(truth[rows].ravel(), score[rows][..., M].ravel()) for score in (noisy, logistic)]
+        differences.append(areas[0] - areas[1])
+    expected = np.diff(np.quantile(differences, [0.025, 0.975]))[0] / 2 * np.sqrt(len(places) / (len(places) - 1))
+    assert half == pytest.approx(expected, rel=1e-6)
+    ridge = found["accessibility_auc/ridge"] + found["accessibility_auc/ridge-lead"]
+    assert ridge == pytest.approx(roc_auc_score(truth.ravel(), noisy[..., M].ravel()))
 
 
 def test_no_baseline_sees_masked_values(train, reference):

@@ -132,7 +132,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines."""
-    from ..files.metrics_file import baselines_of, is_companion_metric, with_interval
+    from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
     from ..runs.evaluate_run import evaluate_run
     from ..runs.progress import Screen
 
@@ -142,7 +142,7 @@ def evaluate(
         typer.echo(json.dumps(metrics | baselines, indent=2))
     else:
         for name in [name for name in metrics if not is_companion_metric(name, metrics)]:
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in baselines_of(split, name, baselines).items())
+            shown = shown_baselines(split, name, baselines)
             typer.echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
 
 

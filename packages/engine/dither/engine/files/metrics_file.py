@@ -28,6 +28,7 @@ __all__ = [
     "from_json",
     "is_companion_metric",
     "read_metrics",
+    "shown_baselines",
     "with_interval",
 ]
 
@@ -45,6 +46,8 @@ INTERVAL = "_ci95"
 """Suffix of the half-width of the 95 % confidence interval of a metric."""
 FLOOR = "_floor"
 """Suffix of the noise floor of a metric: its value on as many samples of the data."""
+LEAD = "-lead"
+"""Suffix of a baseline's name: the metric of the model minus that of the baseline; `INTERVAL` may follow."""
 DIGITS = 19
 """Integers with this many digits or more are read as floats."""
 
@@ -172,5 +175,16 @@ def baselines_of(kind: str, metric: str, baselines: Mapping[str, float]) -> dict
     """Return the baselines of a metric by name; keys are `metric/name`, or `kind metric/name` if any has this kind."""
     if any(key.startswith(f"{kind} ") for key in baselines):
         metric = f"{kind} {metric}"
-    split = ((key.partition("/"), value) for key, value in baselines.items())
+    split = ((key.partition("/"), value) for key, value in baselines.items() if LEAD not in key)
     return {name or of: value for (of, _, name), value in split if of == metric}
+
+
+def shown_baselines(kind: str, metric: str, baselines: Mapping[str, float]) -> str:
+    """Format the baselines of a metric, each with the lead of the model: `ridge 0.88 (+0.01 ± 0.02)`."""
+    texts = []
+    for name, value in baselines_of(kind, metric, baselines).items():
+        key = next((key for key in (f"{kind} {metric}/{name}", f"{metric}/{name}") if key in baselines), name) + LEAD
+        half = baselines.get(key + INTERVAL, math.nan)
+        lead = f" ({baselines[key]:+.2g} ± {half:.2g})" if key in baselines and math.isfinite(half) else ""
+        texts.append(f"{name} {value:.4g}{lead}")
+    return ", ".join(texts)

@@ -15,7 +15,6 @@ from dither.registry.flow.protocols import DataWarnings, Split
 
 from ..config.load_experiment import load_experiment
 from ..config.paths import reject_escaping_links
-from ..files.metrics_file import baselines_of
 from ..sampling.samples import check_forms, export_samples, make_samples, missing_samples, write_samples
 from ..training.evaluation import evaluate
 from .loading import Which, load_run
@@ -94,8 +93,10 @@ def sample_run(
     for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
         say(console, line)
     baselines = system.task.baselines() if metrics and samples.figures else {}
-    tables = {metric: baselines_of("sample", metric, baselines) for metric in samples.figures}
-    own = {f"{metric}/{name}": value for metric, table in tables.items() for name, value in table.items()}
+    of_samples = {key: value for key, value in baselines.items() if key.startswith("sample ")} or baselines
+    own = {
+        key: of_samples[key] for key in of_samples if key.removeprefix("sample ").partition("/")[0] in samples.figures
+    }
     show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": own})
     warnings = system.task.data_warnings() if isinstance(system.task, DataWarnings) else ()
     for line in (*warnings, *missing_samples(samples.figures)):

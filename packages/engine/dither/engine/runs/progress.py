@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..config.machine_memory import size
-from ..files.metrics_file import FLOOR, baselines_of, is_companion_metric, with_interval
+from ..files.metrics_file import FLOOR, is_companion_metric, shown_baselines, with_interval
 
 __all__ = ["ProgressDisplay", "Screen", "say", "show_metrics"]
 
@@ -59,8 +59,8 @@ def show_metrics(console: Console, summary: Mapping[str, Any]) -> None:
         table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
     for kind, values in metrics.items():
         for name in [name for name in values if not is_companion_metric(name, values)]:
-            references = {"floor": values.get(name + FLOOR), **baselines_of(kind, name, baselines)}
-            shown = ", ".join(f"{of} {number:.4g}" for of, number in references.items() if number is not None)
+            floor = [f"floor {values[name + FLOOR]:.4g}"] if name + FLOOR in values else []
+            shown = ", ".join(filter(None, [*floor, shown_baselines(kind, name, baselines)]))
             table.add_row(f"{kind} {name}", with_interval(name, values), shown)
     if table.row_count:
         console.print(table)

@@ -42,6 +42,7 @@ class RegionWindows:
         fill: Share of a window that sampling imputes.
         fill_unit: Unit of `fill`: regions, or single elements.
         draws: Samples of each window.
+        rivals: Fit the slower baselines as well.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class RegionWindows:
         fill: float,
         fill_unit: Literal["region", "element"],
         draws: int,
+        rivals: bool = False,
     ) -> None:
         self.samples, self.matrix = samples, samples.matrix
         self.regions, self.draws = samples.options.regions, draws
-        self.fill, self.fill_unit = fill, fill_unit
+        self.fill, self.fill_unit, self.rivals = fill, fill_unit, rivals
         names = given_groups(samples.space.groups, given)
         self.space = replace(samples.space, given=names, standardised=samples.standardised)
         self.motifs = len(self.matrix.motifs)
@@ -115,7 +117,7 @@ class RegionWindows:
 
     def _fit(self, cell: int) -> Baselines:
         """Return baselines fitted on the training regions of a cell type; on all for a held-out one (-1)."""
-        return Baselines(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups)
+        return Baselines(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups, self.rivals)
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
         """Return the metrics of `Baselines` on the target elements of the latest evaluation, or else of the split.

@@ -6,6 +6,7 @@ batch in one row each.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -19,8 +20,16 @@ from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Group
 
 from ..data.region_matrix import ColumnStats, row_blocks
+from .column_metrics import windows_of
 
-__all__ = ["Baselines", "MaskedBatch", "nearest_visible", "neighbour_mean"]
+__all__ = ["RIVALS", "Baselines", "MaskedBatch", "nearest_visible", "neighbour_mean"]
+
+RIVALS = ("logistic-sqrt", "mlp", "boosting")
+"""Baselines of single columns that take longer to fit."""
+
+MLP = {"hidden_layer_sizes": (256,), "alpha": 1.0, "batch_size": 256, "early_stopping": True, "n_iter_no_change": 3,
+       "max_iter": 40, "random_state": 0}  # fmt: skip
+"""Options of the MLP; a tenth of the training regions decides when it stops."""
 
 REFERENCES = 8192
 """Training regions, evenly spaced, among which `similar` searches."""
@@ -42,6 +51,8 @@ class MaskedBatch:
         target: True for elements to predict. `B L M`.
         centre: Positions of the regions, in bases. `B L`.
         cell: Number of the cell type of each window; -1 if it has no label. `B`.
+        window: Place of each window; see `windows_of`. `B 2`.
+        guess: Predictions of the model, if known. `B L M`.
     """
 
     truth: Float32[np.ndarray, "B L M"]
@@ -49,17 +60,30 @@ class MaskedBatch:
     target: Bool[np.ndarray, "B L M"]
     centre: Integer[np.ndarray, "B L"]
     cell: Integer[np.ndarray, " B"]
+    window: Integer[np.ndarray, "B 2"] | None = None
+    guess: Float[np.ndarray, "B L M"] | None = None
 
     @classmethod
-    def of(cls, truth: Float32[np.ndarray, "B L M"], target: Bool[Tensor, "B L M"], clean: Clean) -> MaskedBatch:
+    def of(
+        cls,
+        truth: Float32[np.ndarray, "B L M"],
+        target: Bool[Tensor, "B L M"],
+        clean: Clean,
+        guess: Float[np.ndarray, "B L M"] | None = None,
+    ) -> MaskedBatch:
         """Take what is neither target nor padding as visible."""
         masked, valid = target.cpu().numpy(), clean.valid.cpu().numpy()
         cell = clean.cond["cell"].cpu().numpy() if "cell" in clean.cond else np.full(len(valid), -1)
-        return cls(truth, valid[..., None] & ~masked, masked, clean.cond["centre"].cpu().numpy(), cell)
+        centre = clean.cond["centre"].cpu().numpy()
+        return cls(truth, valid[..., None] & ~masked, masked, centre, cell, windows_of(clean), guess)
 
     def of_windows(self, rows: Bool[np.ndarray, " B"]) -> MaskedBatch:
         """Return some of the windows."""
-        return MaskedBatch(*(getattr(self, field.name)[rows] for field in fields(self)))
+        chosen: Any = {
+            name: None if value is None else value[rows]
+            for name, value in ((field.name, getattr(self, field.name)) for field in fields(self))
+        }
+        return MaskedBatch(**chosen)
 
 
 class Baselines:
@@ -71,17 +95,27 @@ class Baselines:
     - `ridge`: ridge regression of each column on the visible columns of the region, fitted for every pattern of
       visible columns; if no column is visible, on the nearest regions with visible columns.
     - `logistic`: logistic regression of accessibility on the motifs of the region, masked ones at their mean.
+    - `logistic-sqrt`: the same on square roots of the motifs.
+    - `mlp`, `boosting`: an MLP of one hidden layer on square roots, and histogram gradient boosting, for accessibility
+      and expression, with the same inputs; expression also from accessibility that is never masked.
 
     Args:
         train: Training regions in the order of the genome, in the units of the data, of one cell type. `P M`.
         starts: True where a region is the first of its chromosome. `P`.
-        groups: Columns of motifs and accessibility.
+        groups: Columns of motifs, accessibility and expression.
+        rivals: Fit `logistic-sqrt`, `mlp` and `boosting` as well.
     """
 
     def __init__(
-        self, train: Float32[np.ndarray, "P M"], starts: Bool[np.ndarray, " P"], groups: Sequence[Group]
+        self,
+        train: Float32[np.ndarray, "P M"],
+        starts: Bool[np.ndarray, " P"],
+        groups: Sequence[Group],
+        rivals: bool = False,
     ) -> None:
         self.train, self.starts, self.groups = train, starts, tuple(groups)
+        self.names = ("logistic", *RIVALS) if rivals else ("logistic",)
+        self._fitted: dict[tuple[str, int, tuple[int, ...]], Any] = {}
         self.places = {group.name: slice(group.start, group.stop) for group in groups}
         self.standard = ColumnStats.over(
             (train[rows], np.ones(rows.stop - rows.start)) for rows in row_blocks(len(train))
@@ -106,12 +140,28 @@ class Baselines:
                 blind = rows & ~batch.visible.any(-1)
                 values[blind] = (neighbour_mean(z, batch.visible) @ self._sides)[blind]
             yield name, values * self.standard.std + self.standard.mean, batch.target
-        place = self.places.get("accessibility")
-        if place is not None and self._logistic is not None and batch.target[..., place].any():
-            values = np.zeros(shape, np.float32)
-            motifs = z[..., self.places["motifs"]].reshape(-1, self.places["motifs"].stop)
-            values[..., place] = self._logistic.predict_proba(motifs)[:, 1].reshape(*shape[:2], 1)
-            yield "logistic", values, batch.target & (np.arange(shape[-1]) == place.start)
+        for column in range(self.places["motifs"].stop, shape[-1]):
+            counted = batch.target & (np.arange(shape[-1]) == column)
+            if counted.any():
+                yield from ((name, guess, counted) for name, guess in self._of_column(column, batch))
+
+    def _of_column(self, column: int, batch: MaskedBatch) -> Iterator[tuple[str, Float32[np.ndarray, "B L M"]]]:
+        """Yield predictions of a column after the motifs from the motifs, and from accessibility if that is given."""
+        motifs, given = self.places["motifs"].stop, np.logical_not(batch.target.any((0, 1))).tolist()
+        inputs = tuple(number for number in range(column) if number < motifs or given[number])
+        for name in self.names:
+            root = name in ("logistic-sqrt", "mlp")
+            model = self._fit(name, column, inputs)
+            if model is None:
+                continue
+            known = np.where(batch.visible[..., inputs], self._inputs(batch.truth, inputs, root), 0)
+            flat = known.reshape(-1, len(inputs))[batch.target[..., column].ravel()].astype(np.float32)
+            classes = hasattr(model, "predict_proba")
+            values = np.zeros(batch.truth.shape, np.float32)
+            values[batch.target[..., column], column] = (
+                model.predict_proba(flat)[:, 1] if classes else model.predict(flat)
+            )
+            yield name, values
 
     def _similar(self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]) -> Float32[np.ndarray, "R M"]:
         """Average the references nearest in the visible columns; without any, return the mean, which is 0."""
@@ -161,19 +211,48 @@ class Baselines:
         sides[:] = solve(system, x.T @ z[inner], assume_a="pos")
         return sides
 
-    @cached_property
-    def _logistic(self) -> Any:
-        """The fitted regression; None if labels are constant or not 0 and 1."""
+    def _fit(self, name: str, column: int, inputs: tuple[int, ...]) -> Any:
+        """Return a fitted model; None for constant values, and for logistic regression of other values than 0 and 1."""
+        key = name, column, inputs
+        if key in self._fitted:
+            return self._fitted[key]
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
         from sklearn.linear_model import LogisticRegression
+        from sklearn.neural_network import MLPClassifier, MLPRegressor
 
-        label = self.train[:, self.places["accessibility"].start]
-        if set(np.unique(label)) != {0.0, 1.0}:
-            return None
-        motifs = self._scaled(self.train, self.places["motifs"])
-        return LogisticRegression(C=0.01, max_iter=500).fit(motifs, label > 0.5)
+        values = self.train[:, column]
+        binary = set(np.unique(values)) == {0.0, 1.0}
+        kinds: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+            "mlp": (MLPClassifier, MLPRegressor, MLP),
+            "boosting": (HistGradientBoostingClassifier, HistGradientBoostingRegressor, {"random_state": 0}),
+        }
+        classifier, regressor, options = kinds.get(name, (LogisticRegression, None, {"C": 0.01, "max_iter": 500}))
+        kind = None if values.min() == values.max() else classifier if binary else regressor
+        if kind is not None:
+            x = self._inputs(self.train, inputs, name in ("logistic-sqrt", "mlp"))
+            with warnings.catch_warnings(action="ignore"):  # the MLP stops after a number of epochs
+                kind = kind(**options).fit(x, values > 0.5 if binary else values)
+        return self._fitted.setdefault(key, kind)
+
+    def _inputs(
+        self, values: Float32[np.ndarray, "... M"], inputs: Sequence[int], root: bool
+    ) -> Float32[np.ndarray, "... n"]:
+        """Return inputs of mean 0 and standard deviation 1 over the training regions, perhaps after the square root."""
+        columns = slice(inputs[0], inputs[-1] + 1) if len(inputs) == inputs[-1] + 1 else list(inputs)
+        if not root:
+            return self._scaled(values, columns)
+        standard = self._roots
+        scaled: Float32[np.ndarray, "... n"] = np.sqrt(values[..., columns].clip(min=0)) - standard.mean[columns]
+        scaled /= standard.std[columns]
+        return scaled
+
+    @cached_property
+    def _roots(self) -> ColumnStats:
+        blocks = (self.train[rows].clip(min=0) for rows in row_blocks(len(self.train)))
+        return ColumnStats.over((np.sqrt(block), np.ones(len(block))) for block in blocks)
 
     def _scaled(
-        self, values: Float32[np.ndarray, "... M"], columns: slice = slice(None)
+        self, values: Float32[np.ndarray, "... M"], columns: slice | list[int] = slice(None)
     ) -> Float32[np.ndarray, "... n"]:
         scaled: Float32[np.ndarray, "... n"] = values[..., columns] - self.standard.mean[columns]
         scaled /= self.standard.std[columns]  # in place, to avoid a second table of all training regions

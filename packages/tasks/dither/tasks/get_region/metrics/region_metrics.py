@@ -8,6 +8,7 @@ are fixed. Letters: B batch, L length, M or K columns, R resamples, W windows, n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from dither.registry.flow.spaces import Group
 from ..data.column_groups import BASELINE_REGIONS
 from ..data.region_matrix import ColumnStats
 from ..data.units import ColumnUnits
-from .baselines import Baselines, MaskedBatch
+from .baselines import RIVALS, Baselines, MaskedBatch
 from .column_metrics import (
     FLAT,
     Pair,
@@ -46,6 +47,9 @@ __all__ = [
 
 DRAWS = 500
 """Number of resamples."""
+
+ONE_COLUMN = ("logistic", *RIVALS)
+"""Baselines of single columns after the motifs."""
 
 MIN_WINDOWS = 8
 """Fewer windows give no interval: they do not show how windows vary."""
@@ -117,9 +121,9 @@ class RegionMetrics:
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add one batch; `pred` has x0."""
         target = noised.target_mask & noised.valid[..., None]
-        truth = self.in_data_units(noised.x0)
-        self.predictions.add(truth, self.in_data_units(pred.x0), target.cpu().numpy(), windows_of(clean))
-        self.subset.add(MaskedBatch.of(truth, target, clean))
+        truth, guess = self.in_data_units(noised.x0), self.in_data_units(pred.x0)
+        self.predictions.add(truth, guess, target.cpu().numpy(), windows_of(clean))
+        self.subset.add(MaskedBatch.of(truth, target, clean, guess))
 
     def merge(self, other: RegionMetrics) -> None:
         """Add what another rank accumulated."""
@@ -190,12 +194,17 @@ def baseline_metrics(
 ) -> dict[str, float]:
     """Return `METRIC/BASELINE` for everything that a baseline predicts; empty without batches.
 
+    Where the predictions of the model are known, `METRIC/BASELINE-lead` is the metric of the model on the same elements
+    minus that of the baseline, and `METRIC/BASELINE-lead_ci95` half of its 95 % interval by the paired bootstrap: both
+    are computed in the same resamples of windows.
+
     Args:
         new: Returns a new accumulator.
         fit: Returns the baselines fitted on a cell type, by number, or -1; one is in memory at a time.
         batches: Target elements, by the prefix of the names of their metrics.
     """
     metrics: dict[tuple[str, str], RegionMetrics] = {}
+    models: dict[tuple[str, str], RegionMetrics] = {}
     every = [(prefix, batch) for prefix, of_prefix in batches.items() for batch in of_prefix]
     for cell in np.unique(np.concatenate([np.zeros(0, np.int64), *(batch.cell for _, batch in every)])).tolist():
         baselines = fit(cell)
@@ -204,14 +213,52 @@ def baseline_metrics(
             if not of_cell.target.any():
                 continue
             for name, guess, counted in baselines.predictions(of_cell):
-                metrics.setdefault((prefix, name), new()).predictions.add(of_cell.truth, guess, counted)
+                metrics.setdefault((prefix, name), new()).predictions.add(of_cell.truth, guess, counted, of_cell.window)
+                key = _model_key(name)
+                if of_cell.guess is not None and (key or name == "mean"):
+                    models.setdefault((prefix, key), new()).predictions.add(
+                        of_cell.truth, of_cell.guess, counted, of_cell.window
+                    )
         del baselines  # before the next one is fitted: each has a copy of the training regions
-    return {
-        f"{prefix}{metric}/{name}": value
-        for (prefix, name), accumulator in metrics.items()
-        for metric, value in compute_metrics(accumulator.predictions, accumulator.groups, accumulator.mean).items()
-        if metric != "constant_columns" and (name != "logistic" or metric.startswith("accessibility"))
-    }
+    resampled = {key: _Resampled.of(model) for key, model in models.items()}
+    result: dict[str, float] = {}
+    for (prefix, name), accumulator in metrics.items():
+        own, model = _Resampled.of(accumulator), resampled.get((prefix, _model_key(name)))
+        for metric, value in own.values.items():
+            if metric == "constant_columns" or (name in ONE_COLUMN and metric.startswith(("masked", "motif"))):
+                continue
+            result[f"{prefix}{metric}/{name}"] = value
+            if model is not None and (lead := model.lead(own, metric)) is not None:
+                result[f"{prefix}{metric}/{name}-lead"], result[f"{prefix}{metric}/{name}-lead_ci95"] = lead
+    return result
+
+
+def _model_key(name: str) -> str:
+    """Return the key of the model's predictions on the elements of a baseline: "" for all target elements."""
+    return name if name in ONE_COLUMN else ""
+
+
+@dataclass(frozen=True)
+class _Resampled:
+    """Metrics of predictions, their values in each resample of `count` windows, by name."""
+
+    values: dict[str, float]
+    resamples: dict[str, Float[np.ndarray, " R"]]
+    count: int
+
+    @classmethod
+    def of(cls, metrics: RegionMetrics) -> _Resampled:
+        predictions, names = metrics.predictions, [PREFIXES.get(group.name, group.name) for group in metrics.groups]
+        values = compute_metrics(predictions, metrics.groups, metrics.mean)
+        return cls(values, *_resample(predictions, metrics.groups, names, metrics.mean))
+
+    def lead(self, other: _Resampled, metric: str) -> tuple[float, float] | None:
+        """Return the difference to a metric of others on the same elements, and half of its 95 % interval."""
+        if not {metric} <= self.resamples.keys() & other.resamples.keys():
+            return None
+        half = _half(self.resamples[metric] - other.resamples[metric])
+        correction = float(np.sqrt(self.count / (self.count - 1)))
+        return None if half is None else (self.values[metric] - other.values[metric], correction * half)
 
 
 def confidence_intervals(
@@ -223,9 +270,19 @@ def confidence_intervals(
     `MIN_WINDOWS` windows. The variance of resamples is (W - 1) / W of that of windows, which is corrected. `names` are
     the prefixes of the metrics of each group, `mean` is that of each column over the training regions.
     """
+    values_of, count = _resample(predictions, groups, names, mean)
+    correction = np.sqrt(count / (count - 1)) if values_of else 1.0
+    halves = {name: _half(values) for name, values in values_of.items()}
+    return {name: correction * half for name, half in halves.items() if half is not None}
+
+
+def _resample(
+    predictions: Predictions, groups: Sequence[Group], names: Sequence[str], mean: Float[np.ndarray, " M"]
+) -> tuple[dict[str, Float[np.ndarray, " R"]], int]:
+    """Return the metrics in each resample of the windows, and the number of windows; nothing if those are too few."""
     known = predictions.windows()
     if known is None or known[0] < MIN_WINDOWS:
-        return {}
+        return {}, 0
     (count, windows), pairs = known, predictions.pairs()
     weights = bootstrap_weights(count)
     varying = [varies(truth) for truth, _ in pairs]
@@ -245,9 +302,7 @@ def confidence_intervals(
             values_of |= _areas(pairs[group.start], windows[group.start], weights)
     with np.errstate(divide="ignore", invalid="ignore"):
         values_of |= {"masked_mse": totals[0] / totals[2], "masked_gain": 1 - totals[0] / totals[1]}
-    correction = np.sqrt(count / (count - 1))
-    halves = {name: _half(values) for name, values in values_of.items()}
-    return {name: correction * half for name, half in halves.items() if half is not None}
+    return values_of, count
 
 
 def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:

@@ -153,8 +153,10 @@ def sample_metrics(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like
 
 def sampled_batches(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> list[MaskedBatch]:
     """Return the sampled values of the first windows as a batch for baselines; arguments as in `sample_metrics`."""
-    first = [rows.start for rows in draw_groups(like)][: -(-BASELINE_REGIONS // like.x0.shape[1])]
-    if not first:
+    groups = draw_groups(like)[: -(-BASELINE_REGIONS // like.x0.shape[1])]
+    if not groups:
         return []
+    first = [rows.start for rows in groups]
     starts = like.apply(lambda value: value[first])
-    return [MaskedBatch.of(metrics.in_data_units(starts.x0), sampled_mask(samples, like)[first], starts)]
+    guess = metrics.in_data_units(torch.stack([samples[rows].mean(0) for rows in groups]))
+    return [MaskedBatch.of(metrics.in_data_units(starts.x0), sampled_mask(samples, like)[first], starts, guess)]
