@@ -129,6 +129,8 @@ class TaskSpec(Spec):
     """File formats its samples can be exported to, each with a description; the built task is a `flow.Exports`."""
     trains_known: ClassVar[bool] = False
     """Whether its training samples have known tokens."""
+    bucketed: ClassVar[bool | None] = None
+    """Whether the built task is a `flow.protocols.BucketedTask`; None if that is unknown before."""
 
     def check(self) -> Iterable[Misfit]:
         """Yield incompatible options."""

@@ -305,10 +305,14 @@ class Scores:
 
     def add(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add an evaluation; return whether it is the best so far. Refused if it does not compute the metric."""
+        self.require(metrics)
+        self.values[step] = metrics[self.metric]
+        return self.best == step
+
+    def require(self, metrics: Mapping[str, float]) -> None:
+        """Raise Refused if the metric is not one of these."""
         if self.metric not in metrics:
             close = nearest(self.metric, metrics)
             hint = f'did you mean "{close}"?' if close else None
             message = f'unknown metric "{self.metric}"; evaluation computes {", ".join(metrics)}'
             raise Refused(Problem(message, ("evaluate", "best"), help=hint, code="unknown-metric"))
-        self.values[step] = metrics[self.metric]
-        return self.best == step

@@ -28,6 +28,9 @@ from .output import location_record, print_valid, table, wants_json
 
 __all__: list[str] = []
 
+MAX_DEPTH = 256
+"""Blocks of a model up to which `validate` builds it, without memory, to know the names of its weights."""
+
 
 @app.command()
 def run(
@@ -46,7 +49,6 @@ def run(
     from dither.registry.config.errors import Problem, Refused
     from dither.registry.config.experiment_files import shipped_experiments
 
-    from ..config.load_experiment import require_start
     from ..runs.run_directory import resolved_file
 
     if experiment is not None and resume is not None and "=" in str(experiment):
@@ -59,8 +61,6 @@ def run(
         raise Refused(Problem(f"{experiment} is a run, not an experiment file", help=hint, code="usage"))
     path = experiment or resolved_file(resume or Path(), verify=not accept_changes)
     loaded = load(path, [*(changes or ()), *(words or ())], removals, selected)
-    if resume is None:
-        require_start(loaded)
     if loaded.experiment.sweep is not None:
         hint = f"use dither sweep {path} for all points, or --unset sweep for the file without them"
         place = loaded.document.origin(("sweep",))
@@ -87,10 +87,12 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check an experiment: names, types, bounds, and whether the components are compatible."""
-    from ..config.load_experiment import require_start
-
     loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
-    require_start(loaded)
+    train, model = loaded.experiment.train, loaded.experiment.model
+    if (train.freeze or train.lora) and (deep or getattr(model, "depth", 0) <= MAX_DEPTH):
+        from ..training.model_summary import require_names
+
+        require_names(loaded)
     if not deep:
         print_valid(loaded, as_json)
         return

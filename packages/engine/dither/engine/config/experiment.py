@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from pydantic import Field
 
+from dither.registry.config.errors import Refused
 from dither.registry.config.validation import PATTERN_MESSAGE
 from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec, TaskSpec
 from dither.registry.spec.base import Options, Slot, Spec, named
@@ -17,6 +18,8 @@ from .options import Evaluate, Sample, Train, check_conditions, duplicates
 from .sweep import Sweep
 
 __all__ = ["Experiment"]
+
+T = TypeVar("T")
 
 
 class Experiment(Options):
@@ -48,16 +51,21 @@ class Experiment(Options):
     def check(self) -> Iterator[Misfit]:
         """Yield why the components are incompatible. May read data to know the space of a task; imports no torch."""
         yield from below("train", self.train.check(self.model))
+        if self.train.buckets and self.task.bucketed is False:
+            message = f'task "{self.task.name}" defines no buckets of equal padding'
+            yield Misfit(message, ("train", "buckets"), ("task",), "remove train.buckets")
+        yield from below("evaluate", below("metrics", duplicates(self.evaluate.metrics)))
         yield from (found := _checked("task", self.task))
-        if found:
+        space = _known(self.task, self.task.space, found)
+        if space is None:
             return
-        with attribute_errors(self.task):
-            space = self.task.space()
+        for number, metric in enumerate(self.evaluate.metrics):
+            yield from below("evaluate", below("metrics", _checked(number, metric, space)))
         yield from (found := _checked("process", self.process, space))
-        if found:
+        process = _known(self.process, lambda: self.process.facts(space), found)
+        if process is None:
+            yield from _checked("model", self.model, space)
             return
-        with attribute_errors(self.process):
-            process = self.process.facts(space)
         yield from _checked("model", self.model, process.space)
         with attribute_errors(self.model):
             model = self.model.facts()
@@ -73,9 +81,6 @@ class Experiment(Options):
             hint = 'set model.embedding = { use = "tokens", known = true }'
             yield Misfit(message, ("train", "known"), ("model",), hint)
         yield from check_conditions(self.sample, process.space, model)
-        yield from below("evaluate", below("metrics", duplicates(self.evaluate.metrics)))
-        for number, metric in enumerate(self.evaluate.metrics):
-            yield from below("evaluate", below("metrics", _checked(number, metric, space)))
 
     def warn(self) -> Iterator[Misfit]:
         """Yield what is allowed but should be known before a long run. Call it only if `check` yields nothing."""
@@ -92,6 +97,17 @@ class Experiment(Options):
             message = f'under process "{process.name}" the model takes known tokens for noised ones: samples are biased'
             hint = 'set train.known = 0.5 and model.embedding.known, sampler = "particle-gibbs", or model.block_size'
             yield Misfit(message, ("sampler",), ("process",), hint)
+
+
+def _known(component: Spec, compute: Callable[[], T], misfits: Sequence[Misfit]) -> T | None:
+    """Return what a component computes for further checks; None if it fails because of its own misfits."""
+    try:
+        with attribute_errors(component):
+            return compute()
+    except Refused:
+        if not misfits:
+            raise
+        return None
 
 
 def _checked(key: str | int, component: Spec, *arguments: Any, method: str = "check") -> list[Misfit]:

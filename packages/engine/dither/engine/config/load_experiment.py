@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.config.experiment_files import find_experiment
 from dither.registry.config.validation import alias_warnings, problems_of, validate
+from dither.registry.kinds import ModelSpec
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.status import PluginError
-from dither.registry.spec.base import components_in
+from dither.registry.spec.base import Options, Slot, components_in
+from dither.registry.spec.misfit import Misfit, below
 
 from .component_errors import ComponentFailed, title
 from .experiment import Experiment
+from .options import Train
 from .plugins import governing_policy, load_named, names_in
 
-__all__ = ["Loaded", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment", "require_start"]
+__all__ = ["Loaded", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment"]
 
 
 @dataclass(frozen=True)
@@ -76,19 +80,26 @@ def open_experiment(
 
 def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     """Validate names, types, bounds and compatibility; `Refused` with a problem for everything that is wrong."""
-    experiment = validate(Experiment, document, plugins.catalog)
     try:
-        misfits = list(experiment.check())
+        experiment = validate(Experiment, document, plugins.catalog)
+    except Refused as refused:
+        raise Refused([*refused.problems, *_training_problems(document, plugins)]) from None
+    misfits = []
+    try:
+        for misfit in experiment.check():
+            misfits.append(misfit)
+        misfits += _missing_weights(experiment, document)
         warned = [] if misfits else list(experiment.warn())
     except ComponentFailed as failed:
         path = next((path for path, spec in components_in(experiment) if spec is failed.spec), ())
         message = f"{title(failed.spec, plugins.catalog)} failed: {failed.reason}"
-        raise Refused(Problem(message, path, document.origin(path), code="plugin-failed")) from failed
+        problem = Problem(message, path, document.origin(path), code="plugin-failed")
+        raise Refused([*problems_of(misfits, document), problem]) from failed
     except Refused as refused:  # invalid data
         path = ("task",) if document.at(("task", "data")) is None else ("task", "data")
         origin = document.origin(path)
         placed = [p if p.path or p.origin else replace(p, path=path, origin=origin) for p in refused.problems]
-        raise Refused(placed) from None
+        raise Refused([*problems_of(misfits, document), *placed]) from None
     try:
         for _, found in plugins.call_each("check_experiment", experiment=experiment):
             misfits += found
@@ -100,10 +111,27 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     return Loaded(experiment, document, plugins, (*alias_warnings(experiment, document), *warnings))
 
 
-def require_start(loaded: Loaded) -> None:
-    """Refuse `train.start_from` that does not exist, or is a folder without weights. Its content is read later."""
-    path = ("train", "start_from")
-    if (given := loaded.experiment.train.start_from) is None:
+class _Training(Options):
+    """The tables of an experiment that are checked without its task."""
+
+    model: Slot[ModelSpec]
+    train: Train = Train()
+
+
+def _training_problems(document: Document, plugins: Plugins) -> list[Problem]:
+    """Return the problems of [train] in an experiment that is invalid elsewhere."""
+    tables: dict[str, Any] = {key: document.tree[key] for key in ("model", "train") if key in document.tree}
+    try:
+        valid = validate(_Training, Document(tables, document.files, document.given), plugins.catalog)
+        return problems_of(below("train", valid.train.check(valid.model)), document)
+    except Refused:  # reported with the other problems
+        return []
+
+
+def _missing_weights(experiment: Experiment, document: Document) -> Iterator[Misfit]:
+    """Yield initial weights that do not exist, or a folder without weights; a run needs them only at its start."""
+    given = experiment.train.start_from
+    if given is None or any(file.name == "resolved.toml" for file in document.files):
         return
     source = Path(given)
     weights = (source / "checkpoints", source / "weights.safetensors")
@@ -113,7 +141,7 @@ def require_start(loaded: Loaded) -> None:
     if not source.exists():
         close = nearest(source.name, [file.name for file in source.parent.glob("*")])
         message, hint = f"{source} does not exist", f'did you mean "{source.with_name(close)}"?' if close else None
-    raise Refused(Problem(message, path, loaded.document.origin(path, value=True), hint, code="file-not-found"))
+    yield Misfit(message, ("train", "start_from"), help=hint, code="file-not-found")
 
 
 SAMPLING_TABLES = ("sample", "sampler")

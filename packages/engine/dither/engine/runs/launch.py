@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.validation import located
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
 from dither.registry.flow.protocols import DataWarnings, Split
 from dither.registry.plugins.status import PluginError
@@ -72,7 +74,8 @@ def run(
     errors = console or Screen(stderr=True)
     console = console or Screen()
     try:
-        with stop_on_signals() as stop, join_ranks(loaded.experiment.train.device) as ranks:
+        device = loaded.experiment.train.device
+        with stop_on_signals() as stop, join_ranks(device) as ranks, _located(loaded.document):
             if ranks.is_main:
                 for line in (*loaded.warnings, *unrecorded_plugins(loaded.plugins.files)):
                     say(errors, line, "yellow")
@@ -101,6 +104,17 @@ def run(
         if isinstance(error, OSError) and error.filename is not None:
             raise Refused(_reason(error)) from None
         raise
+
+
+@contextmanager
+def _located(document: Document) -> Iterator[None]:
+    """Add places in the files to problems of the block."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except Refused as refused:
+        raise located(refused, document) from refused
 
 
 def _reason(error: BaseException, message: str = "") -> str:

@@ -142,6 +142,7 @@ class Run:
         experiment, trainer = self.experiment, self.trainer
         watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
         self.first, self.position = trainer.step, self.log.position
+        self._require_best()
         self.stop.polled = True  # from here on, a signal lets the current step finish
         with _no_pauses():
             while not self.stopping():
@@ -181,20 +182,34 @@ class Run:
         self.log.display.step(step)
         self.seconds += (time.perf_counter() - began) * warm
 
+    def _require_best(self) -> None:
+        """Refuse an unknown `evaluate.best` before the first step, by the metrics of one batch, or else of all."""
+        settings = self.experiment.evaluate
+        if settings.best == "loss" or self.scores.values:
+            return
+        metrics = self._measure(min(settings.samples, settings.batch_size or self.experiment.train.batch_size), 1)
+        if metrics is not None and settings.best not in metrics:
+            metrics = self._measure(settings.samples, settings.repeats)
+        if metrics:
+            self.scores.require(metrics)
+
+    def _measure(self, samples: int, repeats: int) -> dict[str, float] | None:
+        """Return the metrics of the validation split; None if a signal stops it. Collective."""
+        size = self.experiment.evaluate.batch_size or self.experiment.train.batch_size
+        metrics = None
+        if self.participates:
+            with self.system.eager():
+                seed, stopped = self.experiment.seed, self._stopping_here
+                metrics = evaluate(self.averaged, samples, size, repeats, seed, stopped=stopped)
+        shared: dict[str, float] | None = self.ranks.broadcast(metrics)
+        return shared
+
     def evaluate(self) -> None:
         """Evaluate on the validation split, unless a signal stops it."""
         settings, trainer = self.experiment.evaluate, self.trainer
         self.log.display.doing("evaluating")
         trainer.check()
-        size = settings.batch_size or self.experiment.train.batch_size
-        seed = self.experiment.seed
-        metrics = None
-        if self.participates:
-            with self.system.eager():
-                metrics = evaluate(
-                    self.averaged, settings.samples, size, settings.repeats, seed, stopped=self._stopping_here
-                )
-        metrics = self.ranks.broadcast(metrics)
+        metrics = self._measure(settings.samples, settings.repeats)
         if metrics is not None:
             self.metrics["valid"] = metrics
             self.log.log(trainer.step, "valid", metrics)

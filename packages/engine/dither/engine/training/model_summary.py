@@ -19,17 +19,21 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.validation import located
 from dither.registry.flow.records import State
 from dither.registry.flow.spaces import FeatureSpace
 from dither.registry.spec.base import Spec
 
 from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
+from ..config.load_experiment import Loaded
 from ..config.machine_memory import size, total_memory
 from .device import choose_device
 from .lora import select_trained
 
-__all__ = ["ModelSummary", "Row", "build_on_meta", "memory_needs", "require_memory", "summarize_model"]
+__all__ = [
+    "ModelSummary", "Row", "build_on_meta", "memory_needs", "require_memory", "require_names", "summarize_model",
+]  # fmt: skip
 
 ADAM_STATES = 2
 """Tensors per parameter assumed for an optimizer that cannot take a step on the meta device."""
@@ -82,6 +86,18 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum({id(tensor): tensor.nbytes for tensor in tensors}.values())
+
+
+def require_names(loaded: Loaded) -> None:
+    """Refuse names in `train.freeze` and `train.lora` that match no weight, at their place in the file."""
+    try:
+        model = build_on_meta(loaded.experiment)
+    except Refused:  # it is too large for this machine, or is only known with its data
+        return
+    try:
+        select_trained(model, loaded.experiment.train)
+    except Refused as refused:
+        raise located(refused, loaded.document) from None
 
 
 def build_on_meta(experiment: Experiment, limit: int | None = None) -> nn.Module:

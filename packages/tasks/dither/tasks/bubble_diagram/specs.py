@@ -32,6 +32,7 @@ class BubbleDiagram(TaskSpec):
     """Floor plans as graphs: room types and pairwise spatial relations, 13 types and 10 relations as in Graph2Plan."""
 
     name: ClassVar[str] = "bubble-diagram"
+    bucketed: ClassVar[bool | None] = True
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
         "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",

@@ -48,6 +48,7 @@ class GetRegion(TaskSpec):
     """
 
     name: ClassVar[str] = "get-region"
+    bucketed: ClassVar[bool | None] = False
     rev: ClassVar[int] = 3
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "npz": "regions.npz: samples, truth and masks in the units of the data, chromosome, start, end, cell, column",

@@ -33,6 +33,7 @@ class LanguageModel(TaskSpec):
     """Windows of text: documents one after the other, cut into windows of equal length."""
 
     name: ClassVar[str] = "language-model"
+    bucketed: ClassVar[bool | None] = False
     rev: ClassVar[int] = 2
     data: Slot[DataSpec] = named("stdlib-text")
     """Source of the text."""
