@@ -12,6 +12,7 @@ from PIL import Image
 
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.decoded_samples import decode_samples
+from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
 from dither.tasks.bubble_diagram.geometry.placement import Placement, place_diagram, room_names
 from dither.tasks.bubble_diagram.plans import Diagram, decode, encode
 from dither.tasks.bubble_diagram.plots.diagram import (
@@ -20,7 +21,6 @@ from dither.tasks.bubble_diagram.plots.diagram import (
     draw_bubbles,
     draw_floorplan,
     draw_gallery,
-    room_areas,
 )
 from dither.tasks.bubble_diagram.plots.pictures import (
     draw_frames,
@@ -147,11 +147,13 @@ def test_names_are_on_the_visible_part_of_their_rooms(make_diagrams):
 
 def test_areas_are_those_of_the_visible_parts():
     boxes = np.array([(0, 0, 100, 100), (90, 90, 120, 120), (10, 10, 30, 40)])
-    assert room_areas(boxes, [0, 1, 2]) == pytest.approx(np.array([10000 - 100 - 600, 900, 600]) * METRES**2)
-    assert pytest.approx(18**2) == room_areas(np.array([(0, 0, 256, 256)]), [0])[0]
+    plan = floor_plan((0, 1, 2), boxes)
+    areas = np.bincount(plan.label[plan.label >= 0]) * METRES**2
     texts = [text.text for text in shapes(draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), Text)]
-    assert {"Living", "46.0 m²", "4.4 m²", "3.0 m²"} <= set(texts)
-    assert any("53 m² in 3 rooms" in text for text in texts)
+    assert {"Living", *(f"{area:.1f} m²" for area in areas)} <= set(texts)
+    assert areas[1:] == pytest.approx(np.array([900, 600]) * METRES**2)
+    assert (10000 - 34 * 44 - 14 * 14) * METRES**2 <= areas[0] <= (10000 - 100 - 600) * METRES**2, "less walls"
+    assert any(f"{areas.sum():.0f} m² in 3 rooms" in text for text in texts)
 
 
 @pytest.fixture(scope="module")

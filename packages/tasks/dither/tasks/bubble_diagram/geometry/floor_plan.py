@@ -8,7 +8,7 @@ Letters: R rooms, H x W pixels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import networkx
@@ -19,28 +19,35 @@ from scipy import ndimage
 from ..relations import GRID, NEAR
 from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
 
-__all__ = ["DOOR_WIDTH", "Door", "FloorPlan", "floor_plan"]
+__all__ = ["DOOR_WIDTH", "Door", "FloorPlan", "Window", "floor_plan"]
 
 DOOR_WIDTH: Final = 12
 """Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""
 
-_SLIVER, _WALL = 9, 3
+_SLIVER, _WALL = 9, 4
 """Parts of a room narrower than this, in pixels, are walls; thickness of the walls of rooms cut out of another."""
 
 _BEDROOMS: Final = frozenset(ROOM_IDS[name] for name in BEDROOMS)
 _ALONE: Final = frozenset(ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Wall-in", "Storage"))
 """Types of rooms that others are not reached through."""
 
+_DARK: Final = frozenset(ROOM_IDS[name] for name in ("Entrance", "Storage", "Wall-in", "Balcony"))
+"""Types without a window."""
+
+_WINDOW: Final = 24
+"""Largest length of a window in pixels."""
+
 Corner = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Door:
-    """A door from room `i` to room `j`, or to the outside if `j` is None.
+    """A door from room `i`, left of the wall or above it, to room `j`, or to the outside if `j` is None.
 
     Attributes:
         x: Centre in pixels, as `y`.
         upright: Whether the wall is vertical.
+        depth: Thickness of the wall in pixels.
     """
 
     i: int
@@ -48,6 +55,18 @@ class Door:
     x: float
     y: float
     upright: bool
+    depth: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of a room: centre and length in pixels, and whether the wall is vertical."""
+
+    room: int
+    x: float
+    y: float
+    upright: bool
+    length: float
 
 
 @dataclass(frozen=True)
@@ -57,11 +76,13 @@ class FloorPlan:
     Attributes:
         outlines: Corners of each room in pixels, clockwise as seen on the page.
         doors: Doors between rooms, such that each room can be reached from each other; the last is the front door.
+        windows: At most one for each room with an outer wall.
         label: Room at each pixel, -1 outside.
     """
 
     outlines: tuple[tuple[Corner, ...], ...]
     doors: tuple[Door, ...]
+    windows: tuple[Window, ...]
     label: Int[np.ndarray, "H W"]
 
     @property
@@ -80,7 +101,19 @@ def floor_plan(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> FloorPlan
     outlines = tuple(
         _outline(label[y0:y1, x0:x1] == room, x0, y0) for room, (x0, y0, x1, y1) in enumerate(boxes.tolist())
     )
-    return FloorPlan(outlines, (*_doors(types, boxes, label), _front_door(types, label)), label)
+    outer = sorted(_outer_walls(label), key=lambda wall: -wall.length)
+    host = next((types.index(kind) for kind in (ENTRANCE, LIVING) if kind in types), 0)
+    wall = next((wall for wall in outer if wall.room == host), None)
+    if wall is None:  # the room is enclosed
+        y, x = np.argwhere(label == host)[0].tolist()
+        wall = Window(host, float(x), float(y), False, 0.0)
+    front = Door(host, None, wall.x, wall.y, wall.upright, 0.0)
+    lit = {room for room, kind in enumerate(types) if kind not in _DARK}
+    longest = {one.room: one for one in reversed(outer) if one is not wall and one.room in lit}
+    windows = (
+        replace(one, length=min(0.6 * one.length, _WINDOW)) for one in longest.values() if one.length > DOOR_WIDTH
+    )
+    return FloorPlan(outlines, (*_doors(types, boxes, label), front), tuple(windows), label)
 
 
 def _regions(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "H W"]:
@@ -109,7 +142,8 @@ def _regions(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndar
 
 
 def _paint(boxes: Int[np.ndarray, "R 4"], order: Sequence[int]) -> Int[np.ndarray, "H W"]:
-    label = np.full((GRID, GRID), -1, np.int8)
+    side = max(GRID, int(boxes.max()))
+    label = np.full((side, side), -1, np.int8)
     for room in order:
         x0, y0, x1, y1 = boxes[room]
         label[y0:y1, x0:x1] = room
@@ -154,15 +188,15 @@ def _runs(
     beyond: Int[np.ndarray, "H W"],
     gap: Int[np.ndarray, "H W"],
     where: Bool[np.ndarray, "H W"],
-) -> Iterator[tuple[int, int, float, int, int]]:
-    """Yield room, room beyond, and column, first and last row + 1 of each straight wall at the pixels `where`."""
+) -> Iterator[tuple[int, int, float, int, int, int]]:
+    """Yield room, room beyond, column, first row, last row + 1, and gap of each straight wall at the pixels `where`."""
     rows, columns = np.nonzero(where)
     keys = np.stack([label[where], beyond[where], columns, gap[where], rows], 1)
     keys = keys[np.lexsort(keys.T[::-1])]
     ends = np.flatnonzero((np.diff(keys[:, :4], axis=0) != 0).any(1) | (np.diff(keys[:, 4]) != 1)) + 1
     for part in np.split(keys, ends) if len(keys) else ():
         i, j, column, across, row = part[0].tolist()
-        yield i, j, column + (across + 1) / 2, row, row + len(part)
+        yield i, j, column + (across + 1) / 2, row, row + len(part), across
 
 
 def _doors(types: Sequence[int], boxes: Int[np.ndarray, "R 4"], label: Int[np.ndarray, "H W"]) -> Iterator[Door]:
@@ -175,16 +209,18 @@ def _doors(types: Sequence[int], boxes: Int[np.ndarray, "R 4"], label: Int[np.nd
             ahead[:, :-step] = image[:, step:]
             new = (beyond < 0) & (ahead >= 0)
             beyond[new], gap[new] = ahead[new], step
-        for i, j, across, low, high in _runs(image, beyond, gap, (image >= 0) & (beyond >= 0) & (image != beyond)):
+        for i, j, across, low, high, width in _runs(
+            image, beyond, gap, (image >= 0) & (beyond >= 0) & (image != beyond)
+        ):
             middle = (low + high) / 2
-            door = Door(i, j, across, middle, True) if upright else Door(i, j, middle, across, False)
-            key = (min(i, j), max(i, j))
+            x, y = (across, middle) if upright else (middle, across)
+            door, key = Door(i, j, x, y, upright, width - 1.0), (min(i, j), max(i, j))
             longest[key] = max(longest.get(key, (0, door)), (high - low, door), key=lambda entry: entry[0])
     graph = networkx.Graph()
     for i, j in pairs(len(types)):
         low, high = np.maximum(boxes[i, :2], boxes[j, :2]), np.minimum(boxes[i, 2:], boxes[j, 2:])
         x, y = ((low + high) / 2).tolist()
-        nearest = 0, Door(i, j, x, y, bool(high[0] - low[0] < high[1] - low[1]))
+        nearest = 0, Door(i, j, x, y, bool(high[0] - low[0] < high[1] - low[1]), 0.0)
         length, door = longest.get((i, j), nearest)
         far = 0 if length >= DOOR_WIDTH else 100 + float((low - high).clip(0).sum())
         graph.add_edge(i, j, weight=_cost(types[i], types[j]) + far - length / (10 * GRID), door=door)
@@ -201,21 +237,15 @@ def _cost(one: int, other: int) -> int:
     return 3 if (one in _BEDROOMS) != (other in _BEDROOMS) and (one in _ALONE or other in _ALONE) else 5
 
 
-def _front_door(types: Sequence[int], label: Int[np.ndarray, "H W"]) -> Door:
-    """Return a door in the longest outer wall of the entrance, or else of the living room, or of the first room."""
-    host = next((types.index(kind) for kind in (ENTRANCE, LIVING) if kind in types), 0)
-    found: list[tuple[int, Door]] = []
+def _outer_walls(label: Int[np.ndarray, "H W"]) -> Iterator[Window]:
+    """Yield each straight wall with no room ahead, as a window of its full length."""
     for upright, image in ((True, label), (False, label.T)):
         for backwards in (False, True):
             seen = image[:, ::-1] if backwards else image
             ahead = np.zeros(seen.shape, bool)  # whether there is a room ahead
             ahead[:, :-1] = np.logical_or.accumulate(seen[:, :0:-1] >= 0, 1)[:, ::-1]
             nothing = np.zeros_like(seen)
-            for _, _, column, low, high in _runs(seen, nothing, nothing, (seen == host) & ~ahead):
-                across, middle = (GRID - column - 0.5 if backwards else column + 0.5), (low + high) / 2
-                door = Door(host, None, across, middle, True) if upright else Door(host, None, middle, across, False)
-                found.append((high - low, door))
-    if not found:  # the room is enclosed
-        y, x = np.argwhere(label == host)[0].tolist()
-        return Door(host, None, float(x), float(y), False)
-    return max(found, key=lambda entry: entry[0])[1]
+            for room, _, column, low, high, _ in _runs(seen, nothing, nothing, (seen >= 0) & ~ahead):
+                across = label.shape[0] - column - 0.5 if backwards else column + 0.5
+                x, y = (across, (low + high) / 2) if upright else ((low + high) / 2, across)
+                yield Window(room, x, y, upright, high - low)

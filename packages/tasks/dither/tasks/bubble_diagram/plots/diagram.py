@@ -15,10 +15,11 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..geometry.floor_plan import DOOR_WIDTH, Door, floor_plan
 from ..geometry.placement import Placement, room_names
 from ..relations import GRID, NEAR
-from ..vocabulary import COLOURS, ROOMS
-from .svg import Line, Page, Rectangle, Shape, Text, text_width
+from ..vocabulary import COLOURS, LIVING, ROOMS
+from .svg import Line, Page, Path, Rectangle, Shape, Text, text_width
 
 __all__ = ["BROKEN", "INK", "LINK", "PALE", "Scene", "draw_bubbles", "draw_floorplan", "draw_gallery", "draw_room"]
 
@@ -33,9 +34,9 @@ _MIN_RATIO, _LINE, _CELL, _UPRIGHT = 24, 1.3, 2.0, 1.3
 """Font sizes of names; smallest ratio of the width of the picture to them; line spacing in multiples of them; side of a
 cell of the label grid; factor by which upright text must be larger to be preferred."""
 
-_WALL, _OUTER, _TINT = "#3a3f47", NEAR / 2, 0.45
-"""Colour of walls; their thickness around a room in box pixels, such that gaps between neighbours are filled; share of
-the room colour in the floor colour."""
+_WALL, _OUTER, _REVEAL, _TINT = "#3a3f47", NEAR / 2, 1.1, 0.45
+"""Colour of walls; their thickness around a room in pixels, so that gaps between neighbours are filled; how far floors
+reach into them; share of the room colour in the floor colour."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,23 @@ class Label:
 class Scene:
     """A placed diagram scaled into a rectangle of a page: room boxes, rooms from bottom to top, and labels."""
 
-    def __init__(self, placement: Placement, x: float, y: float, width: float, height: float) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        regions: Int[np.ndarray, "H W"] | None = None,
+    ) -> None:
         self.placement, self.x, self.y, self.width = placement, x, y, width
         boxes, size = placement.boxes, np.array([width, height])
         extent = boxes[:, 2:].max(0)
         self.scale = float((size / extent).min())
-        within = boxes * self.scale + np.tile((size - extent * self.scale) / 2, 2)
+        margin = (size - extent * self.scale) / 2
+        within = boxes * self.scale + np.tile(margin, 2)
         self.boxes: Float[np.ndarray, "R 4"] = within + np.array([x, y, x, y])
+        self._origin = float(x + margin[0]), float(y + margin[1])
         self.order: list[int] = np.argsort(-(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable").tolist()
         self.names = room_names(placement.diagram)
         self.labels: list[Label] = []
@@ -75,6 +86,20 @@ class Scene:
         for room in self.order:
             x0, y0, x1, y1 = np.round(within[room] / _CELL).astype(int)
             self._visible[y0:y1, x0:x1] = room
+        if regions is not None:  # rooms that are not rectangles
+            rows, columns = (
+                ((np.arange(n) + 0.5) * _CELL - m) / self.scale
+                for n, m in zip(self._visible.shape, margin[::-1], strict=True)
+            )
+            inside = [(at >= 0) & (at < len(regions)) for at in (rows, columns)]
+            self._visible[:] = -1
+            self._visible[np.ix_(*inside)] = regions[
+                np.ix_(rows[inside[0]].astype(int), columns[inside[1]].astype(int))
+            ]
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Return the point of the page at a point in box pixels."""
+        return self._origin[0] + x * self.scale, self._origin[1] + y * self.scale
 
     def label_rooms(self, texts: Sequence[tuple[str, ...]] | None = None) -> list[Label]:
         """Place a label for each room, by default its name."""
@@ -108,6 +133,11 @@ class Scene:
         """Return the label at the free cells nearest to its room, shrunk until it fits."""
         x0, y0, x1, y1 = self.boxes[room].tolist()
         spot = ((x0 + x1) / 2, (y0 + y1) / 2)
+        cells = np.argwhere(self._visible == room)
+        if len(cells):  # the line ends in the visible part of the room
+            points = (cells[:, ::-1] + 0.5) * _CELL + np.array([self.x, self.y])
+            x, y = points[np.square(points - np.array(spot)).sum(1).argmin()].tolist()
+            spot = (x, y)
         label = Label(0, 0, _SIZES[-1], lines, spot=spot)
         while True:
             placed = self._place(~self._taken, label, ((spot[1] - self.y) / _CELL, (spot[0] - self.x) / _CELL))
@@ -192,29 +222,31 @@ def label_shapes(label: Label, *, background: bool = True) -> list[Shape]:
     return shapes
 
 
-def room_areas(boxes: Int[np.ndarray, "R 4"], order: Sequence[int]) -> Float[np.ndarray, " R"]:
-    """Return the visible area of each room in square metres if rooms at the origin are drawn in this order."""
-    top = np.full(boxes[:, 2:].max(0)[::-1], -1)
-    for room in order:
-        x0, y0, x1, y1 = boxes[room].tolist()
-        top[y0:y1, x0:x1] = room
-    areas: Float[np.ndarray, " R"] = np.bincount(top[top >= 0], minlength=len(boxes)) * METRES**2
-    return areas
-
-
 def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
-    """Draw the boxes as a floor plan with areas, a scale bar and the total area."""
+    """Draw a floor plan with walls, doors, windows, areas, a scale bar and the total area; see `floor_plan`."""
     foot, rim = 26.0, size / 26
-    scene = Scene(placement, rim, rim, size - 2 * rim, size - 2 * rim - foot)
-    areas, grown = room_areas(placement.boxes, scene.order), _OUTER * scene.scale
-    shapes: list[Shape] = []
-    for x0, y0, x1, y1 in (scene.boxes + np.array([-grown, -grown, grown, grown])).tolist():
-        shapes.append(Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, _WALL, _WALL, 0.0))
-    for room in scene.order:
-        x0, y0, x1, y1 = scene.boxes[room].tolist()
-        parts = (int(COLOURS[placement.diagram.types[room]][at : at + 2], 16) for at in (1, 3, 5))
+    types = placement.diagram.types
+    plan = floor_plan(types, placement.boxes)
+    free = plan.label.copy()  # labels stay clear of doors
+    for door in plan.doors:
+        reach = 0.8 * DOOR_WIDTH
+        x0, y0 = (max(int(at - reach), 0) for at in (door.x, door.y))
+        free[y0 : int(door.y + reach), x0 : int(door.x + reach)] = -1
+    free = np.where(np.isin(plan.label, np.unique(free)), free, plan.label)
+    scene = Scene(placement, rim, rim, size - 2 * rim, size - 2 * rim - foot, free)
+    areas, outlines = np.bincount(plan.label[plan.label >= 0], minlength=len(types)) * METRES**2, []
+    for outline in plan.outlines:
+        outlines.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in (scene.at(*corner) for corner in outline)) + "Z")
+    # Walls fill the gaps between rooms; floors reach into them, so that inner walls are thinner than outer ones.
+    shapes: list[Shape] = [Path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in outlines]
+    for room, path in enumerate(outlines):
+        parts = (int(COLOURS[types[room]][at : at + 2], 16) for at in (1, 3, 5))
         floor = "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)
-        shapes.append(Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, floor, _WALL, 1.6, scene.names[room]))
+        shapes.append(Path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room]))
+    for window in plan.windows:
+        shapes += _bar(scene, window.x, window.y, window.upright, window.length, _OUTER - _REVEAL, outwards=plan.label)
+    for door in plan.doors:
+        shapes += _door_shapes(scene, door, plan.label)
     for label in scene.label_rooms([(name, f"{area:.1f} m²") for name, area in zip(scene.names, areas, strict=True)]):
         shapes += label_shapes(label, background=False)
     y, width, pixels = size - foot / 2, size - 2 * rim, scene.scale / METRES
@@ -225,3 +257,46 @@ def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
     shapes.append(Line(rim, y, end, y, PALE, 1.2))
     shapes.append(Text(end + 8, y, f"{bar} m · {caption}", 9.5, BROKEN if broken else PALE, left=True))
     return Page(size, size, tuple(shapes))
+
+
+def _outward(x: float, y: float, upright: bool, label: Int[np.ndarray, "H W"]) -> int:
+    """Return 1 if the outside of an outer wall is to the right or below, else -1."""
+    row, column = (int(y), int(x) - 2) if upright else (int(y) - 2, int(x))
+    inside = 0 <= row < len(label) and 0 <= column < len(label) and label[row, column] >= 0
+    return 1 if inside else -1
+
+
+def _bar(
+    scene: Scene, x: float, y: float, upright: bool, length: float, depth: float, *, outwards: Int[np.ndarray, "H W"]
+) -> list[Shape]:
+    """Return a white bar in an outer wall with a line along its middle: a window."""
+    shift = _outward(x, y, upright, outwards) * (_REVEAL + depth / 2)
+    x, y = (x + shift, y) if upright else (x, y + shift)
+    half = (depth / 2, length / 2) if upright else (length / 2, depth / 2)
+    (x0, y0), (x1, y1) = scene.at(x - half[0], y - half[1]), scene.at(x + half[0], y + half[1])
+    (a, b), (c, d) = (scene.at(x, y - half[1]), scene.at(x, y + half[1])) if upright else (
+        scene.at(x - half[0], y), scene.at(x + half[0], y))  # fmt: skip
+    return [Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, 0.7), Line(a, b, c, d, _WALL, 0.7)]
+
+
+def _door_shapes(scene: Scene, door: Door, label: Int[np.ndarray, "H W"]) -> list[Shape]:
+    """Return the gap of a door, its leaf, and the arc that it swings."""
+    half, depth, x, y = DOOR_WIDTH / 2, door.depth + 1.0, door.x, door.y
+    if door.j is None:
+        shift = _outward(x, y, door.upright, label) * _OUTER / 2
+        x, y, depth = (x + shift, y, _OUTER + 1.0) if door.upright else (x, y + shift, _OUTER + 1.0)
+    across = (depth / 2, half) if door.upright else (half, depth / 2)
+    (x0, y0), (x1, y1) = scene.at(x - across[0], y - across[1]), scene.at(x + across[0], y + across[1])
+    gap = Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", "#ffffff", 0.0)
+    if door.j is None:
+        side = -_outward(door.x, door.y, door.upright, label)
+    else:  # not into the living room
+        side = -1 if scene.placement.diagram.types[door.j] == LIVING else 1
+    if door.upright:
+        hinge, open_, closed = (x, y - half), (x + side * DOOR_WIDTH, y - half), (x, y + half)
+    else:
+        hinge, open_, closed = (x - half, y), (x - half, y + side * DOOR_WIDTH), (x + half, y)
+    (hx, hy), (ox, oy), (cx, cy) = scene.at(*hinge), scene.at(*open_), scene.at(*closed)
+    radius, sweep = DOOR_WIDTH * scene.scale, int((side > 0) == door.upright)
+    arc = f"M{hx:.1f},{hy:.1f}L{ox:.1f},{oy:.1f}A{radius:.1f},{radius:.1f} 0 0 {sweep} {cx:.1f},{cy:.1f}"
+    return [gap, Path(arc, "none", PALE, 0.8)]

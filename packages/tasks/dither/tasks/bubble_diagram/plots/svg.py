@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
-__all__ = ["Line", "Page", "Rectangle", "Shape", "Text", "text_width", "to_png", "to_svg"]
+__all__ = ["Line", "Page", "Path", "Rectangle", "Shape", "Text", "text_width", "to_png", "to_svg"]
 
 _MEASURED: Final = 100
 """Font size at which text is measured."""
@@ -47,6 +47,17 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Path:
+    """Outlines and arcs in SVG's path language; browsers show `title` as a tooltip."""
+
+    commands: str
+    fill: str
+    stroke: str
+    stroke_width: float
+    title: str = ""
+
+
+@dataclass(frozen=True)
 class Text:
     """A line of text, centred or starting at a point; upright text is rotated by 90 degrees."""
 
@@ -59,7 +70,7 @@ class Text:
     left: bool = False
 
 
-Shape = Rectangle | Line | Text
+Shape = Rectangle | Line | Path | Text
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,9 @@ def _element(shape: Shape) -> str:
             dashes = ' stroke-dasharray="3 3"' if shape.dashed else ""
             style = f'stroke="{shape.colour}" stroke-width="{shape.width:g}" stroke-linecap="round"{dashes}'
             return _titled("line", f"{position} {style}", shape.title)
+        case Path():
+            style = f'fill="{shape.fill}" stroke="{shape.stroke}" stroke-width="{shape.stroke_width:.2f}"'
+            return _titled("path", f'd="{shape.commands}" {style}', shape.title)
         case Text():  # a fixed length, so that it fits even in another font
             length = text_width(shape.text, shape.size)
             position = f'x="{shape.x:.1f}" y="{shape.y:.1f}" dominant-baseline="central" textLength="{length:.1f}"'
@@ -118,7 +132,7 @@ def _font_file() -> str:
     """Return the path of DejaVu Sans, which is part of matplotlib."""
     import matplotlib as mpl
 
-    return str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
+    return str(FilePath(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
 
 
 @lru_cache(maxsize=1)
