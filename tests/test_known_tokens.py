@@ -56,6 +56,21 @@ def test_a_model_that_is_told_gives_the_conditional_law(told: bool) -> None:
     assert told or distance > 0.1
 
 
+def test_the_bound_of_an_exact_model_is_the_log_likelihood() -> None:
+    """Of every sample, and of one token given the other, within four standard errors."""
+    process = Uniform(schedule=LogLinear(), predict="posterior").build(SPACE)
+    system = Diffusion(None, process, Exact(process, told=True), score_entropy, Ancestral().build(), bound=True)
+    ids = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    exact = JOINT.flatten().double()
+    for known, law in (
+        (None, exact),
+        (torch.tensor([True, False]).expand(9, 2), exact / JOINT.sum(1).repeat_interleave(3)),
+    ):
+        found = system.log_likelihood(ids, known, samples=2000)
+        assert ((found.values - law.log()).abs() < 2 * found.half_widths + 0.01).all()
+        assert found.half_widths.max() < 0.8
+
+
 def test_the_vector_of_known_tokens_is_trained() -> None:
     embedding = {"use": "tokens", "known": True}
     spec = DenoiserModel(width=8, depth=1, embedding=embedding, block={"use": "pre-norm", "heads": 2})

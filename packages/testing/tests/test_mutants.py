@@ -439,6 +439,7 @@ MUTANTS = [
         embeds_every_id=module(forward=lambda inner, s, *a: inner(State.of(s.x.clamp_max(1)), *a)),
         positions_independent=module(forward=lambda inner, *a: (inner(*a)[0] + inner(*a)[0].mean(1, keepdim=True), 0)),
         pieces_equal_whole=module(forward=lambda inner, s, cond, start=0: (inner(s, cond, start)[0] + start, 0)),
+        known_tokens_marked=module(forward=lambda inner, s, *a: inner(State.of(s.x), *a)),
         embedding_tables=with_layers("tables", lambda old: nn.Embedding(old.num_embeddings + 1, old.embedding_dim)),
         gradients_reach_all=UNUSED,
     ),

@@ -105,6 +105,10 @@ def sample(
         Words,
         typer.Option("--export", metavar="FORMAT", help="Also export in a format of the task (repeatable)."),
     ] = None,
+    infill: Annotated[
+        str | None,
+        typer.Option("--infill", metavar="TEXT", help="Text with gaps: \\[MASK:K] stands for K tokens to draw."),
+    ] = None,
     checkpoint: CheckpointOption = "newest",
     changes: Annotated[
         Words, typer.Option("--set", metavar="KEY=VALUE", help="Override sampler.* or sample.* (repeatable).")
@@ -119,7 +123,7 @@ def sample(
     which = parse_checkpoint(checkpoint)
     return sample_run(
         run_directory, count, seed, out, constraints=constraints, forms=export or (), checkpoint=which, select=selected,
-        changes=[*(changes or ()), *(words or ())], metrics=metrics, pictures=pictures,
+        changes=[*(changes or ()), *(words or ())], metrics=metrics, pictures=pictures, infill=infill,
     )  # fmt: skip
 
 
@@ -128,16 +132,34 @@ def evaluate(
     run_directory: RunDirectory,
     checkpoint: CheckpointOption = "newest",
     split: Annotated[Literal["train", "valid", "test"], typer.Option("--split", help="Data split.")] = "valid",
+    texts: Annotated[
+        list[Path] | None, typer.Option("--text", metavar="FILE", help="Evaluate text files instead (repeatable).")
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", metavar="NAMES", help="Tasks or task files of lm-evaluation-harness.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Examples of each of --tasks.")] = None,
+    changes: Annotated[
+        Words, typer.Option("--set", metavar="KEY=VALUE", help="Override evaluate.* (repeatable).")
+    ] = None,
     selected: PluginOption = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines."""
+    if tasks is not None:
+        from ..runs.lm_eval import evaluate_tasks
+
+        which = parse_checkpoint(checkpoint)
+        typer.echo(json.dumps(evaluate_tasks(run_directory, tasks.split(","), which, selected, limit), indent=2))
+        return
     from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
     from ..runs.evaluate_run import evaluate_run
     from ..runs.progress import Screen
 
     with Screen(stderr=True).status(f"evaluating on the {split} split"):
-        metrics, baselines = evaluate_run(run_directory, parse_checkpoint(checkpoint), split, selected)
+        metrics, baselines = evaluate_run(
+            run_directory, parse_checkpoint(checkpoint), split, selected, changes or (), texts or ()
+        )
     if wants_json(as_json):
         typer.echo(json.dumps(metrics | baselines, indent=2))
     else:

@@ -91,9 +91,15 @@ class Experiment(Options):
         yield from _checked("loss", self.loss, process, method="warn")
         model = self.model.facts()
         yield from _checked("sampler", self.sampler, process, model, method="warn")
+        if self.task.starts_known():
+            yield from self.warn_known()
+
+    def warn_known(self) -> Iterator[Misfit]:
+        """Yield that samples given known tokens are biased, if they are."""
+        process, model = self.process.facts(self.task.space()), self.model.facts()
         told = model.reads_known and (self.train.known > 0 or self.task.trains_known)
         whole = process.prior in ("uniform", "frequencies") and model.trained_blocks(process.space) is None
-        if self.task.starts_known() and whole and not told and not self.sampler.corrects_known:
+        if whole and not told and not self.sampler.corrects_known:
             message = f'under process "{process.name}" the model takes known tokens for noised ones: samples are biased'
             hint = 'set train.known = 0.5 and model.embedding.known, sampler = "particle-gibbs", or model.block_size'
             yield Misfit(message, ("sampler",), ("process",), hint)

@@ -154,22 +154,25 @@ def load_for_sampling(
     constraints: Path | None = None,
     changes: Iterable[str] = (),
     select: Sequence[str] | None = None,
+    tables: Sequence[str] = SAMPLING_TABLES,
 ) -> Loaded:
     """Read the experiment of a run, with the constraints of a file in place of its own, and other sampling options.
 
     Args:
         experiment: resolved.toml of the run.
         constraints: A TOML file with [task.constraints], and optionally [sampler] and sample.tries.
-        changes: `key=value` as after --set, of the tables sample and sampler.
+        changes: `key=value` as after --set, of the tables `tables`.
         select: Plugins as after -p.
+        tables: Tables that may change: those of sampling.
 
     Raises:
         Refused: With a problem for everything that is wrong.
     """
     changes = list(changes)
     keys = [tuple(change.partition("=")[0].strip().split(".")) for change in changes]
-    hint = "override sample.* or sampler"
-    problems = [Problem("does not affect sampling", key, help=hint) for key in keys if key[0] not in SAMPLING_TABLES]
+    what = f"does not affect {'sampling' if 'sample' in tables else 'evaluation'}"
+    hint = f"override {'.* or '.join(tables)}"
+    problems = [Problem(what, key, help=hint) for key in keys if key[0] not in tables]
     if problems:
         raise Refused(problems)
     document, plugins = open_experiment(experiment, changes, select=select)

@@ -4,43 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from inspect import signature
 from pathlib import Path
-from typing import Any, cast
 
 from rich.console import Console
 
-from dither.registry.config.errors import Refused
-from dither.registry.flow.protocols import DataWarnings, Split
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.flow.protocols import DataWarnings, Split, TextTask
 
 from ..config.load_experiment import load_experiment
 from ..config.paths import reject_escaping_links
 from ..sampling.samples import check_forms, export_samples, make_samples, missing_samples, write_samples
-from ..training.evaluation import evaluate
+from ..training.diffusion import Diffusion
+from ..training.evaluation import evaluate, task_baselines
 from .loading import Which, load_run
 from .progress import Screen, say, show_metrics
 from .run_directory import resolved_file
 
-__all__ = ["evaluate_run", "sample_run"]
+__all__ = ["evaluate_run", "sample_run", "text_task"]
+
+EVALUATION = ("evaluate",)
+"""Tables of options that --set may change for an evaluation."""
 
 
 def evaluate_run(
-    run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
+    run_directory: Path,
+    checkpoint: Which = "newest",
+    split: Split = "valid",
+    select: Sequence[str] | None = None,
+    changes: Sequence[str] = (),
+    texts: Sequence[Path] = (),
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`; Refused if empty."""
-    loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
-    task = system.task
-    if not task.size(split):
-        message = f'the split "{split}" of task "{loaded.experiment.task.name}" is empty'
-        raise Refused(message, code="no-samples")
-    settings = loaded.experiment.evaluate
+    """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`; Refused if empty.
+
+    `changes`, as after --set, override options of evaluation. With `texts` all of these files is evaluated instead of a
+    split, each as one document (zero-shot).
+    """
+    loaded, system, _ = load_run(run_directory, None, None, checkpoint, changes, select=select, tables=EVALUATION)
+    settings, name = loaded.experiment.evaluate, loaded.experiment.task.name
+    samples = settings.samples
+    if texts:
+        split, system.task = "valid", text_task(system, name).over_texts([_read(path) for path in texts])
+        samples = system.task.size("valid")
+    if not system.task.size(split):
+        raise Refused(f'the split "{split}" of task "{name}" is empty', code="no-samples")
     size = settings.batch_size or loaded.experiment.train.batch_size
-    metrics = evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed, split) or {}
-    if "split" in signature(task.baselines).parameters:
-        baselines = cast(Any, task).baselines(split=split)
-    else:  # this task only has those of the validation split
-        baselines = task.baselines() if split == "valid" else {}
+    metrics = evaluate(system, samples, size, settings.repeats, loaded.experiment.seed, split) or {}
+    baselines = task_baselines(system.task, split, samples)
     return metrics, {name: value for name, value in baselines.items() if name.partition("/")[0] in metrics}
+
+
+def text_task(system: Diffusion, name: str) -> TextTask:
+    """Return the task of a system, or raise Refused if its samples are not text."""
+    if not isinstance(system.task, TextTask):
+        raise Refused(Problem(f'task "{name}" is not about text', ("task",), code="misfit"))
+    return system.task
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} cannot be read as UTF-8: {error}", code="unreadable-file") from None
 
 
 def sample_run(
@@ -57,11 +81,13 @@ def sample_run(
     *,
     metrics: bool = True,
     pictures: bool = True,
+    infill: str | None = None,
 ) -> int:
     """Write samples of a checkpoint into a new or empty folder, by default inside the run; return the exit code.
 
     `forms` are export formats of the task in which samples are also written. `changes`, as after --set, override
-    options of sampling. Without `metrics` only those of drawing are shown.
+    options of sampling. `infill` is a text in which `[MASK:K]` stands for K tokens to draw.
+    Without `metrics` only those of drawing are shown.
     Refused for a folder that is not empty or an unknown format.
     """
     errors, console = console, console or Screen()
@@ -72,6 +98,11 @@ def sample_run(
     if forms:
         check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
     loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
+    like = None
+    if infill is not None:
+        like = text_task(system, loaded.experiment.task.name).infill(infill, count, seed)
+        for misfit in loaded.experiment.warn_known():
+            say(console, f"{misfit.message}; {misfit.help}", "yellow")
     name = f"step-{step:08d}-seed-{seed}-count-{count}"
     paths = (run_directory / "samples" / (name + end) for end in ("", *(f"-{number}" for number in range(2, 10_000))))
     folder = out or next(path for path in paths if not path.exists())
@@ -83,8 +114,9 @@ def sample_run(
         with console.status(f"sampling {count} samples"):
             settings = loaded.experiment.sample
             samples = make_samples(
-                system, count, seed, settings.batch_size, tries=settings.tries, metrics=metrics, pictures=pictures
-            )
+                system, count, seed, settings.batch_size, tries=settings.tries, metrics=metrics, pictures=pictures,
+                like=like,
+            )  # fmt: skip
     except BaseException:
         with suppress(OSError):
             folder.rmdir()  # it is empty

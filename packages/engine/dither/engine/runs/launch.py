@@ -39,7 +39,7 @@ from ..files.metrics_file import BEGINNING, changed_lines
 from ..files.resource_errors import shortage
 from ..training.device import differences, environment, git_state, peak_device_memory, peak_memory
 from ..training.diffusion import Diffusion
-from ..training.evaluation import has_targets
+from ..training.evaluation import has_targets, task_baselines
 from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
@@ -341,7 +341,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "step": run.trainer.step,
         "steps": run.experiment.train.steps,
         "figures": run.metrics,
-        "baselines": run.system.task.baselines(),
+        "baselines": task_baselines(run.system.task, samples=run.experiment.evaluate.samples),
         "steps_per_second": done / run.seconds if run.seconds else None,
         "peak_memory_bytes": peak_memory(),
         "peak_device_memory_bytes": peak_device_memory(),

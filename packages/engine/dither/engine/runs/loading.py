@@ -21,7 +21,7 @@ from dither.registry.flow.protocols import Task
 
 from ..checkpoints.checkpoint import Checkpoints, Damaged, Scores, weights_of
 from ..checkpoints.sharded_checkpoint import read_tensors
-from ..config.load_experiment import Loaded, load_for_sampling
+from ..config.load_experiment import SAMPLING_TABLES, Loaded, load_for_sampling
 from ..config.provenance import changed_plugin_files
 from ..files.checksums import MANIFEST, verify
 from ..training.device import choose_device, keep_freed_memory
@@ -73,14 +73,16 @@ def load_run(
     changes: Iterable[str] = (),
     device: str | None = None,
     select: Sequence[str] | None = None,
+    tables: Sequence[str] = SAMPLING_TABLES,
 ) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of a checkpoint, and their step.
 
     `console` shows damaged checkpoints. A file of `constraints` and a `device` replace those of the run; `changes` are
-    `key=value` as after --set: options of sampling. `select` are plugins as after -p. Refused if a plugin file changed;
+    `key=value` as after --set: options of `tables`, those of sampling. `select` are plugins
+    as after -p. Refused if a plugin file changed;
     Damaged if there is no such intact checkpoint.
     """
-    loaded = load_for_sampling(resolved_file(run_directory), constraints, changes, select)
+    loaded = load_for_sampling(resolved_file(run_directory), constraints, changes, select, tables)
     if loaded.plugins.files and (changed := changed_plugin_files(read_manifest(run_directory), loaded)):
         fix = "restore the file; or, if the change is intended: --resume RUN --accept-changes"
         message = f"the run in {run_directory} was made with another plugin: "

@@ -113,12 +113,14 @@ def make_samples(
     *,
     metrics: bool = True,
     pictures: bool = True,
+    like: Clean | None = None,
 ) -> SampleSet | None:
     """Draw samples and compute their metrics; None if stopped. `draw` states which inputs samples depend on.
 
-    If the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are omitted.
+    If the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are omitted. `like` are
+    the templates, by default those of the task.
     """
-    task, like = system.task, system.like(count, seed)
+    task, like = system.task, system.like(count, seed) if like is None else like
     watch = TrajectoryRecorder(PATHS) if pictures and isinstance(task, ShowsTrajectories) else None
     drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
     if drawn is None or not len(drawn.samples):

@@ -38,6 +38,7 @@ from dither.registry.plugins.catalog import Catalog
 from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.options import Guidance, condition_labels
+from .likelihood import LogLikelihood, log_likelihood
 from .randomness import Stream, seed_generators
 
 __all__ = ["BlockDiffusion", "Diffusion", "fused_head", "linear_head"]
@@ -274,6 +275,15 @@ class Diffusion(nn.Module):
         shape = (len(like.valid),)
         labels = {k: like.valid.new_full(shape, label, dtype=torch.int64) for k, label in self.labels.items()}
         return replace(like, cond=like.cond | labels) if labels else like
+
+    def log_likelihood(
+        self, ids: Shaped[Tensor, "B L"], known: Bool[Tensor, "B L"] | None = None, samples: int = 64, seed: int = 0
+    ) -> LogLikelihood:
+        """Return lower bounds on the log-likelihood of ids given the `known` ones, in nats, with 95 % intervals.
+
+        `samples` is the number of draws of noise for each row.
+        """
+        return log_likelihood(self, ids, known, samples, seed)
 
     @property
     def trunk(self) -> Callable[..., Tensor]:

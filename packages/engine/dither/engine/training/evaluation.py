@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import Metrics, PredictionMetric, SampledMetrics, Split, TimelessProcess
+from dither.registry.flow.protocols import Metrics, PredictionMetric, SampledMetrics, Split, Task, TimelessProcess
 from dither.registry.flow.records import Clean, Measured, Noised
 
 from .diffusion import Diffusion
 from .randomness import Stream, seed_generators
 
-__all__ = ["NORMAL_95", "Intervals", "evaluate", "half_width", "has_targets", "merge_metrics"]
+__all__ = ["NORMAL_95", "Intervals", "evaluate", "half_width", "has_targets", "merge_metrics", "task_baselines"]
 
 
 @torch.no_grad()
@@ -87,6 +89,15 @@ def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0,
     """Return whether any position of an evaluation has a target; usually the first batch decides."""
     count = min(samples, system.task.size(split))
     return any(bool(noised.target_mask.any()) for *_, noised in _batches(system, count, batch_size, 1, seed, split))
+
+
+def task_baselines(task: Task, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+    """Return the baselines of a split, of its first `samples` samples if the task supports it; {} if it has none."""
+    supported = signature(task.baselines).parameters
+    if "split" not in supported:
+        return task.baselines() if split == "valid" else {}
+    options = {"split": split} | ({"samples": samples} if "samples" in supported else {})
+    return cast(Any, task).baselines(**options)  # type: ignore[no-any-return]
 
 
 def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:

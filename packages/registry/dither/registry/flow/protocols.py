@@ -22,7 +22,7 @@ __all__ = [
     "DistributionPrediction", "Exports", "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache",
     "LiteralProcess", "Loss", "MaskedFeatureProcess", "Metrics", "Picture", "PredictionMetric", "Process", "RatioSums",
     "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories", "Split", "Task",
-    "TimelessProcess", "TokenProcess", "Tracker", "ValueDistribution", "sample_prediction",
+    "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "ValueDistribution", "sample_prediction",
 ]  # fmt: skip
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
@@ -311,6 +311,23 @@ class Task(Protocol):
 
     def plots(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
         """Yield pictures of samples."""
+
+
+@runtime_checkable
+class TextTask(Protocol):
+    """A task whose samples are text."""
+
+    def over_texts(self, texts: Sequence[str]) -> Task:
+        """Return the task with other documents as its validation split."""
+
+    def infill(self, text: str, n: int, seed: int) -> Clean:
+        """Return `n` templates of a text in which `[MASK:K]` stands for K unknown tokens; the other ids are known."""
+
+    def tokens(self, text: str) -> Sequence[int]:
+        """Return the ids of a text."""
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
 
 
 @runtime_checkable

@@ -5,7 +5,10 @@ Letters: B batch, L length, N samples.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from math import exp, log
 from pathlib import Path
@@ -21,7 +24,7 @@ from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
-from .data.token_store import Documents, TokenStore, Windows, encode_corpus
+from .data.token_store import Documents, Part, SplitWriter, TokenStore, Windows, encode_corpus
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Tokenizer
 from .metrics.baselines import (
@@ -123,19 +126,62 @@ class LanguageModelling:
         sizes = np.maximum(self._windows["train"].spans(rows)[1], len(self.prompt) + 1)
         return Clean.of(x0, torch.arange(self.length) < torch.from_numpy(sizes)[:, None], known=known)
 
+    def over_texts(self, texts: Sequence[str]) -> LanguageModelling:
+        """Return the task with other documents as its validation split, under the same tokenizer."""
+        writer = SplitWriter(self.tokenizer)
+        for text in texts:
+            writer.add(Part(0, text, True, True), self.tokenizer.encode(text))
+        task, stream = copy(self), writer.stream()
+        task.corpus = replace(self.corpus, splits={**self.corpus.splits, "valid": stream}, distribution=None)
+        task.ids = {**self.ids, "valid": stream.ids}
+        task._windows = {**self._windows, "valid": Windows(stream, self.length, self._documents, self._pad)}
+        return task
+
+    def infill(self, text: str, n: int, seed: int) -> Clean:
+        """Return `n` windows in which the ids of a text are known, except for K ids at each `[MASK:K]`.
+
+        Ids after the text are drawn, too. Refused if the text is longer than a window, or has unknown characters.
+        """
+        ids, known = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
+        for place, piece in enumerate(MASK.split(text)):  # text, count, text, count ...
+            gap = place % 2 == 1
+            ids.append(np.zeros(int(piece or 1), np.int64) if gap else _known_ids(piece, self.tokenizer, "the text"))
+            known.append(np.full(len(ids[-1]), not gap))
+        size = sum(map(len, ids))
+        if size > self.length:
+            raise Refused(Problem(f"the text has {size} ids, but a window {self.length}", code="misfit"))
+        like = self.like(n, seed)
+        x0, given = like.x0.clone(), torch.zeros_like(like.known)
+        x0[:, :size], given[:, :size] = torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(known))
+        return Clean.of(x0, like.valid | (torch.arange(self.length) < size), given)
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        return [int(number) for number in self.tokenizer.encode(text)]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return self.tokenizer.decode(np.asarray(ids, np.int64))
+
     def metrics(self) -> TextMetrics:
         """Return an accumulator of nats per token, bits per character and perplexity."""
         return TextMetrics(self.tokenizer, self.space, filled=self._documents == "ended")
 
-    def baselines(self, split: Split = "valid") -> dict[str, float]:
-        """Return uniform, unigram, and on request n-grams and xz, and the diversity of real windows."""
-        train, text = self.ids["train"], self.ids[split]
+    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+        """Return uniform, unigram, and on request n-grams and xz, and the diversity of real windows.
+
+        They are computed on the first `samples` windows, by default all. Like a model, n-grams see the ids before in
+        the same window; only xz sees all text before.
+        """
+        train = self.ids["train"]
+        windows = self._windows[split].ids(min(samples or self.size(split), self.size(split)))
+        text = np.concatenate([np.zeros(0, np.uint8), *windows])
         metrics = trivial_baselines(train, text, self.tokenizer)
         if self._ngrams is not None:
-            metrics |= strong_baselines(self._ngrams, train, text, self.tokenizer)
+            starts = np.cumsum([0, *map(len, windows)])[:-1]
+            metrics |= strong_baselines(self._ngrams, train, text, self.tokenizer, starts)
         if self.corpus.distribution is not None:
-            cut = [text[start : start + self.length] for start in range(0, len(text), self.length)]
-            metrics |= distribution_baselines(self.corpus.distribution, cut, self.tokenizer)
+            metrics |= distribution_baselines(self.corpus.distribution, windows, self.tokenizer)
         windows = self.batch(split, range(min(REFERENCE, self.size(split))))
         return metrics | {f"{name}/real": value for name, value in self.sample_metrics(windows.x0, windows).items()}
 
@@ -178,14 +224,26 @@ class LanguageModelling:
         return [row[: np.argmax(np.append(row, self.tokenizer.end) == self.tokenizer.end)] for row in rows]
 
 
+MASK = re.compile(r"\[MASK(?::(\d{1,7}))?\]")
+"""A gap in a text to fill in, with its number of ids."""
+
+
 def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Integer[np.ndarray, " K"]:
-    ids = tokenizer.encode(prompt)
+    ids = _known_ids(prompt, tokenizer, "the prompt", ("task", "prompt"))
     if len(ids) >= length:
         what = f"the prompt has {len(ids)} ids and fills a window of {length}"
         raise Refused(Problem(what, path=("task", "prompt"), code="misfit"))
+    return ids
+
+
+def _known_ids(
+    text: str, tokenizer: Tokenizer, what: str, path: tuple[str, ...] | None = None
+) -> Integer[np.ndarray, " K"]:
+    """Return the ids of a text; Refused if one is that of unknown characters."""
+    ids = tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
-        pairs = zip(prompt, ids.tolist(), strict=True)
+        pairs = zip(text, ids.tolist(), strict=True)
         letters = ", ".join(sorted({repr(letter) for letter, number in pairs if number == tokenizer.unknown}))
-        what = f"the prompt contains {letters}, which the training text does not"
-        raise Refused(Problem(what, path=("task", "prompt"), code="unknown-value"))
+        message = f"{what} contains {letters}, which the training text does not"
+        raise Refused(Problem(message, path=path, code="unknown-value"))
     return ids

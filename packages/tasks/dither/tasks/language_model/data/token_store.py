@@ -113,6 +113,11 @@ class Windows:
     def __len__(self) -> int:
         return self._count
 
+    def ids(self, count: int) -> list[Integer[np.ndarray, " n"]]:
+        """Return the ids of the first windows, without padding."""
+        starts, sizes = self.spans(np.arange(count))
+        return [self._ids[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+
     def spans(self, rows: Int64[np.ndarray, " B"]) -> tuple[Int64[np.ndarray, " B"], Int64[np.ndarray, " B"]]:
         """Return the offsets of windows, and how many ids they hold."""
         if self._table is not None:

@@ -77,10 +77,12 @@ class WittenBell:
             gram[seen] = place
             context, contexts = _next(gram), len(grams)
 
-    def probabilities(self, ids: Integer[np.ndarray, " N"]) -> Iterator[Float64[np.ndarray, " N"]]:
+    def probabilities(
+        self, ids: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " W"] | None = None
+    ) -> Iterator[Float64[np.ndarray, " N"]]:
         """Yield the probability of each id given those before it, for order 1, 2, and so on.
 
-        The first ids of the stream have a shorter context.
+        The first ids of the stream have a shorter context; so do those of windows, which begin at `starts`.
         """
         ids = ids.astype(np.int64)
         p = np.full(len(ids), 1 / self.size)
@@ -95,10 +97,12 @@ class WittenBell:
             p = np.where(total > 0, mixed, p)
             yield p
             context = _next(np.where(hit, place, -1))
+            if starts is not None:
+                context[starts] = -1
 
-    def nats(self, ids: Integer[np.ndarray, " N"]) -> list[float]:
-        """Return the negative log-likelihood of a stream in nats, by order."""
-        return [float(-np.log(p).sum()) for p in self.probabilities(ids)]
+    def nats(self, ids: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " W"] | None = None) -> list[float]:
+        """Return the negative log-likelihood of a stream, or of windows that begin at `starts`, in nats, by order."""
+        return [float(-np.log(p).sum()) for p in self.probabilities(ids, starts)]
 
 
 def _next(gram: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
@@ -122,13 +126,16 @@ def trivial_baselines(train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, 
     return _metrics(nats, text, tokenizer)
 
 
-def strong_baselines(ngrams: WittenBell, train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
+def strong_baselines(
+    ngrams: WittenBell, train: Ids, text: Ids, tokenizer: Tokenizer, starts: Integer[np.ndarray, " W"] | None = None
+) -> dict[str, float]:
     """Return n-grams of order 2 and up, and xz: the bits that `text` adds after (the end of) `train`.
 
+    The context of n-grams ends at `starts` of windows.
     They take 2 s of CPU per million ids, so they are optional; large splits are cut (LIMIT, EVALUATED).
     """
     text = text[:EVALUATED]
-    by_order = ngrams.nats(text)
+    by_order = ngrams.nats(text, None if starts is None else starts[starts < len(text)])
     nats = {f"{n}-gram": total for n, total in enumerate(by_order, 1) if n > 1}
     known = tokenizer.decode(train[-LIMIT:]).encode()[-LIMIT:]
     added = _packed(known + tokenizer.decode(text).encode()) - _packed(known)
