@@ -80,7 +80,7 @@ class HarnessModel(LM):  # type: ignore[misc]
             stops = options.get("until") or []
             count = min(int(options.get("max_gen_toks", self.length // 2)), self.length - 1)
             before = self.task.tokens(context)[-(self.length - count) :]
-            x0, known = self._row(before + [0] * count), torch.arange(self.length)[None] < len(before)
+            x0, known = self._row([*before, *[0] * count]), torch.arange(self.length)[None] < len(before)
             valid = torch.arange(self.length)[None] < len(before) + count
             drawn = draw(self.system, Clean.of(x0, valid, known), self.seed_)
             assert drawn is not None

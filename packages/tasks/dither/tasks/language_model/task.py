@@ -182,8 +182,8 @@ class LanguageModelling:
             metrics |= strong_baselines(self._ngrams, train, text, self.tokenizer, starts)
         if self.corpus.distribution is not None:
             metrics |= distribution_baselines(self.corpus.distribution, windows, self.tokenizer)
-        windows = self.batch(split, range(min(REFERENCE, self.size(split))))
-        return metrics | {f"{name}/real": value for name, value in self.sample_metrics(windows.x0, windows).items()}
+        real = self.batch(split, range(min(REFERENCE, self.size(split))))
+        return metrics | {f"{name}/real": value for name, value in self.sample_metrics(real.x0, real).items()}
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return the diversity of samples and, on request, scores of the longest n-gram and of the judge.
@@ -236,9 +236,7 @@ def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Integer[np.nd
     return ids
 
 
-def _known_ids(
-    text: str, tokenizer: Tokenizer, what: str, path: tuple[str, ...] | None = None
-) -> Integer[np.ndarray, " K"]:
+def _known_ids(text: str, tokenizer: Tokenizer, what: str, path: tuple[str, ...] = ()) -> Integer[np.ndarray, " K"]:
     """Return the ids of a text; Refused if one is that of unknown characters."""
     ids = tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
