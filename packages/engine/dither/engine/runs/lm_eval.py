@@ -21,15 +21,14 @@ from .loading import Which
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
-
-try:
-    from lm_eval import simple_evaluate
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
-    from lm_eval.tasks import TaskManager
-except ImportError as error:
-    message = f"lm-evaluation-harness cannot be imported: {error}"
-    raise Refused(Problem(message, help='pip install "dither-engine[lm-eval]"', code="missing-dependency")) from None
+else:
+    try:
+        from lm_eval.api.model import LM
+        from lm_eval.api.registry import register_model
+    except ImportError:
+        LM, register_model = object, lambda name: lambda cls: cls
 
 __all__ = ["HarnessModel", "evaluate_tasks"]
 
@@ -134,6 +133,12 @@ def evaluate_tasks(
 
     Nothing is downloaded for tasks whose files name local data.
     """
+    try:
+        from lm_eval import simple_evaluate
+        from lm_eval.tasks import TaskManager
+    except ImportError as error:
+        message, hint = f"lm-evaluation-harness cannot be imported: {error}", 'pip install "dither-engine[lm-eval]"'
+        raise Refused(Problem(message, help=hint, code="missing-dependency")) from None
     files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
     if missing := [file for file in files if not file.is_file()]:
         raise Refused([Problem(f"no such task file: {file}", code="file-not-found") for file in missing])
