@@ -1,14 +1,24 @@
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import get_args
 
 import networkx
 import numpy as np
 import pytest
+import shapely
 from PIL import Image, ImageDraw
 
 from dither.tasks.bubble_diagram.data.procedural import make_plans
-from dither.tasks.bubble_diagram.export import CORNERS, EXPORTS, NODES, housegan_plan, write_diagrams, write_samples
+from dither.tasks.bubble_diagram.export import (
+    CORNERS,
+    EXPORTS,
+    NODES,
+    geojson_plan,
+    housegan_plan,
+    write_diagrams,
+    write_samples,
+)
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
@@ -118,7 +128,11 @@ def test_files(tmp_path):
     names = {
         "jsonl": ["plans.jsonl"],
         "housegan": ["0.json", "1.json"],
+        "svg": ["0.svg", "1.svg"],
+        "geojson": ["0.geojson", "1.geojson"],
+        "dxf": ["0.dxf", "1.dxf"],
     }
+    pytest.importorskip("ezdxf")
     assert list(names) == list(EXPORTS) == list(BubbleDiagram.exports) == list(get_args(Export))
     for form, expected in names.items():
         files = write_diagrams(dict(enumerate(DIAGRAMS[:2])), tmp_path / form, form)
@@ -129,6 +143,37 @@ def test_files(tmp_path):
     assert (tmp_path / "housegan" / "list.txt").read_text() == "0.json\n1.json\n"
     found = read_plans(tmp_path / "jsonl" / "plans.jsonl", 8)
     assert found == DIAGRAMS[:2]
+
+
+def test_vector_plans_agree_with_the_boxes():
+    """Rooms in metres with the areas of the floor plan, one door fewer than rooms, and a front door on an outline."""
+    for diagram in DIAGRAMS[:8]:
+        shapes = geojson_plan(diagram)["features"]
+        by_layer = {layer: [s for s in shapes if s["properties"]["layer"] == layer] for layer in ("rooms", "doors")}
+        rooms = [shapely.Polygon(shape["geometry"]["coordinates"][0]) for shape in by_layer["rooms"]]
+        assert [shape["properties"]["type"] for shape in by_layer["rooms"]] == [ROOMS[kind] for kind in diagram.types]
+        assert all(room.is_valid and room.exterior.is_ccw for room in rooms)
+        assert not any(one.intersection(other).area > 1e-9 for one, other in combinations(rooms, 2))
+        areas = np.bincount(floor_plan(diagram.types, np.array(diagram.boxes)).label.ravel() + 1)[1:] * (18 / 256) ** 2
+        assert [room.area for room in rooms] == pytest.approx(areas, rel=2e-3)
+        assert len(by_layer["doors"]) == len(rooms) - 1
+        for shape in by_layer["doors"]:
+            line = shapely.LineString(shape["geometry"]["coordinates"])
+            assert sum(line.distance(room) < 0.4 for room in rooms) >= 2
+        (front,) = [s for s in shapes if s["properties"]["layer"] == "front-door"]
+        outside = shapely.unary_union(rooms).buffer(0.4, join_style="mitre").buffer(-0.4, join_style="mitre").boundary
+        assert shapely.LineString(front["geometry"]["coordinates"]).distance(outside) < 0.05
+
+
+def test_dxf_drawing(tmp_path):
+    ezdxf = pytest.importorskip("ezdxf")
+    write_diagrams({0: DIAGRAMS[0]}, tmp_path, "dxf")
+    drawing = ezdxf.readfile(tmp_path / "0.dxf")
+    rooms = drawing.modelspace().query('LWPOLYLINE[layer=="rooms"]')
+    assert len(rooms) == len(DIAGRAMS[0].types)
+    assert all(room.closed for room in rooms)
+    assert len(drawing.modelspace().query("TEXT")) == len(rooms)
+    assert not drawing.audit().errors
 
 
 SAMPLES = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:3]])

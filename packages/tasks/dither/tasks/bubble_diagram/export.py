@@ -1,4 +1,4 @@
-"""Export of diagrams: JSON lines, and the JSON layout of HouseGAN++.
+"""Export of diagrams: JSON lines, the JSON layout of HouseGAN++, and floor plans as SVG, GeoJSON and DXF.
 
 Letters: N samples, L tokens, R rooms.
 """
@@ -6,7 +6,8 @@ Letters: N samples, L tokens, R rooms.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import StringIO
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
@@ -15,23 +16,29 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Int
 
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
 
 from .decoded_samples import decode_samples
 from .formats.housegan import DOOR, FRONT_DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
-from .geometry.floor_plan import DOOR_WIDTH, Door, floor_plan
-from .geometry.placement import place_rooms
+from .geometry.floor_plan import DOOR_WIDTH, Door, FloorPlan, floor_plan
+from .geometry.placement import place_diagram, place_rooms, room_names
 from .plans import Box, Diagram
+from .plots.diagram import METRES, draw_floorplan
+from .plots.svg import to_svg
 from .relations import GRID
 from .vocabulary import ROOMS, Export
 
-__all__ = ["EXPORTS", "housegan_plan", "write_diagrams", "write_samples"]
+__all__ = ["EXPORTS", "dxf_plan", "geojson_plan", "housegan_plan", "write_diagrams", "write_samples"]
 
 
 EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
     "jsonl": (".jsonl", plan_line),
     "housegan": (".json", lambda diagram: json.dumps(housegan_plan(diagram))),
+    "svg": (".svg", lambda diagram: to_svg(draw_floorplan(place_diagram(diagram)))),
+    "geojson": (".geojson", lambda diagram: json.dumps(geojson_plan(diagram))),
+    "dxf": (".dxf", lambda diagram: dxf_plan(diagram)),  # noqa: PLW0108 - defined below
 }
 """File suffix and text of each format; JSON lines share one file."""
 
@@ -57,7 +64,7 @@ def write_samples(
 ) -> tuple[list[Path], list[str]]:
     """Write samples of a model, with boxes wherever boxes realise the diagram; a file is named by its sample.
 
-    Other samples are written without boxes, except in HouseGAN++'s layout, which requires them; see `housegan_plan`.
+    Other samples are written without boxes, except in formats that require them; see `housegan_plan`.
     Returns the files, and notes for the user: which samples do not decode, and how many have no boxes.
     """
     diagrams: dict[int, Diagram] = {}
@@ -71,7 +78,7 @@ def write_samples(
         diagrams[sample.number] = Diagram(diagram.types, diagram.edges, boxes, f"sample {sample.number}")
         bare += not exact
     if bare:
-        what = "their boxes violate some relations" if form == "housegan" else "written without boxes"
+        what = "written without boxes" if form == "jsonl" else "their boxes violate some relations"
         notes.append(f"{bare:,} of {len(diagrams):,} samples cannot be realised by boxes; {what}")
     return write_diagrams(diagrams, folder, form), notes
 
@@ -117,6 +124,75 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
         "edges": [[*wall, kinds[node], 0 if other is None else kinds[other]] for node, wall, other in walls],
         "ed_rm": [[node] if other is None else [node, other] for node, _, other in walls],
     }
+
+
+_Point = tuple[float, float]
+
+
+def _lines(plan: FloorPlan) -> Iterator[tuple[str, int, tuple[_Point, ...]]]:
+    """Yield layer, room and points of each shape in metres, y pointing up: closed outlines, then doors and windows."""
+
+    def metres(x: float, y: float) -> _Point:
+        return round(x * METRES, 3), round(-y * METRES, 3)
+
+    for room, outline in enumerate(plan.outlines):
+        yield "rooms", room, tuple(metres(*corner) for corner in (*outline, outline[0]))
+    for door in plan.doors:
+        layer, half = "front-door" if door.j is None else "doors", DOOR_WIDTH / 2
+        yield layer, door.i, tuple(metres(*end) for end in _ends(door.x, door.y, door.upright, half))
+    for window in plan.windows:
+        ends = _ends(window.x, window.y, window.upright, window.length / 2)
+        yield "windows", window.room, tuple(metres(*end) for end in ends)
+
+
+def _ends(x: float, y: float, upright: bool, half: float) -> tuple[_Point, _Point]:
+    return ((x, y - half), (x, y + half)) if upright else ((x - half, y), (x + half, y))
+
+
+def geojson_plan(diagram: Diagram) -> dict[str, Any]:
+    """Return the floor plan as a GeoJSON feature collection in metres, y pointing up; boxes as in `housegan_plan`."""
+    plan = floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)))
+    features = [
+        {
+            "type": "Feature",
+            "properties": {"layer": layer, "room": room, "type": ROOMS[diagram.types[room]]},
+            "geometry": {"type": "Polygon", "coordinates": [points[::-1]]}
+            if layer == "rooms"
+            else {"type": "LineString", "coordinates": points},
+        }
+        for layer, room, points in _lines(plan)
+    ]
+    return {"type": "FeatureCollection", "features": features}
+
+
+def dxf_plan(diagram: Diagram) -> str:
+    """Return the floor plan as a DXF drawing in metres, with a layer for rooms, doors, windows and names.
+
+    Raises:
+        Refused: ezdxf is not installed (`missing-dependency`).
+    """
+    try:
+        import ezdxf
+    except ImportError:
+        hint = 'run: pip install "dither-tasks[dxf]"'
+        raise Refused(Problem("DXF requires ezdxf", help=hint, code="missing-dependency")) from None
+    plan, drawing, text = (
+        floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram))),
+        ezdxf.new(),
+        StringIO(),
+    )
+    drawing.header["$INSUNITS"] = 6  # metres
+    names = room_names(diagram)
+    for color, layer in enumerate(("rooms", "doors", "front-door", "windows", "names"), 1):
+        drawing.layers.add(layer, color=color)
+    for layer, room, points in _lines(plan):
+        drawing.modelspace().add_lwpolyline(points, close=layer == "rooms", dxfattribs={"layer": layer})
+        if layer == "rooms":
+            y, x = np.argwhere(plan.label == room).mean(0).tolist()
+            label = drawing.modelspace().add_text(names[room], height=0.25, dxfattribs={"layer": "names"})
+            label.set_placement((x * METRES, -y * METRES))
+    drawing.write(text)
+    return text.getvalue()
 
 
 def _layout(diagram: Diagram) -> tuple[Box, ...]:

@@ -36,6 +36,9 @@ class BubbleDiagram(TaskSpec):
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
         "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",
+        "svg": "one floor plan each, with walls, doors and windows",
+        "geojson": "one file each: rooms, doors and windows in metres",
+        "dxf": 'one drawing each in metres, with layers; requires `pip install "dither-tasks[dxf]"`',
     })  # fmt: skip
     data: Slot[DataSpec] = named("procedural-plans")
     """Source of the plans."""
