@@ -21,7 +21,7 @@ from dither.registry.flow.records import Context, State
 from .block_causal import CleanAndNoised, number_blocks
 from .cpu.merge_identical import MergedPositions
 from .kv_cache import KVCache
-from .options import CENTRE
+from .options import CENTRE, DOCUMENT
 
 __all__ = ["Denoiser", "init_trunc_normal", "relative_coordinates", "tie_embeddings"]
 
@@ -125,6 +125,11 @@ class Denoiser(nn.Module):
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
         tokens = functional.pad(valid, (extra, 0), value=True)
+        documents = cond.get(DOCUMENT)
+        if documents is not None:
+            if extra or cache is not None or context is not None:
+                raise ValueError("packed documents require full attention, without a cache and extra tokens")
+            documents = documents.masked_fill(~valid, -1)  # padding attends to padding
         requested = self._requested(state, extra)
         if context is not None:
             if self.block_size is None or cache is not None:
@@ -135,11 +140,12 @@ class Denoiser(nn.Module):
             h = merged.spread(self._run_blocks(merged.take(h), c, call))
         elif cache is None and (used := self._used_positions(tokens)) is not None:
             requested = None if requested is None else requested[:, used]
-            call = _Call(self._mask(tokens[:, used], extra, None), requested=requested)
+            mask = self._mask(tokens[:, used], extra, None, None if documents is None else documents[:, used])
+            call = _Call(mask, requested=requested)
             c_used = c_all if c_all.ndim == 2 else c_all[:, used]
             h = torch.zeros_like(h).index_copy(1, used, self._run_blocks(h[:, used], c_used, call).to(h.dtype))
         else:
-            mask = self._mask(tokens, extra, cache)
+            mask = self._mask(tokens, extra, cache, documents)
             h = self._run_blocks(h, c_all, _Call(mask, cache, keep, requested, positions))
         if cache is not None and keep:
             cache.advance(tokens, extra)
@@ -215,11 +221,19 @@ class Denoiser(nn.Module):
         recompute = self.checkpointing and self.training and torch.is_grad_enabled()
         return checkpoint(run, *args, use_reentrant=False, **options) if recompute else run(*args, **options)
 
-    def _mask(self, tokens: Bool[Tensor, "B L"], extra: int, cache: KVCache | None) -> Bool[Tensor, "B 1 #L K"] | None:
-        """Return which valid keys each token attends to; None for all.
+    def _mask(
+        self,
+        tokens: Bool[Tensor, "B L"],
+        extra: int,
+        cache: KVCache | None,
+        documents: Int[Tensor, "B L"] | None = None,
+    ) -> Bool[Tensor, "B 1 #L K"] | None:
+        """Return which valid keys each token attends to, in its own document; None for all.
 
         With block-causal attention these are the keys of its own block and of earlier ones, extra tokens included.
         """
+        if documents is not None:
+            return documents[:, None, :, None] == documents[:, None, None, :]
         single = self.block_size is None or tokens.shape[1] - extra <= self.block_size
         whole = self.block_size is None if cache is None else single and cache.whole
         if whole and _all_true(tokens):

@@ -12,6 +12,7 @@ from dither.registry.kinds import BlockSpec
 
 __all__ = [
     "CENTRE",
+    "DOCUMENT",
     "Affine",
     "AttentionKernel",
     "MLPName",
@@ -23,6 +24,8 @@ __all__ = [
 
 CENTRE = "centre"
 """Condition that holds the coordinate of each position, such as along a chromosome (`B L`)."""
+DOCUMENT = "document"
+"""Condition that holds the document of each position; a token attends to its own document only (`B L`)."""
 MAX_LISTED_HEADS = 1024
 """Largest head count that an error message lists."""
 

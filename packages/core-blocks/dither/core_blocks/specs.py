@@ -20,7 +20,7 @@ from dither.registry.kinds import (
     missing_condition,
 )
 
-from .options import CENTRE, Affine, NormName, TransformerBlock
+from .options import CENTRE, DOCUMENT, Affine, NormName, TransformerBlock
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,6 +157,10 @@ class DenoiserModel(ModelSpec):
         if self.facts().trained_blocks(space) is not None and "cache" not in self.block.traits():
             message = f'block "{self.block.name}" does not support a key-value cache, which block_size requires'
             yield Misfit(message, ("block",), ("model", "block_size"))
+        packed = any(condition.name == DOCUMENT for condition in space.conditions)
+        if packed and (size is not None or self.embedding.extra()):
+            message = "documents that are packed into one window require full attention"
+            yield Misfit(message, ("block_size",), ("task",), "remove block_size, or set task.documents")
         if "positions" in self.block.traits():
             yield from missing_condition(space.conditions, CENTRE, ("block",))
 

@@ -127,8 +127,6 @@ class TaskSpec(Spec):
     kind: ClassVar[str] = "task"
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """File formats its samples can be exported to, each with a description; the built task is a `flow.Exports`."""
-    trains_known: ClassVar[bool] = False
-    """Whether its training samples have known tokens."""
     bucketed: ClassVar[bool | None] = None
     """Whether the built task is a `flow.protocols.BucketedTask`; None if that is unknown before."""
 
@@ -139,6 +137,10 @@ class TaskSpec(Spec):
     def warn(self) -> Iterable[Misfit]:
         """Yield warnings about valid options that are likely a mistake."""
         return ()
+
+    def trains_known(self) -> bool:
+        """Whether training samples have known tokens, such as prompts."""
+        return False
 
     def starts_known(self) -> bool:
         """Whether samples start from known tokens, such as a prompt."""

@@ -5,6 +5,7 @@ from dither.registry import Spec, hookimpl
 from .bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles, ProceduralPlans
 from .get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
 from .get_region.specs import GetRegion
+from .language_model.data.pairs import PromptResponse
 from .language_model.data.specs import ConvertedText, MarkovText, Shakespeare, ShardFolder, StdlibText, TextFiles
 from .language_model.specs import LanguageModel
 
@@ -30,6 +31,7 @@ def register_components() -> list[type[Spec]]:
         RegionStore,
         Shakespeare,
         ShardFolder,
+        PromptResponse,
         StdlibText,
         TextFiles,
     ]

@@ -97,7 +97,7 @@ class Experiment(Options):
     def warn_known(self) -> Iterator[Misfit]:
         """Yield that samples given known tokens are biased, if they are."""
         process, model = self.process.facts(self.task.space()), self.model.facts()
-        told = model.reads_known and (self.train.known > 0 or self.task.trains_known)
+        told = model.reads_known and (self.train.known > 0 or self.task.trains_known())
         whole = process.prior in ("uniform", "frequencies") and model.trained_blocks(process.space) is None
         if whole and not told and not self.sampler.corrects_known:
             message = f'under process "{process.name}" the model takes known tokens for noised ones: samples are biased'

@@ -14,6 +14,7 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathMark, PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
+from .data.pairs import PromptResponse, text_conditions
 from .data.tokenizers import ADD_END, BPE_RANGE, ENDS, NO_END, SIZES, TOKENIZERS, byte_pair_ids, invalid_byte_pairs
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class LanguageModel(TaskSpec):
 
     name: ClassVar[str] = "language-model"
     bucketed: ClassVar[bool | None] = False
-    rev: ClassVar[int] = 2
+    rev: ClassVar[int] = 3
     data: Slot[DataSpec] = named("stdlib-text")
     """Source of the text."""
     length: int = Option(1024, ge=1, le=1_048_576)
@@ -45,10 +46,11 @@ class LanguageModel(TaskSpec):
     ids."""
     end_of_text: bool = False
     """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
-    documents: Literal["stream", "separate", "ended"] = "stream"
+    documents: Literal["stream", "separate", "ended", "packed"] = "stream"
     """stream: windows cross document boundaries. separate: each document begins a window, its last window is padded,
     and samples are as long as windows of the training split. ended: the rest of its last window repeats the end-of-text
-    id and is learned too, so that the model ends texts by itself."""
+    id and is learned too, so that the model ends texts by itself. packed: whole documents next to each other, each of
+    which attends to itself only; what is left of a window is padded."""
     prompt: str = ""
     """Beginning of every sample."""
     ngrams: int | None = Option(None, ge=2, le=8)
@@ -72,6 +74,8 @@ class LanguageModel(TaskSpec):
             yield Misfit(f"a prompt of {size} {units} fills a window of {self.length}", ("prompt",))
         if not problems and self.data.gives in ("text", "token-ids"):
             yield from self._tokenizer_misfits(prepared)
+            if isinstance(self.data, PromptResponse):
+                yield from self._pair_misfits(self.data)
         if self.judge is not None:
             from .metrics.judge import judge_problems
 
@@ -79,9 +83,24 @@ class LanguageModel(TaskSpec):
                 Misfit(p.message, ("judge",), help=p.help, code=p.code) for p in judge_problems(Path(self.judge))
             )
 
+    def _pair_misfits(self, pairs: PromptResponse) -> Iterator[Misfit]:
+        """Yield why prompts with responses do not fit into windows."""
+        if self.documents == "stream":
+            yield Misfit(f'"{pairs.name}" has separate documents', ("documents",), help='set documents = "packed"')
+        if pairs.label is not None and self.documents == "packed":
+            message = "documents with labels cannot share a window, which has one label"
+            yield Misfit(message, ("documents",), ("task", "data"), 'set documents = "ended"')
+        if self.documents != "ended" and self.space().fields[0].end is None:
+            message = "a response ends with an end-of-text id, and the tokenizer has none"
+            yield Misfit(message, ("end_of_text",), help=ADD_END)
+
     def starts_known(self) -> bool:
         """Whether there is a prompt."""
         return bool(self.prompt)
+
+    def trains_known(self) -> bool:
+        """Whether the data have prompts."""
+        return isinstance(self.data, PromptResponse)
 
     def _tokenizer_misfits(self, prepared: bool) -> Iterator[Misfit]:
         """Yield a tokenizer other than that of the prepared ids, and a missing end-of-text id."""
@@ -101,7 +120,8 @@ class LanguageModel(TaskSpec):
         size, end = self._size()
         if self.end_of_text and end is None:
             size, end = size + 1, size
-        return TokenSpace((Field("text", self.length, size, end=end),))
+        labels = self.data.label_names() if isinstance(self.data, PromptResponse) else ()
+        return TokenSpace((Field("text", self.length, size, end=end),), text_conditions(self.documents, labels))
 
     def _size(self) -> tuple[int, int | None]:
         """Return number of ids and end-of-text id."""
@@ -124,6 +144,9 @@ class LanguageModel(TaskSpec):
 
         corpus: Corpus | TokenStore = self.data.build()
         options = self.model_dump(include={"length", "documents", "prompt", "ngrams", "judge"})
+        if isinstance(self.data, PromptResponse):
+            prompt = self.data.render(self.prompt) if self.prompt else ""
+            options |= {"prompt": prompt, "labels": self.data.label_names()}
         return LanguageModelling(corpus, self._load(corpus), **options)
 
     def _record(self) -> StoreInfo:

@@ -6,7 +6,7 @@ Letters: B batch, L length, N samples.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -24,6 +24,7 @@ from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
+from .data.pairs import Pair, PairIds, encode_pairs, text_conditions
 from .data.token_store import Documents, Part, SplitWriter, TokenStore, Windows, encode_corpus
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Tokenizer
@@ -60,10 +61,11 @@ class LanguageModelling:
         corpus: Documents by split, or token ids.
         tokenizer: The tokenizer.
         length: Ids per window.
-        documents: "stream", "separate" or "ended".
+        documents: "stream", "separate", "ended" or "packed".
         prompt: Beginning of every sample.
         ngrams: Longest n-gram of the baselines, at least 2; None for none.
         judge: Folder of a language model that scores samples; None for none.
+        labels: Names of the labels of documents, the condition "label".
     """
 
     def __init__(
@@ -76,11 +78,19 @@ class LanguageModelling:
         prompt: str = "",
         ngrams: int | None = None,
         judge: str | None = None,
+        labels: Sequence[str] = (),
     ) -> None:
-        self.corpus = corpus if isinstance(corpus, TokenStore) else encode_corpus(corpus, tokenizer)
+        self._pairs: Mapping[Split, PairIds] = {}
+        if isinstance(corpus, TokenStore):
+            self.corpus = corpus
+        elif isinstance(corpus.splits["train"][0], Pair):
+            self.corpus, self._pairs = encode_pairs(corpus, tokenizer, labels)
+        else:
+            self.corpus = encode_corpus(corpus, tokenizer)
         self.tokenizer = tokenizer
         self.length = length
-        self.space = TokenSpace((Field("text", length, tokenizer.size, end=tokenizer.end),))
+        field = Field("text", length, tokenizer.size, end=tokenizer.end)
+        self.space = TokenSpace((field,), text_conditions(documents, labels))
         self._order = ngrams
         self._judge = None if judge is None else FolderJudge(Path(judge))
         streams = self.corpus.splits
@@ -112,7 +122,16 @@ class LanguageModelling:
         """
         x0, valid = self._windows[split].take(rows)
         check_vocabulary(x0, self.tokenizer.size)
-        return Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
+        clean = Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
+        if not self._pairs and self._documents != "packed":
+            return clean
+        document, place = (torch.from_numpy(table) for table in self._windows[split].documents(rows))
+        cond = {"document": document} if self._documents == "packed" else {}
+        if not (pairs := self._pairs.get(split)):
+            return replace(clean, cond=cond)
+        if any(condition.name == "label" for condition in self.space.conditions):
+            cond["label"] = torch.from_numpy(pairs.labels)[document[:, 0]]
+        return replace(clean, known=(place < torch.from_numpy(pairs.prompts)[document]) & clean.valid, cond=cond)
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt; for separate documents `seed` draws their lengths."""
@@ -120,11 +139,13 @@ class LanguageModelling:
         known = torch.zeros(n, self.length, dtype=torch.bool)
         x0[:, : len(self.prompt)] = torch.from_numpy(self.prompt)
         known[:, : len(self.prompt)] = True
-        if self._documents != "separate":
-            return Clean.of(x0, known=known)
         rows = np.random.default_rng(seed).integers(self.size("train"), size=n)
+        labelled = "label" in (condition.name for condition in self.space.conditions)
+        cond = {"label": self.batch("train", rows.tolist()).cond["label"]} if labelled else {}
+        if self._documents != "separate":
+            return Clean.of(x0, known=known, **cond)
         sizes = np.maximum(self._windows["train"].spans(rows)[1], len(self.prompt) + 1)
-        return Clean.of(x0, torch.arange(self.length) < torch.from_numpy(sizes)[:, None], known=known)
+        return Clean.of(x0, torch.arange(self.length) < torch.from_numpy(sizes)[:, None], known=known, **cond)
 
     def over_texts(self, texts: Sequence[str]) -> LanguageModelling:
         """Return the task with other documents as its validation split, under the same tokenizer."""
@@ -132,6 +153,7 @@ class LanguageModelling:
         for text in texts:
             writer.add(Part(0, text, True, True), self.tokenizer.encode(text))
         task, stream = copy(self), writer.stream()
+        task._pairs = {split: pairs for split, pairs in self._pairs.items() if split != "valid"}
         task.corpus = replace(self.corpus, splits={**self.corpus.splits, "valid": stream}, distribution=None)
         task.ids = {**self.ids, "valid": stream.ids}
         task._windows = {**self._windows, "valid": Windows(stream, self.length, self._documents, self._pad)}
@@ -153,7 +175,7 @@ class LanguageModelling:
         like = self.like(n, seed)
         x0, given = like.x0.clone(), torch.zeros_like(like.known)
         x0[:, :size], given[:, :size] = torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(known))
-        return Clean.of(x0, like.valid | (torch.arange(self.length) < size), given)
+        return Clean.of(x0, like.valid | (torch.arange(self.length) < size), given, **like.cond)
 
     def tokens(self, text: str) -> list[int]:
         """Return the ids of a text."""

@@ -92,7 +92,7 @@ class TokenStream:
         return np.append(self.starts[1:] - self.gap, len(self.ids))[: len(self.starts)]
 
 
-Documents = Literal["stream", "separate", "ended"]
+Documents = Literal["stream", "separate", "ended", "packed"]
 
 
 class Windows:
@@ -100,14 +100,17 @@ class Windows:
 
     documents = "stream": consecutive windows; only the last one may be shorter. "separate": each document begins a
     window; long ones continue in further windows, and the rest of the last one is padding. "ended": the same, but the
-    rest counts as valid.
+    rest counts as valid. "packed": as many whole documents as fit, then padding.
     """
 
     def __init__(self, stream: TokenStream, length: int, documents: Documents = "stream", pad: int = 0) -> None:
         self.length, self.pad = length, pad
         self._ids = stream.ids
         self._ended = documents == "ended"
+        self._stream = stream
         self._table = None if documents == "stream" else _windows_of_documents(stream, length)
+        if documents == "packed" and self._table is not None:
+            self._table = _packed(*self._table, length)
         self._count = -(-len(self._ids) // length) if self._table is None else len(self._table[0])
 
     def __len__(self) -> int:
@@ -124,6 +127,12 @@ class Windows:
             return self._table[0][rows], self._table[1][rows]
         starts = rows * self.length
         return starts, np.minimum(self.length, len(self._ids) - starts)
+
+    def documents(self, rows: Sequence[int]) -> tuple[Int64[np.ndarray, "B L"], Int64[np.ndarray, "B L"]]:
+        """Return the document of each position of windows, and its offset in that document."""
+        places = self.spans(np.asarray(rows, np.int64))[0][:, None] + np.arange(self.length)
+        number = np.searchsorted(self._stream.starts, places, "right") - 1
+        return number, places - self._stream.starts[number]
 
     def take(self, rows: Sequence[int]) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
         """Return the ids of windows, and which of them are not padding.
@@ -149,6 +158,20 @@ def _windows_of_documents(stream: TokenStream, length: int) -> tuple[Int64[np.nd
     first = np.repeat(np.cumsum(windows) - windows, windows)
     into = (np.arange(len(first)) - first) * length
     return np.repeat(stream.starts, windows) + into, np.minimum(length, np.repeat(sizes, windows) - into)
+
+
+def _packed(
+    starts: Int64[np.ndarray, " W"], sizes: Int64[np.ndarray, " W"], length: int
+) -> tuple[Int64[np.ndarray, " P"], Int64[np.ndarray, " P"]]:
+    """Join consecutive windows while they fit into one."""
+    packed: list[list[int]] = []
+    for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True):
+        if packed and stop - packed[-1][0] <= length:
+            packed[-1][1] = stop
+        else:
+            packed.append([start, stop])
+    table = np.array(packed, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1] - table[:, 0]
 
 
 @dataclass(frozen=True)
