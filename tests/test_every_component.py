@@ -30,9 +30,10 @@ atexit.register(shutil.rmtree, FILES, ignore_errors=True)
 def write_files() -> None:
     """Write third-party data for the components that read files."""
     rows = ["chromosome,start,end,open:K562,GATA1,CTCF,SP1"]
-    for chromosome in ("chr1", "chr2", "chr3", "chr4"):
+    for n in range(4):
         for i in range(12):
-            rows.append(f"{chromosome},{1000 * i},{1000 * i + 500},{i % 3 == 0:d},{i % 5 * 0.25},{i % 2},{(i * i) % 7}")
+            values = f"{i % 3 == 0:d},{(i + n) % 5 * 0.25},{i % 2},{(i * i + n) % 7}"
+            rows.append(f"chr{n + 1},{1000 * i},{1000 * i + 500},{values}")
     (FILES / "regions.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     with (FILES / "plans.jsonl").open("w", encoding="utf-8") as file:
         for i in range(40):

@@ -156,8 +156,12 @@ def install(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_kit_runs_over_an_installed_plugin(install, capfd):
+def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_path, monkeypatch):
     install(WRONG)
+    (tmp_path / "my_rate.py").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    assert main(["test-plugin", "./my_rate.py"]) == 1
+    assert "lr-schedule:wrong-factor_valid" in capfd.readouterr().out
     for expected, code, text in (
         ([], 1, "lr-schedule:wrong-factor_valid"),
         (["--expect", "lr-schedule:wrong-factor_valid=it is negative on purpose"], 0, "it is negative on purpose"),
@@ -179,6 +183,8 @@ def test_a_plugin_without_components_is_refused(code, problem, install, capsys):
 
 
 def test_invalid_arguments_of_test_plugin_are_refused(capsys, monkeypatch):
+    assert main(["test-plugin", "./missing.py"]) == 2
+    assert "[file-not-found]" in capsys.readouterr().err
     assert main(["test-plugin", "core-block"]) == 2
     assert 'did you mean "core-blocks"?' in capsys.readouterr().err
     assert main(["test-plugin", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= "]) == 2

@@ -68,10 +68,11 @@ class Mutant:
     options: dict | None = None
     sound: Change | None = None
     """A change of the twin, such as another trait."""
+    name: str = ""
 
     @property
     def id(self) -> str:
-        return f"{self.part}-{self.check}"
+        return f"{self.part}-{self.check}" + (f"-{self.name}" if self.name else "")
 
 
 def built(change: Callable[[Any], Any]) -> Change:
@@ -320,11 +321,10 @@ MUTANTS = [
         truth_unseen=function(finish=lambda inner, state, pred, like: like.x0),
         seeded=function(prior=lambda inner, like: State.of(torch.where(like.fixed, like.x0, next(count) % 2))),
         batch_not_written=function(corrupt=writes),
-        q_normalised=function(corrupt=lambda inner, c, t: altered(inner.corrupt(c, t), prior=lambda n: n.prior * 0.9)),
         clean_at_zero=function(corrupt=lambda inner, c, t: inner.corrupt(c, 0.5 + t / 2)),
         prior_at_one=function(corrupt=lambda inner, c, t: inner.corrupt(c, t / 2)),
         chapman_kolmogorov=function(step=lambda inner, state, pred, now, then, like: state),
-        reverse_step=function(
+        joint_distributions=function(
             step=lambda inner, state, pred, now, then, like: State.of(inner.finish(state, pred, like))
         ),
         predictions_are_exact=function(read=lambda inner, raw, *a: inner.read(raw / 2, *a)),
@@ -332,7 +332,7 @@ MUTANTS = [
     *of(
         "process:uniform",  # a posterior used as a score has the right shape
         predictions_are_exact=function(read=lambda inner, raw, *a: inner.read(raw.log_softmax(-1) * 0.7, *a)),
-        reverse_step=function(
+        joint_distributions=function(
             step=lambda inner, state, pred, now, then, like: inner.step(state, pred, now, scaled(then, 0.1), like)
         ),
     ),
@@ -390,13 +390,13 @@ MUTANTS = [
     ),
     *of(
         "loss:masked-ce",
-        bound_is_zero_at_truth=loss(lambda m, pred, noised: Measured(m.values + 0.1, m.weights)),
+        bound_is_exact=loss(lambda m, pred, noised: Measured(m.values + 0.1, m.weights)),
         truth_is_best=loss(lambda m, pred, noised: Measured((m.values - 0.2).square(), m.weights)),
         gradcheck=loss(lambda m, pred, noised: Measured(m.values.detach() + m.values - m.values.exp(), m.weights)),
     ),
     *of(
         "loss:score-entropy",
-        bound_is_zero_at_truth=loss(lambda m, pred, noised: Measured(m.values - 0.1, m.weights)),
+        bound_is_exact=loss(lambda m, pred, noised: Measured(m.values - 0.1, m.weights)),
         finite_at_both_ends=loss(lambda m, pred, noised: Measured(m.values / sigma_of(noised), m.weights)),
     ),
     *of(

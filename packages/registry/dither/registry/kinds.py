@@ -81,7 +81,8 @@ class ProcessFacts:
         name: Registered name of the process.
         space: The space the model must serve, MASK included.
         predict: Meaning of the raw output: posterior, plug-in, score; x0, eps, velocity, flow-velocity.
-        prior: The distribution at t = 1.
+        prior: The distribution at t = 1: all on MASK, uniform over clean ids, their frequencies, a mixture of MASK and
+            clean ids; Gaussian noise; hidden features.
         timeless: Whether states are independent of time; see `TimelessProcess`.
         masked: Whether noise is added only to a mask's selection, next to values that stay clean.
         linear_path: Whether the factors of x_0 and Gaussian noise add up to 1 (flow matching), not their squares.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -80,15 +81,33 @@ def perturb_parameters(module: M, seed: int = 0) -> M:
     return module
 
 
-def check_gradients(module: nn.Module, out: Tensor) -> None:
-    """Assert that every parameter affects the output and has a finite gradient."""
-    parameters = dict(module.named_parameters())
+def check_gradients(module: nn.Module, run: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """Assert that parameters affect the output, and that gradients equal finite differences.
+
+    `run(*inputs)` calls the module, which is converted to float64; the inputs get gradients, too.
+    """
+    parameters = dict(module.double().named_parameters())
     if not parameters:
         raise NotApplicable("there are no parameters")
-    grads = torch.autograd.grad((out * torch.randn_like(out)).sum(), list(parameters.values()), allow_unused=True)
-    for name, grad in zip(parameters, grads, strict=True):
+    leaves = [*parameters.values(), *(x.double().requires_grad_() for x in inputs)]
+    generator = torch.Generator().manual_seed(0)
+    lines = [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in leaves]
+    out = run(*leaves[len(parameters) :])
+    weight = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+    grads = torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True)
+    for name, grad in zip(parameters, grads, strict=False):
         assert grad is not None, f"{name} does not affect the output"
         assert grad.isfinite().all(), f"the gradient of {name} is not finite"
+    for part, (first, last) in {"parameters": (0, len(parameters)), "input": (len(parameters), len(leaves))}.items():
+        ends = []
+        for step in (1e-6, -2e-6, 1e-6):
+            with torch.no_grad():
+                for leaf, line in zip(leaves[first:last], lines[first:last], strict=True):
+                    leaf.add_(line, alpha=step)
+                ends.append((run(*leaves[len(parameters) :]) * weight).sum())
+        pairs = zip(grads[first:last], lines[first:last], strict=True)
+        slope = sum(((grad * line).sum() for grad, line in pairs if grad is not None), torch.zeros(()).double())
+        assert_close(slope, (ends[0] - ends[1]) / 2e-6, f"the gradient of the {part}", atol=1e-4)
 
 
 def replace_infinite(out: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ from .traits import may_declare, traits_of
 
 __all__ = ["Case", "cases", "parametrize"]
 
+BUILT_IN = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
+"""Plugins of dither."""
 MAX_NOT_APPLICABLE = 100
 """Situations in which a check does not apply before it is given up."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,6 +56,7 @@ class Case:
     """One check of one component.
 
     `options` replace drawn ones; under `strict` recommended checks must pass; `expected` says why the check must fail.
+    Surroundings come from `catalog`, and from `everything` if the component fits into none of them.
     """
 
     part: Component
@@ -63,6 +66,7 @@ class Case:
     strict: bool = False
     max_examples: int = EXAMPLES
     expected: str = ""
+    everything: Catalog | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -79,7 +83,7 @@ class Case:
         tally = _Tally()
         try:
             for options in self.options or (None,):
-                self._run_drawn(options, tally)
+                self._run_drawn(options, tally, self.catalog)
         except AssertionError as error:
             if self.check.level == "required" or self.strict:
                 raise
@@ -91,7 +95,7 @@ class Case:
             raise AssertionError(f"{self.name} declares {needs}, but the check never applied: {tally.summary()}")
         pytest.skip(tally.summary() or "no situation was found")
 
-    def _run_drawn(self, options: Mapping[str, Any] | None, tally: _Tally) -> None:
+    def _run_drawn(self, options: Mapping[str, Any] | None, tally: _Tally, catalog: Catalog) -> None:
         """Run the check with fixed or drawn options."""
         slow = self.part.spec.kind in ("task", "data")  # reading data takes time
         many = 20 * EXAMPLES  # an expected failure must be found with any draws
@@ -105,7 +109,7 @@ class Case:
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         )
-        @given(situations(self.part, self.catalog, self.check.place, options))
+        @given(situations(self.part, catalog, self.check.place, options))
         def attempt(situation: Situation) -> None:
             with torch.random.fork_rng(devices=[]):
                 seed_cpu(situation.seed)
@@ -116,7 +120,11 @@ class Case:
         try:
             attempt()
         except Unsatisfiable:
-            if tally.ran + tally.not_applicable == before:
+            if tally.ran + tally.not_applicable > before:
+                return
+            if self.everything not in (None, catalog):
+                self._run_drawn(options, tally, self.everything)
+            else:
                 message = f"{self.part.pinned} fits nowhere: no valid options and surroundings were found"
                 raise AssertionError(message) from None
 
@@ -142,15 +150,20 @@ def cases(
     *,
     strict: bool = False,
 ) -> list[Case]:
-    """Return every check of a plugin's components; raise `Refused` if it, or a component in `examples`, is unknown."""
+    """Return every check of a plugin's components; raise `Refused` if it, or a component in `examples`, is unknown.
+
+    Its surroundings are components of dither and of the plugin itself, so that another plugin cannot fail it; others
+    are used only for kinds of which these have none.
+    """
     examples = examples or {}
     installed = catalog.parts()
     parts = [part for part in installed if part.plugin == plugin]
     if not parts:
         hint = _hint(plugin, {part.plugin for part in installed})
         raise Refused(Problem(f'plugin "{plugin}" has no components{hint}', code="unknown-plugin"))
+    trusted = _trusted(plugin, catalog)
     found = [
-        Case(part, check, catalog, examples.get(f"{part.spec.kind}:{part.spec.name}", ()), strict)
+        Case(part, check, trusted, examples.get(f"{part.spec.kind}:{part.spec.name}", ()), strict, everything=catalog)
         for part in parts
         for check in CHECKS
         if check.kind in ("any", part.spec.kind) and may_declare(part.spec, check.needs)
@@ -160,6 +173,16 @@ def cases(
     if unknown:
         raise Refused(unknown)
     return found
+
+
+def _trusted(plugin: str, catalog: Catalog) -> Catalog:
+    """Return the components of dither and of a plugin, and all of the kinds that these lack."""
+    trusted, parts = Catalog(catalog.prefer, catalog.known, catalog.owners), catalog.parts()
+    kinds = {part.kind for part in parts if part.plugin in (*BUILT_IN, plugin)}
+    chosen = [part for part in parts if part.plugin in (*BUILT_IN, plugin) or part.kind not in kinds]
+    for name in {part.plugin for part in chosen}:
+        trusted.add(name, [part.spec for part in chosen if part.plugin == name])
+    return trusted
 
 
 def parametrize(

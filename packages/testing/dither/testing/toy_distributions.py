@@ -12,20 +12,24 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from dither.registry import Field, TokenSpace
+from dither.registry import FeatureSpace, Field, TokenSpace
 from dither.registry.flow.records import Clean, Noise, State, over
 
 from .check_utils import gaussian_scales
 
 __all__ = [
-    "IDS", "OUTCOMES", "PROBABILITIES", "SPACE", "NormalSession", "OracleSession", "assert_follows", "assert_normal",
-    "blank_batch", "exact_outputs", "outcome_index",
+    "FEATURES", "IDS", "OUTCOMES", "PROBABILITIES", "SPACE", "TWO_FIELDS", "NormalSession", "OracleSession",
+    "assert_follows", "assert_normal", "blank_batch", "divergences", "exact_normal", "exact_outputs", "forward_table",
+    "normal_divergence", "outcome_index",
 ]  # fmt: skip
 
 IDS = 3
 """Vocabulary size."""
 SPACE = TokenSpace((Field("word", 2, IDS),))
 """Two positions of three ids."""
+TWO_FIELDS = TokenSpace((Field("left", 1, IDS), Field("right", 1, IDS)))
+"""The same positions as two fields."""
+FEATURES = FeatureSpace(2, 2)
 OUTCOMES: Int[Tensor, "O 2"] = torch.cartesian_prod(torch.arange(IDS), torch.arange(IDS))
 """Every sample."""
 PROBABILITIES: Float[Tensor, " O"] = torch.tensor([8.0, 1, 1, 1, 2, 5, 1, 6, 2], dtype=torch.float64) / 27
@@ -72,6 +76,31 @@ def _product_except(likelihood: Float[Tensor, "B O L"], position: int) -> Float[
     return torch.stack(rest, -1).prod(-1) if rest else torch.ones_like(likelihood[..., 0])
 
 
+def forward_table(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> Float[Tensor, "O K"]:
+    """Return q(x_t | x_0) of every outcome and every state, in the order of `torch.cartesian_prod` of the ids."""
+    alpha, prior = (-sigma).exp(), prior.double().expand(2, -1)
+    q = alpha * one_hot(OUTCOMES, prior.shape[-1]).double() + (1 - alpha) * prior
+    return (q[:, 0, :, None] * q[:, 1, None, :]).flatten(1)
+
+
+def divergences(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> Float[Tensor, " O"]:
+    """Return KL(q(x_t | x_0) || p_t) of each outcome; its decrease from t to s is the bound's part between them.
+
+    The reverse path of an exact model has p(x_s | x_t) = p_s(x_s) q(x_t | x_s) / p_t(x_t), so that the divergences of
+    its steps telescope. The slope holds for each x_0 alone, whose prediction by the exact model is wrong.
+    """
+    q = forward_table(sigma, prior)
+    p = (PROBABILITIES @ q).expand_as(q)
+    return torch.where(q > 0, q * (q / torch.where(p > 0, p, 1.0)).clamp_min(1e-300).log(), 0.0).sum(1)
+
+
+def normal_divergence(sigma: Float[Tensor, ""], x0: Float[Tensor, "..."], mean: float, std: float) -> Tensor:
+    """Return the same for a feature x_0 under data of this mean and standard deviation."""
+    alpha, var = (-sigma).exp(), -torch.expm1(-sigma)
+    total = alpha * std**2 + var
+    return (total / var).log() / 2 + (var + alpha * (x0 - mean).square()) / (2 * total) - 0.5
+
+
 class OracleSession:
     """A `Session` with an exact model of the token distribution, finished positions included.
 
@@ -102,13 +131,18 @@ class NormalSession:
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Return E[x_0 | x_t], or the equivalent prediction."""
         noise = self.process.schedule(t)
-        a, b = gaussian_scales(self.process, noise, state.x)
-        gain = a * self.std**2 / (a.square() * self.std**2 + b.square())
-        x0 = self.mean + gain * (state.x - a * self.mean)
-        x0 = torch.where(state.masked, self.mean, x0)
-        eps = (state.x - a * x0) / b.clamp_min(1e-6)
-        raw = {"x0": x0, "eps": eps, "velocity": a * eps - b * x0, "flow-velocity": eps - x0}[self.predict]
-        return self.process.read(raw, state, noise)
+        return self.process.read(exact_normal(self.process, state, noise, self.predict, self.mean, self.std), state, noise)
+
+
+def exact_normal(
+    process: Any, state: State, noise: Noise, predict: str, mean: float, std: float
+) -> Float[Tensor, "B L M"]:
+    """Return the raw output of an exact model of normally distributed features."""
+    a, b = gaussian_scales(process, noise, state.x)
+    gain = a * std**2 / (a.square() * std**2 + b.square())
+    x0 = torch.where(state.masked, mean, mean + gain * (state.x - a * mean))
+    eps = (state.x - a * x0) / b.clamp_min(1e-6)
+    return {"x0": x0, "eps": eps, "velocity": a * eps - b * x0, "flow-velocity": eps - x0}[predict]
 
 
 def blank_batch(rows: int) -> Clean:

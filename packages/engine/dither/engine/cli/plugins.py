@@ -83,12 +83,12 @@ def new_plugin(
 
 @app.command("test-plugin")
 def check_plugin(
-    name: Annotated[str, typer.Argument(help="An installed plugin.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="An installed plugin, or a .py file.", show_default=False)],
     expected: Annotated[
         Words, typer.Option("--expect", metavar="KIND:NAME-CHECK=REASON", help="A check that fails on purpose.")
     ] = None,
 ) -> int:
-    """Run the conformance kit over the components of an installed plugin."""
+    """Run the conformance kit over the components of an installed plugin or a file."""
     from ..scaffold.conformance import run_kit
 
     return run_kit(name, expected or ())

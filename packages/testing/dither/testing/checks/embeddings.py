@@ -162,6 +162,15 @@ def condition_per_position(s: Situation) -> None:
         assert_close(condition(level[None].expand(2, -1), {})[1], condition(level, {}), "levels per position")
 
 
+def levels_differ(s: Situation) -> None:
+    """Levels that differ by 0.001 have different vectors, unless the condition ignores the level."""
+    if "level-free" in s.spec.traits() or "constant" in s.spec.traits():
+        raise NotApplicable("the condition ignores the level")
+    vectors = _condition(s)[0].double()(torch.linspace(0, 1, 1001, dtype=torch.float64), {})
+    same = (vectors.diff(dim=0).abs().amax(-1) < 1e-9).nonzero()[:, 0]
+    assert not len(same), f"{len(same)} of 1001 levels look like the next one, the first at {same[0] / 1000:.3f}"
+
+
 def level_free(s: Situation) -> None:
     """The output does not depend on the level."""
     condition, level = _condition(s)
@@ -203,6 +212,14 @@ def head_shape(s: Situation) -> None:
     assert_output(s.space, head(h), h.shape[:2])
 
 
+def head_unbounded(s: Situation) -> None:
+    """The output is not clipped: it changes with the length of a large input."""
+    head, h = _head(s)
+    far, farther = (replace_infinite(head(scale * h)) for scale in (100.0, 200.0))
+    assert (far != farther).any(-1).all(), "the output is the same for 100 h and 200 h"
+    assert farther.abs().max() > 20, f"outputs are at most {farther.abs().max():.3g} for 200 h"
+
+
 def head_per_position(s: Situation) -> None:
     """The output at a position depends on its vector only."""
     head, h = _head(s)
@@ -233,22 +250,22 @@ def head_weights(s: Situation) -> None:
 
 
 def gradients_reach_all(s: Situation) -> None:
-    """Every parameter affects the output and has a finite gradient."""
+    """Every parameter affects the output, and gradients equal finite differences."""
     if s.spec.kind == "block":
         module, x, c = _block(s)
-        out = module(x, c)
+        check_gradients(module, module, x, c)
     elif s.spec.kind == "embedding":
         module, state = _embedding(s)
         if "known" in s.spec.traits():
             state = replace(state, noisy=state.x % 2 == 0)
-        out, _ = module(state, s.clean.cond, 0)
+        wide = state.apply(lambda x: x.double() if x.is_floating_point() else x)
+        check_gradients(module, lambda: module(wide, s.clean.cond, 0)[0])
     elif s.spec.kind == "condition":
         module, level = _condition(s)
-        out = module(level, {})
+        check_gradients(module, lambda: module(level, {}))
     else:
         module, h = _head(s)
-        out = replace_infinite(module(h))
-    check_gradients(module, out)
+        check_gradients(module, lambda h: replace_infinite(module(h)), h)
 
 
 def _block(s: Situation) -> tuple[Any, Float[Tensor, "B L D"], Float[Tensor, "B C"]]:
@@ -287,12 +304,13 @@ def rows_independent(s: Situation) -> None:
 
 
 def padding_inert(s: Situation) -> None:
-    """Masked positions do not influence others."""
+    """Masked positions do not influence others, however many they are."""
     block, x, c = _block(s)
-    mask = (torch.arange(LENGTH) < LENGTH - 2)[None, None, None].expand(BATCH, 1, 1, LENGTH)
-    other = torch.cat([x[:, :-2], x[:, -2:] + 1.0], 1)
-    expected = block(x, c, mask=mask)[:, :-2]
-    assert_close(block(other, c, mask=mask)[:, :-2], expected, "after a change of masked positions")
+    for more in (2, 300):
+        padded = torch.cat([x, torch.randn(BATCH, more, x.shape[-1])], 1)
+        mask = (torch.arange(LENGTH + more) < LENGTH)[None, None, None].expand(BATCH, 1, 1, -1)
+        assert_close(block(padded, c, mask=mask)[:, :LENGTH], block(x, c), f"before {more} masked positions")
+    assert (block(padded, c) != padded).any(-1).all(), "positions of a long input are not changed"
 
 
 def permutation_equivariant(s: Situation) -> None:
@@ -371,10 +389,10 @@ CHECKS = (
     *checks_of("embedding", known_tokens_marked, needs="known"),
     *checks_of("embedding", embedding_tables, needs="tables"),
     *checks_of("position", positions_shape, positions_start),
-    *checks_of("condition", condition_shape, condition_per_position, dropped_conditions),
+    *checks_of("condition", condition_shape, condition_per_position, levels_differ, dropped_conditions),
     *checks_of("condition", level_free, needs="level-free"),
     *checks_of("condition", constant, needs="constant"),
-    *checks_of("head", head_shape, head_per_position),
+    *checks_of("head", head_shape, head_per_position, head_unbounded),
     *checks_of("head", head_weights, needs="maps"),
     *(check for kind in ("embedding", "condition", "head") for check in checks_of(kind, gradients_reach_all)),
 )  # fmt: skip

@@ -8,19 +8,31 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.records import Measured, Noised
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 
 from ..check_utils import (
     NotApplicable,
     assert_close,
     assert_equal,
     assert_unchanged,
+    gaussian_scales,
     ideal_output,
     random_output,
     seed_cpu,
     snapshot,
 )
 from ..situations import Situation, checks_of
+from ..toy_distributions import (
+    FEATURES,
+    OUTCOMES,
+    TWO_FIELDS,
+    blank_batch,
+    divergences,
+    exact_normal,
+    exact_outputs,
+    forward_table,
+    normal_divergence,
+)
 
 __all__ = ["CHECKS"]
 
@@ -124,14 +136,52 @@ def truth_is_best(s: Situation) -> None:
         assert best <= near + 1e-5, f"an ideal prediction has loss {best}, one perturbed by {scale} has {near}"
 
 
-def bound_is_zero_at_truth(s: Situation) -> None:
-    """The diffusion part of a bound is never negative, and 0 for an ideal prediction."""
-    loss, process, raw, noised = _inputs(s)
-    random = _measure(loss, process, raw, noised).values
-    assert (random >= -1e-5).all(), f"a random prediction has a value of {random.min()}"
-    ideal = _measure(loss, process, _ideal(s, raw, noised), noised).values
-    assert (ideal >= -1e-5).all(), f"an ideal prediction has a value of {ideal.min()}"
-    assert (ideal <= 1e-3).all(), f"an ideal prediction has a value of {ideal.max()}"
+def bound_is_exact(s: Situation) -> None:
+    """With an exact model the mean over x_t is the exact bound in nats, for every x_0 and noise; weights are fixed."""
+    tokens = s.space.data == "tokens"
+    space = TWO_FIELDS if tokens else FEATURES
+    facts: Any = None if list(s.process.check(space)) else s.process.facts(space)
+    if facts is None or list(s.spec.check(facts)) or facts.masked or not (tokens or facts.prior == "gaussian"):
+        raise NotApplicable("the process does not support the toy distribution")
+    process, loss = s.process.build(space), s.spec.build(facts)
+    for sigma, rate in ((0.1, 1.7), (0.7, 0.6), (2.5, 1.2)):
+        level = torch.tensor(sigma, dtype=torch.float64, requires_grad=True)
+        compute = _token_bound if tokens else _feature_bound
+        nats, divergence = compute(process, loss, facts.predict, level, rate)
+        expected = [-rate * float(torch.autograd.grad(d, level, retain_graph=True)[0]) for d in divergence]
+        assert_close(nats, torch.tensor(expected).double(), f"nats per sample and unit of t at sigma = {sigma}", 2e-4)
+
+
+def _token_bound(process: Any, loss: Any, predict: str, sigma: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """Return the mean loss of each outcome, and the divergences whose slope it is."""
+    prior = process.corrupt(blank_batch(1), torch.ones(1)).prior.double()
+    q = forward_table(sigma.detach(), prior)
+    outcome, index = (q > 0).nonzero().T
+    x = torch.cartesian_prod(*[torch.arange(prior.shape[-1])] * 2)[index]
+    uncertain = prior.expand(2, -1).gather(1, x.T).T > 0
+    noise = Noise(sigma.detach().expand(len(x)).float(), torch.full((len(x),), rate))
+    none = torch.zeros_like(uncertain)
+    noised = Noised(OUTCOMES[outcome], State.of(x), noise, uncertain, ~none, none, prior.float())
+    raw = exact_outputs(noised.state, noise, prior)[predict].float()
+    measured = _measure(loss, process, raw.clamp_min(-60.0) if predict == "score" else raw, noised)
+    assert_close(measured.weights, measured.weights[:1].expand_as(measured.weights), "weights at another x_t")
+    nats = q[outcome, index] * (measured.values * measured.weights).double().sum(1)
+    return torch.zeros(len(q)).double().index_add(0, outcome, nats), divergences(sigma, prior)
+
+
+def _feature_bound(process: Any, loss: Any, predict: str, sigma: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """The same for all features together; three nodes integrate squares over the noise exactly."""
+    node, share = torch.tensor([0.0, 3**0.5, -(3**0.5)]), torch.tensor([2 / 3, 1 / 6, 1 / 6])
+    x0 = torch.tensor([[[0.5, 1.0], [2.0, 3.5]]]).expand(3, -1, -1)
+    noise = Noise(sigma.detach().float().expand(3), torch.full((3,), rate))
+    eps = node[:, None, None].expand_as(x0)
+    a, b = gaussian_scales(process, noise, x0)
+    state = State.of(a * x0 + b * eps)
+    clean, free = Clean.of(x0), torch.ones(x0.shape, dtype=torch.bool)
+    noised = Noised(x0, state, noise, free, clean.valid, ~free, eps=eps)
+    measured = _measure(loss, process, exact_normal(process, state, noise, predict, 2.0, 0.5), noised)
+    nats = (share[:, None] * measured.values * measured.weights).sum()
+    return nats.double()[None], normal_divergence(sigma, x0[0].double(), 2.0, 0.5).sum()[None]
 
 
 def gradcheck(s: Situation) -> None:
@@ -163,6 +213,6 @@ CHECKS = (
         "loss", per_position, extremes_are_finite, finite_at_both_ends, positions_independent, weights_only_targets,
         rows_independent, truth_is_best, gradcheck, inputs_not_written,
     ),
-    *checks_of("loss", bound_is_zero_at_truth, needs="bound"),
+    *checks_of("loss", bound_is_exact, needs="bound"),
 )  # fmt: skip
 """Checks for losses."""

@@ -100,9 +100,12 @@ def level_free(s: Situation) -> None:
 
 
 def gradients_reach_all(s: Situation) -> None:
-    """Every parameter affects the output and has a finite gradient."""
-    model, *inputs = _inputs(s)
-    check_gradients(model, _run(model, *inputs))
+    """Every parameter affects the output, and gradients equal finite differences."""
+    model, state, *inputs = _inputs(s)
+    if state.x.is_floating_point():
+        check_gradients(model, lambda x: _run(model, State(x, state.masked), *inputs), state.x)
+    else:
+        check_gradients(model, lambda: _run(model, state, *inputs))
 
 
 def runs_on_meta(s: Situation) -> None:

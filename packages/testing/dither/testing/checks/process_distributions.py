@@ -13,16 +13,19 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dither.registry import TokenSpace
+from dither.registry.flow.protocols import GaussianProcess
 from dither.registry.flow.records import Clean, Noise, Noised, State
 
 from ..check_utils import NotApplicable, assert_close, gaussian_scales, ideal_output, random_output
 from ..situations import Situation, checks_of
-from ..toy_distributions import SPACE, assert_follows, assert_normal, exact_outputs
+from ..toy_distributions import FEATURES, OUTCOMES, SPACE, assert_follows, assert_normal, exact_outputs
 
 __all__ = ["CHECKS"]
 
 DRAWS = 2000
 """Draws per sample."""
+MANY = 2**17
+"""Draws of joint distributions, enough to see probabilities that are off by 2 %."""
 MAX_REST = 0.05
 """Noise at t = 0 and signal at t = 1 that the defaults may leave."""
 POSITIONS = 4
@@ -54,19 +57,6 @@ def _free(noised: Noised) -> list[int]:
     if not positions:
         raise NotApplicable("all positions are fixed")
     return positions
-
-
-def q_normalised(s: Situation) -> None:
-    """q(x_t | x_0) is a probability distribution over the vocabulary of the field."""
-    process: Any = s.build()
-    for t in (0.0, 0.4, 1.0):
-        noised = process.corrupt(s.clean, torch.full((len(s.clean.valid),), t))
-        assert noised.prior is not None, "a token process requires a prior"
-        q = _forward(noised, noised.noise)
-        assert (q >= 0).all(), f"q is negative at t = {t}"
-        assert_close(q.sum(-1), torch.ones_like(q[:, 0]), f"sums of q at t = {t}", atol=1e-5)
-        usable = process.space.usable().expand(len(q), -1)
-        assert not (q[~usable] > 0).any(), f"q is positive outside the vocabulary at t = {t}"
 
 
 def clean_at_zero(s: Situation) -> None:
@@ -133,22 +123,75 @@ def chapman_kolmogorov(s: Situation) -> None:
         assert_close(back.x[~back.masked], many.x0[~back.masked], "revealed values", atol=1e-5)
 
 
-def reverse_step(s: Situation) -> None:
-    """A step follows the sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), computed by brute force."""
-    process = s.build()
-    noised = process.corrupt(s.clean[:1], torch.tensor([0.7]))
-    same = noised.apply(lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]) if len(tensor) == 1 else tensor)
-    many = s.clean[:1].apply(lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]))
-    late, early = process.schedule(_at(0.7)), process.schedule(_at(0.3))
-    raw = random_output(process.space, s.clean.valid[:1], s.seed).expand(DRAWS, -1, -1)
-    pred = process.read(raw, same.state, late)
-    back = process.step(same.state, pred, late, early, many)
-    p0 = pred.log_clean()[0].double().exp()
-    assert noised.prior is not None
-    for i in _free(noised):
-        prior = noised.prior.expand(many.x0.shape[1], -1)[i].double()
-        expected = _reverse(p0[i], prior, noised.state.x[0, i], late.sigma[0].double(), early.sigma[0].double())
-        assert_follows(back.x[:, i], expected, f"x_s at position {i}")
+def joint_distributions(s: Situation) -> None:
+    """Over two tokens, `corrupt`, `prior`, `step` and `finish` follow their joint distributions, by brute force."""
+    process, _ = _over(s, SPACE)
+    x0 = Clean.of(OUTCOMES[5:6].expand(MANY, -1))
+    noised, now, then = process.corrupt(x0, torch.full((MANY,), 0.6)), _noise(1.5), _noise(0.6)
+    start = process.prior(Clean.of(x0.x0.repeat(4, 1)))
+    assert noised.prior is not None, "a token process requires a prior"
+    prior = noised.prior.double().expand(2, -1)
+    _assert_joint(noised.state.x, _forward(noised, noised.noise), "x_t")
+    _assert_joint(start.x, prior, "the state at t = 1")
+    for one in (noised.state[:1], start[:1]):
+        state = one.apply(lambda tensor: tensor.expand(MANY, *tensor.shape[1:]).clone())
+        raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed).expand(MANY, -1, -1)
+        pred = process.read(raw, state, now)
+        p0, sigmas = pred.log_clean()[0].double().exp(), (now.sigma[0].double(), then.sigma[0].double())
+        uncertain = prior.gather(1, one.x.T) > 0
+        steps = torch.stack([_reverse(p, q, x, *sigmas) for p, q, x in zip(p0, prior, one.x[0], strict=True)])
+        _assert_joint(process.step(state, pred, now, then, x0).x, steps, f"x_s after {one.x.tolist()}")
+        finished = torch.where(uncertain, p0, one_hot(one.x[0], prior.shape[-1]).double())
+        _assert_joint(process.finish(state, pred, x0), finished, f"the sample finished from {one.x.tolist()}")
+
+
+def _assert_joint(x: Tensor, p: Float[Tensor, "2 V"], what: str) -> None:
+    """Test both positions against the product of their distributions."""
+    usable, size = (x >= 0) & (x < p.shape[-1]), p.shape[-1]
+    assert usable.all(), f"{what}: ids outside the vocabulary"
+    assert_follows(x[:, 0] * size + x[:, 1], (p[0, :, None] * p[1]).flatten(), f"pairs of ids of {what}")
+
+
+def normal_step(s: Situation) -> None:
+    """GaussianProcess: predictions of an exact model, and mean, variance and independence of noise and steps."""
+    process, facts = _over(s, FEATURES)
+    if not isinstance(process, GaussianProcess) or facts.masked:
+        raise NotApplicable("not a GaussianProcess without a mask")
+    like = Clean.of(torch.tensor([[[0.5, -1.0], [2.0, 0.0]]]).expand(MANY, -1, -1))
+    noised, now, then = process.corrupt(like, torch.full((MANY,), 0.6)), _noise(1.5), _noise(0.6)
+    assert noised.eps is not None, "a Gaussian process records its noise"
+    state = process.prior(like)
+    _assert_independent(state.x, "the state at t = 1")
+    _assert_independent(noised.eps, "the noise of x_t")
+    ideal = process.read(ideal_output(facts.predict, noised, 0), noised.state, noised.noise)
+    assert_close(ideal.x0, noised.x0, "x0 of an exact model", atol=1e-3)
+    pred = process.read(random_output(FEATURES, like.valid[:1], s.seed).expand(MANY, -1, -1), state, now)
+    before, after = (noise.one_minus_alpha(state.x).double() for noise in (now, then))
+    kept, gap = now.since(then).alpha(state.x).double(), now.since(then).one_minus_alpha(state.x).double()
+    scales = [b.sqrt() / gaussian_scales(process, n, state.x)[1] for n, b in ((now, before), (then, after))]
+    x, new = state.x * scales[0], process.step(state, pred, now, then, like).x * scales[1]
+    mean = then.alpha(x).double().sqrt() * gap / before * pred.x0 + kept.sqrt() * after / before * x
+    _assert_independent((new - mean) / (after / before * gap).sqrt(), "the noise of a step from t to s (DDPM, eq. 7)")
+    assert_close(process.finish(state, pred, like), pred.x0, "the finished sample")
+
+
+def _assert_independent(x: Tensor, what: str) -> None:
+    """Test values for independent standard normal ones."""
+    assert_normal(x.flatten(), what, slack=2e-3)
+    values, limit = x.flatten(1).double(), 6 / len(x) ** 0.5
+    assert values.mean(0).abs().max() < limit, f"{what} has the means {values.mean(0).tolist()}"
+    assert torch.corrcoef(values.T).fill_diagonal_(0.0).abs().max() < limit, f"{what} is correlated between values"
+
+
+def _noise(sigma: float) -> Noise:
+    return Noise(torch.full((MANY,), sigma), torch.ones(MANY))
+
+
+def _over(s: Situation, space: Any) -> tuple[Any, Any]:
+    """Build the process over a toy space; return its facts, too."""
+    if list(s.spec.check(space)):
+        raise NotApplicable("the process does not support the toy distribution")
+    return s.spec.build(space), s.spec.facts(space)
 
 
 def _reverse(
@@ -165,9 +208,7 @@ def _reverse(
 
 def predictions_are_exact(s: Situation) -> None:
     """The raw output of an exact model becomes the true p(x_0 | x_t) and the true score."""
-    if list(s.spec.check(SPACE)):
-        raise NotApplicable("the process does not support the toy distribution")
-    process, facts = s.spec.build(SPACE), s.spec.facts(SPACE)
+    process, facts = _over(s, SPACE)
     draws = torch.randint(3, (64, 2), generator=torch.Generator().manual_seed(s.seed))
     noised = process.corrupt(Clean.of(draws), torch.full((64,), 0.5))
     truth = exact_outputs(noised.state, noised.noise, noised.prior)
@@ -183,7 +224,9 @@ def predictions_are_exact(s: Situation) -> None:
 
 
 CHECKS = (
-    *checks_of("process", q_normalised, reverse_step, predictions_are_exact, needs="tokens", examples=5),
+    *checks_of("process", predictions_are_exact, needs="tokens", examples=5),
+    *checks_of("process", joint_distributions, needs="tokens", examples=2),
+    *checks_of("process", normal_step, examples=3),
     *checks_of("process", chapman_kolmogorov, examples=5),
     *checks_of("process", clean_at_zero, prior_at_one, place="default", examples=4),
 )

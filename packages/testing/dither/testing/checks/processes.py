@@ -43,7 +43,7 @@ def _grid(n: int = 41) -> Float[Tensor, " n"]:
 
 def grows(s: Situation) -> None:
     """Sigma and rate are finite and not negative, and sigma never decreases, including both ends."""
-    t = torch.cat([torch.zeros(1), _grid().float(), torch.ones(1)])
+    t = torch.cat([torch.zeros(1).double(), _grid(4001), torch.ones(1).double()])
     noise: Noise = s.build()(t)
     for name, values in (("sigma", noise.sigma), ("rate", noise.rate)):
         assert values.isfinite().all(), f"{name} is not finite at t = {t[~values.isfinite()].tolist()}"
@@ -65,14 +65,15 @@ def precision(s: Situation) -> None:
 
 
 def any_shape(s: Situation) -> None:
-    """Times may have any shape and are not modified."""
+    """Times may have any shape and are not modified, and earlier calls do not matter."""
     schedule, t = s.build(), _grid(12).float()
-    before = snapshot(t)
+    before, first = snapshot(t), snapshot(schedule(t))
     for name in ("sigma", "rate"):
         per_position, flat = getattr(schedule(t.view(3, 4)), name), getattr(schedule(t), name)
         assert per_position.shape == (3, 4), f"{name} has shape {tuple(per_position.shape)} for times of shape (3, 4)"
         assert_close(per_position.flatten(), flat, f"{name} per position", atol=0)
     assert_unchanged(before, t, what="the times")
+    assert_unchanged(first, schedule(t), what="the noise at the same times in a later call")
 
 
 def sigma_end(s: Situation) -> None:
@@ -106,6 +107,10 @@ def facts_are_true(s: Situation) -> None:
         masks = facts.space.table(lambda f: one_hot(torch.tensor(f.mask or 0), facts.space.vocab)).double()
         expected = masks if facts.prior == "mask" else clean / clean.sum(-1, keepdim=True)
         assert_close(noised.prior.double(), expected, f"prior {facts.prior}", atol=1e-6)
+    if facts.prior == "mixture":
+        assert noised.prior is not None, "the prior is a mixture, but the record has none"
+        on_clean = torch.where(facts.space.clean(), noised.prior.double(), 0.0).sum(-1)
+        assert ((on_clean > 0) & (on_clean < 1 - 1e-6)).all(), "a mixture has MASK and clean ids in every field"
     masks_values = facts.prior == "hidden"
     assert masks_values or not noised.state.masked.any(), f"values are masked, but facts.prior is {facts.prior}"
     assert (noised.eps is not None) == (facts.prior == "gaussian"), "eps is for Gaussian noise only"
@@ -121,8 +126,9 @@ def times_cover_the_range(s: Situation) -> None:
 
 
 def rate_is_derivative(s: Situation) -> None:
-    """The rate of the noise is the derivative of sigma."""
-    t, built = _grid().requires_grad_(), s.build()
+    """The rate of the noise is the derivative of sigma, also near both ends."""
+    ends = torch.tensor([3e-5, 4e-4], dtype=torch.float64)
+    t, built = torch.cat([ends, _grid(), 1 - ends]).requires_grad_(), s.build()
     noise = (built if s.spec.kind == "schedule" else built.schedule)(t)
     (grad,) = torch.autograd.grad(noise.sigma.sum(), t)
     torch.testing.assert_close(noise.rate.detach(), grad, atol=1e-6, rtol=1e-5, msg=lambda text: f"rate: {text}")
@@ -130,16 +136,17 @@ def rate_is_derivative(s: Situation) -> None:
 
 def record_is_complete(s: Situation) -> None:
     """The record for the loss contains the batch, and its tensors have the right shapes."""
-    _, clean, noised = _corrupted(s)
+    process, clean, noised = _corrupted(s)
     assert_equal(noised.x0, clean.x0, "x0")
+    assert_close(noised.noise.sigma, process.schedule(_times(s)).sigma, "sigma of each sample", atol=1e-6)
     assert_equal(noised.valid, clean.valid, "valid")
     assert_equal(noised.fixed, clean.fixed.expand(clean.x0.shape), "fixed")
     for name, part in (("x", noised.state.x), ("masked", noised.state.masked), ("target_mask", noised.target_mask)):
         assert part.shape == clean.x0.shape, f"{name} has shape {tuple(part.shape)}, not {tuple(clean.x0.shape)}"
-    assert noised.noise.sigma.shape[:1] == clean.valid.shape[:1], "sigma has no value per sample"
     if noised.prior is not None:
         assert (noised.prior >= 0).all(), "the prior has negative probabilities"
         assert_close(noised.prior.sum(-1), torch.ones_like(noised.prior[:, 0]), "sums of the prior", atol=1e-5)
+        assert not ((noised.prior > 0) & ~process.space.usable()).any(), "the prior has ids outside the vocabulary"
 
 
 def forward_distribution(s: Situation) -> None:
@@ -208,21 +215,25 @@ def returns_prediction(s: Situation) -> None:
 
 
 def time_per_position(s: Situation) -> None:
-    """One time per sample equals the same time at each of its positions."""
+    """One time per sample equals the same time at each of its positions, in every call, and times differ in level."""
     process, clean = s.build(), s.clean
     t, states = _times(s), []
     per_position = t[:, None].expand(clean.valid.shape)
-    for times in (t, per_position):
+    for times in (t, per_position, t):
         seed_cpu(s.seed)
         states.append(process.corrupt(clean, times).state.x)
     assert_equal(states[1], states[0], "a constant time per position")
+    assert_equal(states[2], states[0], "the same times and seed in a later call")
     assert process.level(per_position).shape == clean.valid.shape, "the level has no value per position"
+    levels = process.level(torch.tensor([0.1, 0.5, 0.9]))
+    assert len(levels.unique()) == 3, f"the levels at t = 0.1, 0.5, 0.9 are {levels.tolist()}"
 
 
-def _states(s: Situation) -> list[tuple[str, Any]]:
+def _states(s: Situation, process: Any = None) -> list[tuple[str, Any]]:
     """Return the states of every method, with its name."""
-    process, clean, noised = _corrupted(s)
-    t = _times(s)
+    process, clean, t = process or s.build(), s.clean, _times(s)
+    seed_cpu(s.seed)
+    noised = process.corrupt(clean, t)
     pred = process.read(random_output(process.space, clean.valid, s.seed), noised.state, noised.noise)
     stepped = process.step(noised.state, pred, process.schedule(t), process.schedule(t / 2), clean)
     return [("corrupt", noised.state), ("prior", process.prior(clean)), ("step", stepped)]
@@ -275,9 +286,12 @@ def truth_unseen(s: Situation) -> None:
 
 
 def seeded(s: Situation) -> None:
-    """Torch's seed determines all draws."""
-    for (method, a), (_, b) in zip(_states(s), _states(s), strict=True):
-        assert_equal(a.x, b.x, f"{method} with the same seed")
+    """Torch's seed determines all draws, of another build and of later calls."""
+    process = s.build()
+    first = _states(s, process)
+    for states in (_states(s), _states(s, process)):
+        for (method, a), (_, b) in zip(first, states, strict=True):
+            assert_equal(b.x, a.x, f"{method} with the same seed")
 
 
 def batch_not_written(s: Situation) -> None:

@@ -75,9 +75,14 @@ def _check_ids(clean: Clean, space: TokenSpace, what: str) -> None:
 
 
 def splits_not_empty(s: Situation) -> None:
-    """The splits train, valid and test have samples."""
-    sizes = {split: _task(s).size(split) for split in ("train", "valid", "test")}
+    """The splits train, valid and test have samples, and do not begin with the same ones."""
+    task = _task(s)
+    sizes = {split: task.size(split) for split in ("train", "valid", "test")}
     assert all(size > 0 for size in sizes.values()), f"samples: {sizes}"
+    rows = range(min(*sizes.values(), CHUNK))
+    batches = {split: task.batch(split, rows) for split in sizes}
+    firsts = [tuple(_bytes_of(clean, row) for row in rows) for clean in batches.values()]
+    assert len(set(firsts)) == len(firsts), f"the first {len(rows)} samples of two splits are the same"
 
 
 def space_matches(s: Situation) -> None:
@@ -147,13 +152,13 @@ def metrics_batch_invariant(s: Situation) -> None:
         values: dict[str, float] = metrics.compute()
         return values
 
-    whole, single = compute([slice(None)]), compute([slice(i, i + 1) for i in range(len(clean.valid))])
+    whole, uneven = compute([slice(None)]), compute([slice(0, 1), slice(1, None)])
     assert whole, "there are no metrics"
-    assert whole.keys() == single.keys(), f"{sorted(whole)} for one batch, {sorted(single)} for several"
+    assert whole.keys() == uneven.keys(), f"{sorted(whole)} for one batch, {sorted(uneven)} for several"
     for name, value in whole.items():
         assert math.isfinite(value), f"{name} is {value}"
-        close = math.isclose(value, single[name], rel_tol=1e-4, abs_tol=1e-6)
-        assert close, f"{name}: {value} for one batch, {single[name]} for batches of 1"
+        close = math.isclose(value, uneven[name], rel_tol=1e-4, abs_tol=1e-6)
+        assert close, f"{name}: {value} for one batch, {uneven[name]} for a batch of 1 and one of the rest"
 
 
 def baselines_are_finite(s: Situation) -> None:
@@ -166,7 +171,7 @@ def baselines_are_finite(s: Situation) -> None:
 
 
 def evaluates_samples(s: Situation) -> None:
-    """Metrics of samples are finite and reproducible, and pictures are valid and have unique names."""
+    """Metrics of samples are finite, reproducible, and see all samples; pictures are valid and have unique names."""
     task = _task(s)
     like, samples = task.like(ROWS, s.seed), task.batch("valid", [i % task.size("valid") for i in range(ROWS)]).x0
     samples = torch.where(like.fixed, like.x0, samples)
@@ -174,6 +179,10 @@ def evaluates_samples(s: Situation) -> None:
     for name, value in metrics.items():
         assert math.isfinite(value), f"{name} is {value}"
     assert task.sample_metrics(samples, like) == metrics, "metrics differ in a second call"
+    changed = (torch.where(like.fixed, samples, x) for x in (samples.roll(1, 1), samples[:1].expand_as(samples)))
+    others = [torch.cat([samples[:1], x[1:]]) for x in changed]
+    seen = not metrics or any(task.sample_metrics(x, like) != metrics for x in others)
+    assert seen, "metrics are those of the first sample alone"
     pictures = list(task.plots(samples, like))
     assert pictures, "there are no pictures"
     names = [picture.name for picture in pictures]
