@@ -131,7 +131,9 @@ class NormalSession:
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Return E[x_0 | x_t], or the equivalent prediction."""
         noise = self.process.schedule(t)
-        return self.process.read(exact_normal(self.process, state, noise, self.predict, self.mean, self.std), state, noise)
+        return self.process.read(
+            exact_normal(self.process, state, noise, self.predict, self.mean, self.std), state, noise
+        )
 
 
 def exact_normal(
