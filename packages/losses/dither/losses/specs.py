@@ -86,6 +86,10 @@ class FlowKL(_TokenLoss):
 
     name: ClassVar[str] = "flow-kl"
 
+    def traits(self) -> frozenset[str]:
+        """Return that it is the bound of jumps straight to x_0."""
+        return frozenset({"own-jumps"})
+
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
         from .flow import flow_kl

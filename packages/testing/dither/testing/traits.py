@@ -28,6 +28,7 @@ DECLARED_TRAITS = {
     ("model", "level-free"): "ignores the noise level",
     ("head", "maps"): "has `maps`, one per field, whose weights may be those of an embedding",
     ("sampler", "exact-distribution"): "with an exact model, samples are exact for all options",
+    ("loss", "own-jumps"): "a bound for other jumps than the steps of the process: exact only if tokens become MASK",
     ("task", "disjoint-splits"): "no sample is in two splits",
 }
 """Traits that `Spec.traits()` of a kind may return."""
