@@ -60,6 +60,7 @@ def test_every_command_has_help_without_heavy_imports():
 
 def test_light_commands_import_no_torch():
     verbs = [["list"], ["plugins"], ["doctor"], ["schema"], ["--help"], ["describe", "block", "adaln-zero"]]
+    verbs.append(["runs", "list", "."])
     files = [["validate", QUICK], ["resolve", QUICK], ["explain", QUICK], ["diff", QUICK, QUICK]]
     code = (
         "import sys; from dither.engine.cli import main\n"

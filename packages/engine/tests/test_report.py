@@ -135,6 +135,21 @@ def test_comparison_lists_the_options_that_differ(two, tmp_path):
     assert curves.count('<g class="s0 c0 d0">') == curves.count('<g class="s1 c1 d0">') == curves.count("<figure>") > 4
 
 
+def test_many_runs_have_a_row_each(two, tmp_path, monkeypatch):
+    full = write_report(two, tmp_path / "full.html").read_text()
+    monkeypatch.setattr("dither.engine.reports.pages.MANY", 1)
+    page = write_report(two, tmp_path / "page.html").read_text()
+    seen(page)
+    table = page[page.index('id="runs"') : page.index('id="curves"')]
+    assert table.count("<tr>") == 3
+    assert all(str(path) in table for path in two)
+    assert "1 options differ" in table
+    assert "train.optimizer.lr" in table
+    assert 'id="samples"' in full
+    assert 'id="samples"' not in page
+    assert page.count("<figure>") == full.count("<figure>") - full[full.index('id="samples"') :].count("<figure>")
+
+
 def test_a_sweep_and_a_point_are_reported(two, tmp_path, capsys):
     sweep = tmp_path / "sweep"
     for number, path in enumerate(two):

@@ -11,7 +11,6 @@ import errno
 import json
 import math
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.atomic import follow_umask, fsync
 from dither.registry.files.limits import read_text
 
-from ..files.checksums import MANIFEST, verify, write_manifest
+from ..files.checksums import MANIFEST, checkpoint_folders, verify, write_manifest
 from ..files.metrics_file import read_metrics
 from ..files.resource_errors import FULL, disk_errors
 from .sharded_checkpoint import Shards, part_of, read_tensors
@@ -115,8 +114,7 @@ class Checkpoints:
 
     def steps(self) -> list[tuple[int, Path]]:
         """Return steps and folders of the checkpoints, newest first."""
-        paths = [path for path in self.folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)]
-        return sorted(((int(path.name.removeprefix("step-")), path) for path in paths), reverse=True)
+        return checkpoint_folders(self.folder)
 
     def newest(self) -> tuple[Path | None, list[Damage]]:
         """Return the newest intact checkpoint, or None without any checkpoint, and the damaged ones that are newer.

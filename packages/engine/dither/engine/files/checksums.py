@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,12 @@ def text_checksum_differs(text: str) -> bool | None:
     """Return whether a TOML text does not match its checksum; None without a checksum."""
     content, line, checksum = text.rpartition(LINE)
     return checksum != _hash(content) + "\n" if line else None
+
+
+def checkpoint_folders(folder: Path) -> list[tuple[int, Path]]:
+    """Return steps and folders of the checkpoints in a folder, newest first."""
+    paths = [path for path in folder.glob("step-*") if re.fullmatch("step-[0-9]+", path.name)]
+    return sorted(((int(path.name.removeprefix("step-")), path) for path in paths), reverse=True)
 
 
 def _table_hash(values: Mapping[str, Any]) -> str:

@@ -27,6 +27,10 @@ __all__ = ["write_report", "write_sweep_page"]
 
 NO_CURVES = "No metric was measured twice."
 NO_METRICS = "Nothing has been measured yet."
+MANY = 50
+"""Most runs that are compared in full: with a column each, all curves and pictures."""
+COLUMNS = 8
+"""Options and metrics in the table of more runs."""
 HIDDEN = ("argv", "parts", "resumed", "sha256")
 """Keys of the manifest that are shown elsewhere, or not at all."""
 
@@ -83,12 +87,14 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
     if len(named) == 1 and (named[0] / MARK).is_file():
         sweep = SweepDirectory.open(named[0])
         return write_sweep_page(sweep, rows_of(sweep), out)
-    records = [read_run(run) for run in dict.fromkeys(run for path in named for run in _runs(path))]
+    runs = list(dict.fromkeys(run for path in named for run in _runs(path)))
+    records = [read_run(run, len(runs) > MANY) for run in runs]
     if not records:
         raise Refused("no point of these sweeps has started", code="not-a-run")
     single = len(records) == 1
     target = out or (records[0].path / "report.html" if single else Path("comparison.html"))
-    return _write(target, _run_page(records[0]) if single else _compare_page(records))
+    page = _run_page(records[0]) if single else (_list_page if len(records) > MANY else _compare_page)(records)
+    return _write(target, page)
 
 
 def write_sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]], path: Path | None = None) -> Path:
@@ -175,6 +181,31 @@ def _compare_page(records: Sequence[RunRecord]) -> str:
     ]
     problems = [f"{name}: {problem}" for name, record in named for problem in record.problems]
     return render(f"{len(records)} runs", sections, problems=problems)
+
+
+def _list_page(records: Sequence[RunRecord]) -> str:
+    """Return the page of many runs: a row for each, and curves of the best."""
+    names, changed = names_of(records), differences(records)
+    metrics, best = metric_rows(records), _table(records[0].resolved.get("evaluate")).get("best", "loss")
+    metrics.sort(key=lambda row: row[0] != f"valid/{best}")
+    columns = [*changed[:COLUMNS], *((name, texts) for name, texts, _ in metrics[:COLUMNS])]
+    rows = [(str(record.path), name) for name, record in zip(names, records, strict=True)]
+    cells = [(*row, *(texts[i] for _, texts in columns)) for i, row in enumerate(rows)]
+    sign = -1 if _table(records[0].resolved.get("evaluate")).get("better") == "higher" else 1
+    last = [record.last().get(f"valid/{best}", math.nan) * sign for record in records]
+    order = sorted(range(len(records)), key=lambda i: (not math.isfinite(last[i]), last[i]))[:COLOURS]
+    shown, labels = [read_run(records[i].path) for i in order], [names[i] for i in order]
+    head = ("directory", "run", *(name for name, _ in columns))
+    numeric = range(len(head) - len(metrics[:COLUMNS]), len(head))
+    note = f"{len(changed)} options differ; columns are the first {COLUMNS} of them and of {len(metrics)} metrics."
+    charts = charts_of(shown, labels)
+    sections = [
+        Section("Runs", note, table=Table(cells, head, numeric, wide=True)),
+        Section("Curves", f"The best {len(shown)} runs by valid/{best}.", legend=labels, charts=charts),
+    ]
+    problems = [f"{name}: {p}" for name, record in zip(names, records, strict=True) for p in record.problems]
+    more = [f"and {len(problems) - MANY} more"] if len(problems) > MANY else []
+    return render(f"{len(records)} runs", sections, problems=[*problems[:MANY], *more])
 
 
 def _sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> str:

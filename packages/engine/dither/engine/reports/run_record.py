@@ -75,21 +75,31 @@ class RunRecord:
         return baselines_of(kind, metric, {key: value for key, value in numbers if as_number(value) is not None})
 
 
-def read_run(path: Path) -> RunRecord:
-    """Read a run directory, or refuse another folder."""
+def read_run(path: Path, brief: bool = False) -> RunRecord:
+    """Read a run directory, or refuse another folder; `brief` leaves out pictures, and curves of a finished run."""
     if not any((path / name).exists() for name in ("resolved.toml", "manifest.json", "metrics.jsonl")):
         raise not_a_run(path, "resolved.toml, manifest.json or metrics.jsonl")
     record = RunRecord(path)
     record.manifest = _read(record, "manifest.json", _json, checksum_differs) or {}
     unfinished = "unfinished run: there is no summary.json"
     record.summary = _read(record, "summary.json", _json, checksum_differs, unfinished) or {}
-    record.given = _read(record, "experiment.toml", str) or ""
+    if not brief:
+        record.given = _read(record, "experiment.toml", str) or ""
     toml = _read(record, "resolved.toml", str, lambda text: text_checksum_differs(text) is not False)
     if toml is not None:
         record.toml = toml
         record.resolved = _read(record, "resolved.toml", tomllib.loads) or {}
+    if brief and isinstance(figures := record.summary.get("figures"), dict):
+        step = int(as_number(record.summary.get("step")) or 0)
+        record.curves = {
+            kind: {name: [(step, value)] for name, value in values.items() if as_number(value) is not None}
+            for kind, values in figures.items()
+            if isinstance(values, dict)
+        }
+        return record
     _read_metrics(record)
-    _read_pictures(record)
+    if not brief:
+        _read_pictures(record)
     return record
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,13 +21,15 @@ from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment
 from ..config.paths import not_a_run
 from ..config.provenance import component_record, plugin_record
-from ..files.checksums import checksum_differs, text_checksum_differs, verify
+from ..files.checksums import checkpoint_folders, checksum_differs, text_checksum_differs, verify
 from ..files.metrics_file import FilePosition, as_number, changed_lines, from_json, read_metrics
 from .run_directory import flat, is_locked, read_manifest, resolved_file
 
 __all__ = ["Finding", "ListedRun", "compare", "list_runs", "read_side", "verify_run"]
 
 SWEEP = "sweep.json"
+NAME = re.compile(r'name = "([^"\\\n]*)"\n')
+STEPS = re.compile(r"^\[train\]\n(?:[a-z_]+ = .*\n)*?steps = ([0-9]+)$", re.MULTILINE)
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading a file raises that is missing or damaged."""
 
@@ -66,14 +69,17 @@ def list_runs(folder: Path) -> Iterator[ListedRun]:
 
 
 def _listed(path: Path) -> ListedRun:
-    from ..checkpoints.checkpoint import Checkpoints  # imports torch, which comparing does without
-
     name, steps, damaged = path.name, None, True
     with suppress(*UNREADABLE):
         text = read_text(path / "resolved.toml")
-        tables = tomllib.loads(text)
-        steps, name = int(tables["train"]["steps"]), str(tables["name"])
-        damaged = bool(text_checksum_differs(text))
+        differs = text_checksum_differs(text)
+        heads = NAME.match(text), STEPS.search(text)
+        if differs is False and heads[0] and heads[1]:  # as written by a run; parsing it takes 30 times as long
+            name, steps = heads[0][1], int(heads[1][1])
+        else:
+            tables = tomllib.loads(text)
+            steps, name = int(tables["train"]["steps"]), str(tables["name"])
+        damaged = bool(differs)
     figures, ended = {}, steps
     with suppress(*UNREADABLE):
         summary = from_json(read_text(path / "summary.json"))
@@ -83,7 +89,7 @@ def _listed(path: Path) -> ListedRun:
             )
             figures = {key: value for key, value in entries if as_number(value) is not None}
         ended = summary["step"] if summary.get("steps") == steps else steps  # early stopping
-    newest = next((step for step, _ in Checkpoints(path / "checkpoints").steps()), None)
+    newest = next((step for step, _ in checkpoint_folders(path / "checkpoints")), None)
     state = "empty" if newest is None else "done" if figures and newest == ended else "stopped"
     state = "running" if is_locked(path) else "damaged" if damaged else state
     return ListedRun(path, name, state, newest, steps, figures, _bytes(path))
