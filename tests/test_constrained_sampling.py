@@ -1,13 +1,20 @@
 """Constraints in an experiment file, and in a file of their own for a run that is there already."""
 
+import json
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from dither.engine.cli import main
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.formats.jsonl import plan_line
+from dither.tasks.bubble_diagram.plans import encode
 from dither.tasks.bubble_diagram.validity import is_buildable
+from dither.tasks.bubble_diagram.vocabulary import pair_index, pairs
 
 QUICK = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 TINY = [
@@ -54,6 +61,31 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, tmp_path
     assert ((samples[:, :8] == 2).sum(1) == 2).all()
     assert (samples[:, 6:8] == 14).all()
     assert "model_calls_per_sample" in capsys.readouterr().out
+
+
+def test_a_plan_is_edited(run, tmp_path, capsys):
+    """Kept rooms come first with their relations; the others are drawn, as many as before or as requested."""
+    diagram = make_plans(3, 0, 1).diagram(0)
+    rooms, path = len(diagram.types), tmp_path / "plan.json"
+    path.write_text(json.dumps(json.loads(plan_line(diagram)), indent=1))
+    edges = dict(zip(pairs(rooms), encode(diagram, rooms)[rooms:].tolist(), strict=True))
+    for number, (words, kept, total) in enumerate((
+        (["--keep", "0-1,3"], [0, 1, 3], rooms),
+        (["--keep", "0,2", "--redraw", "2"], [0, 2], 4),
+    )):  # fmt: skip
+        out = tmp_path / str(number)
+        options = ["-n", "4", "--from", str(path), *words, "--no-metrics", "--no-pictures", "--out", str(out)]
+        assert main(["sample", str(run), *options]) == 0
+        samples = load_file(out / "samples.safetensors")["samples"]
+        assert ((samples[:, :8] != 14).sum(1) == total).all()
+        assert (samples[:, : len(kept)] == torch.tensor([diagram.types[room] for room in kept])).all()
+        for (u, i), (v, j) in combinations(enumerate(kept), 2):
+            assert (samples[:, 8 + pair_index(u, v, 8)] == edges[i, j]).all()
+        assert len({tuple(row.tolist()) for row in samples}) > 1
+    capsys.readouterr()
+    for words in (["--keep", "0-9"], ["--keep", "0", "--redraw", "8"], ["--redraw", "0"], ["--keep", "x"]):
+        assert main(["sample", str(run), "--from", str(path), *words, "--out", str(tmp_path / "none")]) == 2
+    assert main(["sample", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
 
 
 def test_samples_without_metrics_and_pictures(run, tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -119,6 +120,15 @@ def sample(
         str | None,
         typer.Option("--infill", metavar="TEXT", help="Text with gaps: \\[MASK:K] stands for K tokens to draw."),
     ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Edit the plan of this file: keep some of its rooms.")
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option("--keep", metavar="ROOMS", help="Rooms to keep, such as 0-3,5; by default all.")
+    ] = None,
+    redraw: Annotated[
+        str, typer.Option("--redraw", metavar="NUMBER", help="Other rooms to draw: rest, or a number.")
+    ] = "rest",
     checkpoint: CheckpointOption = "newest",
     changes: Annotated[
         Words, typer.Option("--set", metavar="KEY=VALUE", help="Override sampler.* or sample.* (repeatable).")
@@ -131,10 +141,27 @@ def sample(
     from ..runs.evaluate_run import sample_run
 
     which = parse_checkpoint(checkpoint)
+    if source is None and (keep is not None or redraw != "rest"):
+        raise typer.BadParameter("--keep and --redraw require --from FILE")
+    rooms = None if keep is None else _numbers(keep)
+    if redraw != "rest" and not redraw.isdecimal():
+        raise typer.BadParameter(f'expected rest or a number, got "{redraw}"', param_hint="--redraw")
     return sample_run(
         run_directory, count, seed, out, constraints=constraints, forms=export or (), checkpoint=which, select=selected,
         changes=[*(changes or ()), *(words or ())], metrics=metrics, pictures=pictures, infill=infill,
+        source=source, keep=rooms, redraw=None if redraw == "rest" else int(redraw),
     )  # fmt: skip
+
+
+def _numbers(text: str) -> list[int]:
+    """Parse numbers and ranges such as 0-3,5."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
+        if match is None:
+            raise typer.BadParameter(f'expected numbers such as 0-3,5, got "{text}"', param_hint="--keep")
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return numbers
 
 
 @app.command()

@@ -9,9 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import DataWarnings, Split, TextTask
+from dither.registry.flow.protocols import DataWarnings, EditableTask, Split, TextTask
+from dither.registry.flow.records import Clean
 
-from ..config.load_experiment import load_experiment
+from ..config.load_experiment import Loaded, load_experiment
 from ..config.paths import reject_escaping_links
 from ..sampling.samples import check_forms, export_samples, make_samples, missing_samples, write_samples
 from ..training.diffusion import Diffusion
@@ -67,6 +68,23 @@ def _read(path: Path) -> str:
         raise Refused(f"{path} cannot be read as UTF-8: {error}", code="unreadable-file") from None
 
 
+def _templates(
+    system: Diffusion,
+    loaded: Loaded,
+    infill: str | None,
+    edit: tuple[Path, Sequence[int] | None, int | None] | None,
+    count: int,
+    seed: int,
+) -> Clean | None:
+    """Return the templates of samples that complete a text or edit another sample; None for those of the task."""
+    task, name = system.task, loaded.experiment.task.name
+    if edit is not None:
+        if not isinstance(task, EditableTask):
+            raise Refused(Problem(f'task "{name}" cannot edit samples', ("task",), code="misfit"))
+        return task.edit(*edit, count, seed)
+    return None if infill is None else text_task(system, name).infill(infill, count, seed)
+
+
 def sample_run(
     run_directory: Path,
     count: int,
@@ -82,6 +100,9 @@ def sample_run(
     metrics: bool = True,
     pictures: bool = True,
     infill: str | None = None,
+    source: Path | None = None,
+    keep: Sequence[int] | None = None,
+    redraw: int | None = None,
 ) -> int:
     """Write samples of a checkpoint into a new or empty folder, by default inside the run; return the exit code.
 
@@ -89,6 +110,7 @@ def sample_run(
     options of sampling. `infill` is a text in which `[MASK:K]` stands for K tokens to draw.
     Without `metrics` only those of drawing are shown.
     Refused for a folder that is not empty or an unknown format.
+    `source`, `keep` and `redraw` edit a sample; see `EditableTask`.
     """
     errors, console = console, console or Screen()
     if out is None:
@@ -98,9 +120,9 @@ def sample_run(
     if forms:
         check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
     loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
-    like = None
+    edit = None if source is None else (source, keep, redraw)
+    like = _templates(system, loaded, infill, edit, count, seed)
     if infill is not None:
-        like = text_task(system, loaded.experiment.task.name).infill(infill, count, seed)
         for misfit in loaded.experiment.warn_known():
             say(console, f"{misfit.message}; {misfit.help}", "yellow")
     name = f"step-{step:08d}-seed-{seed}-count-{count}"

@@ -18,11 +18,41 @@ from .records import Clean, Context, Measured, Noise, Noised, State
 from .spaces import Space
 
 __all__ = [
-    "FUSED_FROM", "BoundedProcess", "BucketedTask", "DataWarnings", "Denoiser", "DistributionHead",
-    "DistributionPrediction", "Exports", "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache",
-    "LiteralProcess", "Loss", "MaskedFeatureProcess", "Metrics", "Picture", "PredictionMetric", "Process", "RatioSums",
-    "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories", "Split", "Task",
-    "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "ValueDistribution", "sample_prediction",
+    "FUSED_FROM",
+    "BoundedProcess",
+    "BucketedTask",
+    "DataWarnings",
+    "Denoiser",
+    "DistributionHead",
+    "DistributionPrediction",
+    "EditableTask",
+    "Exports",
+    "FusedLoss",
+    "GaussianProcess",
+    "ImportanceSampledProcess",
+    "KeyValueCache",
+    "LiteralProcess",
+    "Loss",
+    "MaskedFeatureProcess",
+    "Metrics",
+    "Picture",
+    "PredictionMetric",
+    "Process",
+    "RatioSums",
+    "SampleMetric",
+    "SampledMetrics",
+    "Sampler",
+    "Schedule",
+    "Session",
+    "ShowsTrajectories",
+    "Split",
+    "Task",
+    "TextTask",
+    "TimelessProcess",
+    "TokenProcess",
+    "Tracker",
+    "ValueDistribution",
+    "sample_prediction",
 ]  # fmt: skip
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
@@ -328,6 +358,14 @@ class TextTask(Protocol):
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of ids."""
+
+
+@runtime_checkable
+class EditableTask(Protocol):
+    """A task whose samples can keep a part of a given one."""
+
+    def edit(self, source: Any, keep: Sequence[int] | None, redraw: int | None, n: int, seed: int) -> Clean:
+        """Return `n` templates that know the parts `keep` of a sample (a path or an object), with `redraw` others."""
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.cache import cache_folder
 from dither.registry.flow.protocols import Picture, RatioSums, Split
@@ -25,10 +25,12 @@ from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
 
 from ..token_accuracy import Accuracy
+from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
 from .export import write_samples
+from .formats.jsonl import read_plan
 from .metrics import Frequencies, Reference, shuffled
-from .plans import PlanSplits, real_edges
+from .plans import Diagram, PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export
 
@@ -51,6 +53,7 @@ class BubbleDiagrams:
         tokens = {split: part.tokens(self.rooms) for split, part in splits.items()}
         self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
+        self._constraints = constraints or Constraints()
         self._goal = None if constraints is None else constraints.goal(self.rooms)
         self._reference = Reference(plans, self.rooms, None if self._goal is None else self._goal.met_by)
         counts = self._frequencies["train"].rooms
@@ -81,14 +84,45 @@ class BubbleDiagrams:
 
         Under constraints only feasible numbers of rooms are drawn, and tokens with a single allowed id are known.
         """
-        shares = self._counts / self._counts.sum()
+        return self._templates(n, seed, self._counts, self._goal)
+
+    def edit(
+        self,
+        source: Diagram | Path,
+        keep: Sequence[int] | None = None,
+        redraw: int | None = None,
+        n: int = 1,
+        seed: int = 0,
+    ) -> Clean:
+        """Return `n` templates that keep rooms of a plan with their relations to each other, with others to draw.
+
+        Args:
+            source: The plan, or a file with it: JSON lines, or a .json file also in the layout of HouseGAN++.
+            keep: Numbers of the rooms to keep, which come first in the samples, in ascending order; by default all.
+            redraw: Number of other rooms; by default as many as the plan has. To extend a plan by a room, keep all and
+                draw one.
+            n: Number of templates.
+            seed: Unused, as the number of rooms is given.
+
+        Raises:
+            Refused: The file is invalid, a room does not exist, or the kept rooms contradict the constraints.
+        """
+        diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
+        constraints = self._constraints.keeping(diagram, keep, redraw, self.rooms)
+        if misfits := list(constraints.check(self.rooms)):
+            raise Refused([Problem(one.message, one.path, help=one.help, code=one.code) for one in misfits])
+        goal = constraints.goal(self.rooms)
+        return self._templates(n, seed, goal.room_counts(self._frequencies["train"].rooms), goal)
+
+    def _templates(self, n: int, seed: int, counts: Int[np.ndarray, " R_1"], goal: ConstraintGuidance | None) -> Clean:
+        shares = counts / counts.sum()
         rooms = np.random.default_rng(seed).choice(len(shares), n, p=shares)
         valid = self._valid(torch.from_numpy(np.arange(self.rooms) < rooms[:, None]))
         edges = self.space.length - self.rooms
         mask = torch.tensor([NODE_MASK] * self.rooms + [EDGE_MASK] * edges)
         pad = torch.tensor([NODE_PAD] * self.rooms + [EDGE_PAD] * edges)
         empty = Clean.of(torch.where(valid, mask, pad), valid)
-        return empty if self._goal is None else self._goal.begin(empty)
+        return empty if goal is None else goal.begin(empty)
 
     def data_warnings(self) -> Iterator[str]:
         """Yield that no training plan has a number of rooms that the constraints allow."""

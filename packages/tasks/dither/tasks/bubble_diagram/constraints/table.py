@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SkipValidation
 
-from dither.registry.config.errors import dotted, nearest
+from dither.registry.config.errors import Problem, Refused, dotted, nearest
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
@@ -17,6 +18,7 @@ from ..vocabulary import BEDROOMS, NO_EDGE, RELATED, RELATIONS, ROOMS
 from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size
 
 if TYPE_CHECKING:
+    from ..plans import Diagram
     from .guidance import ConstraintGuidance
 
 __all__ = ["BEDROOMS", "Constraints", "read_rules"]
@@ -79,6 +81,28 @@ class Constraints(Options):
         for key in rule.path:
             value = value[key]
         return f"{dotted(rule.path)} = {json.dumps(value, ensure_ascii=False)}"
+
+    def keeping(self, diagram: Diagram, keep: Sequence[int] | None, redraw: int | None, slots: int) -> Constraints:
+        """Return these constraints and those that keep rooms of a diagram; see `task.BubbleDiagrams.edit`.
+
+        Raises:
+            Refused: A room does not exist, nothing is left to draw, or there are too few slots (`out-of-range`).
+        """
+        rooms = len(diagram.types)
+        kept = sorted(set(range(rooms) if keep is None else keep))
+        total = len(kept) + (rooms - len(kept) if redraw is None else redraw)
+        problems = [f"rooms are numbered 0 to {rooms - 1}, got {room}" for room in kept if not 0 <= room < rooms]
+        if not len(kept) < total <= slots:
+            problems.append(
+                f"{len(kept)} rooms to keep, {total - len(kept)} to draw: expected 1 to {slots - len(kept)}"
+            )
+        if problems:
+            raise Refused([Problem(problem, code="out-of-range") for problem in problems])
+        related = {(i, j): RELATIONS[relation] for i, j, relation in diagram.edges}
+        types = {str(number): ROOMS[diagram.types[room]] for number, room in enumerate(kept)}
+        relations = [[u, v, related.get((i, j), "none")] for (u, i), (v, j) in combinations(enumerate(kept), 2)]
+        update = {"rooms": total, "types": {**self.types, **types}, "relations": [*self.relations, *relations]}
+        return self.model_copy(update=update)
 
     def goal(self, slots: int) -> ConstraintGuidance:
         """Return the guidance that steers sampling towards the constraints and checks samples.

@@ -32,8 +32,9 @@ from .entries import (
     parse_json,
     path_not_found,
 )
+from .housegan import read_housegan
 
-__all__ = ["find_file", "plan_line", "read_plans", "scan_plans"]
+__all__ = ["find_file", "plan_line", "read_plan", "read_plans", "scan_plans"]
 
 SHOWN = 20
 """Faults that are listed; further ones are counted."""
@@ -87,6 +88,25 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
     if not plans:
         raise Refused(f"{path} contains no plans", code="no-samples")
     return plans
+
+
+def read_plan(path: Path, most: int) -> Diagram:
+    """Read the first plan of a file, or the plan of a .json file in one of the JSON layouts.
+
+    Raises:
+        Refused: The file cannot be read, or the plan is invalid.
+    """
+    find_file(path)
+    if path.suffix.lower() != ".json":
+        return read_plans(path, most)[0]
+    content = path.read_bytes()
+    if b'"room_type"' in content:
+        (entry,) = read_housegan(path, ReadOptions(most))
+    else:
+        entry = entry_of(path, "", _parse, content, most)
+    if entry.diagram is None:
+        raise Refused([Problem(f"{path}: {fault.message}", code="invalid-sample") for fault in entry.faults])
+    return entry.diagram
 
 
 def scan_plans(path: Path, options: ReadOptions) -> Iterator[Entry]:
