@@ -46,7 +46,7 @@ def evaluate(
         return {}
     extra = [metric.metrics() for metric in system.metrics if isinstance(metric, PredictionMetric)]
     accumulators, intervals, was_training = [system.task.metrics(), *extra], Intervals(count), system.training
-    total = weight = 0.0
+    total = weight = torch.zeros((), dtype=torch.float64)
     system.eval()
     try:
         for rows, clean, t, noised in _batches(system, count, batch_size, repeats, seed, split):
@@ -54,7 +54,7 @@ def evaluate(
                 return None
             prediction = system.denoise(noised.state, t, clean, context=system.context(clean))
             measured = system.loss(prediction, noised)
-            total, weight = total + measured.total().item(), weight + measured.weights.sum().item()
+            total, weight = total + measured.total().double(), weight + measured.weights.sum().double()
             bound = system.bounded(clean, measured)
             for metrics in accumulators:
                 metrics.update(clean, noised, prediction, bound)
@@ -62,7 +62,7 @@ def evaluate(
     finally:
         system.train(was_training)
     first, *others = (metrics.compute() for metrics in accumulators)
-    return merge_metrics({"loss": total / weight if weight else math.nan, **first}, *others, intervals.compute())
+    return merge_metrics({"loss": float(total / weight), **first}, *others, intervals.compute())
 
 
 def _batches(
@@ -130,13 +130,13 @@ class Intervals:
         """Add a batch; does nothing if the metrics report no sums per sample."""
         sums = metrics.per_sample(clean, measured) if isinstance(metrics, SampledMetrics) else {}
         for name, (numerator, denominator) in sums.items():
-            table = self._sums.setdefault(name, torch.zeros(2, self._samples, dtype=torch.float64))
-            table[0, rows.start : rows.stop] += numerator.double().cpu()
-            table[1, rows.start : rows.stop] += denominator.double().cpu()
+            if name not in self._sums:
+                self._sums[name] = numerator.new_zeros(2, self._samples, dtype=torch.float64)
+            self._sums[name][:, rows.start : rows.stop] += torch.stack((numerator.double(), denominator.double()))
 
     def compute(self) -> dict[str, float]:
         """Return `NAME_ci95` for each metric: the half-width of its 95 % confidence interval."""
-        return {f"{name}_ci95": half_width(*table) for name, table in self._sums.items()}
+        return {f"{name}_ci95": half_width(*table.cpu()) for name, table in self._sums.items()}
 
 
 def half_width(numerator: Float64[Tensor, " n"], denominator: Float64[Tensor, " n"]) -> float:
