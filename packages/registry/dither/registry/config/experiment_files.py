@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-
-import dither
 
 __all__ = ["find_experiment", "name_of", "shipped_experiments"]
 
 
 def shipped_experiments() -> dict[str, Path]:
     """Return the experiment files by name, such as `bubble_diagram/quick`."""
-    places = [Path(folder) for folder in dither.__path__]
+    places = [Path(folder) for folder in sys.modules["dither"].__path__]
     checkouts = [place.parents[2] for place in places if place.parents[1].name == "packages"]
     folders = [folder / "experiments" for folder in (*checkouts, *places)]
     files = ((folder, file) for folder in folders for file in sorted(folder.glob("*/*.toml")))
