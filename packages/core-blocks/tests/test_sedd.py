@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.core_blocks.convert.sedd import load_sedd, options_of_sedd, weights_of_sedd
+from dither.core_blocks.convert.sedd import MDLM, load_sedd, options_of_sedd, weights_of_sedd
 from dither.engine.config.load_experiment import load_experiment
 from dither.losses.tokens import score_entropy
 from dither.processes.schedules.alpha import log_linear
@@ -248,3 +248,19 @@ def test_bfloat16_weights_are_converted_to_float32(file):
         own = model.get_parameter(name)
         assert own.dtype == torch.float32
         assert torch.equal(own, weight.float())
+
+
+def test_mdlm_ignores_the_noise_level() -> None:
+    """`time_conditioning = False` passes sigma = 0 at every time."""
+    theirs = made()
+    prefixed = {f"backbone.{name}": weight for name, weight in theirs.items()}
+    spec = default_catalog().parse("model", options_of_sedd(theirs))
+    model = spec.build(TokenSpace((Field("text", 6, 11, mask=10),))).eval()
+    model.load_state_dict(MDLM.weights(prefixed))
+    assert MDLM.rename(prefixed).keys() == model.state_dict().keys()
+    ids, valid = torch.randint(0, 11, (2, 6)), torch.ones(2, 6, dtype=torch.bool)
+    expected = sedd(theirs, ids, torch.zeros(2))
+    own = ids[..., None]  # SEDD sets the score of the id itself to 0
+    for level in (0.0, 3.0):
+        ours = model(State.of(ids), torch.full((2,), level), valid, {})
+        torch.testing.assert_close(ours.scatter(-1, own, 0.0), expected.scatter(-1, own, 0.0), rtol=1e-5, atol=1e-5)

@@ -37,11 +37,13 @@ class Attention(nn.Module):
         bias, dropout = options.bias, options.dropout
         qkv_bias = bias if options.qkv_bias is None else options.qkv_bias
         self.heads, self.kernel = options.heads, options.attention
+        self.kv_heads = options.kv_heads or options.heads
         self.weight_dropout = dropout if options.attention_dropout is None else options.attention_dropout
         self.dropout = Dropout(dropout)
-        self.qkv = QVBiasedLinear(width) if qkv_bias == "qv" else Linear(width, 3 * width, qkv_bias)
+        out = width + 2 * self.kv_heads * (width // options.heads)
+        self.qkv = QVBiasedLinear(width) if qkv_bias == "qv" else Linear(width, out, qkv_bias)
         self.out = Linear(width, width, bias if options.out_bias is None else options.out_bias)
-        self.rotary = Rotary(width // options.heads, unit=options.rope_unit) if options.rope else None
+        self.rotary = Rotary(width // options.heads, options.rope_unit, options.rope_theta) if options.rope else None
 
     def forward(
         self,
@@ -62,12 +64,15 @@ class Attention(nn.Module):
             positions: Coordinates for RoPE; indices by default.
             rows: Return only these positions, counted over the flattened batch.
         """
-        q, k, v = rearrange(self.qkv(x), "B L (three H E) -> three B H L E", three=3, H=self.heads).unbind()
+        qkv = rearrange(self.qkv(x), "B L (H E) -> B H L E", H=self.heads + 2 * self.kv_heads)
+        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], 1)
         if self.rotary is not None:
             start = 0 if cache is None else cache.num_tokens
             q, k = self.rotary(q, start, positions=positions), self.rotary(k, start, positions=positions)
         if cache is not None:
             k, v = cache.join(layer, k, v)
+        if self.kv_heads != self.heads:
+            k, v = (part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (k, v))
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel)
         y = rearrange(y, "B H L E -> B L (H E)")
         out: Tensor = self.dropout(self.out(y if rows is None else y.flatten(0, 1).index_select(0, rows)))

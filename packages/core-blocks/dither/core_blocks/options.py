@@ -44,6 +44,9 @@ class TransformerBlock(BlockSpec):
     """Whether the block uses the condition."""
     heads: int = Field(4, ge=1)
     """Attention heads; must divide the width of the model."""
+    kv_heads: int | None = Field(None, ge=1)
+    """Heads of keys and values, each shared by `heads` / `kv_heads` heads of queries (grouped-query attention, GQA).
+    Defaults to `heads`."""
     ratio: float = Field(4.0, gt=0, le=64)
     """Hidden width of the MLP as a multiple of the model's width."""
     norm: NormName = "layer"
@@ -65,6 +68,8 @@ class TransformerBlock(BlockSpec):
     rope: Rope = False
     """Rotary position embedding (RoPE). "centre" rotates by the coordinate along the chromosome, read from the task's
     condition of this name, instead of by the index, so that attention depends on distances in bases."""
+    rope_theta: float = Field(10_000.0, gt=1, le=1e9)
+    """Base of the frequencies of RoPE."""
     rope_unit: float = Field(1000.0, gt=0, le=1e9)
     """Unit of these coordinates: 1000 converts bases to kilobases. The fastest rotation is 1 radian per unit."""
     dropout: float = Field(0.0, ge=0, lt=1)
@@ -85,6 +90,12 @@ class TransformerBlock(BlockSpec):
     def check(self, width: int, cond: int) -> Iterator[Misfit]:
         """Yield incompatibilities of heads and hidden width with the width."""
         yield from self._check_heads(width)
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            message = f"heads = {self.heads} cannot share kv_heads = {self.kv_heads} equally"
+            yield Misfit(message, ("kv_heads",), ("model", "block", "heads"))
+        qkv_bias = self.bias if self.qkv_bias is None else self.qkv_bias
+        if self.kv_heads not in (None, self.heads) and qkv_bias == "qv":
+            yield Misfit('kv_heads excludes qkv_bias = "qv"', ("kv_heads",), ("model", "block", "qkv_bias"))
         if int(self.ratio * width) < 1:
             yield Misfit(f"ratio {self.ratio:g} makes the hidden layer of an MLP of width {width} empty", ("ratio",))
 

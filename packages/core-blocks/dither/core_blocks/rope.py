@@ -9,24 +9,22 @@ from torch import Tensor, nn
 
 __all__ = ["Rotary"]
 
-THETA = 10_000.0
-"""Base of the frequencies."""
-
 
 class Rotary(nn.Module):
     """RoPE (Su et al., 2021, equation 34): rotates queries and keys by angles proportional to their position.
 
-    The pair (x_j, x_{j+E/2}) is rotated by position * 10,000^(-2j/E), the half-split pairing of GPT-NeoX. The product
+    The pair (x_j, x_{j+E/2}) is rotated by position * theta^(-2j/E), the half-split pairing of GPT-NeoX. The product
     of a query and a key depends only on the distance of their positions, which are indices or any coordinates.
 
     Args:
         head_width: Width of a head; even.
         unit: Unit of coordinates; indices are not scaled.
+        theta: Base of the frequencies.
     """
 
-    def __init__(self, head_width: int, unit: float = 1.0) -> None:
+    def __init__(self, head_width: int, unit: float = 1.0, theta: float = 10_000.0) -> None:
         super().__init__()
-        self.head_width, self.unit = head_width, unit
+        self.head_width, self.unit, self.theta = head_width, unit, theta
         # Not a buffer: casting the model to bfloat16 must not round the angles.
         self._table: Float[Tensor, "2 N half"] | None = None
 
@@ -54,5 +52,5 @@ class Rotary(nn.Module):
 
     def _cos_sin(self, positions: Float[Tensor, "*B1 L"]) -> Float[Tensor, "2 *B1 L half"]:
         exponent = torch.arange(0, self.head_width, 2, device=positions.device, dtype=positions.dtype) / self.head_width
-        angle = positions[..., None] * THETA**-exponent
+        angle = positions[..., None] * self.theta**-exponent
         return torch.stack([angle.cos(), angle.sin()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -35,6 +36,7 @@ class AdaLNZero(TransformerBlock):
     """Self-attention and an MLP, shifted, scaled and gated by the condition (DiT); starts as the identity."""
 
     name: ClassVar[str] = "adaln-zero"
+    rev: ClassVar[int] = 2
 
     def traits(self) -> frozenset[str]:
         """Add "zero-init" to the traits of every transformer block."""
@@ -54,6 +56,7 @@ class PreNorm(TransformerBlock):
     """
 
     name: ClassVar[str] = "pre-norm"
+    rev: ClassVar[int] = 2
     reads_condition: ClassVar[bool] = False
     affine: Affine = True
     """Whether norms have a learned scale and shift; "scale" has no shift. RMSNorm never has a shift."""
@@ -81,6 +84,9 @@ class DenoiserModel(ModelSpec):
             "sedd": "score-entropy models of Lou et al.",
             "get": "GETRegionPretrain and GETRegionFinetune",
             "get-dit": "GET with blocks of DiT",
+            "mdlm": "MDLM and BD3-LM without time conditioning",
+            "llada": "LLaDA",
+            "llama": "models of transformers with the names of Llama",
         }
     )
     width: int = Field(128, ge=1)
@@ -174,11 +180,20 @@ class DenoiserModel(ModelSpec):
         return ModelFacts(self.block_size, dropped_conditions=self.condition.dropped(), reads_known=known)
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of SEDD or GET under the names of this model."""
+        """Return weights of a layout under the names of this model."""
         from .convert.get import GET, GET_DIT
-        from .convert.sedd import SEDD
+        from .convert.llada import LLADA, LLAMA
+        from .convert.sedd import MDLM, SEDD
 
-        return {"sedd": SEDD, "get": GET, "get-dit": GET_DIT}[layout].rename(weights)
+        layouts = {"sedd": SEDD, "mdlm": MDLM, "get": GET, "get-dit": GET_DIT, "llada": LLADA, "llama": LLAMA}
+        return layouts[layout].rename(weights)
+
+    @classmethod
+    def convert_folder(cls, folder: Path, out: Path, length: int, mask_id: int | None) -> Path:
+        """Convert a folder of Hugging Face with LLaDA or names of Llama."""
+        from .convert.load_hf import convert_folder
+
+        return convert_folder(folder, out, length, mask_id)
 
     def build(self, space: Space) -> Denoiser:
         """Return the model for a space."""

@@ -8,6 +8,7 @@ final norm. Only the names differ.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from dither.registry.config.errors import Problem, Refused
 
 from .name_mapping import Layout
 
-__all__ = ["SEDD", "load_sedd", "options_of_sedd", "weights_of_sedd"]
+__all__ = ["MDLM", "SEDD", "load_sedd", "options_of_sedd", "weights_of_sedd"]
 
 OUTER = {
     "vocab_embed.embedding": "embedding.tables.0.weight",
@@ -58,6 +59,20 @@ def _rope_mismatch(theirs: Mapping[str, Tensor]) -> Iterator[str]:
 
 SEDD = Layout("a SEDD", OUTER, INNER, ignored=frozenset({INV_FREQ}), incompatibilities=_rope_mismatch)
 """The published models, for uniform and absorbing noise."""
+
+
+def _without_time(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Drop the prefix of the backbone, and fold its constant noise level 0 into the bias of the first layer."""
+    weights = {name.removeprefix("backbone."): weight for name, weight in theirs.items()}
+    enter, bias = "sigma_map.mlp.0.weight", "sigma_map.mlp.0.bias"
+    if enter in weights and bias in weights:  # the sinusoids of 0: cosines are 1, sines are 0
+        cosines = weights[enter][:, : weights[enter].shape[1] // 2]
+        weights[bias], weights[enter] = weights[bias] + cosines.sum(1), torch.zeros_like(weights[enter])
+    return weights
+
+
+MDLM = replace(SEDD, model_name="an MDLM", normalize=_without_time)
+"""MDLM (Sahoo et al., 2024) and BD3-LM (Arriola et al., 2025) with `time_conditioning = False`, as published."""
 
 weights_of_sedd = SEDD.weights
 load_sedd = SEDD.load

@@ -131,6 +131,7 @@ PANELS = {
         "explain": "experiments",
         "resolve": "experiments",
         "prepare": "data",
+        "load-hf": "data",
         "init": "plugins",
     },
     "components and plugins": {
@@ -160,6 +161,7 @@ EXAMPLES = {
     "explain": "dither explain my.toml train.optimizer",
     "resolve": "dither resolve my.toml > complete.toml",
     "prepare": "dither prepare text corpus.txt --tokenizer chars",
+    "load-hf": "dither load-hf LLaDA-8B-Instruct --out llada --length 512",
     "list": "dither list sampler",
     "describe": "dither describe sampler ancestral",
     "plugins": "dither plugins -p my_block.py",

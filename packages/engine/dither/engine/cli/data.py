@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,6 +53,20 @@ def prepare(
     except (OSError, RuntimeError) as error:
         raise Refused(f'cannot prepare data "{name}": {error}', code="not-prepared") from None
     typer.echo(summary or f'data "{name}" requires no preparation')
+
+
+@app.command("load-hf")
+def load_hf(
+    folder: Annotated[Path, typer.Argument(help="config.json, tokenizer.json, safetensors.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder.")] = Path("converted"),
+    length: Annotated[int, typer.Option("--length", min=1, help="Ids per sample.")] = 256,
+    mask_id: Annotated[int | None, typer.Option("--mask-id", min=0, help="The id of MASK.")] = None,
+    selected: PluginOption = None,
+) -> None:
+    """Convert a masked diffusion language model of Hugging Face to an experiment that starts from it."""
+    catalog: Any = visible_plugins(selected).catalog
+    experiment = catalog.find("model", "denoiser").spec.convert_folder(folder, out, length, mask_id)
+    typer.echo(f"{experiment}: set task.data, then dither run {experiment}")
 
 
 def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:

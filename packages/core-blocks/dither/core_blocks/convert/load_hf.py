@@ -1,0 +1,149 @@
+"""`dither load-hf`: convert a published masked diffusion language model to an experiment that starts from it.
+
+The folder is that of `save_pretrained`: config.json, tokenizer.json, and safetensors in one file or in shards. No code
+of the folder runs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dither.registry.config.errors import Problem, Refused
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["convert_folder", "read_shards"]
+
+INDEX = "model.safetensors.index.json"
+WEIGHTS = "start.safetensors"
+
+EXPERIMENT = """# {name}, converted by `dither load-hf`. Set task.data to your text before fine-tuning.
+name = {name}
+loss = "masked-ce"
+
+[task]
+use = "language-model"
+data = "stdlib-text"
+tokenizer = {tokenizer}
+length = {length}
+
+[process]
+use = "absorbing"
+
+[sampler]
+use = "semi-autoregressive"
+size = {block}
+inner = {{ use = "ordered", threshold = 0.9 }}
+
+{model}
+[train]
+steps = 100
+batch_size = 1
+optimizer = {{ use = "adamw", lr = 1e-4 }}
+start_from = {weights}
+
+[train.lora]
+rank = 8
+on = ["attention"]
+"""
+
+
+def convert_folder(folder: Path, out: Path, length: int = 256, mask_id: int | None = None) -> Path:
+    """Write the weights, the tokenizer and an experiment into a new folder; return the path of the experiment.
+
+    Raises:
+        Refused: A file is missing (`file-not-found`) or invalid (`damaged-file`, `misfit`), `out` exists, or MASK is
+            unknown (`missing-key`).
+    """
+    from safetensors.torch import save_file
+
+    from .llada import LLADA, LLAMA, options_of_llada, resize_vocabulary
+
+    config, tokenizer = (_read_json(folder / name) for name in ("config.json", "tokenizer.json"))
+    mask = config.get("mask_token_id") if mask_id is None else mask_id
+    if mask is None:
+        message = f"{folder / 'config.json'} has no mask_token_id"
+        raise Refused(Problem(message, help="pass --mask-id", code="missing-key"))
+    if out.exists():
+        raise Refused(Problem(f"{out} exists", help="pass another --out", code="file-exists"))
+    theirs = read_shards(folder)
+    layout = LLADA if any(name.startswith(LLADA.blocks) for name in theirs) else LLAMA
+    ours = layout.weights(theirs)
+    try:
+        model = options_of_llada(config)
+    except KeyError as error:
+        raise Refused(Problem(f"{folder / 'config.json'} has no {error.args[0]}", code="missing-key")) from None
+    size, rows = _vocabulary(tokenizer), len(ours["embedding.tables.0.weight"])
+    if not max(size - 1, mask) < rows:
+        message = f"the tokenizer has {size} ids and MASK is {mask}, but the embedding has only {rows} rows"
+        raise Refused(Problem(f"{folder}: {message}", code="misfit"))
+    out.mkdir(parents=True)
+    save_file(
+        {name: weight.contiguous() for name, weight in resize_vocabulary(ours, size, mask).items()}, out / WEIGHTS
+    )
+    shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
+    text = EXPERIMENT.format(
+        name=json.dumps(folder.resolve().name.lower()),
+        tokenizer=json.dumps(str(out / "tokenizer.json")),
+        weights=json.dumps(str(out / WEIGHTS)),
+        length=length,
+        block=min(32, length),
+        model=_toml("model", model),
+    )
+    (out / "experiment.toml").write_text(text, encoding="utf-8")
+    return out / "experiment.toml"
+
+
+def read_shards(folder: Path) -> dict[str, Tensor]:
+    """Return the weights of a folder: of model.safetensors, or of the files that its index lists.
+
+    Raises:
+        Refused: The file or a shard is missing or damaged, or a listed weight is in no shard (`misfit`).
+    """
+    from dither.registry.files.weight_files import read_weights
+
+    if not (folder / INDEX).is_file():
+        return read_weights(folder / "model.safetensors")
+    listed, found = _read_json(folder / INDEX).get("weight_map", {}), dict[str, Any]()
+    for name in sorted(set(listed.values())):
+        if Path(name).name != name:
+            raise Refused(Problem(f"{folder / INDEX}: {name} is not the name of a file", code="damaged-file"))
+        found |= read_weights(folder / name)
+    if len(found) < len(listed):
+        message = f"{len(listed)} weights are listed, but the shards have {len(found)}"
+        raise Refused(Problem(f"{folder / INDEX}: {message}", code="misfit"))
+    return found
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise Refused(Problem(f"{path} cannot be read: {error.strerror}", code="file-not-found")) from None
+    except ValueError as error:
+        raise Refused(Problem(f"{path} is not JSON: {error}", code="damaged-file")) from None
+    if not isinstance(content, dict):
+        raise Refused(Problem(f"{path} is not a JSON object", code="damaged-file"))
+    return content
+
+
+def _vocabulary(tokenizer: Mapping[str, Any]) -> int:
+    """Return the number of ids of a tokenizer.json: one more than the largest."""
+    vocab = (tokenizer.get("model") or {}).get("vocab", {})
+    ids = [*vocab.values()] if isinstance(vocab, dict) else [*range(len(vocab))]
+    return max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1) + 1
+
+
+def _toml(table: str, options: Mapping[str, Any]) -> str:
+    """Write a table whose values are plain or tables of plain values."""
+    lines = [f"[{table}]"]
+    for key, value in options.items():
+        inline = isinstance(value, dict)
+        text = ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) if inline else json.dumps(value)
+        lines.append(f"{key} = {{ {text} }}" if inline else f"{key} = {text}")
+    return "\n".join(lines) + "\n"
