@@ -36,7 +36,6 @@ class AdaLNZero(TransformerBlock):
     """Self-attention and an MLP, shifted, scaled and gated by the condition (DiT); starts as the identity."""
 
     name: ClassVar[str] = "adaln-zero"
-    rev: ClassVar[int] = 2
 
     def traits(self) -> frozenset[str]:
         """Add "zero-init" to the traits of every transformer block."""
@@ -56,7 +55,6 @@ class PreNorm(TransformerBlock):
     """
 
     name: ClassVar[str] = "pre-norm"
-    rev: ClassVar[int] = 2
     reads_condition: ClassVar[bool] = False
     affine: Affine = True
     """Whether norms have a learned scale and shift; "scale" has no shift. RMSNorm never has a shift."""

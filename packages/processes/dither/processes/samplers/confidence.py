@@ -37,7 +37,6 @@ class Ordered(TokenSampler):
     """
 
     name: ClassVar[str] = "ordered"
-    rev: ClassVar[int] = 2
     requires = "mask"
     by: Literal["confidence", "drawn", "margin", "entropy", "random"] = "confidence"
     """The confidence score. confidence: probability of the likeliest id. drawn: probability of the id that was drawn,
