@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dither.processes.samplers.particle_gibbs import log_step_prob
+from dither.processes.decoding.particle_gibbs import log_step_prob
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
 from dither.registry.kinds import ModelFacts

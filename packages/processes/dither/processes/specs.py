@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dither.registry import Spec, hookimpl
 
+from .decoding.particle_gibbs import ParticleGibbs
 from .decoding.self_correction import SelfCorrect
 from .decoding.semi_autoregressive import SemiAutoregressive
 from .features.specs import Gaussian, MaskedRegion
@@ -21,7 +22,6 @@ from .samplers.euler import Euler
 from .samplers.first_hitting import FirstHitting
 from .samplers.guided import Guided
 from .samplers.ordered_regions import OrderedRegions
-from .samplers.particle_gibbs import ParticleGibbs
 from .samplers.predictor_corrector import PredictorCorrector
 from .samplers.remdm import ReMDM
 from .samplers.repaint import RePaint

@@ -1,1 +1,1 @@
-"""Decoding of token samples: parallel unmasking by confidence, block after block, and self-correction."""
+"""Decoding of token samples: parallel unmasking, block after block, self-correction, and sampling given known tokens."""

@@ -25,7 +25,7 @@ from dither.registry import Misfit
 from dither.registry.flow.spaces import TokenSpace
 from dither.registry.kinds import ModelFacts, ProcessFacts
 
-from .options import TokenSteps, no_effect
+from ..samplers.options import TokenSteps, no_effect
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
