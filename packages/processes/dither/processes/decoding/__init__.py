@@ -1,1 +1,1 @@
-"""Decoding of token samples: parallel unmasking, block after block, self-correction, and sampling given known tokens."""
+"""Decoding of tokens: parallel unmasking, block after block, self-correction, and sampling given known tokens."""
