@@ -17,7 +17,7 @@ import zarr
 from dither.registry import default_catalog
 from dither.registry.kinds import KINDS
 from dither.tasks.bubble_diagram.specs import PlanFiles
-from dither.tasks.get_region.data_specs import PreparedRegions
+from dither.tasks.get_region.data_specs import PreparedRegions, ScannedRegions
 from dither.tasks.language_model.data.specs import ConvertedText
 from dither.testing import conformance
 from dither.testing.checks import CHECKS
@@ -47,6 +47,11 @@ def write_files() -> None:
     for name, values in (("peak_names", peaks), ("motif_names", ["GATA1"]), ("data", np.eye(36, 1, dtype=np.float32))):
         store.create_array(name, data=np.array(values))
 
+    (FILES / "genome.fa").write_text("".join(f">chr{n}\n{'ACGGATAAGTCAGTTTACG' * 40}\n" for n in (1, 2, 3)))
+    peaks = [f"chr{n}\t{20 * i}\t{20 * i + 20}\n" for n in (1, 2, 3) for i in range(12)]
+    (FILES / "peaks.bed").write_text("".join(peaks))
+    (FILES / "motifs.jaspar").write_text(">MA0035 GATA1\n0 9 0 9\n0 0 0 0\n9 0 0 0\n0 0 9 0\n")
+
 
 write_files()
 PREPARED = {"source": str(FILES / "plans.jsonl"), "destination": str(FILES / "prepared")}
@@ -54,6 +59,10 @@ PlanFiles(**PREPARED).prepare()
 REGIONS = {"use": "region-file", "path": str(FILES / "regions.csv")}
 ARRAYS = {"paths": [REGIONS["path"]], "out": str(FILES / "regions")}
 PreparedRegions(**ARRAYS).prepare()
+SCANNED = {"paths": [str(FILES / name) for name in ("peaks.bed", "genome.fa", "motifs.jaspar")], "p_value": 0.01}
+SCANNED["out"] = str(FILES / "scanned")
+ScannedRegions(**SCANNED).prepare()
+PLANTED = {"use": "planted-motifs", "length": 24, "width": 6, "train": 200, "held": 60}
 MAPPED = {"use": "region-arrays", "path": ARRAYS["out"]}
 PLANS = {"use": "plans-jsonl", "path": str(FILES / "plans.jsonl"), "most": 4}
 TEXTS = {"use": "text-files", "paths": [str(FILES / "*.txt")]}
@@ -72,6 +81,8 @@ EXAMPLES = {
     "data:token-shards": [{"path": SHARDS["path"]}],
     "data:markov-chain": [{"length": 3000, "held": 500}],
     "data:procedural-plans": [{"train": 50, "valid": 20, "test": 20}],
+    "data:motifs": [SCANNED],
+    "data:planted-motifs": [PLANTED],
     "data:human-dhs": [{}, {"subset": "chr21-22"}],
     "task:get-region": [
         {},
@@ -82,6 +93,10 @@ EXAMPLES = {
     "task:bubble-diagram": [
         {"data": {"use": "procedural-plans", "train": 300, "valid": 50, "test": 50}},
         {"data": PLANS},
+    ],
+    "task:dna-sequence": [
+        {"data": PLANTED},
+        {"data": PLANTED | {"cells": 1}, "kmer": 2, "reverse_complement": True, "motifs": SCANNED["paths"][2]},
     ],
     "task:language-model": [
         {},

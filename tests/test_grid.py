@@ -4,12 +4,15 @@ A combination either trains and samples, or is rejected when the experiment is c
 """
 
 import itertools
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dither.engine.config.experiment import Experiment
 from dither.engine.sampling.session import draw
@@ -169,3 +172,40 @@ def test_samplers_work_with_every_compatible_process(sampler):
     expected = {"ancestral": 12 + 36, "blocks": 12, "self-correct": 27}
     expected |= dict.fromkeys(tokens, 36) | dict.fromkeys(masks, 9) | noise
     assert len(sampled) == expected[sampler]
+
+
+DNA = {"use": "planted-motifs", "length": 10, "cells": 2, "width": 4, "train": 32, "held": 16}
+TOKEN_PROCESSES = [process for process in PROCESSES if process["use"] not in ("gaussian", "masked-region")]
+UNMASKING = ("first-hitting", "guided", "ordered", "remdm")
+TOKEN_SAMPLERS = ("analytic", "ancestral", "blocks", "euler", "predictor-corrector", *UNMASKING)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(TOKEN_PROCESSES),
+    st.sampled_from(TOKEN_SAMPLERS),
+    st.sampled_from([None, 0.0, 2.5]),
+    st.booleans(),
+)
+def test_dna_sequences_with_any_process_sampler_and_guidance(process, sampler, weight, reverse_complement):
+    torch.manual_seed(0)
+    tree = assemble("toy-text", process, "score-entropy").model_dump()
+    tree["task"] = {"use": "dna-sequence", "data": DNA, "kmer": 2, "reverse_complement": reverse_complement}
+    tree["sampler"] = {"use": sampler, **SAMPLERS[sampler]}
+    label = {"use": "label", "of": "cell", "dropout": 0.5}
+    tree["model"] |= {"condition": {"use": "sum", "parts": ["level", label]}}
+    tree["model"]["block_size"] = 2 if sampler == "blocks" else None
+    tree["sample"]["cond"] = {"cell": "cell-2"}
+    tree["sample"]["guidance"] = None if weight is None else {"condition": "cell", "weight": weight}
+    experiment = Experiment.model_validate(tree, context={"catalog": catalog()})
+    incompatible = sampler in UNMASKING and process["use"] != "absorbing"
+    assert bool(misfits := list(experiment.check())) == incompatible, misfits
+    if incompatible:
+        return
+    system = Diffusion.build(experiment)
+    check_training(system, f"{process}, {sampler}")
+    like = system.like(4, 0)
+    assert like.cond["cell"].tolist() == [1] * 4
+    samples = draw(system, like, seed=1)
+    check_samples(samples, like, system.process.space, f"{process}, {sampler}")
+    assert all(map(math.isfinite, system.task.sample_metrics(samples, like).values()))

@@ -1,9 +1,10 @@
-"""Component specs of this package: three tasks and their data."""
+"""Component specs of this package: four tasks and their data."""
 
 from dither.registry import Spec, hookimpl
 
 from .bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles, ProceduralPlans
-from .get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
+from .dna_sequence.specs import DHSSequences, DnaSequence, PlantedMotifs
+from .get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore, ScannedRegions
 from .get_region.specs import GetRegion
 from .language_model.data.pairs import PromptResponse
 from .language_model.data.specs import ConvertedText, MarkovText, Shakespeare, ShardFolder, StdlibText, TextFiles
@@ -18,17 +19,21 @@ def register_components() -> list[type[Spec]]:
     return [
         BubbleDiagram,
         ConvertedText,
+        DHSSequences,
+        DnaSequence,
         GetRegion,
         HumanDHS,
         JsonPlans,
         LanguageModel,
         MarkovText,
         PlanFiles,
+        PlantedMotifs,
         PreparedRegions,
         ProceduralPlans,
         RegionArrays,
         RegionFile,
         RegionStore,
+        ScannedRegions,
         Shakespeare,
         ShardFolder,
         PromptResponse,

@@ -17,10 +17,11 @@ from ..prepared.progress import Progress
 from ..prepared.store import Writer, check_owned, find_existing, open_arrays, verify, write_folder
 from .data.column_groups import REGIONS, RegionInfo, Splits
 from .data.region_matrix import RegionMatrix, assemble, row_blocks
+from .formats.motif_files import read_motifs, scan_regions
 from .formats.region_checks import RawArrays
 from .formats.sources import ReadOptions, find_regions, find_source
 
-__all__ = ["convert", "open_folder"]
+__all__ = ["convert", "convert_scanned", "open_folder"]
 
 ARRAY_NAMES: Final = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
 DTYPES: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
@@ -43,16 +44,48 @@ def convert(
     Raises:
         Refused: All problems of the source, or the folder holds something else.
     """
-    began = perf_counter()
     source = find_source([Path(path).expanduser() for path in paths])
+    return _convert(
+        source.files(), source.path, folder, options, lambda: find_regions(source, read), dtype=dtype, force=force
+    )
+
+
+def convert_scanned(
+    paths: list[str], folder: Path, options: Mapping[str, Any], *, p_value: float, dtype: str, force: bool
+) -> str:
+    """Scan the regions of a BED file in a genome for motifs, and write them as `convert` does; return a report.
+
+    Raises:
+        Refused: All problems of the files, or the folder holds something else.
+    """
+    files = [Path(path).expanduser() for path in paths]
+    if missing := [path for path in files if not path.is_file()]:
+        raise Refused([Problem(f"{path}: no such file", code="file-not-found") for path in missing])
+
+    def read() -> RawArrays:
+        return scan_regions(files[0], files[1], read_motifs(files[2] if len(files) > 2 else None, p_value))
+
+    return _convert(files, files[0], folder, options, read, dtype=dtype, force=force)
+
+
+def _convert(
+    files: list[Path],
+    path: Path,
+    folder: Path,
+    options: Mapping[str, Any],
+    read: Callable[[], RawArrays],
+    *,
+    dtype: str,
+    force: bool,
+) -> str:
+    began = perf_counter()
     check_owned(folder, REGIONS)
-    made = {**options, "source": describe_sources(source.files(), source.path)}
+    made = {**options, "source": describe_sources(files, path)}
     if (existing := find_existing(folder, REGIONS, made, force=force)) is not None:
         return f"{folder} exists already, all checksums match\n{_summary(existing)}"
-    raw = find_regions(source, read)
+    raw = read()
     with Progress("regions converted") as progress, write_folder(folder, REGIONS, made) as writer:
-        blocks = _blocks(raw, np.dtype(dtype), source.path, progress.update)
-        _write_regions(writer, raw, blocks, dtype)
+        _write_regions(writer, raw, _blocks(raw, np.dtype(dtype), path, progress.update), dtype)
     notes = [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
     return "\n".join([_summary(writer.manifest), *notes, f"in {perf_counter() - began:.1f} s, written to {folder}"])
 

@@ -20,7 +20,7 @@ from .data.column_groups import REGIONS, RegionFacts, RegionInfo, Splits
 if TYPE_CHECKING:
     from .data.region_matrix import RegionMatrix
 
-__all__ = ["HumanDHS", "PreparedRegions", "RegionArrays", "RegionFile", "RegionStore"]
+__all__ = ["HumanDHS", "PreparedRegions", "RegionArrays", "RegionFile", "RegionStore", "ScannedRegions"]
 
 
 class HumanDHS(DataSpec):
@@ -215,3 +215,28 @@ class PreparedRegions(_Regions, PrepareSpec):
 
         read = ReadOptions(self.overlaps, self.empty_chunks)
         return convert(self.paths, self.folder(), self.options(), dtype=self.dtype, read=read, force=self.force)
+
+
+class ScannedRegions(PreparedRegions):
+    """Regions of any species: a BED file, a genome (FASTA) and motifs (MEME or JASPAR), scanned by `prepare motifs`.
+
+    A feature is the sum of the scores of a motif's hits on both strands, in bits.
+    """
+
+    name: ClassVar[str] = "motifs"
+    paths: list[str] = Option(min_length=2, max_length=3)
+    """PEAKS.bed, sorted; GENOME.fa, perhaps gzipped; and a file of motifs, by default vertebrates of JASPAR 2026. The
+    fourth column of a file called CELL.atac.bed is the accessibility of that cell type."""
+    p_value: float = Option(1e-4, gt=0, lt=1)
+    """Probability with which a random word is a hit of a motif."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that determine the arrays; paths by name, since their folder may be moved."""
+        return {"dtype": self.dtype, "p_value": self.p_value, "paths": [Path(path).name for path in self.paths]}
+
+    def prepare(self) -> str:
+        """Scan the genome, and return a report."""
+        from .conversion import convert_scanned
+
+        made = {"p_value": self.p_value, "dtype": self.dtype, "force": self.force}
+        return convert_scanned(self.paths, self.folder(), self.options(), **made)

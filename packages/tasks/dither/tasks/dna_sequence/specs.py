@@ -1,0 +1,152 @@
+"""Specs of the task dna-sequence and its data. Neither numpy nor torch is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from pydantic import Field as Option
+from pydantic import model_validator
+
+from dither.registry.config.errors import Refused
+from dither.registry.flow.spaces import Condition, Field, TokenSpace
+from dither.registry.kinds import DataSpec, TaskSpec
+from dither.registry.spec.base import Slot, named
+from dither.registry.spec.misfit import Misfit, below
+
+if TYPE_CHECKING:
+    from .sequences import Sequences
+    from .task import DnaSequences
+
+__all__ = ["DHSSequences", "DnaSequence", "PlantedMotifs", "SequenceFacts"]
+
+
+class SequenceFacts(NamedTuple):
+    """Bases per sequence, and the names of the cell types."""
+
+    length: int
+    cells: tuple[str, ...]
+
+
+class DnaSequence(TaskSpec):
+    """DNA sequences of fixed length over A, C, G and T, with the cell type as a condition.
+
+    A source is a data component with `gives = "sequences"` whose `build` returns `Sequences`; it may also have a method
+    `facts` that returns `SequenceFacts`.
+    """
+
+    name: ClassVar[str] = "dna-sequence"
+    exports: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"fasta": "sequences.fa: a record for each sample, with its cell type"}
+    )
+    data: Slot[DataSpec] = named("planted-motifs")
+    """Source of the sequences."""
+    reverse_complement: bool = False
+    """Add the reverse complement of every training sequence, which doubles the number of training samples."""
+    kmer: int = Option(6, ge=1, le=8)
+    """Length of the k-mers whose frequencies are compared."""
+    motifs: str | None = Option(None, min_length=1)
+    """File of motifs in MEME or JASPAR format whose hits are compared; by default those of the source."""
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield a wrong source, its own problems, and a file of motifs that cannot be read."""
+        if self.data.gives != "sequences":
+            message = f'"{self.data.name}" gives {self.data.gives}, but dna-sequence requires sequences'
+            yield Misfit(message, ("data",), code="wrong-kind")
+        if problems := list(below("data", self.data.check())):
+            yield from problems
+        elif self.data.gives == "sequences" and self.kmer > (length := self.space().length):
+            yield Misfit(f"sequences of {length} bases have no {self.kmer}-mers", ("kmer",), code="out-of-range")
+        if self.motifs is not None:
+            from ..get_region.formats.motif_files import read_motifs
+
+            try:
+                read_motifs(Path(self.motifs).expanduser())
+            except Refused as refused:
+                yield from (Misfit(p.message, ("motifs",), help=p.help, code=p.code) for p in refused.problems)
+
+    def space(self) -> TokenSpace:
+        """Return one field of four ids, "bases", and the condition "cell"."""
+        read_facts = getattr(self.data, "facts", None)
+        facts: SequenceFacts = read_facts() if read_facts is not None else self.data.build().facts()
+        return TokenSpace((Field("bases", facts.length, 4),), (Condition("cell", len(facts.cells), facts.cells),))
+
+    def build(self) -> DnaSequences:
+        """Read or generate the sequences."""
+        from .task import DnaSequences
+
+        sequences: Sequences = self.data.build()
+        motifs = None if self.motifs is None else Path(self.motifs).expanduser()
+        return DnaSequences(sequences, kmer=self.kmer, motifs=motifs, reverse_complement=self.reverse_complement)
+
+
+class DHSSequences(DataSpec):
+    """47,872 human regulatory regions of 200 bases, each open in one of four cell types (data of DNA-Diffusion).
+
+    Chromosome 2 is held out for validation and chromosome 1 for testing. A wheel of 19 MB is downloaded on first use,
+    and one of 57 MB with the motifs of JASPAR when samples are first evaluated.
+    """
+
+    name: ClassVar[str] = "dhs-sequences"
+    gives: ClassVar[str] = "sequences"
+
+    def facts(self) -> SequenceFacts:
+        """Return the length and the cell types; a test compares them with the data."""
+        return SequenceFacts(200, ("K562", "HepG2", "GM12878", "hESC"))
+
+    def build(self) -> Sequences:
+        """Read the sequences."""
+        from .sequences import read_dhs
+
+        return read_dhs(self.name)
+
+    def prepare(self) -> str:
+        """Download both wheels."""
+        sequences = self.build()
+        sizes = ", ".join(f"{len(rows):,} for {split}" for split, rows in sequences.bases.items())
+        return f"{sizes}; {len(sequences.motifs()):,} motifs"
+
+
+class PlantedMotifs(DataSpec):
+    """Random sequences with motifs of their cell type planted in them: a source of exactly known likelihood.
+
+    Bases are independent, with a GC content of 0.3 for the first to 0.7 for the last cell type. At each base outside a
+    motif one of the cell type's motifs begins with probability `rate`, if it fits into the sequence.
+    """
+
+    name: ClassVar[str] = "planted-motifs"
+    gives: ClassVar[str] = "sequences"
+    length: int = Option(200, ge=1, le=10_000)
+    """Bases per sequence."""
+    cells: int = Option(4, ge=1, le=100)
+    """Number of cell types: cell-1, cell-2, ..."""
+    motifs: int = Option(2, ge=1, le=100)
+    """Motifs of each cell type."""
+    width: int = Option(12, ge=1, le=100)
+    """Bases of a motif; in each column one base has the probability 0.95."""
+    rate: float = Option(0.08, gt=0, lt=1)
+    """Probability that a motif begins at a base."""
+    train: int = Option(20_000, ge=1, le=10_000_000)
+    """Training sequences."""
+    held: int = Option(2_000, ge=2, le=1_000_000)
+    """Validation sequences, and test sequences; independent of `train`."""
+    seed: int = Option(0, ge=0, lt=2**31)
+    """Seed of the motifs and the sequences."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> PlantedMotifs:
+        if self.width > self.length:
+            raise ValueError(f"a motif of {self.width} bases does not fit into {self.length}")
+        return self
+
+    def facts(self) -> SequenceFacts:
+        """Return the length and the cell types."""
+        return SequenceFacts(self.length, tuple(f"cell-{number + 1}" for number in range(self.cells)))
+
+    def build(self) -> Sequences:
+        """Generate the sequences."""
+        from .planted import plant
+
+        return plant(self)

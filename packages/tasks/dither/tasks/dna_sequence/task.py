@@ -1,0 +1,133 @@
+"""The task dna-sequence: batches, metrics, pictures and FASTA files.
+
+Letters: B batch, N samples, L bases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import log
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int64, UInt8
+from torch import Tensor
+
+from dither.registry.config.errors import Refused
+from dither.registry.flow.protocols import Picture, Split
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import Condition, Field, TokenSpace
+
+from .metrics import BaseMetrics, Reference
+from .plots import compare_plot
+from .sequences import Sequences, as_text, reverse_complement
+
+__all__ = ["DnaSequences"]
+
+SHOWN = 8
+"""Sequences of each cell type in the text of samples."""
+
+
+class DnaSequences:
+    """Sequences of one length with a label "cell"; samples are asked for in cell types in turn.
+
+    Args:
+        sequences: The sequences by split.
+        kmer: Length of the k-mers that are compared.
+        motifs: File of motifs that are compared; by default those of the source.
+        reverse_complement: Whether the training split also has the other strand of each sequence.
+    """
+
+    def __init__(
+        self, sequences: Sequences, *, kmer: int = 6, motifs: Path | None = None, reverse_complement: bool = False
+    ) -> None:
+        for split in ("train", "valid", "test"):
+            if not len(sequences.bases[split]):
+                raise Refused(f'{sequences.name}: the split "{split}" is empty', code="no-samples")
+        if motifs is not None:
+            from ..get_region.formats.motif_files import read_motifs
+
+            sequences = replace(sequences, motifs=lambda: read_motifs(motifs))
+        if reverse_complement:
+            sequences = _with_other_strand(sequences)
+        self.sequences = sequences
+        facts = sequences.facts()
+        condition = Condition("cell", len(facts.cells), facts.cells)
+        self.space = TokenSpace((Field("bases", facts.length, 4),), (condition,))
+        self._reference = Reference(sequences, kmer)
+
+    def size(self, split: Split) -> int:
+        """Return the number of sequences of a split."""
+        return len(self.sequences.bases[split])
+
+    def batch(self, split: Split, rows: Sequence[int]) -> Clean:
+        """Return sequences by row number."""
+        numbers, size = np.asarray(rows, np.int64), self.size(split)
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
+            raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
+        bases, labels = self.sequences.bases[split][numbers], self.sequences.labels[split][numbers]
+        return Clean.of(torch.from_numpy(bases.astype(np.int64)), cell=torch.from_numpy(labels.astype(np.int64)))
+
+    def like(self, n: int, seed: int) -> Clean:
+        """Return `n` templates without known bases, with the cell types in turn."""
+        return Clean.of(torch.zeros(n, self.space.length, dtype=torch.int64), cell=torch.arange(n) % self._cells)
+
+    @property
+    def _cells(self) -> int:
+        return len(self.sequences.cells)
+
+    def metrics(self) -> BaseMetrics:
+        """Return an accumulator of nats per base."""
+        return BaseMetrics(self.space)
+
+    def baselines(self, split: Split = "valid") -> dict[str, float]:
+        """Return nats per base of uniform bases, of the Markov chains and, if it is known, of the true distribution."""
+        bases, labels = self.sequences.bases[split], self.sequences.labels[split]
+        predictors = {"markov": self._reference.markov.nats} | (
+            {"truth": self.sequences.nats} if self.sequences.nats is not None else {}
+        )
+        nats = {name: float(of(bases, labels).mean()) / self.space.length for name, of in predictors.items()}
+        return {f"nats_per_base/{name}": value for name, value in {"uniform": log(4), **nats}.items()}
+
+    def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+        """Return distances of samples to held-out sequences and accuracies; see `Reference`."""
+        return self._reference.sample_metrics(*_arrays(samples, like))
+
+    def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
+        """Yield a picture that compares samples with held-out sequences, and samples as text."""
+        bases, labels = _arrays(samples, like)
+        if len(bases):
+            groups = {"samples": self._reference.groups(bases, labels), **self._reference.rivals(labels)}
+            yield Picture("comparison", png=compare_plot(self._reference, groups))
+        yield Picture("sequences", text=self._fasta(bases, labels, SHOWN))
+
+    def export(self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path) -> tuple[list[Path], list[str]]:
+        """Write samples as FASTA."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "sequences.fa"
+        path.write_text(self._fasta(*_arrays(samples, like)), "ascii")
+        return [path], []
+
+    def _fasta(self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"], most: int | None = None) -> str:
+        """Return records `>sample-NUMBER CELL`, with at most `most` of each cell type."""
+        names = [*self.sequences.cells, "any"]
+        shown = sorted(row for label in np.unique(labels) for row in np.flatnonzero(labels == label)[:most].tolist())
+        texts = zip(shown, as_text(bases[shown]), strict=True)
+        return "".join(f">sample-{row} {names[labels[row]]}\n{text}\n" for row, text in texts)
+
+
+def _arrays(samples: Int[Tensor, "N L"], like: Clean) -> tuple[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]]:
+    return samples.cpu().numpy().astype(np.uint8), like.cond["cell"].cpu().numpy()
+
+
+def _with_other_strand(sequences: Sequences) -> Sequences:
+    """Return the sequences with the reverse complement of each training sequence."""
+    bases, labels = sequences.bases["train"], sequences.labels["train"]
+    both = np.concatenate([bases, reverse_complement(bases)])
+    return replace(
+        sequences,
+        bases={**sequences.bases, "train": both},
+        labels={**sequences.labels, "train": np.tile(labels, 2)},
+    )

@@ -1,0 +1,266 @@
+"""The task dna-sequence: exact likelihoods, baselines, metrics against closed forms, and every sampler and process."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from dither.tasks.dna_sequence import sequences as sequences_module
+from dither.tasks.dna_sequence.markov import Markov, kmer_codes
+from dither.tasks.dna_sequence.metrics import COPIED, Reference
+from dither.tasks.dna_sequence.planted import Planted
+from dither.tasks.dna_sequence.sequences import Sequences, as_text, reverse_complement
+from dither.tasks.dna_sequence.specs import DHSSequences, DnaSequence, PlantedMotifs
+from dither.tasks.get_region.data.build_human_dhs import CELLS
+from dither.tasks.get_region.data.build_human_dhs import Sequences as Regions
+from dither.tasks.get_region.data.motif_scan import Motif, encode
+
+torch.set_num_threads(1)
+SMALL = {"use": "planted-motifs", "length": 30, "cells": 3, "width": 5, "rate": 0.1, "train": 600, "held": 300}
+
+
+def spec(**options):
+    data = PlantedMotifs(**{k: v for k, v in (SMALL | options.pop("data", {})).items() if k != "use"})
+    return DnaSequence(data=data, **options)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return spec().build()
+
+
+def every_word(length):
+    return np.array(list(product(range(4), repeat=length)), np.uint8)
+
+
+# --- the planted source ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "width", "rate"), [(5, 2, 0.3), (4, 4, 0.5), (6, 3, 0.9), (3, 1, 0.2)])
+def test_the_likelihood_of_planted_sequences_sums_to_one(length, width, rate):
+    planted, words = Planted(cells=2, motifs=2, width=width, rate=rate, seed=3), every_word(length)
+    for cell in range(2):
+        assert np.exp(-planted.nats(words, np.full(len(words), cell))).sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_planted_sequences_have_their_likelihood():
+    planted, words = Planted(cells=2, motifs=2, width=3, rate=0.3, seed=1), every_word(4)
+    bases, labels = planted.draw(40_000, 4, [0])
+    for cell in range(2):
+        counts = np.bincount(kmer_codes(bases[labels == cell], 4)[:, 0], minlength=256)
+        expected = np.exp(-planted.nats(words, np.full(256, cell))) * counts.sum()
+        rare = expected < 5
+        counts, expected = (np.append(v[~rare], v[rare].sum() + 1e-9) for v in (counts, expected))
+        assert chisquare(counts, expected).pvalue > 1e-4
+
+
+def test_planted_splits_are_reproducible_and_independent_of_the_training_size():
+    first, again = PlantedMotifs(train=50, held=40).build(), PlantedMotifs(train=90, held=40).build()
+    assert np.array_equal(first.bases["valid"], again.bases["valid"])
+    assert np.array_equal(first.bases["train"], PlantedMotifs(train=50, held=40).build().bases["train"])
+    assert not np.array_equal(first.bases["train"][:40], first.bases["test"])
+    with pytest.raises(ValueError, match="does not fit"):
+        PlantedMotifs(length=5, width=6)
+
+
+# --- Markov chains --------------------------------------------------------------------------------------------------
+
+
+def test_a_markov_chain_counts_what_follows_each_context():
+    bases = encode(["ACACACAC", "AAAAAAAA"])
+    chain = Markov(bases, np.array([0, 1]), 2, order=1)
+    start, after = chain.tables
+    np.testing.assert_allclose(start[0, 0], (np.array([4, 4, 0, 0]) + 1) / 12)  # 8 bases, and 4 shared by all bases
+    np.testing.assert_allclose(after[0, 0], (np.array([0, 4, 0, 0]) + 4 * start[0, 0]) / 8)  # A is followed by C
+    np.testing.assert_allclose(after[0, 1], (np.array([3, 0, 0, 0]) + 4 * start[0, 0]) / 7)
+    np.testing.assert_allclose(after[1, 2], start[1, 0])  # never seen: the shorter context
+    nats = -np.log(start[0, 0, 0]) - np.log(after[0, 0, 1])
+    assert chain.nats(encode(["AC"]), np.array([0])) == pytest.approx([nats])
+
+
+@pytest.mark.parametrize("order", [0, 1, 5])
+def test_a_markov_chain_is_a_distribution_and_draws_from_it(order):
+    rng, words = np.random.default_rng(0), every_word(4)
+    chain = Markov(rng.integers(4, size=(30, 9)).astype(np.uint8), rng.integers(2, size=30), 2, order)
+    for cell in range(2):
+        probability = np.exp(-chain.nats(words, np.full(256, cell)))
+        assert probability.sum() == pytest.approx(1)
+        drawn = chain.draw(np.full(20_000, cell), 4, seed=5)
+        counts = np.bincount(kmer_codes(drawn, 4)[:, 0], minlength=256)
+        assert chisquare(counts, probability * 20_000).pvalue > 1e-4
+
+
+# --- metrics --------------------------------------------------------------------------------------------------------
+
+
+def test_kmers_and_strands():
+    assert kmer_codes(encode(["ACGT"]), 2).tolist() == [[1, 6, 11]]
+    assert kmer_codes(encode(["AC"]), 3).shape == (1, 0)
+    assert as_text(reverse_complement(encode(["AACGTG", "TTTTTT"]))) == ["CACGTT", "AAAAAA"]
+
+
+def tiny(valid, test=None, train=None, motifs=(), cells=("a", "b")):
+    """Sequences from texts by cell type: {"a": [...], "b": [...]}."""
+    texts = {"train": train or valid, "valid": valid, "test": test or valid}
+    rows = {split: [(t, n) for n, cell in enumerate(cells) for t in of[cell]] for split, of in texts.items()}
+    bases = {split: encode([text for text, _ in of]) for split, of in rows.items()}
+    labels = {split: np.array([label for _, label in of]) for split, of in rows.items()}
+    return Sequences("tiny", cells, bases, labels, lambda: list(motifs))
+
+
+def test_metrics_of_known_sequences():
+    """Held-out sequences of a cell type are all alike, so that every distance has a closed form."""
+    motifs = [Motif.of("AC", 20 * np.eye(4)[[0, 1]], 0.1), Motif.of("GGG", 20 * np.eye(4)[[2, 2, 2]], 0.1)]
+    held = {"a": ["ACACAC"] * 8, "b": ["TTGGGG"] * 8}
+    reference = Reference(tiny(held, motifs=motifs), 2)
+    same = reference.sample_metrics(encode(["ACACAC", "TTGGGG"]), np.array([0, 1]))
+    for name, best in {"kmer_js": 0, "gc_distance": 0, "motif_difference": 0, "motif_r": 1, "accuracy": 1}.items():
+        assert same[name] == pytest.approx(best, abs=1e-12)
+        assert same[f"{name}_floor"] == pytest.approx(best, abs=1e-12)
+    assert same["gc"] == pytest.approx((3 / 6 + 4 / 6) / 2)
+    swapped = reference.sample_metrics(encode(["ACACAC", "TTGGGG"]), np.array([1, 0]))
+    assert swapped["kmer_js"] == pytest.approx(1)  # no k-mer in common: one bit
+    assert swapped["gc_distance"] == pytest.approx(1 / 6)
+    assert swapped["motif_difference"] == 1
+    assert swapped["motif_r"] == pytest.approx(-1)
+    assert (swapped["accuracy"], swapped["accuracy_a"], swapped["accuracy_floor"]) == (0, 0, 1)
+
+
+def test_js_distance_by_hand():
+    reference = Reference(tiny({"a": ["AC"] * 2, "b": ["GG"] * 2}), 1)
+    p, q = np.array([0.5, 0.5]), np.array([1, 0.0])  # of A and C: held out, and of the sample AA
+    m = (p + q) / 2
+    divergence = (np.sum(p * np.log2(p / m)) + np.log2(1 / m[0])) / 2
+    assert reference.compare(reference.groups(encode(["AA"]), np.array([0])))["kmer_js"] == pytest.approx(
+        math.sqrt(divergence)
+    )
+
+
+def test_rivals_are_as_many_as_the_samples_of_each_cell_type(task):
+    labels = np.array([0] * 7 + [2] * 11)
+    for groups in task._reference.rivals(labels).values():
+        assert {label: len(group.bases) for label, group in groups.items()} == {0: 7, 2: 11}
+    sizes = [len(part) for part, _ in task._reference._halves]
+    assert sizes == [150, 150]
+    everything = task._reference.rivals(np.repeat([0, 1, 2], 1000))["floor"]
+    assert [len(group.bases) for group in everything.values()] == [50, 50, 50]  # all there are
+
+
+def test_the_floor_shares_nothing_with_the_reference():
+    held = {"a": [f"{'ACGT'[i % 4]}{'ACGT'[i // 4 % 4]}{'ACGT'[i // 16]}A" for i in range(64)], "b": ["GGGG"] * 4}
+    first, second = Reference(tiny(held), 2)._halves
+    a = [
+        {text for text, label in zip(as_text(part), labels, strict=True) if label == 0}
+        for part, labels in (first, second)
+    ]
+    assert not a[0] & a[1]
+    assert len(a[0] | a[1]) == 64
+
+
+def test_the_classifier_is_trained_on_the_test_split_and_reads_both_strands():
+    texts = {"a": ["AAAAAAAC", "CAAAAAAA"], "b": ["CGCGCGCG", "GCGCGCGC"]}
+    reference = Reference(tiny({"a": ["CCCCCCCC"] * 2, "b": ["AAAAAAAA"] * 2}, test=texts), 2)
+    groups = reference.groups(encode(["TTTTTTTT", "AAAAAAAA", "CGCGCGCG"]), np.array([0, 0, 1]))
+    assert reference.accuracies(groups) == {"accuracy": 1, "accuracy_a": 1, "accuracy_b": 1}
+
+
+def test_copied_sequences_are_found(task):
+    train = task.sequences.bases["train"]
+    half = np.concatenate([train[:4], 3 - train[:4]])  # every 20-mer copied, and practically none
+    groups = task._reference.groups(half, np.zeros(8, np.int64))
+    assert task._reference.compare(groups)["copied"] == pytest.approx(0.5, abs=0.02)
+    assert task._reference.sample_metrics(train[:9], np.arange(9) % 3)["copied"] == 1
+    assert COPIED == 20
+
+
+def test_better_samples_have_better_metrics(task):
+    """Real sequences, the Markov chain, and real sequences with shuffled cell types, in this order."""
+    labels = np.arange(90) % 3
+    real, shuffled = (
+        task._reference.sample_metrics(task.sequences.bases["test"][:90], own)
+        for own in (labels, labels[::-1] * 0 + (labels + 1) % 3)
+    )
+    assert real["accuracy"] > 0.6 > 0.4 > shuffled["accuracy"]
+    assert real["motif_r"] > real["motif_r_markov"] > shuffled["motif_r"]
+    assert real["kmer_js"] < shuffled["kmer_js"]
+    assert real["motif_difference"] < shuffled["motif_difference"]
+
+
+def test_unlabelled_samples_are_compared_with_all_sequences(task):
+    metrics = task._reference.sample_metrics(task.sequences.bases["test"][:60], np.full(60, -1))
+    assert "accuracy" not in metrics
+    assert metrics["kmer_js"] < metrics["kmer_js_floor"] * 1.3
+    assert ">sample-0 any\n" in task._fasta(task.sequences.bases["test"][:1], np.array([-1]))
+
+
+# --- the task -------------------------------------------------------------------------------------------------------
+
+
+def test_baselines(task):
+    baselines = task.baselines()
+    order = ["nats_per_base/truth", "nats_per_base/markov", "nats_per_base/uniform"]
+    assert sorted(baselines, key=baselines.get) == order
+    assert baselines["nats_per_base/uniform"] == math.log(4)
+    assert task.baselines("test") != baselines
+
+
+def test_the_other_strand_of_each_training_sequence(task):
+    both = spec(reverse_complement=True).build()
+    assert (both.size("train"), both.size("valid")) == (2 * task.size("train"), task.size("valid"))
+    one, other = both.batch("train", [7, 7 + task.size("train")]).x0
+    assert torch.equal(other, 3 - one.flip(0))
+    assert both.batch("train", [7, 607]).cond["cell"].tolist() == [7 % 3] * 2
+
+
+def test_fasta(task, tmp_path):
+    clean = task.batch("valid", range(4))
+    (path,), lines = task.export(clean.x0, clean, "fasta", tmp_path / "fasta")
+    records = [">sample-0 cell-1", as_text(clean.x0[:1].numpy().astype(np.uint8))[0], ">sample-1 cell-2"]
+    assert path.read_text().splitlines()[:3] == records
+    assert lines == []
+
+
+def test_problems_of_the_task(refusal):
+    from dither.tasks.language_model.data.specs import StdlibText
+
+    assert [m.code for m in DnaSequence(data=StdlibText()).check()] == ["wrong-kind"]
+    assert [(m.path, m.code) for m in spec(motifs="no-such-file.meme").check()] == [(("motifs",), "file-not-found")]
+    assert [(m.path, m.code) for m in spec(data={"length": 5}, kmer=6).check()] == [(("kmer",), "out-of-range")]
+    empty = tiny({"a": ["AC"], "b": ["GT"]})
+    empty.bases["test"] = empty.bases["test"][:0]
+    from dither.tasks.dna_sequence.task import DnaSequences
+
+    assert refusal(DnaSequences, empty).codes == ["no-samples"]
+
+
+def test_human_sequences_are_split_by_chromosome(monkeypatch):
+    chromosome, rng = np.array(["chr1", "chr2", "chr3", "chrX", "chr2"]), np.random.default_rng(0)
+    texts = ["".join(rng.choice(list("ACGT"), 200)) for _ in chromosome]
+    regions = Regions(chromosome, np.arange(5), np.arange(5) + 200, texts, np.eye(4, dtype=bool)[[0, 1, 2, 3, 0]])
+    monkeypatch.setattr(sequences_module, "fetch_wheel", lambda *wheel: wheel[0])
+    monkeypatch.setattr(sequences_module, "read_sequences", lambda wheel: regions)
+    built = DHSSequences().build()
+    assert {split: as_text(rows) for split, rows in built.bases.items()} == {
+        "train": [texts[2], texts[3]], "valid": [texts[1], texts[4]], "test": [texts[0]],
+    }  # fmt: skip
+    assert {split: rows.tolist() for split, rows in built.labels.items()} == {
+        "train": [2, 3],
+        "valid": [1, 0],
+        "test": [0],
+    }
+    assert built.facts() == DHSSequences().facts() == (200, tuple(CELLS))
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 3), st.booleans())
+def test_metrics_are_finite_for_any_labels(cells, count, seed, unlabelled):
+    task = spec(data={"cells": cells, "length": 12, "train": 40, "held": 40, "seed": seed}, kmer=3).build()
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1 if unlabelled else 0, cells, count)
+    metrics = task._reference.sample_metrics(rng.integers(4, size=(count, 12)).astype(np.uint8), labels)
+    assert np.isfinite(list(metrics.values())).all()
