@@ -60,4 +60,7 @@ class Markov:
         self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"], place: int
     ) -> Float[np.ndarray, "N 4"]:
         known = min(place, len(self.tables) - 1)
-        return self.tables[known][labels, kmer_codes(bases[:, place - known : place], known)[:, 0]]
+        rows: Float[np.ndarray, "N 4"] = self.tables[known][
+            labels, kmer_codes(bases[:, place - known : place], known)[:, 0]
+        ]
+        return rows

@@ -152,7 +152,8 @@ class Reference:
     def _is_known(self, codes: Int64[np.ndarray, "N n"]) -> Bool[np.ndarray, "N n"]:
         if not len(self._known):
             return np.zeros(codes.shape, bool)
-        return self._known[np.searchsorted(self._known, codes).clip(max=len(self._known) - 1)] == codes
+        nearest = self._known[np.searchsorted(self._known, codes).clip(max=len(self._known) - 1)]
+        return np.equal(nearest, codes)
 
     @cached_property
     def _classifier(self) -> Any:
@@ -187,7 +188,8 @@ def _features(bases: UInt8[np.ndarray, "N L"]) -> Float[np.ndarray, "N F"]:
 
 def contrast(hits: list[Float[np.ndarray, " K"]]) -> Float[np.ndarray, " _"]:
     """Return what is particular to each cell type: its share of hits minus the mean over cell types."""
-    return (np.array(hits) - np.mean(hits, 0)).ravel()
+    centred: Float[np.ndarray, " _"] = (np.array(hits) - np.mean(hits, 0)).ravel()
+    return centred
 
 
 def _correlation(first: Float[np.ndarray, " _"], second: Float[np.ndarray, " _"]) -> float:
