@@ -153,7 +153,8 @@ class Reference:
         if not len(self._known):
             return np.zeros(codes.shape, bool)
         nearest = self._known[np.searchsorted(self._known, codes).clip(max=len(self._known) - 1)]
-        return np.equal(nearest, codes)
+        known: Bool[np.ndarray, "N n"] = nearest == codes
+        return known
 
     @cached_property
     def _classifier(self) -> Any:
