@@ -13,6 +13,7 @@ import typer
 
 from .app import (
     Assignments,
+    CheckpointOption,
     Experiment,
     Json,
     OptionalExperiment,
@@ -24,6 +25,7 @@ from .app import (
     app,
     load,
 )
+from .apply import CellOption, OutOption, SplitOption, apply
 from .output import location_record, print_valid, table, wants_json
 
 __all__: list[str] = []
@@ -159,8 +161,19 @@ def explain(
     removals: Removals = None,
     selected: PluginOption = None,
     as_json: Json = False,
+    split: SplitOption = None,
+    cell: CellOption = None,
+    out: OutOption = None,
+    checkpoint: CheckpointOption = "newest",
 ) -> None:
-    """Show the origin of each value of an experiment: file and line, --set, or a default."""
+    """Show the origin of each value of an experiment, or what the predictions of a run are based on.
+
+    Of an experiment: file and line, --set, or a default. Of a run directory, and perhaps data of yours: attributions of
+    predictions to inputs; --split, --cell, --out and --checkpoint are for these.
+    """
+    if experiment.is_dir():
+        apply("explain", experiment, [Path(word) for word in words or ()], split, cell, None, out, checkpoint, selected)
+        return
     import tomlkit
 
     from dither.registry.config.errors import Refused, dotted, printable

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -268,6 +269,15 @@ class Diffusion(nn.Module):
             return process.read(blocks.rows(raw), state, process.schedule(t))
 
         return blocks.bound(process, clean, measured, denoise)
+
+    def predict(self, x: Any, *, seed: int = 0, **labels: str) -> Any:
+        """Return the task's predictions for inputs of the user, both in the units of the data.
+
+        For get-region: `system.predict(motifs, cell="K562")`, motifs `N L M`, returns `N L K`. Refused if the task does
+        not implement `predict_values`.
+        """
+        predict = import_module("dither.engine.runs.apply_run").predict  # it samples, which is above this layer
+        return predict(self, x, seed=seed, **labels)
 
     def like(self, n: int, seed: int) -> Clean:
         """Return the task's start of `n` samples, with the requested condition labels."""

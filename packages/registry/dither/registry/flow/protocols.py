@@ -7,7 +7,7 @@ Letters: B batch, L length, M features, V vocabulary, D width, C condition width
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -21,11 +21,14 @@ __all__ = [
     "FUSED_FROM",
     "BoundedProcess",
     "BucketedTask",
+    "DataRequest",
     "DataWarnings",
     "Denoiser",
     "DistributionHead",
     "DistributionPrediction",
     "EditableTask",
+    "Embeds",
+    "Explains",
     "Exports",
     "FusedLoss",
     "GaussianProcess",
@@ -37,6 +40,7 @@ __all__ = [
     "Metrics",
     "Picture",
     "PredictionMetric",
+    "Predicts",
     "Process",
     "RatioSums",
     "SampleMetric",
@@ -51,6 +55,7 @@ __all__ = [
     "TimelessProcess",
     "TokenProcess",
     "Tracker",
+    "TrainedModel",
     "ValueDistribution",
     "sample_prediction",
 ]  # fmt: skip
@@ -400,6 +405,62 @@ class Exports(Protocol):
         self, samples: Shaped[Tensor, "N L *M"], like: Clean, form: str, folder: Path
     ) -> tuple[Sequence[Path], Sequence[str]]:
         """Write samples in a format of `TaskSpec.exports` into a new folder; return the files and messages."""
+
+
+class TrainedModel(Protocol):
+    """A trained model as a task applies it to data of its own making; tensors come back on the CPU."""
+
+    def sample(self, like: Clean) -> Shaped[Tensor, "N L *M"]:
+        """Draw one sample for each row."""
+
+    def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
+        """Return the prediction of clean features from the given ones alone; gradients flow into `clean.x0`."""
+
+    def hidden(self, clean: Clean) -> Float[Tensor, "B L D"]:
+        """Return the input of the head under the same conditions as `mean`."""
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """What `dither predict`, `explain` and `embed` ask of a task.
+
+    Attributes:
+        folder: Existing, empty folder for the files.
+        data: Files or folders of the user; none for the data of the run.
+        split: Split of the data, or all of them.
+        labels: Values of conditions, such as {"cell": "K562"}.
+        forms: File formats.
+    """
+
+    folder: Path
+    data: Sequence[Path] = ()
+    split: Split | Literal["all"] = "valid"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    forms: Sequence[str] = ()
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A task that predicts what is unknown in data of the user."""
+
+    def predict(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
+        """Write predictions; return the files."""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A task that attributes predictions to inputs."""
+
+    def explain(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
+        """Write attributions; return the files."""
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A task that writes embeddings of its samples."""
+
+    def embed(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
+        """Write embeddings; return the files."""
 
 
 @runtime_checkable

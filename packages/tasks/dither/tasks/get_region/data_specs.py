@@ -117,7 +117,6 @@ class RegionStore(_AtPath):
     """A zarr store of get_model (format 2 or 3), read into memory; `prepare get` converts one too large for that."""
 
     name: ClassVar[str] = "region-store"
-    rev: ClassVar[int] = 2
     overlaps: bool = False
     """Allow regions that overlap each other."""
     empty_chunks: bool = True
@@ -163,7 +162,6 @@ class PreparedRegions(_Regions, PrepareSpec):
     """Regions from stores and folders of get_model, matrices or AnnData; converted once by `prepare get`."""
 
     name: ClassVar[str] = "get"
-    rev: ClassVar[int] = 2
     stored: ClassVar[Kind] = REGIONS
     read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
     paths: list[PathStr] = Option(min_length=1)

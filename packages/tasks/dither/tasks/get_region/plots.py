@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Labels", "plot_samples", "plot_trajectory"]
+__all__ = ["Labels", "draw_attributions", "draw_umap", "plot_samples", "plot_trajectory"]
 
 BLUE: Final = "#1864ab"
 """Predictions."""
@@ -41,6 +41,8 @@ STRIP, WIDE_STRIP = 0.07, 1.5
 """Width of a column after the motifs, as a share of that of a panel; the wider one if no motif was sampled."""
 SHOWN, MIN_PAIRS, DOTS = 12, 8, 3000
 """Motifs in the scatter plot, smallest number of pairs of each, and largest number of dots."""
+ATTRIBUTED = 30
+"""Motifs in the picture of attributions."""
 LINES = 48
 """Values shown as lines."""
 BINS, REGIONS = 10, 60
@@ -346,3 +348,29 @@ def plot_trajectory(
     png = _draw_trajectory(states, metrics.in_data_units(like.x0[0])[sampled], title)
     if png is not None:
         yield Picture("trajectory", png=png)
+
+
+def draw_attributions(values: Float[np.ndarray, "K M"], titles: Sequence[str], motifs: Sequence[str]) -> bytes:
+    """Return a PNG: the attributions of the strongest motifs to each column of a cell type."""
+    order = np.argsort(-np.abs(values).max(0), kind="stable")[:ATTRIBUTED]
+    order = order[np.argsort(-values[0, order], kind="stable")]
+    high = float(np.abs(values).max()) or 1.0
+    figure = _new_figure(3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order), "Gradient x input, mean over regions")
+    axis = _bare(figure.subplots())
+    image = axis.imshow(values[:, order].T, vmin=-high, vmax=high, cmap="RdBu_r", **HEAT)
+    axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
+    axis.set_yticks(range(len(order)), [motifs[column] for column in order], fontsize=7)
+    figure.colorbar(image, ax=axis, shrink=0.6).outline.set_visible(False)
+    return _png(figure)
+
+
+def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
+    """Return a PNG of embeddings in two dimensions; None if umap-learn is not installed."""
+    try:
+        from umap import UMAP  # type: ignore[import-not-found]
+    except ImportError:
+        return None
+    figure = _new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
+    flat = UMAP(random_state=0).fit_transform(embeddings)
+    _bare(figure.subplots(), x="1", y="2").scatter(flat[:, 0], flat[:, 1], s=2, color=BLUE, alpha=0.4, linewidths=0)
+    return _png(figure)

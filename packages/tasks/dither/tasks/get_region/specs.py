@@ -49,7 +49,7 @@ class GetRegion(TaskSpec):
 
     name: ClassVar[str] = "get-region"
     bucketed: ClassVar[bool | None] = False
-    rev: ClassVar[int] = 3
+    rev: ClassVar[int] = 2
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "npz": "regions.npz: samples, truth and masks in the units of the data, chromosome, start, end, cell, column",
         "csv": "regions.csv: a row for each sampled region and column, with mean and standard deviation of its draws",

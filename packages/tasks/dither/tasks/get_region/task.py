@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float32, Integer, Shaped
 from torch import Tensor
 
 from dither.registry.files.atomic import atomic_write
-from dither.registry.flow.protocols import Picture, Split
+from dither.registry.flow.protocols import DataRequest, Picture, Split, TrainedModel
 from dither.registry.flow.records import Clean
 
 from .data.column_groups import BASELINE_REGIONS, Given, extra_columns, given_groups
@@ -63,9 +63,9 @@ class RegionWindows:
         self.motifs = len(self.matrix.motifs)
         self.units, self._measured = samples.units, samples.measured
         self.standard = self.units.standard
-        self._given = torch.zeros(self.space.width, dtype=torch.bool)
+        self.given = torch.zeros(self.space.width, dtype=torch.bool)
         for group in self.space.groups:
-            self._given[group.start : group.stop] = group.name in names
+            self.given[group.start : group.stop] = group.name in names
         self._latest: RegionMetrics | None = None
         self._sampled: list[MaskedBatch] = []
 
@@ -76,7 +76,7 @@ class RegionWindows:
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         """Return windows by number."""
         clean = self.samples.batch(split, rows)
-        return replace(clean, known=self._given & clean.valid[..., None])
+        return replace(clean, known=self.given & clean.valid[..., None])
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` validation windows to impute, with their truth; all draws of a window are adjacent.
@@ -169,6 +169,32 @@ class RegionWindows:
     def trajectory_plots(self, path: Float[Tensor, "T N L M"], like: Clean) -> Iterator[Picture]:
         """Yield a plot of the sampling trajectory of the first sample."""
         return plot_trajectory(self._new_metrics(), path, like, self._labels())
+
+    def predict(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
+        """Write predictions of the columns after the motifs for regions of any source."""
+        from . import predict
+
+        return predict.predict(self, model, request)
+
+    def predict_values(
+        self, model: TrainedModel, x: Float[np.ndarray, "N L M"], cell: str | None = None
+    ) -> Float[np.ndarray, "N L K"]:
+        """Return predictions for motifs; all in the units of the source."""
+        from . import predict
+
+        return predict.predict_values(self, model, x, cell)
+
+    def explain(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
+        """Write gradient x input and knock-out of every motif."""
+        from . import predict
+
+        return predict.explain(self, model, request)
+
+    def embed(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
+        """Write embeddings of regions and cell types."""
+        from . import predict
+
+        return predict.embed(self, model, request)
 
     def _labels(self) -> Labels:
         extra = extra_columns(self.space.groups, self.samples.columns.layout.accessibility)

@@ -1,0 +1,98 @@
+"""Files of other programs: AnnData, bedGraph and bigWig tracks.
+
+Letters: C cell types, R regions, K columns, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer
+
+from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.files.atomic import atomic_write
+
+from .data.region_matrix import RegionMatrix
+
+__all__ = ["check_forms", "place_columns", "write_anndata", "write_tracks"]
+
+
+def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    """Return formats; raises Refused with those that are unknown or whose library is not installed."""
+    problems = []
+    for form in forms:
+        if form not in known:
+            close, listed = nearest(form, known), ", ".join(known) or "none"
+            fix = f'did you mean "{close}"?' if close else None
+            problems.append(Problem(f'unknown format "{form}"; formats: {listed}', help=fix, code="unknown-format"))
+        elif (library := {"h5ad": "anndata", "bigwig": "pyBigWig"}.get(form)) is not None:
+            try:
+                __import__(library)
+            except ImportError:
+                fix = f"pip install {library}"
+                problems.append(Problem(f"{form} requires {library}", help=fix, code="missing-dependency"))
+    if problems:
+        raise Refused(problems)
+    return forms
+
+
+def place_columns(matrix: RegionMatrix, rows: Integer[np.ndarray, " R"]) -> dict[str, Any]:
+    """Return chromosome, start and end of regions."""
+    return {name: getattr(matrix, name)[rows] for name in ("chromosome", "start", "end")}
+
+
+def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write predictions (cell types x regions, a layer per column) or embeddings (`obsm`) of regions as AnnData."""
+    import anndata  # type: ignore[import-not-found,unused-ignore]
+    import pandas  # type: ignore[import-untyped,unused-ignore]
+
+    places = {name: arrays[name] for name in ("chromosome", "start", "end")}
+    names = [f"{c}:{s}-{e}" for c, s, e in zip(*(array.tolist() for array in places.values()), strict=True)]
+    regions, cells = pandas.DataFrame(places, index=names), pandas.DataFrame(index=arrays["cell"].astype(object))
+    if "region" in arrays:
+        empty = np.zeros((len(names), 0), np.float32)
+        file = anndata.AnnData(empty, obs=regions, obsm={"X_dither": arrays["region"]})
+        file.uns["cell"], file.uns["cell_embedding"] = arrays["cell"].astype(object), arrays["cell_embedding"]
+    else:
+        file = anndata.AnnData(arrays["prediction"][..., 0], obs=cells, var=regions)
+        for number, column in enumerate(arrays["column"].tolist()):
+            file.layers[column] = arrays["prediction"][..., number]
+            file.layers[f"{column}_truth"] = arrays["truth"][..., number]
+    file.write_h5ad(path)
+
+
+def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Path]:
+    """Write one bedGraph or bigWig file per cell type and column."""
+    files = []
+    chromosome, start, end = (arrays[name] for name in ("chromosome", "start", "end"))
+    for c, cell in enumerate(arrays["cell"].tolist()):
+        for k, column in enumerate(arrays["column"].tolist()):
+            name = "-".join(part for part in (cell.replace("/", "_"), column) if part)
+            files.append(folder / f"{name}.{'bw' if form == 'bigwig' else 'bedgraph'}")
+            values = arrays["prediction"][c, :, k]
+            with atomic_write(files[-1]) as temporary:
+                if form == "bigwig":
+                    _write_bigwig(temporary, chromosome, start, end, values)
+                else:
+                    rows = zip(*(array.tolist() for array in (chromosome, start, end, values)), strict=True)
+                    lines = "".join(f"{where}\t{low}\t{high}\t{value:.6g}\n" for where, low, high, value in rows)
+                    temporary.write_text(f'track type=bedGraph name="{name}"\n{lines}', encoding="utf-8")
+    return files
+
+
+def _write_bigwig(path: Path, chromosome: Any, start: Any, end: Any, values: Any) -> None:
+    """Write a bigWig file; a chromosome ends with its last region, and of overlapping regions the first counts."""
+    import pyBigWig  # type: ignore[import-not-found]
+
+    order = sorted(dict.fromkeys(chromosome.tolist()))
+    with pyBigWig.open(str(path), "w") as file:
+        file.addHeader([(name, int(end[chromosome == name].max())) for name in order])
+        for name in order:
+            rows = np.flatnonzero(chromosome == name)
+            reach = np.maximum.accumulate(np.r_[0, end[rows][:-1]])
+            rows = rows[start[rows] >= reach]
+            texts = [name] * len(rows)
+            file.addEntries(texts, start[rows].tolist(), ends=end[rows].tolist(), values=values[rows].tolist())

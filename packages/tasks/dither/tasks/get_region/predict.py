@@ -1,0 +1,354 @@
+"""Apply a trained model to regions of any source: predictions, attributions to motifs, embeddings.
+
+Letters: N windows, L regions of a window, R (or n) regions of a source, W columns, M motifs, k columns after them, K
+predicted ones, C cell types, D width.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int
+from torch import Tensor
+
+from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.files.atomic import atomic_write
+from dither.registry.flow.protocols import DataRequest, Split, TrainedModel
+from dither.registry.flow.records import Clean
+
+from ..prepared.manifest import MANIFEST, read_manifest
+from .conversion import open_folder
+from .data.column_groups import REGIONS, Splits, extra_columns
+from .data.region_matrix import LazyMatrix, RegionMatrix, assemble
+from .data.windows import WindowOptions, Windows, cut_windows
+from .export import check_forms, place_columns, write_anndata, write_tracks
+from .formats.sources import ReadOptions, find_regions, find_source
+from .plots import draw_attributions, draw_umap
+
+if TYPE_CHECKING:
+    from .task import RegionWindows
+
+__all__ = ["embed", "explain", "predict", "predict_values"]
+
+BATCH: Final = 8
+"""Windows of one call of the model."""
+EXPLAINED: Final = 4096
+"""Largest number of regions that are explained; windows are thinned out evenly."""
+TABLE: Final = ("chromosome", "start", "end", "cell", "column", "prediction", "truth")
+FORMS: Final = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Regions of a split as windows that cover each once, and the cell types to predict, by name and label."""
+
+    task: RegionWindows
+    matrix: RegionMatrix
+    windows: Windows
+    cells: dict[str, int]
+
+    @classmethod
+    def of(cls, task: RegionWindows, request: DataRequest) -> _Source:
+        """Open the source that a request names; raises Refused if it does not fit the task."""
+        cells = _cells(task, request.labels.get("cell"))
+        matrix = _read(task, request.data) if request.data else task.matrix
+        split: Split = "train" if request.split == "all" else request.split
+        part = replace(matrix, valid=(), test=()) if request.split == "all" else matrix
+        windows = cut_windows(part, split, WindowOptions(task.regions, task.regions), [0], covering=True)
+        if not len(windows):
+            names = ", ".join(sorted(set(matrix.chromosome.tolist()))[:30])
+            message = f'no region is in the split "{request.split}"; chromosomes of the source: {names}'
+            raise Refused(Problem(message, help="use --split all", code="no-samples"))
+        return cls(task, matrix, windows, cells)
+
+    @property
+    def columns(self) -> list[int]:
+        """Columns that the model predicts."""
+        motifs = self.task.motifs
+        return [number for number in range(motifs, self.task.space.width) if not self.task.given[number]]
+
+    def truth(self, cell: str) -> Float32[np.ndarray, "R k"]:
+        """Return the columns after the motifs in the units of the source; NaN where they are unknown."""
+        matrix, layout = self.matrix, self.task.samples.columns.layout
+        known = {"open": "open" if layout.accessibility == "open" else "atpm", "expression": "expression"}
+        values = np.full((len(matrix), self.task.space.width - self.task.motifs), np.nan, np.float32)
+        has = {name: cell in matrix.cells and f"{array}:{cell}" not in matrix.unknown for name, array in known.items()}
+        number = matrix.cells.index(cell) if cell in matrix.cells else 0
+        if layout.accessibility == "constant":
+            values[:, 0] = 1
+        elif layout.accessibility == "open" and has["open"]:
+            values[:, 0] = matrix.open[:, number]
+        elif layout.accessibility == "quantitative" and has["open"] and matrix.atpm is not None:
+            values[:, 0] = matrix.atpm[:, number]
+        if layout.expression and has["expression"] and matrix.expression is not None:
+            values[:, -2:] = matrix.expression[:, number]
+        return values
+
+    def batches(self, cell: str, every: int = 1) -> Iterator[tuple[Clean, Int[np.ndarray, "N L"]]]:
+        """Yield windows with everything masked that the model predicts, and their regions."""
+        task, truth = self.task, self.truth(cell)
+        motifs, given = task.motifs, task.given.numpy()
+        if np.isnan(truth[:, given[motifs:]]).any():
+            message = f'the model is given accessibility, which is unknown of "{cell}"'
+            raise Refused(message, code="missing-array")
+        numbers = range(0, len(self.windows), every)
+        for low in range(0, len(numbers), BATCH):
+            index, real, _ = self.windows.take(numbers[low : low + BATCH], task.regions)
+            rest = np.nan_to_num(truth[index]) / task.units.divisor[motifs:]
+            scaled = np.concatenate([self.matrix.features[index], np.minimum(rest, np.where(given[motifs:], 1, 0))], -1)
+            yield self._clean(scaled, real, index, cell), index
+
+    def _clean(
+        self,
+        scaled: Float[np.ndarray, "N L W"],
+        real: Bool[np.ndarray, "N L"],
+        index: Int[np.ndarray, "N L"],
+        cell: str,
+    ) -> Clean:
+        matrix, names = self.matrix, self.task.samples.chromosomes
+        clean = _clean_of(self.task, scaled, real, self.cells[cell])
+        numbers = [names.index(name) if name in names else 0 for name in matrix.chromosome[index[:, 0]].tolist()]
+        centre = (matrix.start[index] + matrix.end[index]) // 2 * real
+        cond = clean.cond | {"chromosome": torch.tensor(numbers), "centre": torch.from_numpy(centre)}
+        if any(condition.name == "tss" for condition in self.task.space.conditions):
+            if matrix.tss is None or cell not in matrix.cells or f"tss:{cell}" in matrix.unknown:
+                message = f'the model reads transcription start sites, which are unknown of "{cell}"'
+                raise Refused(message, code="missing-array")
+            sites = matrix.tss[index, matrix.cells.index(cell)].any(-1) & real
+            cond["tss"] = torch.from_numpy(sites.astype(np.float32))
+        return replace(clean, cond=cond)
+
+
+def _clean_of(
+    task: RegionWindows, scaled: Float[np.ndarray, "N L W"], real: Bool[np.ndarray, "N L"], label: int
+) -> Clean:
+    """Return windows whose motifs, and groups that are always given, are known."""
+    x0 = torch.from_numpy(task.units.forward(scaled.astype(np.float32))) * torch.from_numpy(real)[..., None]
+    known = task.given.clone()
+    known[: task.motifs] = True
+    count, length = real.shape
+    cond = {"chromosome": torch.zeros(count, dtype=torch.long), "centre": torch.zeros(count, length, dtype=torch.long)}
+    if task.samples.columns.trained:
+        cond["cell"] = torch.full((count,), label)
+    valid = torch.from_numpy(real)
+    return Clean(x0.float(), valid, known & valid[..., None], cond)
+
+
+def _cells(task: RegionWindows, name: str | None) -> dict[str, int]:
+    """Return the label of each cell type to predict; -1 for one that the model was not trained on, if it may be."""
+    trained = task.samples.cells[: task.samples.columns.trained]
+    labels = {cell: number for number, cell in enumerate(trained)} or {"": -1}
+    if name is None:
+        return labels
+    partial = any(condition.name == "cell" and condition.partial for condition in task.space.conditions)
+    if name not in labels and not partial:
+        close = nearest(name, labels)
+        fix = f'did you mean "{close}"?' if close else "a model with valid_cells or test_cells may predict others"
+        message = f'the model was not trained on the cell type "{name}"; it knows {", ".join(trained) or "none"}'
+        raise Refused(Problem(message, help=fix, code="unknown-value"))
+    return {name: labels.get(name, -1)}
+
+
+def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
+    """Read regions with the motifs of the task, in its order and divided by its divisors; raises Refused."""
+    splits, path = Splits((), (), scale=False), paths[0]
+    if (path / MANIFEST).is_file():
+        matrix = open_folder(path, read_manifest(path, REGIONS), splits)
+    else:
+        raw = find_regions(find_source(paths), ReadOptions(overlaps=True), whole=True)
+        matrix = assemble(path, raw.arrays, splits, raw.notes)
+    place = {name: number for number, name in enumerate(matrix.motifs)}
+    if missing := [name for name in task.matrix.motifs if name not in place]:
+        message = f"{path}: {len(missing)} of {task.motifs} motifs of the model are missing: {', '.join(missing[:5])}"
+        raise Refused(Problem(message, help="motifs are matched by name", code="missing-array"))
+    order = [place[name] for name in task.matrix.motifs]
+    features: Any = np.asarray(matrix.features[:], np.float32)[:, order]
+    divisor = task.matrix.features.divisor if isinstance(task.matrix.features, LazyMatrix) else None
+    features = features if divisor is None else LazyMatrix(features, divisor)
+    own = task.matrix
+    return replace(matrix, features=features, motifs=own.motifs, valid=own.valid, test=own.test)
+
+
+def _names(source: _Source) -> list[str]:
+    task = source.task
+    names = extra_columns(task.space.groups, task.samples.columns.layout.accessibility)
+    return [names[number - task.motifs] for number in source.columns]
+
+
+def _require_columns(source: _Source) -> None:
+    if not source.columns:
+        raise Refused("the model predicts motifs only; there is no column after them", code="usage")
+
+
+def _predicted(source: _Source, model: TrainedModel, clean: Clean) -> Float[np.ndarray, "N L K"]:
+    """Return the mean of as many draws as the task has, in the units of the source."""
+    draws = [model.sample(clean) for _ in range(source.task.draws)]
+    return source.task.inverse_transform(torch.stack(draws).mean(0))[..., source.columns]
+
+
+def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
+    """Write predictions of every region, one per cell type and column, in the units of the source."""
+    forms = check_forms(request.forms or ("csv",), FORMS)
+    source = _Source.of(task, request)
+    _require_columns(source)
+    rows, names = source.windows.rows, _names(source)
+    values = np.full((len(source.cells), len(source.matrix), len(names)), np.nan, np.float32)
+    for number, cell in enumerate(source.cells):
+        for clean, index in source.batches(cell):
+            real = clean.valid.numpy()
+            values[number, index[real]] = _predicted(source, model, clean)[real]
+    offsets = [column - task.motifs for column in source.columns]
+    truth = np.stack([source.truth(cell)[:, offsets] for cell in source.cells])[:, rows]
+    arrays: dict[str, Any] = {"prediction": values[:, rows], "truth": truth, "cell": np.array([*source.cells])}
+    arrays |= {"column": np.array(names), **place_columns(source.matrix, rows)}
+    files: list[Path] = []
+    for form in forms:
+        if form in ("bedgraph", "bigwig"):
+            files += write_tracks(request.folder, arrays, form)
+            continue
+        files.append(request.folder / f"predictions.{form}")
+        with atomic_write(files[-1]) as temporary:
+            if form == "npz":
+                np.savez_compressed(temporary, **arrays | task.units.arrays())
+            elif form == "h5ad":
+                write_anndata(temporary, arrays)
+            else:
+                _write_table(temporary, arrays)
+    return files
+
+
+def _write_table(path: Path, arrays: dict[str, Any]) -> None:
+    places = list(zip(*(arrays[name].tolist() for name in ("chromosome", "start", "end")), strict=True))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(TABLE)
+        for c, cell in enumerate(arrays["cell"].tolist()):
+            for k, column in enumerate(arrays["column"].tolist()):
+                pairs = zip(arrays["prediction"][c, :, k].tolist(), arrays["truth"][c, :, k].tolist(), strict=True)
+                for place, (guess, true) in zip(places, pairs, strict=True):
+                    table.writerow((*place, cell, column, f"{guess:.7g}", "" if np.isnan(true) else f"{true:.7g}"))
+
+
+def predict_values(
+    task: RegionWindows, model: TrainedModel, x: Float[np.ndarray, "N L M"], cell: str | None = None
+) -> Float[np.ndarray, "N L K"]:
+    """Return predictions for motifs in the units of the source; `cell` may be left out if there is only one."""
+    labels = _cells(task, cell)
+    if len(labels) > 1:
+        raise Refused(f"name the cell type: {', '.join(labels)}", code="missing-argument")
+    motifs = np.asarray(x, np.float32)
+    if motifs.ndim != 3 or motifs.shape[-1] != task.motifs or not 1 <= motifs.shape[1] <= task.regions:
+        message = (
+            f"x has the shape {motifs.shape}, expected N windows of 1 to {task.regions} regions, {task.motifs} motifs"
+        )
+        raise Refused(message, code="wrong-shape")
+    if bool(task.given[task.motifs :].any()):
+        raise Refused("the model is given accessibility too; use `dither predict`", code="usage")
+    count, length = motifs.shape[:2]
+    scaled = np.zeros((count, task.regions, task.space.width), np.float32)
+    divided = motifs / task.units.divisor[: task.motifs]
+    features = task.matrix.features
+    clipped = isinstance(features, LazyMatrix) and features.divisor is not None
+    scaled[:, :length, : task.motifs] = np.minimum(divided, 1) if clipped else divided
+    real = np.broadcast_to(np.arange(task.regions) < length, (count, task.regions)).copy()
+    clean = _clean_of(task, scaled, real, next(iter(labels.values())))
+    draws = torch.stack([model.sample(clean) for _ in range(task.draws)]).mean(0)
+    return task.inverse_transform(draws)[:, :length, task.motifs :]
+
+
+def explain(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
+    """Write gradient x input and motif knock-out of every motif, in the units of the source: table, arrays, picture.
+
+    The input counts from a region without the motif. Knock-out is the fall of a prediction when a motif is removed from
+    all regions of the window. The table has means over regions, explain.npz the values of each.
+    """
+    check_forms(request.forms, ())
+    source = _Source.of(task, request)
+    _require_columns(source)
+    names, motifs = _names(source), task.motifs
+    every = max(1, -(-len(source.windows) * task.regions // EXPLAINED))
+    zero = torch.from_numpy(task.units.forward(np.zeros((1, 1, task.space.width), np.float32)))[..., :motifs]
+    scale = torch.from_numpy(task.standard.std * task.units.divisor)
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {cell: [] for cell in source.cells}
+    rows: list[Int[np.ndarray, " n"]] = []
+    for cell in source.cells:
+        for clean, index in source.batches(cell, every):
+            if cell == next(iter(source.cells)):
+                rows.append(index[clean.valid.numpy()])
+            gradients, falls = zip(*(_attribute(model, clean, zero, k, scale[k]) for k in source.columns), strict=True)
+            parts[cell].append((torch.stack(gradients), torch.stack(falls)))
+    both = [[torch.cat(side, 1) for side in zip(*of_cell, strict=True)] for of_cell in parts.values()]
+    gradient, fall = (torch.stack(side).numpy() for side in zip(*both, strict=True))  # C K n M
+    arrays: dict[str, Any] = {"gradient_x_input": gradient, "knock_out": fall, "motif": np.array(task.matrix.motifs)}
+    arrays |= {"cell": np.array([*source.cells]), "column": np.array(names)}
+    arrays |= place_columns(source.matrix, np.concatenate(rows))
+    files = [request.folder / name for name in ("explain.csv", "explain.npz", "explain.png")]
+    with atomic_write(files[0]) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("cell", "column", "motif", "gradient_x_input", "knock_out"))
+        for (c, cell), (k, column) in ((c, k) for c in enumerate(source.cells) for k in enumerate(names)):
+            means = zip(task.matrix.motifs, gradient[c, k].mean(0).tolist(), fall[c, k].mean(0).tolist(), strict=True)
+            table.writerows((cell, column, motif, f"{g:.6g}", f"{f:.6g}") for motif, g, f in means)
+    with atomic_write(files[1]) as temporary:
+        np.savez_compressed(temporary, **arrays)
+    titles = [f"{cell} {column}".strip() for cell in source.cells for column in names]
+    with atomic_write(files[2]) as temporary:
+        temporary.write_bytes(draw_attributions(gradient.mean(2).reshape(-1, motifs), titles, task.matrix.motifs))
+    return files
+
+
+def _attribute(
+    model: TrainedModel, clean: Clean, zero: Tensor, column: int, scale: Tensor
+) -> tuple[Float[Tensor, "n M"], Float[Tensor, "n M"]]:
+    """Return gradient x input and knock-out of a column for each region."""
+    motifs, valid = zero.shape[-1], clean.valid
+    x0 = clean.x0.clone().requires_grad_()
+    y = model.mean(replace(clean, x0=x0))[..., column]
+    (slope,) = torch.autograd.grad(y[valid].sum(), x0)
+    gradient = (slope * scale)[..., :motifs] * (clean.x0[..., :motifs] - zero)
+    falls = torch.empty(*valid.shape, motifs)
+    with torch.no_grad():
+        for motif in range(motifs):
+            without = clean.x0.clone()
+            without[..., motif] = zero[..., motif]
+            without *= valid[..., None]
+            falls[..., motif] = (y - model.mean(replace(clean, x0=without))[..., column]) * scale
+    return gradient[valid], falls[valid]
+
+
+def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
+    """Write the input of the head for each region (mean over cell types) and each cell type (mean over regions)."""
+    forms = check_forms(request.forms or ("npz",), ("npz", "h5ad"))
+    source = _Source.of(task, request)
+    rows = source.windows.rows
+    regions: Any = 0.0
+    cells = []
+    for cell in source.cells:
+        hidden = None
+        for clean, index in source.batches(cell):
+            real, h = clean.valid.numpy(), model.hidden(clean).numpy()
+            hidden = np.zeros((len(source.matrix), h.shape[-1]), np.float32) if hidden is None else hidden
+            hidden[index[real]] = h[real]
+        assert hidden is not None
+        regions = regions + hidden[rows] / len(source.cells)
+        cells.append(hidden[rows].mean(0))
+    arrays = {"region": regions, "cell_embedding": np.stack(cells), "cell": np.array([*source.cells])}
+    arrays |= place_columns(source.matrix, rows)
+    files = [request.folder / f"embeddings.{form}" for form in forms]
+    for path in files:
+        with atomic_write(path) as temporary:
+            if path.suffix == ".npz":
+                np.savez_compressed(temporary, **arrays)
+            else:
+                write_anndata(temporary, arrays)
+    if (png := draw_umap(regions)) is not None:
+        files.append(request.folder / "umap.png")
+        with atomic_write(files[-1]) as temporary:
+            temporary.write_bytes(png)
+    return files

@@ -1,0 +1,165 @@
+"""Predictions, attributions and embeddings of a model that is known exactly, for regions of several sources."""
+
+import csv
+
+import anndata
+import numpy as np
+import pytest
+import torch
+
+from dither.registry.flow.protocols import DataRequest, Embeds, Explains, Predicts
+from dither.tasks.get_region.data_specs import RegionStore
+from dither.tasks.get_region.specs import GetRegion
+
+P, M, CELLS = 60, 4, ("a", "b")
+WEIGHTS = torch.tensor([[0.5, 0.0, -0.3, 0.1], [0.0, 0.7, 0.2, -0.4]])
+"""Activity of each motif in each cell type."""
+
+
+def arrays_of(seed=0):
+    g = np.random.default_rng(seed)
+    return {
+        "features": (g.random((P, M)) * 5).astype(np.float32),
+        "motifs": np.array([f"m{k}" for k in range(M)]),
+        "chromosome": np.repeat(["chr1", "chr2", "chr3"], P // 3),
+        "start": np.tile(np.arange(P // 3) * 1000, 3),
+        "end": np.tile(np.arange(P // 3) * 1000, 3) + 500,
+        "cells": np.array(CELLS),
+        "atpm": g.random((P, 2)).astype(np.float32) * 3,
+    }
+
+
+ARRAYS = arrays_of()
+TOP = ARRAYS["features"][40:].max(0)
+
+
+class Linear:
+    """Accessibility as a linear function of the motifs of the region, in the units of the model."""
+
+    def mean(self, clean):
+        weights = WEIGHTS[clean.cond["cell"]]
+        value = (clean.x0[..., :M] * weights[:, None]).sum(-1, keepdim=True)
+        return torch.cat([clean.x0[..., :M], value], -1)
+
+    sample = mean
+
+    def hidden(self, clean):
+        return clean.x0[..., :3] + clean.cond["cell"][:, None, None]
+
+
+@pytest.fixture
+def task(tmp_path, write_store):
+    write_store(tmp_path / "x.zarr", ARRAYS)
+    return open_task(tmp_path / "x.zarr")
+
+
+def open_task(path, **options):
+    data = RegionStore(path=str(path), valid=["chr2"], test=["chr1"])
+    options = {"regions": 7, "stride": 3, "cell_type": list(CELLS), "accessibility": "quantitative"} | options
+    return GetRegion(data=data, given="motifs", **options).build()
+
+
+def expected(features, cell, top):
+    scaled = np.minimum(features / TOP, 1)
+    return scaled @ WEIGHTS[cell].numpy() * top
+
+
+@pytest.mark.parametrize(("split", "rows"), [("valid", range(20, 40)), ("test", range(20)), ("all", range(60))])
+def test_predictions_are_in_the_units_of_the_source(task, tmp_path, split, rows):
+    top = ARRAYS["atpm"][40:].max()
+    assert isinstance(task, Predicts)
+    forms = ("csv", "npz", "h5ad", "bedgraph")
+    files = task.predict(Linear(), DataRequest(tmp_path, split=split, forms=forms))
+    found = dict(np.load(tmp_path / "predictions.npz", allow_pickle=False))
+    for c in range(2):
+        want = expected(ARRAYS["features"][list(rows)], c, top)
+        np.testing.assert_allclose(found["prediction"][c, :, 0], want, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found["truth"][c, :, 0], ARRAYS["atpm"][list(rows), c])
+    np.testing.assert_array_equal(found["start"], ARRAYS["start"][list(rows)])
+    with (tmp_path / "predictions.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == 2 * len(rows)
+    np.testing.assert_allclose([float(row["prediction"]) for row in table], found["prediction"].ravel(), rtol=1e-5)
+    written = anndata.read_h5ad(tmp_path / "predictions.h5ad")
+    assert list(written.obs_names) == [*CELLS]
+    np.testing.assert_array_equal(written.X, found["prediction"][..., 0])
+    tracks = [path for path in files if path.suffix == ".bedgraph"]
+    assert [path.name for path in tracks] == ["a-accessibility.bedgraph", "b-accessibility.bedgraph"]
+    values = [float(line.split("\t")[3]) for line in tracks[1].read_text().splitlines()[1:]]
+    np.testing.assert_allclose(values, found["prediction"][1, :, 0], rtol=1e-4)
+
+
+def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(task, tmp_path, refusal):
+    """In every format: without accessibility, with motifs in another order and one more."""
+    other, order = arrays_of(1), [2, 0, 3, 1]
+    features = np.column_stack([other["features"][:, order], np.ones(P)])
+    names = [*other["motifs"][order], "further"]
+    places = {name: other[name] for name in ("chromosome", "start", "end")}
+    np.savez(tmp_path / "y.npz", features=features, motifs=np.array(names), **places)
+    lines = [",".join(names), *(",".join(map(repr, map(float, row))) for row in features)]
+    (tmp_path / "z.csv").write_text("\n".join(lines))
+    bed = zip(*(values.tolist() for values in places.values()), strict=True)
+    (tmp_path / "z.bed").write_text("\n".join("\t".join(map(str, line)) for line in bed))
+    index = [f"{c}:{s}-{e}" for c, s, e in zip(*places.values(), strict=True)]
+    file = anndata.AnnData(features)
+    file.obs_names, file.var_names = index, names
+    file.write_h5ad(tmp_path / "w.h5ad")
+    top = ARRAYS["atpm"][40:].max()
+    for paths in (["y.npz"], ["z.csv", "z.bed"], ["w.h5ad"]):
+        out = tmp_path / paths[0].replace(".", "-")
+        out.mkdir()
+        data = tuple(tmp_path / name for name in paths)
+        task.predict(Linear(), DataRequest(out, data, "all", {"cell": "b"}, ("npz",)))
+        found = dict(np.load(out / "predictions.npz", allow_pickle=False))
+        np.testing.assert_allclose(
+            found["prediction"][0, :, 0], expected(other["features"], 1, top), rtol=1e-4, atol=1e-5
+        )
+        assert np.isnan(found["truth"]).all()
+    np.savez(tmp_path / "y.npz", features=features[:, 1:], motifs=np.array(names[1:]), **places)
+    request = DataRequest(tmp_path, (tmp_path / "y.npz",), "all")
+    assert refusal(task.predict, Linear(), request).codes == ["missing-array"]
+    for request, code in (
+        (DataRequest(tmp_path, labels={"cell": "c"}), "unknown-value"),
+        (DataRequest(tmp_path, forms=("cvs",)), "unknown-format"),
+    ):
+        assert refusal(task.predict, Linear(), request).codes == [code]
+
+
+def test_predictions_of_arrays(task, refusal):
+    x = arrays_of(2)["features"].reshape(20, 3, M)
+    found = task.predict_values(Linear(), x, "a")
+    np.testing.assert_allclose(found[..., 0], expected(x, 0, ARRAYS["atpm"][40:].max()), rtol=1e-4, atol=1e-5)
+    assert refusal(task.predict_values, Linear(), x).codes == ["missing-argument"]
+    assert refusal(task.predict_values, Linear(), x[..., 1:], "a").codes == ["wrong-shape"]
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": "sqrt", "standardise": True}])
+def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
+    write_store(tmp_path / "x.zarr", ARRAYS)
+    task = open_task(tmp_path / "x.zarr", **options)
+    assert isinstance(task, Explains)
+    task.explain(Linear(), DataRequest(tmp_path, split="valid"))
+    found = dict(np.load(tmp_path / "explain.npz", allow_pickle=False))
+    scaled = np.zeros((20, M + 1), np.float32)
+    scaled[:, :M] = np.minimum(ARRAYS["features"][20:40] / TOP, 1)
+    inputs = (task.units.forward(scaled) - task.units.forward(np.zeros_like(scaled)))[:, :M]
+    scale = task.standard.std[M] * task.units.divisor[M]
+    for c in range(2):
+        want = inputs * WEIGHTS[c].numpy() * scale
+        np.testing.assert_allclose(found["gradient_x_input"][c, 0], want, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(found["knock_out"][c, 0], want, rtol=1e-3, atol=1e-5)
+    assert (tmp_path / "explain.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "explain.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 2 * M
+
+
+def test_embeddings_of_regions_and_cell_types(task, tmp_path):
+    assert isinstance(task, Embeds)
+    task.embed(Linear(), DataRequest(tmp_path, forms=("npz", "h5ad")))
+    found = dict(np.load(tmp_path / "embeddings.npz", allow_pickle=False))
+    inputs = np.minimum(ARRAYS["features"][20:40] / TOP, 1)[:, :3]
+    np.testing.assert_allclose(found["region"], inputs + 0.5, atol=1e-5)
+    np.testing.assert_allclose(found["cell_embedding"], [inputs.mean(0), inputs.mean(0) + 1], atol=1e-5)
+    np.testing.assert_allclose(
+        anndata.read_h5ad(tmp_path / "embeddings.h5ad").obsm["X_dither"], inputs + 0.5, atol=1e-5
+    )
