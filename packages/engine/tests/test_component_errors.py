@@ -1,11 +1,19 @@
 """A component that raises is named with its plugin."""
 
+import itertools
+from typing import ClassVar
+
 import pytest
 
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.launch import run
 from dither.engine.training.diffusion import Diffusion
+from dither.registry import kinds
 from dither.registry.config.errors import Refused
+from dither.registry.flow import Noise
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.manager import default_catalog
+from dither.registry.spec.base import WrongReturnError
 
 LOSS = """
 from typing import ClassVar
@@ -58,6 +66,61 @@ def test_exceptions_of_a_check_name_the_component(broken, method, reason):
     (problem,) = refused.value.problems
     assert problem.message.startswith(f'loss "broken" of plugin "broken" failed: {reason}')
     assert (problem.code, problem.path, problem.origin.line) == ("plugin-failed", ("loss",), 7)
+
+
+@pytest.mark.parametrize("returned", ["None", "'text'", "(1, 2)", "[lambda: 1]"])
+def test_a_wrong_result_of_a_build_names_the_component(broken, tmp_path, console, returned):
+    loaded = load_experiment(broken(f"def build(self, process): return {returned}"))
+    with pytest.raises(Refused, match='loss "broken" of plugin "broken" failed: build returned') as refused:
+        run(loaded, tmp_path / "runs", console=console)
+    assert refused.value.codes == ["plugin-failed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "returned"),
+    [("task", None), ("process", object()), ("block", None), ("optimizer", 3), ("lr-schedule", 1.0), ("head", (1, 2))],
+)
+def test_results_are_checked_by_kind(kind, returned):
+    spec = default_catalog().parts(kind)[0].spec
+    with pytest.raises(WrongReturnError, match="build returned"):
+        spec.check_built(spec.model_construct(), returned)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["None", "-t, t", "t, -t", "t[:1], t", "t * float('nan'), t", "1.0, 2.0"],
+)
+def test_invalid_schedules_are_found_when_they_are_built(schedule):
+    class Wrong(kinds.ScheduleSpec):
+        """A schedule."""
+
+        name: ClassVar[str] = "wrong"
+
+        def sigma_end(self):
+            return "8"
+
+        def build(self):
+            return lambda t: Noise(*eval(schedule)) if schedule != "None" else None
+
+    with pytest.raises(WrongReturnError, match="schedule"):
+        Wrong().build()
+    with pytest.raises(WrongReturnError, match="sigma_end returned '8'"):
+        Wrong().sigma_end()
+
+
+def test_keyboard_interrupt_in_a_build_is_an_error(broken, tmp_path, console):
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt") as error:
+        run(
+            load_experiment(broken("def build(self, process): raise KeyboardInterrupt")),
+            tmp_path / "runs",
+            console=console,
+        )
+    assert error.value.__notes__ == ['in build of loss "broken" of plugin "broken"']
+
+
+def test_endless_components_are_refused():
+    with pytest.raises(ValueError, match="more than 10,000"):
+        Catalog().add("endless", itertools.repeat(kinds.LossSpec))
 
 
 def test_refusals_of_a_component_are_not_wrapped(broken):

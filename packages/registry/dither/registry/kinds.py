@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 
 from .config.errors import nearest
 from .flow.spaces import Condition, Data, Space, TokenSpace
-from .spec.base import Spec
+from .spec.base import Spec, WrongReturnError, checked_method
 from .spec.misfit import Misfit, Path
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ class TaskSpec(Spec):
     """A task: its data, its metrics and its plots."""
 
     kind: ClassVar[str] = "task"
+    built_attributes: ClassVar[tuple[str, ...]] = ("space", "size", "batch", "metrics")
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """File formats its samples can be exported to, each with a description; the built task is a `flow.Exports`."""
     bucketed: ClassVar[bool | None] = None
@@ -163,6 +164,7 @@ class DataSpec(Spec):
     """
 
     kind: ClassVar[str] = "data"
+    built_attributes: ClassVar[tuple[str, ...]] = ()
     gives: ClassVar[str]
     prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Names that `dither prepare` accepts instead of the component's name, each with the options it stands for."""
@@ -180,10 +182,38 @@ class DataSpec(Spec):
         return None
 
 
+def _require_number(spec: Spec, value: Any) -> None:
+    if value is not None and not isinstance(value, int | float):
+        raise WrongReturnError(f"sigma_end returned {value!r}, not a number or None")
+
+
 class ScheduleSpec(Spec):
     """The noise schedule sigma(t) with its derivative; the remaining signal is alpha = exp(-sigma)."""
 
     kind: ClassVar[str] = "schedule"
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+        """Check what `sigma_end` returns, too."""
+        super().__pydantic_init_subclass__(**arguments)
+        if "sigma_end" in vars(cls):
+            cls.sigma_end = checked_method(cls.sigma_end, _require_number)  # type: ignore[method-assign]
+
+    def check_built(self, built: Any) -> None:
+        """Raise WrongReturnError unless it maps times to sigma and rate of the same shape, which are not negative."""
+        super().check_built(built)
+        import torch
+
+        t = torch.linspace(0, 1, 5)
+        noise = built(t)
+        for name in ("sigma", "rate"):
+            values = getattr(noise, name, None)
+            if not isinstance(values, torch.Tensor) or values.shape != t.shape:
+                raise WrongReturnError(
+                    f"the schedule returned no {name} of shape {tuple(t.shape)} for times of this shape"
+                )
+            if not bool((values >= 0).all()):
+                raise WrongReturnError(f"the {name} of the schedule is negative or NaN: {values.tolist()}")
 
     def sigma_end(self) -> float | None:
         """Return sigma(1), checked before torch is imported; None if it requires the built schedule."""
@@ -204,6 +234,7 @@ class ProcessSpec(OverSpace):
     """A diffusion process: adds noise to clean samples, and removes it step by step."""
 
     kind: ClassVar[str] = "process"
+    built_attributes: ClassVar[tuple[str, ...]] = ("space", "schedule", "times", "corrupt", "read")
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield reasons why the process cannot act on the task's space."""
@@ -386,6 +417,7 @@ class OptimizerSpec(Spec):
     """An optimizer of the weights."""
 
     kind: ClassVar[str] = "optimizer"
+    built_attributes: ClassVar[tuple[str, ...]] = ("step", "param_groups")
 
     @abstractmethod
     def build(self, module: nn.Module) -> Optimizer:
@@ -406,6 +438,7 @@ class MetricSpec(OverSpace):
     """Numbers computed from predictions or from samples, listed by `[evaluate] metrics = [...]`."""
 
     kind: ClassVar[str] = "metric"
+    built_attributes: ClassVar[tuple[str, ...]] = ()
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield reasons why the metric cannot be computed over the task's space."""
@@ -420,6 +453,7 @@ class TrackerSpec(Spec):
     """A destination of metrics and pictures, such as TensorBoard, W&B or MLflow; listed by `[train] trackers`."""
 
     kind: ClassVar[str] = "tracker"
+    built_attributes: ClassVar[tuple[str, ...]] = ("start", "log")
 
     def check(self) -> Iterable[Misfit]:
         """Yield reasons why the tracker cannot be used, such as a package that is not installed."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dither.registry.config.errors import Refused
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.status import describe_exception
-from dither.registry.spec.base import Spec
+from dither.registry.spec.base import Spec, WrongReturnError
 
 __all__ = ["ComponentFailed", "annotate_build_errors", "attribute_errors", "title"]
 
@@ -40,13 +41,23 @@ def attribute_errors(spec: Spec) -> Iterator[None]:
 
 @contextmanager
 def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
-    """Add a note with the component to an exception raised while components are built; SystemExit is an error."""
+    """Add a note with the component to an exception raised while components are built.
+
+    SystemExit is an error, and so is KeyboardInterrupt where Ctrl-C is handled otherwise. A wrong result of `build` is
+    Refused.
+    """
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    kinds = (Exception, SystemExit) if default else (Exception, SystemExit, KeyboardInterrupt)
     try:
         yield
     except Refused:
         raise
-    except (Exception, SystemExit) as error:
-        failed = RuntimeError(f"SystemExit: {error}") if isinstance(error, SystemExit) else error
+    except WrongReturnError as error:
+        spec = _innermost_spec(error)
+        name = "a component" if spec is None else title(spec, catalog)
+        raise Refused(f"{name} failed: {error}", code="plugin-failed") from error
+    except kinds as error:
+        failed = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
         if (spec := _innermost_spec(error)) is not None:
             failed.add_note(f"in build of {title(spec, catalog)}")
         raise failed from (error.__cause__ if failed is error else error)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -87,7 +88,10 @@ class Catalog:
         Raises ValueError for a class that is not a complete component, PydanticUserError for a type without validation.
         """
         added: dict[tuple[str, str], Component] = {}
-        for spec in list(specs):
+        registered = list(islice(specs, MAX_COMPONENTS + 1))
+        if len(registered) > MAX_COMPONENTS:
+            raise ValueError(f'plugin "{plugin}" registers more than {MAX_COMPONENTS:,} components')
+        for spec in registered:
             key = _key(plugin, spec)
             if key in added:
                 raise ValueError(f'plugin "{plugin}" registers {key[0]} "{key[1]}" twice')
@@ -219,6 +223,8 @@ class Catalog:
         return spec.name if part is None else part.pinned
 
 
+MAX_COMPONENTS = 10_000
+"""Components that a plugin may register."""
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 

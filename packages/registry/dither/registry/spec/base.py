@@ -1,5 +1,6 @@
 """A Spec declares the options of one component; a Slot is an option that takes another component."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -12,8 +13,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from .misfit import Path
 
 __all__ = [
-    "Alias", "Options", "PathMark", "PathStr", "Place", "Slot", "Spec", "components_in", "default_part", "merge_tables",
-    "named", "path_mark", "summary_of", "with_article",
+    "Alias", "Options", "PathMark", "PathStr", "Place", "Slot", "Spec", "WrongReturnError", "checked_method",
+    "components_in", "default_part", "merge_tables", "named", "path_mark", "summary_of", "with_article",
 ]  # fmt: skip
 
 
@@ -109,9 +110,44 @@ class Spec(Options):
     aliases: ClassVar[tuple[Alias, ...]] = ()
     """Earlier names."""
 
+    built_attributes: ClassVar[tuple[str, ...]] = ("__call__",)
+    """Attributes that the result of `build` must have."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+        """Check what `build` returns."""
+        super().__pydantic_init_subclass__(**arguments)
+        if "build" in vars(cls):
+            cls.build = checked_method(vars(cls)["build"], cls.check_built)  # type: ignore[attr-defined]
+
+    def check_built(self, built: Any) -> None:
+        """Raise WrongReturnError if this cannot be the component."""
+        if missing := [name for name in self.built_attributes if not hasattr(built, name)]:
+            raise WrongReturnError(f"build returned {_shown(built)}, which lacks {', '.join(missing)}")
+
     def traits(self) -> frozenset[str]:
         """Return properties that these options guarantee, such as "zero-init"; the conformance kit checks each."""
         return frozenset()
+
+
+class WrongReturnError(TypeError):
+    """A method of a component returned something it must not return."""
+
+
+def _shown(value: Any) -> str:
+    return "None" if value is None else f"{type(value).__name__} {repr(value)[:40]}"
+
+
+def checked_method(method: Callable[..., Any], check: Callable[[Any, Any], None]) -> Callable[..., Any]:
+    """Return a method whose Spec and result are passed to `check`."""
+
+    @functools.wraps(method)
+    def checked(self: Any, *arguments: Any, **named: Any) -> Any:
+        result = method(self, *arguments, **named)
+        check(self, result)
+        return result
+
+    return checked
 
 
 _default_catalog: list[Callable[[], Any]] = []
