@@ -126,7 +126,7 @@ class TaskSpec(Spec):
     """A task: its data, its metrics and its plots."""
 
     kind: ClassVar[str] = "task"
-    built_attributes: ClassVar[tuple[str, ...]] = ("space", "size", "batch", "metrics")
+    built_attributes: ClassVar[tuple[str, ...]] = ("space", "size", "batch")
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """File formats its samples can be exported to, each with a description; the built task is a `flow.Exports`."""
     bucketed: ClassVar[bool | None] = None
