@@ -1,4 +1,9 @@
 # For editors that read a checkout: once one folder `dither` has an __init__, pyright looks into no other without one.
 # Neither Python nor a wheel takes it; the package itself is in packages/engine.
 from dither.engine import draw as draw
+from dither.engine import evaluate as evaluate
 from dither.engine import load as load
+from dither.engine import load_experiment as load_experiment
+from dither.engine import save_experiment as save_experiment
+from dither.engine import train as train
+from dither.engine.runs.api import components as components

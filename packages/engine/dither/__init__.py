@@ -1,7 +1,8 @@
 """Diffusion transformers assembled from named components.
 
     import dither
-    system = dither.load("runs/20260101T120000Z-abc123")
+    run = dither.train("bubble_diagram/quick", {"train.steps": 500})
+    system = dither.load(run)
     samples = dither.draw(system, system.task.like(4, seed=0), seed=0)
 
 Several distributions, ours and third parties', share this package. Importing it imports none of them.
@@ -14,9 +15,10 @@ from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine import draw, load
+    from .engine import draw, evaluate, load, load_experiment, save_experiment, train
+    from .engine.runs.api import components
 
-__all__ = ["draw", "load"]
+__all__ = ["components", "draw", "evaluate", "load", "load_experiment", "save_experiment", "train"]
 
 
 class Folders(list[str]):
@@ -35,5 +37,9 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from . import engine
 
+        if name == "components":  # there, this is a module
+            from .engine.runs.api import components
+
+            return components
         return getattr(engine, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

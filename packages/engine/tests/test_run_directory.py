@@ -22,7 +22,7 @@ def test_directories_have_unique_names(tmp_path):
     directories = [RunDirectory.create(tmp_path / "a" / "runs") for _ in range(100)]
     names = {directory.path.name for directory in directories}
     assert len(names) == 100
-    assert all(re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", name) for name in names)
+    assert all(re.fullmatch(r"run-\d{8}T\d{6}Z-[0-9a-f]{6}", name) for name in names)
 
 
 def test_a_directory_that_cannot_be_created(tmp_path):

@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config.experiment import Experiment
     from .config.load_experiment import Loaded, load_experiment
+    from .runs.api import evaluate, save_experiment, train
     from .runs.exports import load
     from .sampling.session import draw
     from .training.diffusion import Diffusion
 
-__all__ = ["Diffusion", "Experiment", "Loaded", "draw", "load", "load_experiment"]
+__all__ = [
+    "Diffusion",
+    "Experiment",
+    "Loaded",
+    "draw",
+    "evaluate",
+    "load",
+    "load_experiment",
+    "save_experiment",
+    "train",
+]
 
 MODULES = {
     "Diffusion": "training.diffusion",
@@ -20,6 +31,7 @@ MODULES = {
     "Loaded": "config.load_experiment",
     "load_experiment": "config.load_experiment",
     "load": "runs.exports",
+    **dict.fromkeys(("evaluate", "save_experiment", "train"), "runs.api"),
     "draw": "sampling.session",
 }
 

@@ -6,6 +6,7 @@ from dither.registry import Spec, hookimpl
 
 from .optimizers.components import AdamW, Muon
 from .optimizers.lr_schedules import WSD, Constant, Cosine, Linear
+from .tracking.csv import CSV
 from .tracking.tensorboard import TensorBoard
 
 __all__ = ["register_components"]
@@ -14,4 +15,4 @@ __all__ = ["register_components"]
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Register the optimizers, learning-rate schedules and trackers."""
-    return [AdamW, Constant, Cosine, Linear, Muon, TensorBoard, WSD]
+    return [AdamW, CSV, Constant, Cosine, Linear, Muon, TensorBoard, WSD]

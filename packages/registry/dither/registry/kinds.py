@@ -131,6 +131,8 @@ class TaskSpec(Spec):
     """File formats its samples can be exported to, each with a description; the built task is a `flow.Exports`."""
     bucketed: ClassVar[bool | None] = None
     """Whether the built task is a `flow.protocols.BucketedTask`; None if that is unknown before."""
+    headline: ClassVar[tuple[str, ...]] = ()
+    """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the rest follow."""
 
     def check(self) -> Iterable[Misfit]:
         """Yield incompatible options."""

@@ -108,6 +108,8 @@ class Train(Options):
 
     steps: int = Field(1000, ge=0, le=1_000_000_000)
     """Optimizer steps."""
+    epochs: float | None = Field(None, gt=0, le=1e6)
+    """Passes over the training split, instead of steps; a run records the steps that follow from it."""
     batch_size: int = Field(32, ge=1, le=1_000_000)
     """Samples per optimizer step."""
     accumulate: int = Field(1, ge=1, le=100_000)
@@ -181,6 +183,13 @@ class Train(Options):
 
     def check(self, model: ModelSpec) -> Iterator[Misfit]:
         """Yield options that are incompatible with each other, and layouts that the model does not support."""
+        if self.epochs is not None and "steps" in self.model_fields_set:
+            yield Misfit(
+                "epochs and steps are both given",
+                ("epochs",),
+                ("train", "steps"),
+                "remove one of them: --unset train.steps",
+            )
         if self.batch_size % self.accumulate:
             message = f"train.batch_size = {self.batch_size} is not divisible by train.accumulate = {self.accumulate}"
             yield Misfit(message, ("accumulate",), ("train", "batch_size"))

@@ -17,7 +17,7 @@ from dither.registry.plugins.catalog import Catalog
 
 from .experiment import Experiment
 
-__all__ = ["absolute_path", "absolute_paths", "not_a_run", "reject_escaping_links"]
+__all__ = ["absolute_path", "absolute_paths", "by_time", "not_a_run", "reject_escaping_links"]
 
 
 def absolute_paths(tree: Mapping[str, Any], folder: Path, catalog: Catalog) -> dict[str, Any]:
@@ -78,4 +78,9 @@ def _suggestion(path: Path, kind: str) -> str | None:
     if (path / "resolved.toml").is_file():
         return f"it is a run: dither run --resume {path} resumes it"
     inside = sorted(file.parent for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json"))
-    return f"it contains {len(inside)} {kind}s; the newest is {inside[-1]}" if inside else None
+    return f"it contains {len(inside)} {kind}s; the newest is {max(inside, key=by_time)}" if inside else None
+
+
+def by_time(run: Path) -> tuple[str, list[str]]:
+    """Return a sort key of run directories: the points of a sweep in order, then by the time in the name."""
+    return str(run.parent), run.name.rsplit("-", 2)[-2:]

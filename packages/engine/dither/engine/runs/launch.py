@@ -7,10 +7,11 @@ NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal with a checkpoint
 from __future__ import annotations
 
 import json
+import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from operator import index
@@ -45,7 +46,7 @@ from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
 from .loading import build, start_from
 from .loop import Log, Run, resume_from
-from .progress import Screen, say, show_metrics
+from .progress import Screen, say, show_result
 from .run_directory import RunDirectory, read_manifest, resolved
 from .signals import STOPPED, Stop, stop_on_signals
 
@@ -65,11 +66,12 @@ def run(
     resume: Path | None = None,
     console: Console | None = None,
     accept_changes: bool = False,
+    created: Callable[[Path], object] = lambda path: None,
 ) -> int:
     """Train, evaluate, sample and summarise an experiment in a new directory below `runs`; return the exit code.
 
     `argv` is the command line, for the manifest. The run directory `resume` is resumed instead of starting a new run,
-    with `accept_changes` even if components, plugins or data changed.
+    with `accept_changes` even if components, plugins or data changed. `created` is called with the run directory.
     """
     errors = console or Screen(stderr=True)
     console = console or Screen()
@@ -85,7 +87,7 @@ def run(
                 console.quiet = True
             if ranks.restarts and resume is None:
                 resume = _find_launched_run(runs, ranks)
-            launch = Launch(loaded, list(argv), console, stop, ranks)
+            launch = Launch(loaded, list(argv), console, stop, ranks, created)
             return launch.begin(runs) if resume is None else launch.resume(resume, accept_changes)
     except PluginError as error:
         say(errors, error.detail)
@@ -130,15 +132,20 @@ class Launch:
     console: Console
     stop: Stop
     ranks: Ranks
+    created: Callable[[Path], object] = lambda path: None
 
     def begin(self, runs: Path) -> int:
         """Run from step 0 in a new directory."""
-        loaded, ranks = self.loaded, self.ranks
         system, notes = self._build(first=True)
+        return replace(self, loaded=with_steps(self.loaded, system.task.size("train")))._begin(runs, system, notes)
+
+    def _begin(self, runs: Path, system: Diffusion, notes: Sequence[str]) -> int:
+        loaded, ranks = self.loaded, self.ranks
         counts = system.parameter_counts()
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
-        with RunDirectory.create(runs) if ranks.is_main else RunDirectory(Path()) as directory:
+        with RunDirectory.create(runs, loaded.experiment.name) if ranks.is_main else RunDirectory(Path()) as directory:
             if ranks.is_main:
+                self.created(directory.path)
                 directory.record(loaded, self._manifest(trainer, counts))
             for note in notes:
                 say(self.console, note, "yellow")
@@ -259,7 +266,7 @@ class Launch:
                 say(self.console, f"early stopping: {message}")
             summary = summarise(run)
             directory.write_json("summary.json", summary)
-            show_metrics(self.console, summary)
+            show_result(self.console, summary, directory.path)
             run.call("after_run", summary=summary)
         return DONE
 
@@ -280,6 +287,16 @@ class Launch:
         checkpoints.protected_step = scores.best if train.keep_best else None
         saver = Saver(checkpoints, train.async_save)
         return Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, self.stop)
+
+
+def with_steps(loaded: Loaded, size: int) -> Loaded:
+    """Return an experiment in which `train.steps` replaces `train.epochs`, given the samples of the training split."""
+    train = loaded.experiment.train
+    if train.epochs is None:
+        return loaded
+    steps = max(1, math.ceil(train.epochs * size / train.batch_size))
+    train = train.model_copy(update={"steps": steps, "epochs": None})
+    return replace(loaded, experiment=loaded.experiment.model_copy(update={"train": train}))
 
 
 def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
@@ -340,6 +357,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "name": run.experiment.name,
         "step": run.trainer.step,
         "steps": run.experiment.train.steps,
+        "headline": list(run.experiment.task.headline),
         "figures": run.metrics,
         "baselines": task_baselines(run.system.task, samples=run.experiment.evaluate.samples),
         "steps_per_second": done / run.seconds if run.seconds else None,

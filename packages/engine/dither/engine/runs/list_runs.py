@@ -19,7 +19,7 @@ from dither.registry.files.limits import read_text
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment
-from ..config.paths import not_a_run
+from ..config.paths import by_time, not_a_run
 from ..config.provenance import component_record, plugin_record
 from ..files.checksums import checkpoint_folders, checksum_differs, text_checksum_differs, verify
 from ..files.metrics_file import FilePosition, as_number, changed_lines, from_json, read_metrics
@@ -63,7 +63,8 @@ def list_runs(folder: Path) -> Iterator[ListedRun]:
     """Yield the runs of a folder or of a sweep, oldest first; other folders are skipped. Refused if it is missing."""
     if not folder.is_dir():
         raise Refused(f"not a folder: {folder}", code="file-not-found")
-    for path in sorted(folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()):
+    paths = folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()
+    for path in sorted(paths, key=by_time):
         if (path / "resolved.toml").is_file() or (path / "run.lock").is_file():
             yield _listed(path)
 

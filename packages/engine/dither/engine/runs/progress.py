@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,9 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..config.machine_memory import size
-from ..files.metrics_file import FLOOR, is_companion_metric, shown_baselines, with_interval
+from ..files.metrics_file import FLOOR, baselines_of, is_companion_metric, shown_baselines, with_interval
 
-__all__ = ["ProgressDisplay", "Screen", "say", "show_metrics"]
+__all__ = ["ProgressDisplay", "Screen", "say", "show_metrics", "show_result"]
 
 REDRAW = 0.1
 """Seconds between two updates of the bar."""
@@ -51,19 +52,51 @@ def say(console: Console, text: object, style: str | None = None) -> None:
     console.print(str(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def show_metrics(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print every metric with its interval, noise floor and baselines, then the baselines of other metrics."""
+HEADLINE = 10
+"""Metrics shown at the end of a run."""
+
+
+def show_result(console: Console, summary: Mapping[str, Any], run: Path) -> None:
+    """Print the most important metrics of a finished run, its paths and the next commands."""
+    show_metrics(console, summary, headline(summary))
+    samples = max((run / "samples").glob("step-*"), default=None)
+    lines = {
+        "run": run,
+        "samples": samples,
+        "all metrics": f"dither report {run}",
+        "more samples": f"dither sample {run}",
+        "curves": f"tensorboard --logdir {run.parent}" if (run / "tensorboard").is_dir() else None,
+    }
+    say(console, "\n" + "\n".join(f"{name:14}{text}" for name, text in lines.items() if text is not None))
+
+
+def headline(summary: Mapping[str, Any]) -> list[str]:
+    """Return the metrics to show first, as `kind/name`: those of the task, or the first ones with baselines."""
+    metrics, baselines = summary["figures"], summary["baselines"]
+    all_ = [f"{kind}/{name}" for kind, values in metrics.items() for name in values]
+    chosen = [name for name in summary.get("headline", ()) if name in all_]
+    split = (name.partition("/") for name in all_)
+    return (chosen or [f"{kind}/{name}" for kind, _, name in split if baselines_of(kind, name, baselines)])[:HEADLINE]
+
+
+def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[str] = ()) -> None:
+    """Print metrics with interval, noise floor and baselines, by default all, then the baselines of other metrics."""
     metrics, baselines = summary["figures"], dict(summary["baselines"])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("metric", "model", "baseline"):
-        table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
+        wraps = column == "baseline"
+        table.add_column(column, justify="right" if column == "model" else "left", no_wrap=not wraps, overflow="fold")
     for kind, values in metrics.items():
         for name in [name for name in values if not is_companion_metric(name, values)]:
+            if only and f"{kind}/{name}" not in only:
+                continue
             floor = [f"floor {values[name + FLOOR]:.4g}"] if name + FLOOR in values else []
             shown = ", ".join(filter(None, [*floor, shown_baselines(kind, name, baselines)]))
             table.add_row(f"{kind} {name}", with_interval(name, values), shown)
     if table.row_count:
         console.print(table)
+    if only:
+        return
     names = {full for kind, values in metrics.items() for name in values for full in (name, f"{kind} {name}")}
     for key in [key for key in baselines if key.partition("/")[0] not in names]:
         say(console, f"baseline {key} {baselines[key]:.4g}")
@@ -79,7 +112,12 @@ class ProgressDisplay:
         self._first = done
         self._bar: Progress | None = None
         if console.is_terminal and not console.is_dumb_terminal and not console.quiet:
-            columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+            columns = (
+                BarColumn(20),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("left  {task.description}"),
+            )
             shown = columns if console.width >= WIDE else columns[1:] if console.width >= NARROW else columns[1:3]
             self._bar = Progress(*shown, console=console, transient=True)
             self._task = self._bar.add_task("", total=total, completed=done)

@@ -53,9 +53,9 @@ class RunDirectory:
         self.path, self._lock = path, lock
 
     @classmethod
-    def create(cls, runs: Path) -> Self:
-        """Create a run directory, named by the time and six random hex digits."""
-        path = runs / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    def create(cls, runs: Path, name: str = "run") -> Self:
+        """Create a run directory `<name>-<utc>-<6 hex>`."""
+        path = runs / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         try:
             str(path.absolute()).encode()  # safetensors requires paths in UTF-8
             runs.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class RunDirectory:
             fsync(runs)
         except FileExistsError:
             if runs.is_dir():
-                return cls.create(runs)
+                return cls.create(runs, name)
             raise Refused(f"{runs} exists and is not a folder", code="unreadable-file") from None
         except (OSError, UnicodeEncodeError) as error:
             raise Refused(f"the run directory {path} cannot be created: {error}", code="unreadable-file") from None

@@ -33,6 +33,10 @@ class BubbleDiagram(TaskSpec):
 
     name: ClassVar[str] = "bubble-diagram"
     bucketed: ClassVar[bool | None] = True
+    headline: ClassVar[tuple[str, ...]] = (
+        "valid/nats_per_graph", "valid/nats_per_token", "sample/level_2", "sample/level_4", "sample/unique",
+        "sample/valid_unique_novel", "sample/type_js", "sample/edge_js", "sample/mmd_degree",
+    )  # fmt: skip
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
         "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",

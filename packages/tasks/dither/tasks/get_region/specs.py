@@ -50,6 +50,11 @@ class GetRegion(TaskSpec):
     name: ClassVar[str] = "get-region"
     bucketed: ClassVar[bool | None] = False
     rev: ClassVar[int] = 2
+    rev: ClassVar[int] = 3
+    headline: ClassVar[tuple[str, ...]] = (
+        "valid/masked_mse", "valid/masked_gain", "valid/accessibility_auc", "valid/accessibility_auprc",
+        "valid/accessibility_pearson", "sample/masked_mse", "sample/accessibility_auc", "sample/accessibility_pearson",
+    )  # fmt: skip
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "npz": "regions.npz: samples, truth and masks in the units of the data, chromosome, start, end, cell, column",
         "csv": "regions.csv: a row for each sampled region and column, with mean and standard deviation of its draws",

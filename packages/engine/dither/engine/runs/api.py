@@ -1,0 +1,82 @@
+"""The functions of `import dither`: train, evaluate, list components, save an experiment made of Python objects."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from dither.registry.config.validation import dump
+from dither.registry.flow.protocols import Split
+from dither.registry.plugins.catalog import Component
+from dither.registry.plugins.manager import load_plugins
+
+from ..config.experiment import Experiment
+from ..config.load_experiment import load_experiment, require_start
+from ..training.diffusion import Diffusion
+from ..training.evaluation import evaluate as evaluate_system
+from .launch import run
+
+__all__ = ["components", "evaluate", "save_experiment", "train"]
+
+
+def train(
+    experiment: str | Path | Experiment,
+    overrides: Mapping[str, Any] | Iterable[str] = (),
+    runs: str | Path = "runs",
+    plugins: Sequence[str] | None = None,
+) -> Path:
+    """Train an experiment, as `dither run` does, and return the run directory; `dither.load` reads it.
+
+    Args:
+        experiment: A file, the name of one that comes with dither, or an `Experiment` made of Python objects.
+        overrides: Values by key, such as `{"train.steps": 10}`, or `key=value` as after --set.
+        runs: The parent folder of run directories.
+        plugins: As after -p.
+
+    Raises:
+        Refused: With a problem for everything that is wrong.
+        RuntimeError: The run did not finish; the message has its exit code.
+    """
+    if isinstance(overrides, Mapping):
+        overrides = [f"{key}={toml(value)}" for key, value in overrides.items()]
+    directories: list[Path] = []
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(experiment, Experiment):
+            experiment = save_experiment(experiment, Path(folder) / "experiment.toml")
+        loaded = load_experiment(experiment, overrides, select=plugins)
+        require_start(loaded)
+        code = run(loaded, Path(runs), ["dither.train"], created=directories.append)
+    if code:
+        raise RuntimeError(f"the run ended with exit code {code}: {''.join(map(str, directories))}")
+    return directories[0]
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML on one line; a Path is a string."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return tomlkit.item(str(value) if isinstance(value, Path) else value).as_string()
+
+
+def save_experiment(experiment: Experiment, path: str | Path) -> Path:
+    """Write an experiment with every default as TOML; return the path. Loading it gives an equal one."""
+    path = Path(path)
+    path.write_text(tomlkit.dumps(dump(experiment, load_plugins().catalog)), encoding="utf-8")
+    return path
+
+
+def evaluate(system: Diffusion, split: Split = "valid", samples: int = 1024, seed: int = 0) -> dict[str, float]:
+    """Return the metrics of a system, such as the one of `dither.load`, on the first samples of a split."""
+    return evaluate_system(system, samples, min(samples, 256), 1, seed, split) or {}
+
+
+def components(kind: str | None = None) -> list[Component]:
+    """Return the registered components of a kind, or all: `kind`, `name`, `plugin`, `summary`, and the class `spec`."""
+    return list(load_plugins().catalog.parts(kind))

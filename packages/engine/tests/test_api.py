@@ -1,0 +1,54 @@
+"""The functions of `import dither`."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import dither
+from dither.engine import Experiment
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.api import toml
+from dither.engine.runs.progress import headline
+from dither.registry.config.errors import Refused
+from dither.registry.config.experiment_files import find_experiment
+
+TINY = {
+    "task.data": {"use": "procedural-plans", "train": 64, "valid": 16, "test": 64},
+    "model.width": 16, "model.depth": 1, "train.batch_size": 8, "evaluate.samples": 16, "sample.count": 2,
+    "sampler": {"use": "ancestral", "steps": 4}, "train.trackers": ["csv"],
+}  # fmt: skip
+
+
+def test_train_evaluate_and_save_without_files(tmp_path):
+    base = load_experiment("bubble_diagram/quick", [f"{key}={toml(v)}" for key, v in TINY.items()])
+    saved = dither.save_experiment(base.experiment, tmp_path / "mine.toml")
+    assert dither.load_experiment(str(saved)).experiment == base.experiment
+    assert isinstance(base.experiment, Experiment)
+    run = dither.train(base.experiment, {"train.steps": 2}, tmp_path / "runs")
+    assert run.name.startswith("bubble-quick-2")
+    metrics = dither.evaluate(dither.load(str(run)), samples=16)
+    assert metrics["loss"] == pytest.approx(json.loads((run / "summary.json").read_text())["figures"]["valid"]["loss"])
+    rows = (run / "metrics.csv").read_text().splitlines()
+    assert rows[0] == "step,kind,name,value"
+    assert any(row.startswith("2,valid,loss,") for row in rows)
+    assert "ancestral" in {component.name for component in dither.components("sampler")}
+
+
+def test_epochs_become_steps_and_exclude_them(tmp_path):
+    saved = tmp_path / "epochs.toml"
+    text = Path(find_experiment(Path("bubble_diagram/quick"))).read_text()
+    saved.write_text(text.replace("\nsteps = ", "\nepochs = 0.5 # "))
+    run = dither.train(saved, {**TINY, "train.trackers": []}, tmp_path)
+    assert json.loads((run / "summary.json").read_text())["steps"] == math.ceil(0.5 * 64 / 8)
+    assert load_experiment(run / "resolved.toml").experiment.train.epochs is None
+    with pytest.raises(Refused) as info:
+        load_experiment("bubble_diagram/quick", ["train.epochs=2"])
+    assert [problem.path for problem in info.value.problems] == [("train", "epochs")]
+
+
+@pytest.mark.parametrize(("given", "expected"), [((), ["valid/b"]), (("sample/c", "valid/x"), ["sample/c"])])
+def test_headline_is_that_of_the_task_or_has_baselines(given, expected):
+    figures = {"valid": {"a": 1.0, "b": 2.0}, "sample": {"c": 3.0}}
+    assert headline({"headline": given, "figures": figures, "baselines": {"b/zero": 0.0}}) == expected
