@@ -16,7 +16,7 @@ from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.manager import load_plugins
 
 from ..config.experiment import Experiment
-from ..config.load_experiment import load_experiment, require_start
+from ..config.load_experiment import load_experiment
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate as evaluate_system
 from .launch import run
@@ -49,7 +49,6 @@ def train(
         if isinstance(experiment, Experiment):
             experiment = save_experiment(experiment, Path(folder) / "experiment.toml")
         loaded = load_experiment(experiment, overrides, select=plugins)
-        require_start(loaded)
         code = run(loaded, Path(runs), ["dither.train"], created=directories.append)
     if code:
         raise RuntimeError(f"the run ended with exit code {code}: {''.join(map(str, directories))}")
