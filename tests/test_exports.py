@@ -62,8 +62,9 @@ def test_an_export_loads_without_its_data(export):
         torch.zeros(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.bool), torch.zeros(2, 8, dtype=torch.bool)
     )
     assert dither.draw(system, like, seed=0).shape == (2, 8)
-    with pytest.raises(Refused, match=r"task\.like requires data .*task\.data\.paths") as no:
-        system.task.like(4, seed=0)
+    with pytest.raises(Refused, match=r"task\.batch requires data .*task\.data\.paths") as no:
+        system.task.batch("train", [0])
+    assert system.task.text(system.task.tokens("the cat")) == "the cat"
     assert "task.data.paths = data/*.txt; task.data.paths = data/more.txt" in str(no.value)
     assert "load(..., changes=" in no.value.problems[0].help
 

@@ -9,7 +9,9 @@ from safetensors.torch import load_file
 
 import dither
 from dither.engine import load_experiment
+from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.runs.evaluate_run import evaluate_run, sample_run
+from dither.engine.runs.exports import export_run
 from dither.engine.runs.launch import run as run_experiment
 from dither.engine.training.evaluation import task_baselines
 from dither.registry.config.errors import Refused
@@ -61,6 +63,23 @@ def test_infilling_keeps_what_is_known(run, tmp_path) -> None:
         with pytest.raises(Refused) as refused:
             sample_run(run, 1, infill=text)
         assert [problem.code for problem in refused.value.problems] == ["misfit"]
+
+
+def test_an_export_has_its_tokenizer(run, tmp_path) -> None:
+    """Without the text, which is not copied, it still takes prompts and gaps, and shows samples as text."""
+    files = export_run(run, tmp_path / "export")
+    assert [file.name for file in files if file.parent.name == "assets"] == ["tokenizer-record.json"]
+    system = dither.load(tmp_path / "export")
+    x = dither.draw(system, system.task.infill("at[MASK:3]on", 2, seed=0), seed=0)
+    shown = [picture.text for picture in system.task.plots(x, system.task.like(2, 0))]
+    assert len(shown) == 2
+    assert all(text.startswith("at") for text in shown)
+    assert system.task.tokens("the") == list(b"the")
+    with pytest.raises(Refused):
+        system.task.batch("train", [0])
+    (tmp_path / "export" / "assets" / "tokenizer-record.json").write_text("{}")
+    with pytest.raises(Damaged):
+        dither.load(tmp_path / "export")
 
 
 def test_a_likelihood_given_all_other_ids_is_that_of_the_model(run) -> None:

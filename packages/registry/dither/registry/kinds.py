@@ -7,6 +7,7 @@ experiment file.
 
 from __future__ import annotations
 
+import pathlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -157,6 +158,10 @@ class TaskSpec(Spec):
     @abstractmethod
     def build(self) -> Task:
         """Read the data and return the task."""
+
+    def restore(self, folder: pathlib.Path, space: Space) -> object:
+        """Return what an export can do without data, such as `like` and `plots`; `folder` is that of `save_assets`."""
+        raise NotImplementedError(f'task "{self.name}" writes no files into exports')
 
 
 class DataSpec(Spec):

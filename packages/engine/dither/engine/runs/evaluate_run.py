@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import DataWarnings, EditableTask, Split, TextTask
+from dither.registry.flow.protocols import CorpusTask, DataWarnings, EditableTask, Split, TextTask
 from dither.registry.flow.records import Clean
 
 from ..config.load_experiment import Loaded, load_experiment
@@ -44,7 +44,9 @@ def evaluate_run(
     settings, name = loaded.experiment.evaluate, loaded.experiment.task.name
     samples = settings.samples
     if texts:
-        split, system.task = "valid", text_task(system, name).over_texts([_read(path) for path in texts])
+        if not isinstance(system.task, CorpusTask):
+            raise Refused(Problem(f'task "{name}" is not about text', ("task",), code="misfit"))
+        split, system.task = "valid", system.task.over_texts([_read(path) for path in texts])
         samples = system.task.size("valid")
     if not system.task.size(split):
         raise Refused(f'the split "{split}" of task "{name}" is empty', code="no-samples")

@@ -23,8 +23,9 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import path_options, validate
 from dither.registry.files.atomic import fsync
 from dither.registry.files.limits import read_text
-from dither.registry.flow.protocols import Task
+from dither.registry.flow.protocols import AssetTask, Task
 from dither.registry.flow.spaces import FeatureSpace, Space, TokenSpace
+from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.manager import default_catalog
 
@@ -42,6 +43,8 @@ from .run_directory import resolved_file
 __all__ = ["export_run", "load", "pack", "read_missing_data", "space_as_json", "space_from_json"]
 
 EXPERIMENT = "experiment.toml"
+ASSETS = "assets"
+"""Folder of files that a task needs without its data, such as a tokenizer."""
 MAX_FILE_BYTES = 1 << 26
 """Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
 MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})
@@ -84,7 +87,12 @@ def load(
         system, _ = build(on_device(check_experiment(document, found), device))
     else:
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
-        system, _ = build(on_device(loaded, device), task=cast(Task, AbsentTask(space, missing, path)))
+        task = AbsentTask(space, missing, path)
+        if (path / ASSETS).is_dir():
+            if reason := verify(path, {f"{ASSETS}/{file.name}" for file in (path / ASSETS).iterdir()}):
+                raise Damaged(f"{path} is damaged: {reason}")
+            task.adopt(loaded.experiment.task.restore(path / ASSETS, space))
+        system, _ = build(on_device(loaded, device), task=cast(Task, task))
     load_weights(path / WEIGHTS, system.model)
     return system.eval()
 
@@ -110,10 +118,16 @@ def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None
 
 
 class AbsentTask:
-    """The task of an export without data: it only has the space of a sample."""
+    """The task of an export without data: the space of a sample, and what its assets allow."""
 
     def __init__(self, space: Space, missing: list[tuple[str, str]], folder: Path) -> None:
         self.space, self._missing, self._folder = space, missing, folder
+
+    def adopt(self, assets: object) -> None:
+        """Take the public attributes of an object."""
+        for name in dir(assets):
+            if not name.startswith("_"):
+                setattr(self, name, getattr(assets, name))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -152,7 +166,8 @@ def export_run(
     found = find_checkpoint(run_directory, checkpoint)
     if to.exists():
         raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
-    space, reason, catalog = _space(experiment, select)
+    loaded, reason, catalog = _load(experiment, select)
+    space = None if loaded is None else space_as_json(loaded.experiment.task.space())
     bundle = pack(tomllib.loads(read_text(experiment)), catalog)
     if bundle.data and reason:
         message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
@@ -165,6 +180,8 @@ def export_run(
         for name, file in bundle.files.items():
             (temporary / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(file, temporary / name)
+        if bundle.data and loaded is not None:
+            _write_assets(loaded, temporary / ASSETS)
         if (plugins := run_directory / "plugins").is_dir():
             shutil.copytree(plugins, temporary / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
@@ -182,8 +199,18 @@ def export_run(
     return [to / path.relative_to(temporary) for path in files]
 
 
-def _space(experiment: Path, select: Sequence[str] | None) -> tuple[dict[str, Any] | None, str, Catalog]:
-    """Return the space of a sample of a run, or None and why it is unknown without the data; and a catalog.
+def _write_assets(loaded: Loaded, folder: Path) -> None:
+    """Write what the task needs without its data, if it has such files."""
+    if type(loaded.experiment.task).restore is TaskSpec.restore:
+        return
+    task = loaded.experiment.task.build()
+    if isinstance(task, AssetTask):
+        folder.mkdir()
+        task.save_assets(folder)
+
+
+def _load(experiment: Path, select: Sequence[str] | None) -> tuple[Loaded | None, str, Catalog]:
+    """Return the experiment of a run, or None and why it is unusable without the data; and a catalog.
 
     The catalog lacks the plugin files of the run if they may not be executed.
     """
@@ -191,7 +218,9 @@ def _space(experiment: Path, select: Sequence[str] | None) -> tuple[dict[str, An
     try:
         document, plugins = open_experiment(experiment, select=select)
         catalog = plugins.catalog
-        return space_as_json(check_experiment(document, plugins).experiment.task.space()), "", catalog
+        loaded = check_experiment(document, plugins)
+        loaded.experiment.task.space()
+        return loaded, "", catalog
     except Refused as refused:
         problem = refused.problems[0]
         return None, "; ".join(filter(None, (problem.message, problem.help))), catalog

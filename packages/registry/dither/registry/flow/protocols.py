@@ -19,8 +19,10 @@ from .spaces import Space
 
 __all__ = [
     "FUSED_FROM",
+    "AssetTask",
     "BoundedProcess",
     "BucketedTask",
+    "CorpusTask",
     "DataRequest",
     "DataWarnings",
     "Denoiser",
@@ -352,9 +354,6 @@ class Task(Protocol):
 class TextTask(Protocol):
     """A task whose samples are text."""
 
-    def over_texts(self, texts: Sequence[str]) -> Task:
-        """Return the task with other documents as its validation split."""
-
     def infill(self, text: str, n: int, seed: int) -> Clean:
         """Return `n` templates of a text in which `[MASK:K]` stands for K unknown tokens; the other ids are known."""
 
@@ -371,6 +370,22 @@ class EditableTask(Protocol):
 
     def edit(self, source: Any, keep: Sequence[int] | None, redraw: int | None, n: int, seed: int) -> Clean:
         """Return `n` templates that know the parts `keep` of a sample (a path or an object), with `redraw` others."""
+
+
+@runtime_checkable
+class CorpusTask(TextTask, Protocol):
+    """A task over documents, which may be replaced."""
+
+    def over_texts(self, texts: Sequence[str]) -> Task:
+        """Return the task with other documents as its validation split."""
+
+
+@runtime_checkable
+class AssetTask(Protocol):
+    """A task that writes files into an export, which works with them where the data are missing."""
+
+    def save_assets(self, folder: Path) -> None:
+        """Write files, such as a tokenizer, into an empty folder."""
 
 
 @runtime_checkable

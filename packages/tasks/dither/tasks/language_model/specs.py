@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field as Option
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.flow.spaces import Field, Space, TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathMark, PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .data.manifest import StoreInfo
     from .data.token_store import TokenStore
     from .data.tokenizers.base import Tokenizer
-    from .task import LanguageModelling
+    from .task import LanguageModelling, TextTemplates
 
 __all__ = ["LanguageModel"]
 
@@ -148,6 +148,13 @@ class LanguageModel(TaskSpec):
             prompt = self.data.render(self.prompt) if self.prompt else ""
             options |= {"prompt": prompt, "labels": self.data.label_names()}
         return LanguageModelling(corpus, self._load(corpus), **options)
+
+    def restore(self, folder: Path, space: Space) -> TextTemplates:
+        """Return prompts, gaps to fill in and samples as text, without data."""
+        from .task import TextTemplates
+
+        assert isinstance(space, TokenSpace)
+        return TextTemplates.restore(folder, self.length, self.prompt, space)
 
     def _record(self) -> StoreInfo:
         record: StoreInfo = cast(Any, self.data).record()

@@ -24,10 +24,12 @@ from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
+from .data.manifest import TokenizerRecord
 from .data.pairs import Pair, PairIds, encode_pairs, text_conditions
 from .data.token_store import Documents, Part, SplitWriter, TokenStore, Windows, encode_corpus
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Tokenizer
+from .data.tokenizers.factory import record_tokenizer, restore_tokenizer
 from .metrics.baselines import (
     LIMIT,
     WittenBell,
@@ -40,7 +42,7 @@ from .metrics.baselines import (
 from .metrics.judge import FolderJudge
 from .metrics.perplexity import TextMetrics, after_end
 
-__all__ = ["LanguageModelling"]
+__all__ = ["LanguageModelling", "TextTemplates"]
 
 REFERENCE = 256
 """Windows of the validation split whose diversity is reported next to that of samples."""
@@ -48,7 +50,86 @@ REFERENCE = 256
 CONTROLS = {code: 0xFFFD for code in (*range(32), 127) if chr(code) not in "\n\t"}
 
 
-class LanguageModelling:
+TOKENIZER = "tokenizer-record.json"
+"""File of an export that says which tokenizer is next to it."""
+
+
+class TextTemplates:
+    """Everything about windows of text that needs no data: prompts, gaps to fill in, and samples as text.
+
+    Args:
+        tokenizer: The tokenizer.
+        length: Ids per window.
+        prompt: Beginning of every sample.
+        space: The space of a window.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, length: int, prompt: str, space: TokenSpace) -> None:
+        self.tokenizer, self.length, self.space = tokenizer, length, space
+        self._pad = tokenizer.end or 0
+        self.prompt = _prompt_ids(prompt, tokenizer, length)
+
+    @classmethod
+    def restore(cls, folder: Path, length: int, prompt: str, space: TokenSpace) -> TextTemplates:
+        """Return the templates of an export, with the tokenizer that `LanguageModelling.save_assets` wrote."""
+        try:
+            record = TokenizerRecord.model_validate_json((folder / TOKENIZER).read_bytes())
+        except (OSError, ValueError) as error:
+            raise Refused(f"{folder / TOKENIZER} cannot be read: {error}", code="damaged-file") from None
+        return cls(restore_tokenizer(record, folder), length, prompt, space)
+
+    def like(self, n: int, seed: int) -> Clean:
+        """Return `n` empty windows that begin with the prompt."""
+        x0 = torch.full((n, self.length), self._pad)
+        known = torch.zeros(n, self.length, dtype=torch.bool)
+        x0[:, : len(self.prompt)] = torch.from_numpy(self.prompt)
+        known[:, : len(self.prompt)] = True
+        return Clean.of(x0, known=known)
+
+    def infill(self, text: str, n: int, seed: int) -> Clean:
+        """Return `n` windows in which the ids of a text are known, except for K ids at each `[MASK:K]`.
+
+        Ids after the text are drawn, too. Refused if the text is longer than a window, or has unknown characters.
+        """
+        ids, known = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
+        for place, piece in enumerate(MASK.split(text)):  # text, count, text, count ...
+            gap = place % 2 == 1
+            ids.append(np.zeros(int(piece or 1), np.int64) if gap else _known_ids(piece, self.tokenizer, "the text"))
+            known.append(np.full(len(ids[-1]), not gap))
+        size = sum(map(len, ids))
+        if size > self.length:
+            raise Refused(Problem(f"the text has {size} ids, but a window {self.length}", code="misfit"))
+        like = self.like(n, seed)
+        x0, given = like.x0.clone(), torch.zeros_like(like.known)
+        x0[:, :size], given[:, :size] = torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(known))
+        return Clean.of(x0, like.valid | (torch.arange(self.length) < size), given, **like.cond)
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        return [int(number) for number in self.tokenizer.encode(text)]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return self.tokenizer.decode(np.asarray(ids, np.int64))
+
+    def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+        """Return the diversity of samples."""
+        return diversity_metrics(samples.cpu().numpy(), like.valid.cpu().numpy())
+
+    def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
+        """Yield each sample as text, up to its end; control characters become U+FFFD."""
+        for number, row in enumerate(self._texts(samples, like)):
+            yield Picture(f"sample-{number:03d}", text=self.tokenizer.decode(row).translate(CONTROLS))
+
+    def _texts(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Integer[np.ndarray, " l"]]:
+        """Return the ids of each sample up to its first end-of-text id, without padding."""
+        rows = [row[keep] for row, keep in zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True)]
+        if self.tokenizer.end is None:
+            return rows
+        return [row[: np.argmax(np.append(row, self.tokenizer.end) == self.tokenizer.end)] for row in rows]
+
+
+class LanguageModelling(TextTemplates):
     """Windows of text.
 
     The documents of a split are joined and cut into windows of equal length; only the last window of a split may be
@@ -87,15 +168,12 @@ class LanguageModelling:
             self.corpus, self._pairs = encode_pairs(corpus, tokenizer, labels)
         else:
             self.corpus = encode_corpus(corpus, tokenizer)
-        self.tokenizer = tokenizer
-        self.length = length
         field = Field("text", length, tokenizer.size, end=tokenizer.end)
-        self.space = TokenSpace((field,), text_conditions(documents, labels))
+        super().__init__(tokenizer, length, prompt, TokenSpace((field,), text_conditions(documents, labels)))
         self._order = ngrams
         self._judge = None if judge is None else FolderJudge(Path(judge))
         streams = self.corpus.splits
         self.ids = {split: stream.ids for split, stream in streams.items()}
-        self._pad = tokenizer.end or 0
         self._windows = {split: Windows(stream, length, documents, self._pad) for split, stream in streams.items()}
         self._documents = documents
         if documents == "ended" and tokenizer.end is None:
@@ -108,7 +186,6 @@ class LanguageModelling:
             what = f"{corpus.name}: the training text has {size} ids, less than one window of {length}"
             fix = "lower length, or give more text"
             raise Refused(Problem(what, path=("task", "length"), help=fix, code="no-samples"))
-        self.prompt = _prompt_ids(prompt, tokenizer, length)
 
     def size(self, split: Split) -> int:
         """Return the number of windows of a split."""
@@ -135,17 +212,19 @@ class LanguageModelling:
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt; for separate documents `seed` draws their lengths."""
-        x0 = torch.full((n, self.length), self._pad)
-        known = torch.zeros(n, self.length, dtype=torch.bool)
-        x0[:, : len(self.prompt)] = torch.from_numpy(self.prompt)
-        known[:, : len(self.prompt)] = True
+        clean = super().like(n, seed)
         rows = np.random.default_rng(seed).integers(self.size("train"), size=n)
         labelled = "label" in (condition.name for condition in self.space.conditions)
         cond = {"label": self.batch("train", rows.tolist()).cond["label"]} if labelled else {}
         if self._documents != "separate":
-            return Clean.of(x0, known=known, **cond)
+            return replace(clean, cond=cond)
         sizes = np.maximum(self._windows["train"].spans(rows)[1], len(self.prompt) + 1)
-        return Clean.of(x0, torch.arange(self.length) < torch.from_numpy(sizes)[:, None], known=known, **cond)
+        return replace(clean, valid=torch.arange(self.length) < torch.from_numpy(sizes)[:, None], cond=cond)
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the tokenizer, with which an export without data makes texts of ids."""
+        record = record_tokenizer(self.tokenizer, folder)
+        (folder / TOKENIZER).write_text(record.model_dump_json(), "utf-8")
 
     def over_texts(self, texts: Sequence[str]) -> LanguageModelling:
         """Return the task with other documents as its validation split, under the same tokenizer."""
@@ -158,32 +237,6 @@ class LanguageModelling:
         task.ids = {**self.ids, "valid": stream.ids}
         task._windows = {**self._windows, "valid": Windows(stream, self.length, self._documents, self._pad)}
         return task
-
-    def infill(self, text: str, n: int, seed: int) -> Clean:
-        """Return `n` windows in which the ids of a text are known, except for K ids at each `[MASK:K]`.
-
-        Ids after the text are drawn, too. Refused if the text is longer than a window, or has unknown characters.
-        """
-        ids, known = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
-        for place, piece in enumerate(MASK.split(text)):  # text, count, text, count ...
-            gap = place % 2 == 1
-            ids.append(np.zeros(int(piece or 1), np.int64) if gap else _known_ids(piece, self.tokenizer, "the text"))
-            known.append(np.full(len(ids[-1]), not gap))
-        size = sum(map(len, ids))
-        if size > self.length:
-            raise Refused(Problem(f"the text has {size} ids, but a window {self.length}", code="misfit"))
-        like = self.like(n, seed)
-        x0, given = like.x0.clone(), torch.zeros_like(like.known)
-        x0[:, :size], given[:, :size] = torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(known))
-        return Clean.of(x0, like.valid | (torch.arange(self.length) < size), given, **like.cond)
-
-    def tokens(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-        return [int(number) for number in self.tokenizer.encode(text)]
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
-        return self.tokenizer.decode(np.asarray(ids, np.int64))
 
     def metrics(self) -> TextMetrics:
         """Return an accumulator of nats per token, bits per character and perplexity."""
@@ -232,18 +285,6 @@ class LanguageModelling:
         if self._order is None:
             return None
         return WittenBell(self.ids["train"][-LIMIT:], size=self.tokenizer.size, order=self._order)
-
-    def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
-        """Yield each sample as text, up to its end; control characters become U+FFFD."""
-        for number, row in enumerate(self._texts(samples, like)):
-            yield Picture(f"sample-{number:03d}", text=self.tokenizer.decode(row).translate(CONTROLS))
-
-    def _texts(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Integer[np.ndarray, " l"]]:
-        """Return the ids of each sample up to its first end-of-text id, without padding."""
-        rows = [row[keep] for row, keep in zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True)]
-        if self.tokenizer.end is None:
-            return rows
-        return [row[: np.argmax(np.append(row, self.tokenizer.end) == self.tokenizer.end)] for row in rows]
 
 
 MASK = re.compile(r"\[MASK(?::(\d{1,7}))?\]")
