@@ -286,6 +286,25 @@ def test_a_label_among_the_names_of_arrays_is_not_taken_for_a_motif(tmp_path, re
         assert (problem.code, bool(problem.help)) == ("unknown-key", True)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("binary", [True, False])
+def test_anndata_of_cell_types_by_regions(tmp_path, refusal, binary):
+    values = np.stack([OPEN, 1 - OPEN] if binary else [ATPM, ATPM[::-1]])
+    obs, var = pandas.DataFrame(index=["K562", "HepG2"]), pandas.DataFrame(index=NAMES)
+    motifs = pandas.DataFrame(FEATURES, index=NAMES, columns=["GATA1", "CTCF"])
+    for number, table in enumerate((motifs, FEATURES)):
+        path = tmp_path / f"{number}.h5ad"
+        anndata.AnnData(sparse.csr_matrix(values), obs=obs, var=var, varm={"motifs": table}).write_h5ad(path)
+        found = read(path)
+        np.testing.assert_array_equal(found["features"], FEATURES)
+        np.testing.assert_array_equal(found["open" if binary else "atpm"], values.T)
+        np.testing.assert_array_equal(found["start"], START)
+        assert found["cells"].tolist() == ["K562", "HepG2"]
+        assert found["motifs"].tolist() == [["GATA1", "CTCF"], ["motif-0001", "motif-0002"]][number]
+    anndata.AnnData(values, obs=obs, var=var).write_h5ad(path)
+    assert refusal(read, path).codes == ["wrong-shape"]
+
+
 def test_booleans_are_read_from_text(tmp_path):
     lines = [[c, s, e, bool(o), *f, a] for c, s, e, o, *f, a in rows()]
     for words in (str, lambda value: str(value).upper() if isinstance(value, bool) else value):

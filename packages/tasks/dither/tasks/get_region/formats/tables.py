@@ -7,7 +7,8 @@ A text table has the header
 Every column that is not one of the first three and has no prefix of a cell type is a motif. Columns are separated by
 commas, or by tabs if the header has one. open:CELL is 0 or 1, atpm:CELL is a number; expression_positive:CELL,
 expression_negative:CELL, tss_positive:CELL and tss_negative:CELL belong to the two strands. In AnnData, regions are
-observations and motifs variables; places and values of cell types are columns of `obs`.
+observations and motifs variables, with places and values of cell types as columns of `obs`; or cell types are
+observations and regions variables, with motifs in `varm`.
 """
 
 from __future__ import annotations
@@ -247,9 +248,10 @@ def read_anndata(path: Path) -> RawArrays:
     if file.shape[0] * file.shape[1] * 4 > LIMIT:
         raise Refused(f"{path}: the matrix of shape {file.shape} is above {LIMIT:,} bytes", code="too-large")
     names, motifs = (index.to_numpy().astype(np.str_) for index in (file.obs_names, file.var_names))
+    by_cell: Arrays = {}
     if len(motifs) and NAME.fullmatch(motifs[0]) and not (len(names) and NAME.fullmatch(names[0])):
-        message, fix = f"{path}: variables are regions, expected motifs", "store regions as observations"
-        raise Refused(Problem(message, help=fix, code="wrong-shape"))
+        names, file, by_cell = motifs, file.T, _of_cells(file.T, path)
+        motifs = by_cell["motifs"]
     columns = dict(zip(standard_names(list(map(str, file.obs.columns))), file.obs.columns, strict=True))
 
     def locate(array: str, row: int, column: str) -> str:
@@ -267,10 +269,37 @@ def read_anndata(path: Path) -> RawArrays:
         else:
             places = parse_names(names, lambda row: f"{path}: obs_names, row {row} (from 0)")
             arrays |= dict(zip(PLACES, places, strict=True))
-    matrix = file.X if isinstance(file.X, np.ndarray) else file.X.toarray()
-    arrays |= {"features": np.asarray(matrix), "motifs": motifs}
-    display_names = {"features": "X", "motifs": "var_names"}
+    arrays |= by_cell or {"features": _dense(file.X), "motifs": motifs}
+    display_names = (
+        {"features": "varm", "open": "X", "atpm": "X"} if by_cell else {"features": "X", "motifs": "var_names"}
+    )
     return RawArrays(arrays, locate, tuple(problems), lambda name: display_names.get(name, name))
+
+
+def _dense(matrix: Any) -> Shaped[np.ndarray, "P K"]:
+    return np.asarray(matrix if isinstance(matrix, np.ndarray) else matrix.toarray())
+
+
+def _of_cells(file: Any, path: Path) -> Arrays:
+    """Return motifs, cell types and accessibility of regions x cell types; motifs are a table in `obsm`."""
+    tables = {name: file.obsm[name] for name in file.obsm}
+    if len(tables) != 1 and "motifs" not in tables:
+        message = (
+            f"{path}: variables are regions, but their motifs are not in varm; it has {', '.join(tables) or 'none'}"
+        )
+        fix = 'store the motifs as varm["motifs"], a DataFrame, or regions as observations and motifs as variables'
+        raise Refused(Problem(message, help=fix, code="wrong-shape"))
+    table = tables.get("motifs", next(iter(tables.values())))
+    features, values = _dense(table.to_numpy() if hasattr(table, "columns") else table), _dense(file.X)
+    names = [f"motif-{number:04d}" for number in range(1, features.shape[1] + 1)]
+    binary = bool(np.isin(values, (0, 1)).all())
+    return {
+        "features": features,
+        "motifs": np.array(list(map(str, getattr(table, "columns", names))), np.str_),
+        "cells": file.var_names.to_numpy().astype(np.str_),
+        "open" if binary else "atpm": values,
+        "unknown": np.zeros(0, np.str_),
+    }
 
 
 def _obs_arrays(table: Columns, originals: dict[str, Any], path: Path) -> Arrays:
