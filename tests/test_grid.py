@@ -131,6 +131,7 @@ SAMPLERS = {
     "ode": {"steps": 2},
     "ordered": {"steps": 3, "top_p": 0.9},
     "ordered-regions": {"steps": 3, "by": "spread"},
+    "particle-gibbs": {"particles": 2, "sweeps": 1},
     "predictor-corrector": {"steps": 2, "temperature": 0.7},
     "repaint": {"steps": 4, "jump": 2, "visits": 2},
     "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
@@ -165,7 +166,7 @@ def test_samplers_work_with_every_compatible_process(sampler):
         sampled.append(where)
     # With and without block_size: 6 for features, 12 for graphs, but for text only 12 without: a text model with
     # block_size is trained in blocks, which only "blocks" samples. Unmasking: absorbing with 3 targets.
-    tokens = {"analytic", "discrete-flow", "euler", "predictor-corrector"}
+    tokens = {"analytic", "discrete-flow", "euler", "particle-gibbs", "predictor-corrector"}
     masks = {"first-hitting", "guided", "ordered", "remdm", "semi-autoregressive"}
     # Gaussian noise with 3 targets and flow matching with 2; masked-region masks.
     noise = dict.fromkeys(("ddim", "dpm-solver", "ode"), 10) | {"repaint": 6, "ordered-regions": 2}
