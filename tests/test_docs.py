@@ -35,6 +35,16 @@ def test_the_python_example_of_the_readme_trains(monkeypatch):
     assert names["loss"] > 0
 
 
+def test_the_python_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in blocks(ROOT / "docs/python.md", "python"):
+        exec(code, names)
+    assert names["metrics"]["nats_per_graph"] > 0
+    assert "ancestral" in names["samplers"]
+    assert names["loss"].isfinite()
+
+
 def test_the_plugin_of_the_readme_works(tmp_path):
     _, code = blocks(ROOT / "README.md", "python")
     (toml,) = blocks(ROOT / "README.md", "toml")
