@@ -35,6 +35,7 @@ def test_the_python_example_of_the_readme_trains(monkeypatch):
     assert names["loss"] > 0
 
 
+@pytest.mark.slow
 def test_the_python_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
