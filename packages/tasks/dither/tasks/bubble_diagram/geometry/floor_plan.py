@@ -124,6 +124,9 @@ def _regions(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndar
     label = _paint(boxes, first)
     if any((label == room).sum() < 0.2 * areas[room] for room in order):  # the living room is inside another one
         label = _paint(boxes, order)
+    for room, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
+        if not (label == room).any():  # hidden: a quarter of its box
+            label[y0 : (y0 + y1 + 1) // 2, x0 : (x0 + x1 + 1) // 2] = room
     for room in order:
         x0, y0, x1, y1 = boxes[room]
         within = label[y0:y1, x0:x1]
@@ -131,12 +134,11 @@ def _regions(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndar
         if region.all():
             continue
         within[region] = -1
-        region &= ~ndimage.maximum_filter(~region, 2 * _WALL + 1, mode="constant")
-        wide = ndimage.maximum_filter(ndimage.minimum_filter(region, _SLIVER, mode="constant"), _SLIVER)
-        parts, count = ndimage.label(wide if wide.any() else region)
-        region &= parts == 1 + np.argmax(np.bincount(parts.ravel())[1:]) if count else False
-        if not region.any():  # hidden: a quarter of the box
-            region[: (y1 - y0) // 2, : (x1 - x0) // 2] = True
+        inner = region & ~ndimage.maximum_filter(~region, 2 * _WALL + 1, mode="constant")
+        wide = inner & ndimage.maximum_filter(ndimage.minimum_filter(inner, _SLIVER, mode="constant"), _SLIVER)
+        region = next((some for some in (wide, inner) if some.any()), region)
+        parts, _ = ndimage.label(region)
+        region = parts == 1 + np.argmax(np.bincount(parts.ravel())[1:])
         within[_without_holes(region)] = room
     return label
 
@@ -176,10 +178,10 @@ def _outline(region: Bool[np.ndarray, "H W"], left: int, top: int) -> tuple[Corn
         following = right if right in steps[at] else steps[at][0]
         steps[at].remove(following)
         step = (following[0] - at[0], following[1] - at[1])
-        if step != heading and at != path[0]:
+        if step != heading:
             path.append(at)
         at, heading = following, step
-        if at == path[0]:
+        if at == path[0] and not steps[at]:
             return tuple((x + left, y + top) for x, y in path)
 
 

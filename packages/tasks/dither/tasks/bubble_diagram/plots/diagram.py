@@ -233,8 +233,14 @@ def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
         x0, y0 = (max(int(at - reach), 0) for at in (door.x, door.y))
         free[y0 : int(door.y + reach), x0 : int(door.x + reach)] = -1
     free = np.where(np.isin(plan.label, np.unique(free)), free, plan.label)
-    scene = Scene(placement, rim, rim, size - 2 * rim, size - 2 * rim - foot, free)
-    areas, outlines = np.bincount(plan.label[plan.label >= 0], minlength=len(types)) * METRES**2, []
+    names = room_names(placement.diagram)
+    areas = np.bincount(plan.label[plan.label >= 0], minlength=len(types)) * METRES**2
+    texts = [(name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)]
+    for regions in (free, plan.label):
+        scene = Scene(placement, rim, rim, size - 2 * rim, size - 2 * rim - foot, regions)
+        if not any(label.spot for label in scene.label_rooms(texts)):
+            break
+    outlines = []
     for outline in plan.outlines:
         outlines.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in (scene.at(*corner) for corner in outline)) + "Z")
     # Walls fill the gaps between rooms; floors reach into them, so that inner walls are thinner than outer ones.
@@ -247,7 +253,7 @@ def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
         shapes += _bar(scene, window.x, window.y, window.upright, window.length, _OUTER - _REVEAL, outwards=plan.label)
     for door in plan.doors:
         shapes += _door_shapes(scene, door, plan.label)
-    for label in scene.label_rooms([(name, f"{area:.1f} m²") for name, area in zip(scene.names, areas, strict=True)]):
+    for label in scene.labels:
         shapes += label_shapes(label, background=False)
     y, width, pixels = size - foot / 2, size - 2 * rim, scene.scale / METRES
     bar = next((metres for metres in (5, 2) if metres * pixels < 0.35 * width), 1)
