@@ -118,6 +118,9 @@ def test_all_problems_of_peaks_and_genome(files, tmp_path, refusal):
     assert refusal(spec.prepare).codes == ["out-of-range", "unknown-value"]
     (tmp_path / "peaks.bed").write_text("chr1\t50\t70\nchr1\t5\t20\n")
     assert refusal(spec.prepare).codes == ["unsorted"]
+    (tmp_path / "peaks.bed").write_text("chr1\t5\t50\nchr1\t30\t60\n")
+    assert len(refusal(spec.prepare).codes) == 1
+    assert "2 regions" in spec.model_copy(update={"overlaps": True, "out": str(tmp_path / "both")}).prepare()
     missing = ScannedRegions(paths=[str(tmp_path / "no.bed"), str(tmp_path / "no.fa")], out=str(tmp_path / "out"))
     assert refusal(missing.prepare).codes == ["file-not-found"] * 2
     assert not (tmp_path / "out").exists()

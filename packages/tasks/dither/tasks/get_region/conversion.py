@@ -51,7 +51,14 @@ def convert(
 
 
 def convert_scanned(
-    paths: list[str], folder: Path, options: Mapping[str, Any], *, p_value: float, dtype: str, force: bool
+    paths: list[str],
+    folder: Path,
+    options: Mapping[str, Any],
+    *,
+    p_value: float,
+    overlaps: bool,
+    dtype: str,
+    force: bool,
 ) -> str:
     """Scan the regions of a BED file in a genome for motifs, and write them as `convert` does; return a report.
 
@@ -63,7 +70,8 @@ def convert_scanned(
         raise Refused([Problem(f"{path}: no such file", code="file-not-found") for path in missing])
 
     def read() -> RawArrays:
-        return scan_regions(files[0], files[1], read_motifs(files[2] if len(files) > 2 else None, p_value))
+        motifs = read_motifs(files[2] if len(files) > 2 else None, p_value)
+        return scan_regions(files[0], files[1], motifs, overlaps=overlaps)
 
     return _convert(files, files[0], folder, options, read, dtype=dtype, force=force)
 

@@ -230,11 +230,12 @@ class ScannedRegions(PreparedRegions):
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays; paths by name, since their folder may be moved."""
-        return {"dtype": self.dtype, "p_value": self.p_value, "paths": [Path(path).name for path in self.paths]}
+        names = [Path(path).name for path in self.paths]
+        return {"dtype": self.dtype, "p_value": self.p_value, "overlaps": self.overlaps, "paths": names}
 
     def prepare(self) -> str:
         """Scan the genome, and return a report."""
         from .conversion import convert_scanned
 
-        made = {"p_value": self.p_value, "dtype": self.dtype, "force": self.force}
+        made = self.model_dump(include={"p_value", "overlaps", "dtype", "force"})
         return convert_scanned(self.paths, self.folder(), self.options(), **made)

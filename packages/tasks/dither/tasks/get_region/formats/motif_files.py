@@ -77,13 +77,14 @@ def _tables(lines: list[str], meme: bool) -> Iterator[tuple[int, str, str, Shape
         yield number + 1, match[1], match[2] or match[1], table
 
 
-def scan_regions(peaks: Path, genome: Path, motifs: Sequence[Motif]) -> RawArrays:
+def scan_regions(peaks: Path, genome: Path, motifs: Sequence[Motif], *, overlaps: bool = False) -> RawArrays:
     """Return regions with the summed scores of the hits of each motif, in bits, as `features`.
 
     Args:
         peaks: BED file, sorted; if it is called CELL.atac.bed, its fourth column is the accessibility of a cell type.
         genome: FASTA file, plain or gzipped; read one chromosome at a time.
         motifs: The motifs.
+        overlaps: Allow regions that overlap each other.
 
     Raises:
         Refused: A file cannot be read, or regions are not sorted or not in the genome.
@@ -94,7 +95,7 @@ def scan_regions(peaks: Path, genome: Path, motifs: Sequence[Motif]) -> RawArray
     arrays = {"features": features, "motifs": names}
     arrays |= _from_bed(peaks, bed, peaks, arrays)
     raw = RawArrays(arrays, _locate_in(peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}"))
-    check_arrays(peaks, raw)
+    check_arrays(peaks, raw, overlaps=overlaps)
     chromosome, starts, ends = bed.places
     problems, seen = [], set()
     with Progress("regions scanned") as progress:
