@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -26,10 +27,11 @@ from .app import (
     load,
 )
 from .apply import CellOption, OutOption, SplitOption, apply
-from .output import location_record, print_valid, table, wants_json
+from .output import echo, location_record, print_valid, table, wants_json
 
 __all__: list[str] = []
 
+UNPRINTABLE = re.compile(r"[^\S\n ]|[\u0080-\U0010ffff]")
 MAX_DEPTH = 256
 """Blocks of a model up to which `validate` builds it, without memory, to know the names of its weights."""
 
@@ -68,7 +70,7 @@ def run(
         place = loaded.document.origin(("sweep",))
         raise Refused(Problem(f"{path} is a sweep, not one run", ("sweep",), place, hint, code="usage"))
     if "RANK" not in os.environ:
-        typer.echo(f"{path}: valid; loading torch and the data")
+        echo(f"{path}: valid; loading torch and the data")
     from ..runs.launch import run as start
 
     given = sys.argv[1:]
@@ -129,6 +131,11 @@ def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
     Console().print(modules, "", memory)
 
 
+def _escape(match: re.Match[str]) -> str:
+    """Return a character as TOML escapes it in a string, unless it is printable."""
+    return match[0] if match[0].isprintable() else f"\\U{ord(match[0]):08x}"
+
+
 @app.command()
 def resolve(
     experiment: Experiment,
@@ -148,7 +155,7 @@ def resolve(
     loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
     tree = dump(loaded.experiment, loaded.plugins.catalog)
     tree["plugins"] = [os.path.relpath(path) for path in loaded.plugins.files] + loaded.plugins.requested
-    typer.echo(tomlkit.dumps(tree), nl=False)
+    typer.echo(UNPRINTABLE.sub(_escape, tomlkit.dumps(tree)), nl=False)
 
 
 @app.command()
@@ -201,11 +208,11 @@ def explain(
             }
             for row in rows
         ]
-        typer.echo(json.dumps(records, indent=2, default=str))
+        echo(json.dumps(records, indent=2, default=str))
         return
     values = ("(none)" if row.value is None else tomlkit.item(row.value).as_string() for row in rows)
     for row, value in zip(rows, values, strict=True):
-        typer.echo(printable(f"{dotted(row.path):32} = {value:24}  {row.story}"))
+        echo(printable(f"{dotted(row.path):32} = {value:24}  {row.story}"))
 
 
 @app.command()
@@ -227,6 +234,6 @@ def bench(
 
     result = measure(load(experiment, [*(changes or ()), *(words or ())], removals, selected), steps, repeats)
     if wants_json(as_json):
-        typer.echo(json.dumps(result, indent=2))
+        echo(json.dumps(result, indent=2))
     else:
         show_bench(Console(), result)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "Format", "global_options", "hoist_global_options", "location_record", "output_options", "print_problems",
+    "Format", "echo", "global_options", "hoist_global_options", "location_record", "output_options", "print_problems",
     "print_valid", "table", "wants_json",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ output_options = OutputOptions()
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"dither {version('dither-engine')}")
+        echo(f"dither {version('dither-engine')}")
         raise typer.Exit
 
 
@@ -87,6 +87,13 @@ def hoist_global_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
         if front and front[-1].removeprefix("--format=") == form:
             output_options.format = form
     return front, rest
+
+
+def echo(text: object = "", nl: bool = True, err: bool = False) -> None:
+    """Print a text that may come from foreign files: without escapes and overrides of direction."""
+    from dither.registry.config.errors import printable
+
+    typer.echo(printable(str(text)), nl=nl, err=err)
 
 
 def wants_json(as_json: bool = False) -> bool:
@@ -128,14 +135,14 @@ def print_valid(loaded: Loaded, as_json: bool = False, deep: dict[str, Any] | No
         return
     if loaded.warnings:
         _print(loaded.warnings)
-    typer.echo(f"{loaded.path}: valid ({', '.join(f'{kind} {name}' for kind, name in parts.items())})")
+    echo(f"{loaded.path}: valid ({', '.join(f'{kind} {name}' for kind, name in parts.items())})")
 
 
 def _print(problems: Sequence[Problem]) -> None:
     """Print problems as text or as GitHub annotations."""
     if output_options.format is Format.GITHUB:
         for problem in problems:
-            typer.echo(_annotation(problem))
+            echo(_annotation(problem))
         return
     print("\n\n".join(map(str, problems)), file=sys.stderr)  # noqa: T201
     if len(problems) > 1:
@@ -144,7 +151,7 @@ def _print(problems: Sequence[Problem]) -> None:
 
 
 def _print_json(valid: bool, problems: Sequence[Problem], **more: Any) -> None:
-    typer.echo(json.dumps({"valid": valid, **more, "problems": list(map(_record, problems))}, indent=2))
+    echo(json.dumps({"valid": valid, **more, "problems": list(map(_record, problems))}, indent=2))
 
 
 def _record(problem: Problem) -> dict[str, Any]:

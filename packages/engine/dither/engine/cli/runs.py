@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .app import Assignments, CheckpointOption, Group, Json, PluginOption, RunDirectory, Words, app, parse_checkpoint
-from .output import table, wants_json
+from .output import echo, table, wants_json
 
 __all__: list[str] = []
 
@@ -31,20 +31,16 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the runs of a folder or sweep with status, step and a metric."""
-    from rich.text import Text
-
-    from dither.registry.config.errors import printable
-
     from ..config.machine_memory import size
     from ..runs.list_runs import list_runs
-    from ..runs.progress import Screen, say
+    from ..runs.progress import Screen, cell, say
     from ..sweeps.summary import require_metric
 
     listed = list(list_runs(folder))
     if metric != LOSS:
         require_metric(metric, (run.figures for run in listed), "--metric")
     if wants_json(as_json):
-        typer.echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in listed], indent=2))
+        echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in listed], indent=2))
         return
     console = Screen()
     rows = []
@@ -59,14 +55,14 @@ def list_(
     elif "COLUMNS" in os.environ or (console.is_terminal and len(rows) <= WRAPPED):
         page = table(*head, right=[head[i] for i in right])
         for row in rows:
-            page.add_row(*map(Text, row))
+            page.add_row(*map(cell, row))
         console.print(page)
     else:
-        cells = [[printable(cell).replace("\n", " ") for cell in row] for row in (head, *rows)]
+        cells = [[str(cell(value)) for value in row] for row in (head, *rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         for line in cells:
             pads = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-            typer.echo("  ".join(pads).rstrip())
+            echo("  ".join(pads).rstrip())
 
 
 @runs.command()
@@ -76,10 +72,10 @@ def verify(run_directory: RunDirectory, as_json: Json = False) -> int:
 
     files = verify_run(run_directory)
     if wants_json(as_json):
-        typer.echo(json.dumps([asdict(file) for file in files], indent=2))
+        echo(json.dumps([asdict(file) for file in files], indent=2))
     else:
         for file in files:
-            typer.echo(f"{file.what:32} {file.reason or 'intact'}")
+            echo(f"{file.what:32} {file.reason or 'intact'}")
     return DAMAGED if any(file.reason for file in files) else 0
 
 
@@ -97,9 +93,9 @@ def export(
     from ..runs.exports import export_run, read_missing_data
 
     for path in export_run(run_directory, to, parse_checkpoint(checkpoint), selected):
-        typer.echo(path)
+        echo(path)
     for option, name in read_missing_data(to)[0]:
-        typer.echo(f"data not included: {option} = {name}")
+        echo(f"data not included: {option} = {name}")
 
 
 @app.command()
@@ -187,7 +183,7 @@ def evaluate(
         from ..runs.lm_eval import evaluate_tasks
 
         which = parse_checkpoint(checkpoint)
-        typer.echo(json.dumps(evaluate_tasks(run_directory, tasks.split(","), which, selected, limit), indent=2))
+        echo(json.dumps(evaluate_tasks(run_directory, tasks.split(","), which, selected, limit), indent=2))
         return
     from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
     from ..runs.evaluate_run import evaluate_run
@@ -198,11 +194,11 @@ def evaluate(
             run_directory, parse_checkpoint(checkpoint), split, selected, changes or (), texts or ()
         )
     if wants_json(as_json):
-        typer.echo(json.dumps(metrics | baselines, indent=2))
+        echo(json.dumps(metrics | baselines, indent=2))
     else:
         for name in [name for name in metrics if not is_companion_metric(name, metrics)]:
             shown = shown_baselines(split, name, baselines)
-            typer.echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
+            echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
 
 
 @app.command()
@@ -216,7 +212,7 @@ def report(
     """Write a self-contained HTML page about a run or sweep, or comparing several runs."""
     from ..reports.pages import write_report
 
-    typer.echo(write_report(runs, out))
+    echo(write_report(runs, out))
 
 
 @app.command()
@@ -231,16 +227,16 @@ def diff(
 
     sections = compare(read_side(first, selected), read_side(second, selected))
     if wants_json(as_json):
-        typer.echo(json.dumps(sections, indent=2, default=str))
+        echo(json.dumps(sections, indent=2, default=str))
         return
-    typer.echo(f"{first} -> {second}")
+    echo(f"{first} -> {second}")
     for name, rows in sections.items():
-        typer.echo(f"\n{name}" if rows else "", nl=bool(rows))
+        echo(f"\n{name}" if rows else "", nl=bool(rows))
         width = min(32, max(map(len, rows), default=0))
         for key, values in rows.items():
-            typer.echo(f"  {key:{width}}  {' -> '.join(map(_shown, values))}")
+            echo(f"  {key:{width}}  {' -> '.join(map(_shown, values))}")
     if not any(sections.values()):
-        typer.echo("no difference")
+        echo("no difference")
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .app import Assignments, Group, Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, Words, app
-from .output import wants_json
+from .output import echo, wants_json
 
 __all__: list[str] = []
 
@@ -90,10 +90,10 @@ def status(
     sweep = SweepDirectory.open(directory)
     rows = summary.rows_of(sweep, sort, descending)
     if wants_json(as_json):
-        typer.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
     else:
         summary.show_rows(Console(), rows, sort)
     if page is not None:
         from ..reports.pages import write_sweep_page
 
-        typer.echo(write_sweep_page(sweep, rows, page), err=True)
+        echo(write_sweep_page(sweep, rows, page), err=True)

@@ -13,11 +13,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+from dither.registry.config.errors import printable
 
 from ..config.machine_memory import size
 from ..files.metrics_file import FLOOR, baselines_of, is_companion_metric, shown_baselines, with_interval
 
-__all__ = ["ProgressDisplay", "Screen", "say", "show_metrics", "show_result"]
+__all__ = ["ProgressDisplay", "Screen", "cell", "say", "show_metrics", "show_result"]
 
 REDRAW = 0.1
 """Seconds between two updates of the bar."""
@@ -47,9 +50,14 @@ class Screen(Console):
         os.close(null)
 
 
+def cell(value: object) -> Text:
+    """Return a value of a foreign file for a table: in one line, without markup, escapes and overrides of direction."""
+    return Text(printable(str(value)).replace("\n", " "))
+
+
 def say(console: Console, text: object, style: str | None = None) -> None:
     """Print a text without markup and without wrapping."""
-    console.print(str(text), style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(str(text)), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 HEADLINE = 10
@@ -92,7 +100,7 @@ def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[st
                 continue
             floor = [f"floor {values[name + FLOOR]:.4g}"] if name + FLOOR in values else []
             shown = ", ".join(filter(None, [*floor, shown_baselines(kind, name, baselines)]))
-            table.add_row(f"{kind} {name}", with_interval(name, values), shown)
+            table.add_row(*map(cell, (f"{kind} {name}", with_interval(name, values), shown)))
     if table.row_count:
         console.print(table)
     if only:

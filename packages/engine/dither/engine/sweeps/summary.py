@@ -9,13 +9,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.limits import read_text
 
 from ..files.metrics_file import read_metrics
-from ..runs.progress import say
+from ..runs.progress import cell, say
 from .directory import PointFolder, SweepDirectory
 from .points import format_value, short_keys
 
@@ -89,16 +88,16 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
     metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("point", "state", "step", *short_keys([tuple(key.split(".")) for key in keys]), *metrics):
-        table.add_column(header, overflow="fold", justify="right" if header in ("step", *metrics) else "left")
+        table.add_column(cell(header), overflow="fold", justify="right" if header in ("step", *metrics) else "left")
     for row in rows:
         values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
         numbers = [row["figures"].get(name) for name in metrics]
         texts = [f"{number:.5g}" if isinstance(number, int | float) else "" for number in numbers]
         step = "" if row["step"] is None else str(row["step"])
-        table.add_row(row["name"].partition("-")[0], row["state"], step, *map(Text, values), *texts)
+        table.add_row(*map(cell, (row["name"].partition("-")[0], row["state"], step, *values, *texts)))
     console.print(table)
     states = [row["state"] for row in rows]
-    console.print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)), highlight=False)
+    say(console, ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
     for row in rows:
         if row["reason"] and row["state"] in ("failed", "lost"):
             say(console, f"{row['name']}: {row['reason']}", "red")
