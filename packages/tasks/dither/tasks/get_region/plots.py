@@ -103,12 +103,14 @@ def _draw_window(picture: _Window) -> bytes:
         ("sampled and given", picture.drawn, "Blues", "Greens", 0.0, high, "motif score"),
         ("sample minus truth", picture.drawn - picture.truth, "RdBu_r", "RdBu_r", -high, high, "difference"),
     ]
+    if (masked == masked[:1]).all():  # whole columns are sampled, so there is nothing to see in a mask
+        del panels[1]
     figure = _new_figure(15, 7.0, picture.title)
     share = STRIP if masked[:, :count].any() else WIDE_STRIP
-    widths = [1, share * strips] * 4 if strips else [1] * 4
+    widths = [1, share * strips] * len(panels) if strips else [1] * len(panels)
     axes = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
     for number, (title, values, colour, strip, low, top, label) in enumerate(panels):
-        axis = axes[number * len(widths) // 4]
+        axis = axes[number * len(widths) // len(panels)]
         image = axis.imshow(values[:, :count][:, order], vmin=low, vmax=top, cmap=colour, **HEAT)
         _bare(axis, title, f"{count} motifs, most frequent first")
         columns = _spread(count, 7 if strips and share == WIDE_STRIP else 16)
