@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from jaxtyping import Float64, Shaped
@@ -14,9 +14,6 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.records import Clean
 
 from .randomness import Stream, seed_generators
-
-if TYPE_CHECKING:
-    from .diffusion import Diffusion
 
 __all__ = ["LogLikelihood", "log_likelihood", "log_likelihood_of"]
 
@@ -33,7 +30,7 @@ class LogLikelihood:
 
 
 def log_likelihood(
-    system: Diffusion,
+    system: Any,
     x0: Shaped[Tensor, "B L"],
     known: Shaped[Tensor, "B L"] | None = None,
     samples: int = 64,
@@ -42,6 +39,7 @@ def log_likelihood(
 ) -> LogLikelihood:
     """Return bounds on log p(x_0 at the other positions | known ones) of ids; shorter than a sample, they are padded.
 
+    `system` is a Diffusion, `known` the mask of given ids, `samples` the draws of noise for each row.
     Refused if they are longer than a sample, or the loss is not part of a bound.
     """
     x0 = torch.as_tensor(x0)
@@ -58,7 +56,7 @@ def log_likelihood(
 
 @torch.no_grad()
 def log_likelihood_of(
-    system: Diffusion, clean: Clean, samples: int = 64, seed: int = 0, batch_size: int = 64
+    system: Any, clean: Clean, samples: int = 64, seed: int = 0, batch_size: int = 64
 ) -> LogLikelihood:
     """Return bounds on log p of clean samples given their known values and conditions.
 

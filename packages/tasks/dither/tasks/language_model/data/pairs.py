@@ -74,7 +74,8 @@ class PromptResponse(HoldOut):
     """Key of a label, the condition "label" of samples: a string, or missing."""
     chat_template: PathStr | None = None
     """File with a chat template: a tokenizer_config.json with "chat_template", or the template itself (Jinja). Prompts,
-    and task.prompt, become a message of the user and the beginning of the answer. Requires jinja2."""
+    and task.prompt, become a message of the user and the beginning of the answer. Requires
+    `pip install "dither-tasks[chat]"`."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield files that are missing, and lines that are not examples."""
@@ -143,7 +144,9 @@ def _chat(file: Path, prompt: str) -> str:
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        problem = Problem("jinja2 is not installed", where, help="pip install jinja2", code="missing-dependency")
+        problem = Problem(
+            "jinja2 is not installed", where, help='pip install "dither-tasks[chat]"', code="missing-dependency"
+        )
         raise Refused(problem) from None
     try:
         text = file.read_text(encoding="utf-8")
