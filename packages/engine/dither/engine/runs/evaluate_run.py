@@ -14,7 +14,7 @@ from dither.registry.flow.records import Clean
 
 from ..config.load_experiment import Loaded, load_experiment
 from ..config.paths import reject_escaping_links
-from ..sampling.samples import check_forms, export_samples, make_samples, missing_samples, write_samples
+from ..sampling.samples import SampleSet, check_forms, export_samples, make_samples, missing_samples, write_samples
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate, task_baselines
 from .loading import Which, load_run
@@ -127,9 +127,7 @@ def sample_run(
     if infill is not None:
         for misfit in loaded.experiment.warn_known():
             say(console, f"{misfit.message}; {misfit.help}", "yellow")
-    name = f"step-{step:08d}-seed-{seed}-count-{count}"
-    paths = (run_directory / "samples" / (name + end) for end in ("", *(f"-{number}" for number in range(2, 10_000))))
-    folder = out or next(path for path in paths if not path.exists())
+    folder = out or _free_folder(run_directory / "samples", f"step-{step:08d}-seed-{seed}-count-{count}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -148,6 +146,18 @@ def sample_run(
     assert samples is not None
     for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
         say(console, line)
+    _show_metrics(console, system, samples, metrics)
+    return 0
+
+
+def _free_folder(parent: Path, name: str) -> Path:
+    """Return a folder that does not exist: of this name, or with the first free number."""
+    paths = (parent / (name + end) for end in ("", *(f"-{number}" for number in range(2, 10_000))))
+    return next(path for path in paths if not path.exists())
+
+
+def _show_metrics(console: Console, system: Diffusion, samples: SampleSet, metrics: bool) -> None:
+    """Print metrics of samples next to those of real ones, and warnings."""
     baselines = system.task.baselines() if metrics and samples.figures else {}
     of_samples = {key: value for key, value in baselines.items() if key.startswith("sample ")} or baselines
     own = {
@@ -157,4 +167,3 @@ def sample_run(
     warnings = system.task.data_warnings() if isinstance(system.task, DataWarnings) else ()
     for line in (*warnings, *missing_samples(samples.figures)):
         say(console, line, "yellow")
-    return 0
