@@ -113,7 +113,7 @@ class Train(Options):
     batch_size: int = Field(32, ge=1, le=1_000_000)
     """Samples per optimizer step."""
     accumulate: int = Field(1, ge=1, le=100_000)
-    """Gradient-accumulation steps; each takes batch_size / accumulate samples."""
+    """Gradient accumulation, in steps; each takes batch_size / accumulate samples."""
     optimizer: Slot[OptimizerSpec] = named("adamw")
     lr_schedule: Slot[LRScheduleSpec] = named("cosine")
     clip: float = Field(1.0, ge=0)
@@ -127,8 +127,8 @@ class Train(Options):
     """Decay of the exponential moving average (EMA) of the weights, which evaluation and sampling use; it warms up as
     (1 + step) / (10 + step). 0 disables the average."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32. tf32 enables
-    TensorFloat-32 matrix products on a GPU."""
+    """Mixed precision: bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32. tf32
+    enables TensorFloat-32 matrix products on a GPU."""
     compile: bool | Literal["blocks"] = False
     """Compile the model for training with torch.compile; "blocks" compiles each block separately, which starts sooner.
     Evaluation and sampling are not compiled."""
@@ -140,7 +140,7 @@ class Train(Options):
     checkpoint_every: int = Field(500, ge=1)
     """Steps between checkpoints; the last step always has one."""
     keep: int = Field(2, ge=1, le=10_000)
-    """Number of newest checkpoints to keep."""
+    """Number of newest checkpoints to keep (save_total_limit of other trainers)."""
     keep_every: int | None = Field(None, ge=1)
     """Also keep every checkpoint whose step is a multiple of this; must be a multiple of checkpoint_every."""
     keep_best: bool = False
