@@ -16,6 +16,7 @@ from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
+from dither.registry.files.limits import max_expanded
 
 __all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "read_npy", "write_archive"]
 
@@ -110,8 +111,9 @@ def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
     try:
         with zipfile.ZipFile(file) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-        if size > LIMIT:
-            raise Refused(f"{path}: arrays take {size:,} bytes, the limit is {LIMIT:,}", code="too-large")
+        packed = path.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
+        if size > (limit := min(LIMIT, max_expanded(packed))):
+            raise Refused(f"{path}: arrays take {size:,} bytes, the limit is {limit:,}", code="too-large")
         if isinstance(file, io.BytesIO):
             file.seek(0)
         with np.load(file, allow_pickle=False) as archive:

@@ -155,6 +155,10 @@ def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = Fals
     return pixels.clip(0, GRID)
 
 
+MAX_TUPLE_DEPTH = 12
+"""Levels of nested tuples in a pickle."""
+
+
 class Stub:
     """Inert stand-in for an object in a pickle: the name of its class, and its constructor arguments and state."""
 
@@ -187,8 +191,27 @@ class _RestrictedUnpickler(pickle._Unpickler):
     The pure Python implementation: the C one allocates its memo up to the largest index that a file names.
     """
 
+    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)
+
+    def _load_tuple(self, load: Any) -> None:
+        """Limit the depth of tuples: the hash of one that holds another twice takes 2^depth steps."""
+        load(self)
+        top = self.stack[-1]
+        depth = 1 + max((self.depths.get(id(item), (0, None))[0] for item in top if type(item) is tuple), default=0)
+        if depth > MAX_TUPLE_DEPTH:
+            raise pickle.UnpicklingError(f"tuples are nested more than {MAX_TUPLE_DEPTH} levels deep")
+        self.depths[id(top)] = depth, top  # kept alive, so that its id stays its own
+
     def find_class(self, module: str, name: str) -> Any:
         return type("Stub", (Stub,), {"what": f"{module}.{name}"})
+
+
+def _limited(load: Any) -> Any:
+    return lambda unpickler: unpickler._load_tuple(load)
+
+
+for _code in (pickle.TUPLE[0], pickle.TUPLE1[0], pickle.TUPLE2[0], pickle.TUPLE3[0]):
+    _RestrictedUnpickler.dispatch[_code] = _limited(pickle._Unpickler.dispatch[_code])
 
 
 def load_restricted(content: bytes) -> Any:
@@ -198,7 +221,9 @@ def load_restricted(content: bytes) -> Any:
         pickle.UnpicklingError: The pickle is damaged, or uses persistent ids.
     """
     try:
-        return _RestrictedUnpickler(io.BytesIO(content)).load()
+        unpickler = _RestrictedUnpickler(io.BytesIO(content))
+        unpickler.depths = {}
+        return unpickler.load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # a damaged pickle may raise anything

@@ -17,7 +17,7 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import LINE_BYTES, max_expanded
 from dither.registry.plugins.install_command import install_command
 
 from ...prepared.arrays import LIMIT, Arrays
@@ -43,14 +44,30 @@ BOOLEANS: Final = {"True": "1", "TRUE": "1", "true": "1", "False": "0", "FALSE":
 Columns = dict[str, Shaped[np.ndarray, " P"]]
 
 
+class _Gzip(gzip.GzipFile):
+    """A gzipped text below the size policy: its expansion, and the length of a line."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "rb")
+        self._limit, self._line = max_expanded(path.stat().st_size), 0
+
+    def read1(self, size: int = -1) -> bytes:
+        data = super().read1(size)
+        end = data.rfind(b"\n")
+        self._line = self._line + len(data) if end < 0 else len(data) - end - 1
+        if self.tell() > self._limit or self._line > LINE_BYTES:
+            raise OSError(f"more than {self._limit:,} bytes, or {LINE_BYTES:,} in a line")
+        return data
+
+
 @contextmanager
 def open_table(path: Path) -> Iterator[TextIOWrapper]:
     """Open a text file, plain or gzipped; errors while it is read are raised as Refused."""
-    opener: Callable[..., TextIOWrapper] = gzip.open if path.name.lower().endswith(".gz") else open
     if path.exists() and not path.is_file():
         raise Refused(f"{path}: not a regular file", code="unreadable-file")
     try:
-        file = opener(path, "rt", encoding="utf-8-sig", newline="")
+        binary: Any = _Gzip(path) if path.name.lower().endswith(".gz") else path.open("rb")
+        file = TextIOWrapper(binary, encoding="utf-8-sig", newline="")
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}", code="file-not-found") from None
     with file:
