@@ -191,7 +191,8 @@ class _RestrictedUnpickler(pickle._Unpickler):
     The pure Python implementation: the C one allocates its memo up to the largest index that a file names.
     """
 
-    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)
+    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    depths: dict[int, tuple[int, Any]]
 
     def _load_tuple(self, load: Any) -> None:
         """Limit the depth of tuples: the hash of one that holds another twice takes 2^depth steps."""
