@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -86,6 +87,12 @@ def slow(seconds: float, what: str = "train") -> None:
         return plain(*given, **named)
 
     setattr(owner, method, waiting)
+
+
+def jump_clock(seconds: float) -> None:
+    """Let the clock jump forward and back with every reading."""
+    plain, readings = time.time, itertools.count()
+    time.time = lambda: plain() + seconds * (-1) ** next(readings)
 
 
 def poison(kind: str, step: int) -> None:

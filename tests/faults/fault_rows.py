@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
@@ -240,6 +241,91 @@ def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -
     return row
 
 
+def imports(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
+    """Kill -9 at random moments of a cold start, twice a trial."""
+    row, dice = Row("kill -9 in the first 4 s of a new process, twice each"), random.Random(seed)
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    for number in range(trials):
+        place = folder / f"import-{number}"
+        for _ in range(2):
+            begin = begun(place / "runs")
+            words = ["run", "--resume", str(begin)] if begin else arguments(whole.experiment, place / "runs")
+            with subprocess.Popen(
+                [sys.executable, "-m", "experiments.run", *words], cwd=whole.experiment.parent,
+                env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            ) as process:  # fmt: skip
+                time.sleep(dice.uniform(0, 4))
+                process.kill()
+        row.add(go_on(whole, place), number)
+        shutil.rmtree(place)
+    return row
+
+
+def clocks(whole: Whole, folder: Path, jumps: Iterable[float] = (3600.0, 4e8)) -> Row:
+    """The clock jumps with every reading, in a run and in its resumption."""
+    row = Row("the clock jumps by an hour, by 12 years")
+    for number, jump in enumerate(jumps):
+        place = folder / f"clock-{number}"
+        row.add(whole.again(place, "jump_clock", jump).wrong(0) or go_on(whole, place), jump)
+        half = folder / f"clock-half-{number}"
+        run = whole.half(half)
+        row.add(resume(run, half / "on", "jump_clock", jump).wrong(0) or go_on(whole, half), f"{jump}, resumed")
+    return row
+
+
+def pauses(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
+    """SIGSTOP at random moments, SIGCONT a second later."""
+    row, dice = Row("stopped for a second (SIGSTOP)"), random.Random(seed)
+    for number in range(trials):
+        place = folder / f"pause-{number}"
+        command = whole.again(place)
+        time.sleep(dice.uniform(0, whole.seconds))
+        command.signal(signal.SIGSTOP)
+        time.sleep(1)
+        command.signal(signal.SIGCONT)
+        row.add(command.wrong(0) or go_on(whole, place), number)
+        shutil.rmtree(place)
+    return row
+
+
+SOAK = ("train.log_every=1000", "train.checkpoint_every=1000", "evaluate.every=5000", "sample.every=5000")
+
+
+def soak(whole: Whole, folder: Path, steps: int = 20_000) -> Row:
+    """Many steps: memory and open files do not grow after the first tenth, two checkpoints are kept."""
+    row, place, seen = Row(f"{steps:,} steps"), folder / "soak", []
+    command = whole.again(place, more=(f"train.steps={steps}", *SOAK))
+    while command.process.is_alive():
+        step = max((step for step, _ in lines_of(_metrics(place))), default=0)
+        with contextlib.suppress(OSError, TypeError):
+            status = Path(f"/proc/{command.process.pid}/status").read_text()
+            kib = int(re.search(r"VmRSS:\s*(\d+)", status)[1])
+            seen.append((step, kib, len(os.listdir(f"/proc/{command.process.pid}/fd"))))
+        time.sleep(0.2)
+    row.add(command.wrong(0), "exit code")
+    settled = [entry for entry in seen if entry[0] >= steps // 10]
+    (_, first, files), (_, last, more) = settled[0], settled[-1]
+    row.add("" if last < 1.05 * first else f"{first} KiB became {last}", "memory")
+    row.add("" if more <= files else f"{files} open files became {more}", "open files")
+    kept = len(list((only(place / "runs") / "checkpoints").iterdir()))
+    row.add("" if kept == 2 else f"{kept} checkpoints", "checkpoints")
+    row.note = f"{first / 1024:.0f} MiB, then {last / 1024:.0f} MiB"
+    return row
+
+
+def _metrics(place: Path) -> Path:
+    return (begun(place / "runs") or place) / "metrics.jsonl"
+
+
+def tests(fault: str, *words: str) -> Row:
+    """Tests of pytest as trials."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "slow or not slow", "-q", "--tb=short", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
+    bad = [f"{number} {word}: {done.stdout[-2000:]}" for word, number in counts.items() if word != "passed"]
+    return Row(fault, sum(counts.values()) or 1, bad or ([] if counts else [done.stdout[-2000:] + done.stderr]))
+
+
 def _complete(whole: Whole, runs: Path | None, out: bytes) -> bool:
     """Return whether a run has all files of the whole one; other commands print at their end."""
     run = None if runs is None else begun(runs)
@@ -428,3 +514,25 @@ def damaged_data(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS_OF_DAM
         table.write_bytes(before)
     row.add(go_on(whole, folder / "half"), "restored")
     return row
+
+
+QUICK: dict[str, Callable[..., Row]] = {
+    "kills": lambda *given: kills(*given, 2),
+    "inside": lambda *given: inside_saves(*given, 2),
+    "resumed": lambda *given: resumptions(*given, ["first", "drawing"]),
+    "points": lambda *given: crash_points(*given, 4),
+    "imports": lambda *given: imports(*given, 1),
+    "clocks": lambda *given: clocks(*given, [4e8]),
+    "pauses": lambda *given: pauses(*given, 1),
+    "quotas": lambda *given: largest_files(*given, 3),
+    "logs": full_logs,
+    "signals": lambda *given: signals(*given, SIGNALS[:1]),
+    "second": lambda *given: second_signal(*given, SIGNALS[1:2]),
+    "cold": lambda *given: cold_signals(*given, SIGNALS[:1]),
+    "damages": lambda *given: damages(*given, 11),
+    "eight": lambda *given: crowd(*given, 3),
+    "places": lambda *given: places(*given, ["\u00fcn\u00ef \U0001f9ec\n[x] %s {0}"]),
+    "numbers": lambda *given: numbers(*given, ["loss nan", "gradient -inf"]),
+    "settings": lambda *given: settings(*given, slice(0, None, 4)),
+}
+"""A few trials of every row."""

@@ -1,7 +1,8 @@
 # ruff: noqa: T201
 """The fault matrix: break runs in every way, resume them, and print the results as a table.
 
-    python tests/faults/run.py                       # everything, for every task: an hour on one core
+    python tests/faults/run.py --quick               # a few trials of every row, of the toy task: two minutes
+    python tests/faults/run.py --full                # everything, for every task: hours on one core
     python tests/faults/run.py --share 0.1           # a tenth of the trials of each row
     python tests/faults/run.py --only kills          # one row (repeatable)
     python tests/faults/run.py --task language       # one task (repeatable)
@@ -30,6 +31,7 @@ Count = Callable[[int, int], int]
 Case = Callable[[Whole, Path, Count], Row]
 ALL = " ".join(TASKS)
 REAL = "bubble region language"
+RANKS = ("tests/test_ranks.py", "-k", "another_number or restart")
 ROWS: dict[str, tuple[str, Case]] = {
     "resumed": (ALL, lambda whole, folder, n: rows.resumptions(whole, folder)),
     "kills": (ALL, lambda whole, folder, n: rows.kills(whole, folder, n(50, 34))),
@@ -38,6 +40,11 @@ ROWS: dict[str, tuple[str, Case]] = {
     "settings": (ALL, lambda whole, folder, n: rows.settings(whole, folder)),
     "quotas": (ALL, lambda whole, folder, n: rows.largest_files(whole, folder, n(30, 30))),
     "logs": (ALL, lambda whole, folder, n: rows.full_logs(whole, folder)),
+    "imports": ("toy", lambda whole, folder, n: rows.imports(whole, folder, n(20, 0))),
+    "clocks": (ALL, lambda whole, folder, n: rows.clocks(whole, folder)),
+    "pauses": (ALL, lambda whole, folder, n: rows.pauses(whole, folder, n(10, 5))),
+    "soak": ("toy", lambda whole, folder, n: rows.soak(whole, folder)),
+    "ranks": ("toy", lambda whole, folder, n: rows.tests("ranks killed, restarted in another number", *RANKS)),
     "signals": (ALL, lambda whole, folder, n: rows.signals(whole, folder)),
     "second": (ALL, lambda whole, folder, n: rows.second_signal(whole, folder)),
     "cold": (ALL, lambda whole, folder, n: rows.cold_signals(whole, folder)),
@@ -58,16 +65,20 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=list(ROWS), help="name of a row (repeatable)")
     parser.add_argument("--task", action="append", choices=sorted(TASKS), help="a task (repeatable)")
     parser.add_argument("--keep", type=Path, help="work in this folder and keep it")
+    parser.add_argument("--quick", action="store_true", help="a few trials of every row, of the toy task")
+    parser.add_argument("--full", action="store_true", help="everything, the default")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="dither-faults-")) if options.keep is None else options.keep.absolute()
     failed = 0
-    tasks = options.task or list(TASKS)
+    tasks = options.task or (["toy"] if options.quick else list(TASKS))
+    cases = {name: ("toy", lambda w, f, n, case=case: case(w, f)) for name, case in rows.QUICK.items()}
+    cases = cases if options.quick else ROWS
     try:
         print(f"| {'fault':85} | task | trials | bad | seconds | |\n| {'-' * 85} | --- | ---: | ---: | ---: | --- |")
         for task in tasks:
             whole = whole_run(folder / task, task, " ".join(tasks))
-            for name, (wanted, case) in ROWS.items():
-                if task in wanted.split() and name in (options.only or ROWS):
+            for name, (wanted, case) in cases.items():
+                if task in wanted.split() and name in (options.only or cases):
                     failed += _show(whole, folder / task / name, case, options.share)
     finally:
         if options.keep is None:

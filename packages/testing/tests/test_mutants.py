@@ -17,7 +17,6 @@ from dither.registry import Catalog, Spec, default_catalog
 from dither.registry.flow.protocols import Picture
 from dither.registry.flow.records import Clean, Measured, Noise, State
 from dither.registry.kinds import LRScheduleSpec, MetricSpec, TrackerSpec
-from dither.testing.checks import CHECKS
 from dither.testing.conformance import Case, cases
 
 torch.set_num_threads(1)
@@ -604,11 +603,3 @@ TWINS = {(mutant.id, repr(mutant.options), mutant.sound): mutant for mutant in M
 @pytest.mark.parametrize("mutant", TWINS.values(), ids=lambda mutant: mutant.id)
 def test_an_unchanged_twin_passes(mutant):
     replace(case_of(mutant, mutant.sound or unchanged, "sound"), max_examples=2).run()
-
-
-def test_every_check_has_a_mutant():
-    seen = {(mutant.part.partition(":")[0], mutant.check) for mutant in MUTANTS}
-    for check in CHECKS:
-        kinds = {kind for kind, name in seen if name == check.name}
-        assert check.kind in kinds or (check.kind == "any" and kinds), f"{check.kind} {check.name}"
-    assert {mutant.check for mutant in MUTANTS} <= {check.name for check in CHECKS}

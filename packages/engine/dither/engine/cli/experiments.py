@@ -70,7 +70,9 @@ def run(
         place = loaded.document.origin(("sweep",))
         raise Refused(Problem(f"{path} is a sweep, not one run", ("sweep",), place, hint, code="usage"))
     if "RANK" not in os.environ:
-        echo(f"{path}: valid; loading torch and the data")
+        from ..runs.progress import Screen, say
+
+        say(Screen(), f"{path}: valid; loading torch and the data")  # never ends a run, as on a full disk
     from ..runs.launch import run as start
 
     given = sys.argv[1:]
