@@ -115,10 +115,7 @@ def sample_run(
     `source`, `keep` and `redraw` edit a sample; see `EditableTask`.
     """
     errors, console = console, console or Screen()
-    if out is None:
-        reject_escaping_links(run_directory, "use --out FOLDER")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists")
+    _check_out(run_directory, out)
     if forms:
         check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
     loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
@@ -128,10 +125,7 @@ def sample_run(
         for misfit in loaded.experiment.warn_known():
             say(console, f"{misfit.message}; {misfit.help}", "yellow")
     folder = out or _free_folder(run_directory / "samples", f"step-{step:08d}-seed-{seed}-count-{count}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
+    _make_folder(folder)
     try:
         with console.status(f"sampling {count} samples"):
             settings = loaded.experiment.sample
@@ -148,6 +142,20 @@ def sample_run(
         say(console, line)
     _show_metrics(console, system, samples, metrics)
     return 0
+
+
+def _check_out(run_directory: Path, out: Path | None) -> None:
+    if out is None:
+        reject_escaping_links(run_directory, "use --out FOLDER")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
 
 
 def _free_folder(parent: Path, name: str) -> Path:

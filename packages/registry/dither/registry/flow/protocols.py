@@ -6,16 +6,38 @@ Letters: B batch, L length, M features, V vocabulary, D width, C condition width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from .records import Clean, Context, Measured, Noise, Noised, State
 from .spaces import Space
+from .task_protocols import (
+    AssetTask,
+    BucketedTask,
+    CorpusTask,
+    DataRequest,
+    DataWarnings,
+    EditableTask,
+    Embeds,
+    Explains,
+    Exports,
+    Metrics,
+    Picture,
+    PredictionMetric,
+    Predicts,
+    RatioSums,
+    SampledMetrics,
+    SampleMetric,
+    ShowsTrajectories,
+    Split,
+    Task,
+    TextTask,
+    Tracker,
+    TrainedModel,
+)
 
 __all__ = [
     "FUSED_FROM",
@@ -245,237 +267,6 @@ class Denoiser(Protocol):
 
     def new_cache(self) -> KeyValueCache:
         """Return an empty cache for this model."""
-
-
-Split = Literal["train", "valid", "test"]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture in any of these formats, under a file name without suffix."""
-
-    name: str
-    png: bytes | None = None
-    svg: str | None = None
-    text: str | None = None
-    gif: bytes | None = None
-    html: str | None = None
-
-
-@runtime_checkable
-class Metrics(Protocol):
-    """An accumulator whose result does not depend on how a split is divided into batches."""
-
-    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
-        """Add one batch."""
-
-    def compute(self) -> dict[str, float]:
-        """Return the metrics by name; names contain the unit, as in `nats_per_graph`."""
-
-
-RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
-"""The terms of each sample in numerator and denominator of a metric that is a ratio of two sums."""
-
-
-@runtime_checkable
-class SampledMetrics(Protocol):
-    """Metrics with 95 % confidence intervals over samples: the engine adds `NAME_ci95`, half the width."""
-
-    def per_sample(self, clean: Clean, measured: Measured) -> Mapping[str, RatioSums]:
-        """Return the terms of those metrics of `compute` that are ratios of two sums over samples."""
-
-
-@runtime_checkable
-class PredictionMetric(Protocol):
-    """A metric of predictions, computed on the evaluated split in addition to the task's own metrics."""
-
-    def metrics(self) -> Metrics:
-        """Return a fresh accumulator for one evaluation."""
-
-
-SampleMetric = Callable[[Shaped[Tensor, "N L *M"], Clean], Mapping[str, float]]
-"""A metric of samples: finished samples and what sampling started from -> values by name. It must not modify either."""
-
-
-@runtime_checkable
-class Tracker(Protocol):
-    """A destination of the metrics and pictures of one run. Only rank 0 calls it."""
-
-    def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
-        """Open the destination, once and first; `step` is the one that the run resumes from.
-
-        The tracker may write into a folder of its own in the run directory `folder`; `config` has plain values.
-        """
-
-    def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        """Record metrics of a step; `kind` is "train", "valid", "test" or "sample"."""
-
-    def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        """Record pictures of samples; a tracker that cannot show pictures does nothing."""
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """Flush and close, once and last; `error` is the exception that ended the run, if one did."""
-
-
-@runtime_checkable
-class Task(Protocol):
-    """The data, its metrics and its plots."""
-
-    @property
-    def space(self) -> Space:
-        """The space of one sample."""
-
-    def size(self, split: Split) -> int:
-        """Return the number of samples of a split."""
-
-    def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return the samples with these indices, on the CPU: a pure function of its arguments."""
-
-    def like(self, n: int, seed: int) -> Clean:
-        """Return templates for sampling: valid and known positions, and the true values in x0 if there are any."""
-
-    def metrics(self) -> Metrics:
-        """Return a fresh accumulator for one evaluation."""
-
-    def baselines(self) -> dict[str, float]:
-        """Return metrics of trivial predictors on the validation split, as in `nats_per_graph/unigram`.
-
-        Names of metrics of samples start with `sample `. With a `split` argument, return those of that split.
-        """
-
-    def sample_metrics(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
-        """Return metrics of samples."""
-
-    def plots(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
-        """Yield pictures of samples."""
-
-
-@runtime_checkable
-class TextTask(Protocol):
-    """A task whose samples are text."""
-
-    def infill(self, text: str, n: int, seed: int) -> Clean:
-        """Return `n` templates of a text in which `[MASK:K]` stands for K unknown tokens; the other ids are known."""
-
-    def tokens(self, text: str) -> Sequence[int]:
-        """Return the ids of a text."""
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
-
-
-@runtime_checkable
-class EditableTask(Protocol):
-    """A task whose samples can keep a part of a given one."""
-
-    def edit(self, source: Any, keep: Sequence[int] | None, redraw: int | None, n: int, seed: int) -> Clean:
-        """Return `n` templates that know the parts `keep` of a sample (a path or an object), with `redraw` others."""
-
-
-@runtime_checkable
-class CorpusTask(TextTask, Protocol):
-    """A task over documents, which may be replaced."""
-
-    def over_texts(self, texts: Sequence[str]) -> Task:
-        """Return the task with other documents as its validation split."""
-
-
-@runtime_checkable
-class AssetTask(Protocol):
-    """A task that writes files into an export, which works with them where the data are missing."""
-
-    def save_assets(self, folder: Path) -> None:
-        """Write files, such as a tokenizer, into an empty folder."""
-
-
-@runtime_checkable
-class BucketedTask(Protocol):
-    """A task that groups samples with the same valid positions."""
-
-    def buckets(self, split: Split) -> Sequence[int]:
-        """Return a bucket number for each sample; samples of one bucket have the same valid positions."""
-
-
-@runtime_checkable
-class DataWarnings(Protocol):
-    """A task with warnings about its data, shown before a run."""
-
-    def data_warnings(self) -> Iterable[str]:
-        """Yield lines such as the number of rejected samples and the reason."""
-
-
-@runtime_checkable
-class ShowsTrajectories(Protocol):
-    """A task that can plot sampling trajectories."""
-
-    def trajectory_plots(self, path: Shaped[Tensor, "T N L *M"], like: Clean) -> Iterable[Picture]:
-        """Yield pictures of all states of a sampler, the finished samples last; `like` is the template."""
-
-
-@runtime_checkable
-class Exports(Protocol):
-    """A task that can export samples to files of other programs."""
-
-    def export(
-        self, samples: Shaped[Tensor, "N L *M"], like: Clean, form: str, folder: Path
-    ) -> tuple[Sequence[Path], Sequence[str]]:
-        """Write samples in a format of `TaskSpec.exports` into a new folder; return the files and messages."""
-
-
-class TrainedModel(Protocol):
-    """A trained model as a task applies it to data of its own making; tensors come back on the CPU."""
-
-    def sample(self, like: Clean) -> Shaped[Tensor, "N L *M"]:
-        """Draw one sample for each row."""
-
-    def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
-        """Return the prediction of clean features from the given ones alone; gradients flow into `clean.x0`."""
-
-    def hidden(self, clean: Clean) -> Float[Tensor, "B L D"]:
-        """Return the input of the head under the same conditions as `mean`."""
-
-
-@dataclass(frozen=True)
-class DataRequest:
-    """What `dither predict`, `explain` and `embed` ask of a task.
-
-    Attributes:
-        folder: Existing, empty folder for the files.
-        data: Files or folders of the user; none for the data of the run.
-        split: Split of the data, or all of them.
-        labels: Values of conditions, such as {"cell": "K562"}.
-        forms: File formats.
-    """
-
-    folder: Path
-    data: Sequence[Path] = ()
-    split: Split | Literal["all"] = "valid"
-    labels: Mapping[str, str] = field(default_factory=dict)
-    forms: Sequence[str] = ()
-
-
-@runtime_checkable
-class Predicts(Protocol):
-    """A task that predicts what is unknown in data of the user."""
-
-    def predict(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write predictions; return the files."""
-
-
-@runtime_checkable
-class Explains(Protocol):
-    """A task that attributes predictions to inputs."""
-
-    def explain(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write attributions; return the files."""
-
-
-@runtime_checkable
-class Embeds(Protocol):
-    """A task that writes embeddings of its samples."""
-
-    def embed(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write embeddings; return the files."""
 
 
 @runtime_checkable

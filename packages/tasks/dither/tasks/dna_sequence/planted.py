@@ -5,7 +5,7 @@ Letters: N sequences, L bases, C cell types, K motifs of a cell type, W bases of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
@@ -14,9 +14,6 @@ from dither.registry.flow.protocols import Split
 
 from ..get_region.data.motif_scan import Motif
 from .sequences import Sequences
-
-if TYPE_CHECKING:
-    from .specs import PlantedMotifs
 
 __all__ = ["Planted", "plant"]
 
@@ -79,23 +76,23 @@ def _choose(
     return ((u >= below[..., 0]).view(np.uint8) + (u >= below[..., 1]) + (u >= below[..., 2])).astype(np.uint8)
 
 
-def plant(spec: PlantedMotifs) -> Sequences:
-    """Draw the sequences of each split."""
-    planted = Planted(**spec.model_dump(include={"cells", "motifs", "width", "rate", "seed"}))
-    sizes: dict[Split, int] = {"train": spec.train, "valid": spec.held, "test": spec.held}
+def plant(
+    name: str, names: tuple[str, ...], *, length: int, train: int, held: int, seed: int, **options: Any
+) -> Sequences:
+    """Draw the sequences of each split, of cell types `names`; other options as of `Planted`."""
+    planted = Planted(seed=seed, **options)
+    sizes: dict[Split, int] = {"train": train, "valid": held, "test": held}
     drawn = {
-        split: planted.draw(size, spec.length, [spec.seed, 1 + number])
-        for number, (split, size) in enumerate(sizes.items())
+        split: planted.draw(size, length, [seed, 1 + number]) for number, (split, size) in enumerate(sizes.items())
     }
-    cells = spec.facts().cells
 
     def motifs() -> list[Motif]:
-        tables = zip(cells, planted.motifs, strict=True)
+        tables = zip(names, planted.motifs, strict=True)
         return [Motif.of(f"{cell}.{n + 1}", 20 * table) for cell, of in tables for n, table in enumerate(of)]
 
     return Sequences(
-        spec.name,
-        cells,
+        name,
+        names,
         {split: bases for split, (bases, _) in drawn.items()},
         {split: labels for split, (_, labels) in drawn.items()},
         motifs,

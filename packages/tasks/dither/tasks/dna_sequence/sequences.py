@@ -17,7 +17,7 @@ from dither.registry.flow.protocols import Split
 from ..get_region.data.build_human_dhs import CELLS, MOTIF_WHEEL, REGION_WHEEL, read_counts, read_sequences
 from ..get_region.data.human_dhs import HELD_OUT
 from ..get_region.data.motif_scan import BASES, Motif, encode
-from .specs import SequenceFacts
+from .facts import SequenceFacts
 
 __all__ = ["Sequences", "as_text", "read_dhs", "reverse_complement"]
 

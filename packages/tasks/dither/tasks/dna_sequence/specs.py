@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -16,18 +16,13 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
+from .facts import SequenceFacts
+
 if TYPE_CHECKING:
     from .sequences import Sequences
     from .task import DnaSequences
 
-__all__ = ["DHSSequences", "DnaSequence", "PlantedMotifs", "SequenceFacts"]
-
-
-class SequenceFacts(NamedTuple):
-    """Bases per sequence, and the names of the cell types."""
-
-    length: int
-    cells: tuple[str, ...]
+__all__ = ["DHSSequences", "DnaSequence", "PlantedMotifs"]
 
 
 class DnaSequence(TaskSpec):
@@ -149,4 +144,5 @@ class PlantedMotifs(DataSpec):
         """Generate the sequences."""
         from .planted import plant
 
-        return plant(self)
+        options = self.model_dump(include={"length", "cells", "motifs", "width", "rate", "train", "held", "seed"})
+        return plant(self.name, self.facts().cells, **options)

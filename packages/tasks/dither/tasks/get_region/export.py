@@ -6,6 +6,7 @@ Letters: C cell types, R regions, K columns, D width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from .data.region_matrix import RegionMatrix
 
 __all__ = ["check_forms", "place_columns", "write_anndata", "write_tracks"]
 
+LIBRARIES = {"h5ad": "anndata", "bigwig": "pyBigWig"}
+"""Modules that formats require."""
+
 
 def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
     """Return formats; raises Refused with those that are unknown or whose library is not installed."""
@@ -28,12 +32,9 @@ def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
             close, listed = nearest(form, known), ", ".join(known) or "none"
             fix = f'did you mean "{close}"?' if close else None
             problems.append(Problem(f'unknown format "{form}"; formats: {listed}', help=fix, code="unknown-format"))
-        elif (library := {"h5ad": "anndata", "bigwig": "pyBigWig"}.get(form)) is not None:
-            try:
-                __import__(library)
-            except ImportError:
-                fix = f"pip install {library}"
-                problems.append(Problem(f"{form} requires {library}", help=fix, code="missing-dependency"))
+        elif (library := LIBRARIES.get(form)) is not None and find_spec(library) is None:
+            fix = f"pip install {library}"
+            problems.append(Problem(f"{form} requires {library}", help=fix, code="missing-dependency"))
     if problems:
         raise Refused(problems)
     return forms

@@ -10,7 +10,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -31,11 +31,10 @@ from .export import check_forms, place_columns, write_anndata, write_tracks
 from .formats.sources import ReadOptions, find_regions, find_source
 from .plots import draw_attributions, draw_umap
 
-if TYPE_CHECKING:
-    from .task import RegionWindows
-
 __all__ = ["embed", "explain", "predict", "predict_values"]
 
+RegionWindows = Any
+"""The task of `task.py`, which imports this module."""
 BATCH: Final = 8
 """Windows of one call of the model."""
 EXPLAINED: Final = 4096

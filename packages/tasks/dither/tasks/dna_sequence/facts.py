@@ -1,0 +1,14 @@
+"""What a source of sequences states without reading them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["SequenceFacts"]
+
+
+class SequenceFacts(NamedTuple):
+    """Bases per sequence, and the names of the cell types."""
+
+    length: int
+    cells: tuple[str, ...]
