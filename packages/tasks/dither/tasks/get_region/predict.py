@@ -188,7 +188,8 @@ def _require_columns(source: _Source) -> None:
 def _predicted(source: _Source, model: TrainedModel, clean: Clean) -> Float[np.ndarray, "N L K"]:
     """Return the mean of as many draws as the task has, in the units of the source."""
     draws = [model.sample(clean) for _ in range(source.task.draws)]
-    return source.task.inverse_transform(torch.stack(draws).mean(0))[..., source.columns]
+    mean: np.ndarray = source.task.inverse_transform(torch.stack(draws).mean(0))
+    return mean[..., source.columns]
 
 
 def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
@@ -258,7 +259,8 @@ def predict_values(
     real = np.broadcast_to(np.arange(task.regions) < length, (count, task.regions)).copy()
     clean = _clean_of(task, scaled, real, next(iter(labels.values())))
     draws = torch.stack([model.sample(clean) for _ in range(task.draws)]).mean(0)
-    return task.inverse_transform(draws)[:, :length, task.motifs :]
+    mean: np.ndarray = task.inverse_transform(draws)
+    return mean[:, :length, task.motifs :]
 
 
 def explain(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:

@@ -108,7 +108,7 @@ def spec_without_torch(s: Situation) -> None:
 def _imports_torch(module: str) -> bool | None:
     """Import a module in another process; return None if it does not exist there."""
     code = f"import sys, importlib; importlib.import_module({module!r}); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-Pc", code], capture_output=True, text=True, check=False)
     if f"No module named {module.partition('.')[0]!r}" in done.stderr:
         return None
     assert not done.returncode, f"import {module}: {done.stderr}"

@@ -191,13 +191,13 @@ class _RestrictedUnpickler(pickle._Unpickler):
     The pure Python implementation: the C one allocates its memo up to the largest index that a file names.
     """
 
-    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)
     depths: dict[int, tuple[int, Any]]
 
     def _load_tuple(self, load: Any) -> None:
         """Limit the depth of tuples: the hash of one that holds another twice takes 2^depth steps."""
         load(self)
-        top = self.stack[-1]
+        top = self.stack[-1]  # type: ignore[attr-defined]
         depth = 1 + max((self.depths.get(id(item), (0, None))[0] for item in top if type(item) is tuple), default=0)
         if depth > MAX_TUPLE_DEPTH:
             raise pickle.UnpicklingError(f"tuples are nested more than {MAX_TUPLE_DEPTH} levels deep")
