@@ -60,7 +60,9 @@ def velocity_session(process: Any) -> Any:
 
 @pytest.mark.parametrize(("solver", "method"), [("euler", "euler"), ("midpoint", "midpoint"), ("heun", "heun2")])
 def test_solvers_equal_flow_matching(part, solver: str, method: str) -> None:
-    library, process = pytest.importorskip("flow_matching.solver"), flow()
+    from flow_matching import solver as library
+
+    process = flow()
     like = Clean.of(torch.zeros(4, 3, 2, dtype=torch.float64))
     ours = last(
         part("sampler", "ode", solver=solver, steps=8, t_min=0.0).build(),
@@ -77,7 +79,6 @@ def test_solvers_equal_flow_matching(part, solver: str, method: str) -> None:
 
 
 def test_dopri5_is_the_limit_of_heun(part) -> None:
-    pytest.importorskip("torchdiffeq")
     process, like = flow(), Clean.of(torch.zeros(4, 3, 2, dtype=torch.float64))
     fine, adaptive = (
         last(part("sampler", "ode", t_min=0.0, **options).build(), process, velocity_session(process), like)
@@ -211,9 +212,10 @@ def test_a_step_jumps_with_the_integrated_rates(part, likely, process_of, correc
 @pytest.mark.parametrize("power", [1.0, 2.0, 3.0])
 def test_mixture_paths_equal_flow_matching(process_of, power: float) -> None:
     """kappa with its derivative, the velocity, and the generalised KL loss, on the same model."""
-    paths = pytest.importorskip("flow_matching.path")
-    schedulers = pytest.importorskip("flow_matching.path.scheduler")
-    losses = pytest.importorskip("flow_matching.loss")
+    from flow_matching import loss as losses
+    from flow_matching import path as paths
+    from flow_matching.path import scheduler as schedulers
+
     path = paths.MixtureDiscreteProbPath(schedulers.PolynomialConvexScheduler(n=power))
     process = process_of("uniform", TokenSpace((Field("text", 4, 5),)), schedule=kappa(power, eps=1e-12))
     clean, raw = Clean.of(torch.randint(0, 5, (6, 4))), torch.randn(6, 4, 5, dtype=torch.float64)
