@@ -36,8 +36,8 @@ class Tokens(EmbeddingSpec):
     position: Slot[PositionSpec] = named("none")
     """Position embedding, added to the tokens."""
     known: bool = False
-    """Add a vector to known tokens, such as a prompt, so that a model tells them from noised ones. Train it with
-    train.known, or with data that have known tokens."""
+    """Add a vector to known tokens, such as a prompt, so that a model distinguishes them from noised ones. Train it
+    with train.known, or with data that have known tokens."""
 
     def traits(self) -> frozenset[str]:
         """A head may share the tables if they start small: at 1, logits would start at sqrt(width)."""

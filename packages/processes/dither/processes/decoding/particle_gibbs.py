@@ -38,7 +38,7 @@ __all__ = ["ParticleGibbs", "log_step_prob", "sample"]
 
 
 class ParticleGibbs(TokenSteps):
-    """Samples given known tokens, from a model that does not tell known tokens from noised ones.
+    """Samples given known tokens, from a model that does not distinguish known tokens from noised ones.
 
     Ancestral sampling of several particles that are weighted and resampled; the model is called particles (1 + sweeps)
     (steps + 1) times. Without known tokens it is ancestral sampling.
@@ -53,7 +53,7 @@ class ParticleGibbs(TokenSteps):
     """Repetitions that start from the last sample; each brings samples closer to the conditional distribution."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield temperatures, which weights do not account for, and a model that must be told of known tokens."""
+        """Yield temperatures, which weights do not account for, and a model that requires a mark of known tokens."""
         yield from super().check(process, model)
         if model.reads_known:
             message = 'sampler "particle-gibbs" noises known tokens, but model.embedding.known marks them as clean'

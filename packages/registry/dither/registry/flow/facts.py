@@ -43,7 +43,7 @@ class ModelFacts:
             takes `context=`: over tokens of a single field it is trained block by block, each after the clean ones.
         cache: Whether it supports a key-value cache (`new_cache`, and `cache=` of its forward).
         dropped_conditions: Conditions that training drops at random, which classifier-free guidance requires.
-        reads_known: Whether the model tells known tokens from noised ones (`State.noisy`).
+        reads_known: Whether the model distinguishes known tokens from noised ones (`State.noisy`).
     """
 
     block_size: int | None = None

@@ -99,8 +99,8 @@ class BubbleDiagrams:
         Args:
             source: The plan, or a file with it: JSON lines, or a .json file also in the layout of HouseGAN++.
             keep: Numbers of the rooms to keep, which come first in the samples, in ascending order; by default all.
-            redraw: Number of other rooms; by default as many as the plan has. To extend a plan by a room, keep all and
-                draw one.
+            redraw: Number of other rooms; by default the number that the plan has. To extend a plan by a room,
+                keep all and draw one.
             n: Number of templates.
             seed: Unused, as the number of rooms is given.
 

@@ -77,7 +77,7 @@ class Reference:
 
     @cached_property
     def _halves(self) -> tuple[tuple[UInt8[np.ndarray, "_ L"], Int64[np.ndarray, " _"]], ...]:
-        """Return the reference and the floor, shuffled: neighbours in the genome must not be told apart by place."""
+        """Return the reference and the floor, shuffled: neighbours in the genome must not differ by place."""
         bases, labels = self._sequences.bases["valid"], self._sequences.labels["valid"]
         order = np.random.default_rng(0).permutation(len(labels))
         order = order[np.argsort(labels[order], kind="stable")]  # both halves get as many of each cell type

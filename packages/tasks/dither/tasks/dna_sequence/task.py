@@ -31,7 +31,7 @@ SHOWN = 8
 
 
 class DnaSequences:
-    """Sequences of one length with a label "cell"; samples are asked for in cell types in turn.
+    """Sequences of one length with a label "cell"; cell types of samples alternate.
 
     Args:
         sequences: The sequences by split.

@@ -182,7 +182,7 @@ def _names(source: _Source) -> list[str]:
 
 def _require_columns(source: _Source) -> None:
     if not source.columns:
-        raise Refused("the model predicts motifs only; there is no column after them", code="usage")
+        raise Refused("the model predicts motifs only, and no column after them", code="usage")
 
 
 def _predicted(source: _Source, model: TrainedModel, clean: Clean) -> Float[np.ndarray, "N L K"]:

@@ -74,7 +74,7 @@ def impossible_relations(
 def _decided_bounds(relations: Int[np.ndarray, "N E"], rooms: int) -> Int[np.ndarray, "N 2 M M"]:
     """Return the fixed bounds of the decided relations."""
     # int16 is enough: without a contradiction sums stay far within its range, and with one, an overflow to a positive
-    # sum is no smaller than the current bound, so it refutes nothing.
+    # sum is no smaller than the current bound, so it excludes nothing.
     most = np.repeat(initial_bounds(rooms, Canvas()).astype(np.int16)[None], len(relations), 0)
     rows, decided = np.nonzero(relations != OPEN)
     _impose(most, rows, constraint_table(rooms).fixed[decided, relations[rows, decided]])

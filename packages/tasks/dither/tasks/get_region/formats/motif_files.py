@@ -120,7 +120,7 @@ def scan_regions(peaks: Path, genome: Path, motifs: Sequence[Motif], *, overlaps
 
 
 def _scan(sequences: list[str], motifs: Sequence[Motif]) -> Float32[np.ndarray, "P K"]:
-    """Scan sequences of any length: shorter ones are continued with unknown bases, in which there are no hits."""
+    """Scan sequences of any length: shorter ones are continued with unknown bases, which have no hits."""
     longest = max(map(len, sequences))
     return scan(encode([sequence.ljust(longest, "N") for sequence in sequences]), motifs)
 
