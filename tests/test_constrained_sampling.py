@@ -135,7 +135,7 @@ def test_a_wrong_file_of_constraints_is_refused(run, tmp_path, capsys, text, sai
 
 def test_the_page_about_constraints_says_what_is_so(tmp_path, capsys):
     page = (QUICK.parents[2] / "docs/constraints.md").read_text()
-    (toml,), (code,) = (re.findall(rf"^```{word}\n(.*?)^```", page, re.M | re.S) for word in ("toml", "python"))
+    (toml,), (code, *_) = (re.findall(rf"^```{word}\n(.*?)^```", page, re.M | re.S) for word in ("toml", "python"))
     (tmp_path / "flat.toml").write_text(f"extends = {str(QUICK)!r}\n{toml}")
     assert main(["validate", str(tmp_path / "flat.toml")]) == 0
     exec(code, {})

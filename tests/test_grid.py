@@ -176,7 +176,7 @@ def test_samplers_work_with_every_compatible_process(sampler):
 
 
 DNA = {"use": "planted-motifs", "length": 10, "cells": 2, "width": 4, "train": 32, "held": 16}
-TOKEN_PROCESSES = [process for process in PROCESSES if process["use"] not in ("gaussian", "masked-region")]
+TOKEN_PROCESSES = [p for p in PROCESSES if p["use"] not in ("gaussian", "flow-matching", "masked-region")]
 UNMASKING = ("first-hitting", "guided", "ordered", "remdm")
 TOKEN_SAMPLERS = ("analytic", "ancestral", "blocks", "euler", "predictor-corrector", *UNMASKING)
 

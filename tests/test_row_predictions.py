@@ -30,7 +30,7 @@ SAMPLERS: dict[str, list[dict[str, Any]]] = {
     "remdm": [{**STEPS, "strategy": name} for name in ("cap", "rescale", "conf", "conf-compensated", "loop")],
 }
 """Options of each sampler of tokens to walk with; of one that is not named here the defaults are taken."""
-OTHERS = {"blocks", "ddim", "dpm-solver", "ordered-regions", "repaint"}
+OTHERS = {"blocks", "ode", "semi-autoregressive", "ddim", "dpm-solver", "ordered-regions", "repaint"}
 """Tested elsewhere: in pieces, and of features."""
 PROCESSES = [
     (kind, predict) for kind in ("absorbing", "uniform", "marginal") for predict in ("posterior", "plug-in", "score")

@@ -290,7 +290,7 @@ MODULES = (
 MUTANTS = [
     *of(
         "schedule:log-linear",
-        grows=function(call=lambda inner, t: Noise(5 - inner(t).sigma, inner(t).rate)),
+        grows=function(call=lambda inner, t: Noise(9 - inner(t).sigma, inner(t).rate)),
         rate_is_derivative=function(call=lambda inner, t: scaled(inner(t), rate=1.01)),
         precision=function(call=lambda inner, t: inner(t.float())),
         any_shape=function(call=lambda inner, t: inner(t.flatten())),

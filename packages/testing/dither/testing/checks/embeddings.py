@@ -91,6 +91,7 @@ def known_tokens_marked(s: Situation) -> None:
     """One vector is added to known tokens; if all are noisy, or nothing is said, there is none."""
     embedding, state = _embedding(s)
     noisy = torch.rand(state.x.shape) < 0.5
+    noisy.view(-1)[0] = False
     plain, all_noisy, marked = (
         _embed(s, embedding, replace(state, noisy=part)) for part in (None, torch.ones_like(noisy), noisy)
     )
