@@ -178,7 +178,7 @@ def dxf_plan(diagram: Diagram) -> str:
         raise Refused(Problem("DXF requires ezdxf", help=hint, code="missing-dependency")) from None
     plan, drawing, text = (
         floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram))),
-        ezdxf.new(),
+        ezdxf.new(),  # type: ignore[attr-defined,unused-ignore]
         StringIO(),
     )
     drawing.header["$INSUNITS"] = 6  # metres
