@@ -174,7 +174,7 @@ def dxf_plan(diagram: Diagram) -> str:
     try:
         import ezdxf
     except ImportError:
-        hint = 'run: pip install "dither-tasks[dxf]"'
+        hint = "run: pip install 'ezdxf>=1.3'"
         raise Refused(Problem("DXF requires ezdxf", help=hint, code="missing-dependency")) from None
     plan, drawing, text = (
         floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram))),
