@@ -219,6 +219,7 @@ def head_unbounded(s: Situation) -> None:
     signs = (1, -1)  # units of a hidden layer may be off for all of h, but not for -h as well
     far, farther = (torch.stack([replace_infinite(head(scale * sign * h)) for sign in signs]) for scale in (100, 200))
     assert (far != farther).any(-1).any(0).all(), "the output is the same for 100 h and 200 h"
+    assert far.max() != farther.max(), "the largest output is the same for 100 h and 200 h"
     assert farther.abs().max() > 20, f"outputs are at most {farther.abs().max():.3g} for 200 h"
 
 
