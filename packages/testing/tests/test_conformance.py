@@ -208,9 +208,10 @@ def test_conformance(case):
 
 
 def pytest_in(folder, *arguments: str) -> str:
-    """Run pytest in a folder outside this repository, without its conftest.py and settings."""
+    """Run pytest in a folder outside this repository, with the folder's modules installed, without its conftest.py."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", ".", *arguments]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHONPATH"))}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = str(folder)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
     return done.stdout + done.stderr
 
