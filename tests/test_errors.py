@@ -60,11 +60,8 @@ def under_carets(text: str) -> list[str]:
         ("depth = 3", "dpeth = 3", "unknown-key", "model.dpeth", "dpeth"),
         ("depth = 3", "depth = 0", "out-of-range", "model.depth", "0"),
         ("depth = 3", "depth = true", "wrong-type", "model.depth", "true"),
-        ("depth = 3", "depth = 1979-05-27", "wrong-type", "model.depth", "1979-05-27"),
         ("depth = 3", 'final = "adalm"', "unknown-value", "model.final", '"adalm"'),
-        ("depth = 3", "block.heads = 3", "syntax-error", "", "block"),
         ("lr = 3e-3", "lr = nan", "out-of-range", "train.optimizer.lr", "nan"),
-        ("lr = 3e-3", "betas = [0.9]", "out-of-range", "train.optimizer.betas", "[0.9]"),
         ("lr = 3e-3", 'betas = [0.9, "x"]', "wrong-type", "train.optimizer.betas[1]", '"x"'),
         ('loss = "masked-ce"', 'loss = "absorbing"', "unknown-component", "loss", '"absorbing"'),
         ('"adaln-zero"', '"adaln-zer"', "unknown-component", "model.block", '"adaln-zer"'),
@@ -73,13 +70,10 @@ def under_carets(text: str) -> list[str]:
         ('name = "bubble-quick"', 'name = "a/b"', "invalid-value", "name", '"a/b"'),
         ('name = "bubble-quick"', "name = { a = 1 }", "wrong-type", "name", "{ a = 1 }"),
         ('name = "bubble-quick"', 'extends = "nowhere.toml"', "file-not-found", "extends", '"nowhere.toml"'),
-        ('name = "bubble-quick"', "extends = 3", "wrong-type", "extends", "3"),
         ("[train]", "[trian]", "unknown-key", "trian", "trian"),
         ("steps = 1500", "steps = many", "syntax-error", "", "m"),
         ("steps = 1500", 'steps = "1500', "syntax-error", "", ""),
         ("steps = 1500", "steps = 1500\nsteps = 3", "syntax-error", "", "steps"),
-        ("[sample]", "[train]", "syntax-error", "", "train"),
-        ("[sample]", "[sample]\n日本 = 1", "syntax-error", "", "日本"),
         ("[sample]", '[sample]\n"日本" = "日本"', "unknown-key", 'sample."日本"', '"日本" ='),
     ],
 )  # fmt: skip
@@ -108,14 +102,10 @@ def test_overrides_are_the_origin_of_their_problems(problems_of):
     }
 
 
-def test_a_misspelt_key_is_not_reported_as_missing_too(problems_of):
+def test_missing_keys(problems_of, capsys):
     (problem,) = problems_of('loss = "masked-ce"', 'los = "masked-ce"')
     assert problem["code"] == "unknown-key"
     assert 'did you mean "loss"' in problem["help"]
-
-
-def test_an_empty_file_lists_the_required_components(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
     Path("empty.toml").write_text("")
     assert main(["--format", "json", "validate", "empty.toml"]) == 2
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
@@ -186,9 +176,7 @@ def test_json_output_is_one_document(problems_of, validate_edited, capsys):
     assert document["problems"] == []
 
 
-@pytest.mark.parametrize(
-    "value", ["nan", "1e999", "1979-05-27", '"' + "x" * 5000 + '"', "[[[1]]]", "{ a = { b = nan } }"]
-)
+@pytest.mark.parametrize("value", ["1e999", "1979-05-27", '"' + "x" * 5000 + '"', "{ a = { b = nan } }"])
 def test_json_output_represents_any_value(problems_of, value):
     assert len(json.dumps(problems_of("depth = 3", f"depth = {value}")[0]["given"])) < 300
 
@@ -227,11 +215,3 @@ def test_traceback_option(tmp_path, monkeypatch, capsys):
     assert "nothing_of_this_name" in text.rpartition("error: ")[2]
     assert main(["validate", "e.toml"]) == 2
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_problems_found_while_building_have_a_place(tmp_path, capsys):
-    text = "loss = 'masked-ce'\nprocess = 'absorbing'\nmodel = 'denoiser'\nsampler = 'ancestral'\n[task]\n"
-    text += "use = 'language-model'\nlength = 64\ntokenizer = 'chars'\nprompt = '\u65e5'\n[train]\nsteps = 1\n"
-    (tmp_path / "e.toml").write_text(text, "utf-8")
-    assert main(["run", str(tmp_path / "e.toml"), "--runs", str(tmp_path / "runs")]) == 2
-    assert "e.toml:9:10" in capsys.readouterr().err
