@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.data.plan_files import divide, hold_out
 from dither.tasks.bubble_diagram.data.procedural import make_plans
-from dither.tasks.bubble_diagram.isomorphism import canonical_forms, plan_groups
+from dither.tasks.bubble_diagram.isomorphism import PlanIndex, canonical_forms, is_first_occurrence, plan_groups
 from dither.tasks.bubble_diagram.plans import Diagram, Plans, decode, encode, real_edges
+from dither.tasks.bubble_diagram.relations import labels_of
 from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
 
 
@@ -41,13 +41,6 @@ def test_tokens_of_three_rooms_in_four_slots():
     assert tokens.tolist() == [0, 2, 3, NODE_PAD, 7, NO_EDGE, EDGE_PAD, 4, EDGE_PAD, EDGE_PAD]
 
 
-def errors(tokens, rooms=3):
-    with pytest.raises(Refused) as info:
-        decode(np.array(tokens), rooms)
-    assert set(info.value.codes) == {"invalid-sample"}
-    return [problem.message for problem in info.value.problems]
-
-
 @pytest.mark.parametrize(
     ("tokens", "texts"),
     [
@@ -58,9 +51,10 @@ def errors(tokens, rooms=3):
         ([NODE_PAD] * 3 + [EDGE_PAD] * 3, ["no rooms"]),
     ],
 )
-def test_invalid_tokens(tokens, texts):
-    messages = errors(tokens)
-    assert len(messages) == len(texts)
+def test_invalid_tokens(refusal, tokens, texts):
+    refused = refusal(decode, np.array(tokens), 3)
+    assert {*refused.codes} == {"invalid-sample"}
+    messages = [problem.message for problem in refused.problems]
     assert all(message.startswith(text) for message, text in zip(messages, texts, strict=True))
 
 
@@ -114,10 +108,11 @@ def test_splits_depend_on_content_only():
     assert len(second.train) + len(second.valid) + len(second.test) == 90, "a plan was lost"
 
 
-def shuffled(diagram, random):
-    """Return the plan with its rooms in another order."""
-    order = random.permutation(len(diagram.types))
-    return Diagram.from_boxes([diagram.types[r] for r in order], [diagram.boxes[r] for r in order])
+def reordered(plans, random):
+    """Return the plans with their rooms in another order."""
+    order = np.argsort(np.where(plans.types != NODE_PAD, random.random(plans.types.shape), 2), 1)
+    boxes = np.take_along_axis(plans.boxes, order[..., None], 1)
+    return Plans.from_boxes(np.take_along_axis(plans.types, order, 1), boxes)
 
 
 def matrix_of(rooms, relations):
@@ -164,11 +159,10 @@ def test_canonical_forms_of_symmetric_plans():
 
 
 def test_reordered_copies_share_a_split():
-    random = np.random.default_rng(1)
     plans = make_plans(3, 0, 200)
+    other = reordered(plans, np.random.default_rng(1))
     some = [plans.diagram(row) for row in range(200)]
-    both = Plans.from_diagrams([*some, *(shuffled(diagram, random) for diagram in some)], 8)
-    groups = plan_groups(both)
+    groups = plan_groups(Plans.from_diagrams([*some, *(other.diagram(row) for row in range(200))], 8))
     assert groups[:200] == groups[200:]
     assert len(set(groups)) > 190, "different plans share a group"
     bare = [Diagram(diagram.types, diagram.edges) for diagram in some]
@@ -178,11 +172,83 @@ def test_reordered_copies_share_a_split():
     assert np.bincount(split).tolist() == [240, 80, 80]
 
 
-def test_every_split_has_a_plan():
+def test_every_split_has_a_plan(refusal):
     three = Plans.from_diagrams([chain_of(2), chain_of(3), chain_of(4)], 4)
     assert [len(p) for p in vars(hold_out(three, valid=0.01, test=0.01)).values()] == [1, 1, 1]
     assert [len(p) for p in vars(hold_out(three, valid=0.9, test=0.05)).values()] == [1, 1, 1]
     assert [len(p) for p in vars(hold_out(three[:2], valid=0.1, test=0.0)).values()] == [1, 1, 0]
-    with pytest.raises(Refused) as info:
-        hold_out(Plans.from_diagrams([chain_of(2)] * 5, 4), valid=0.1, test=0.1)
-    assert info.value.codes == ["no-samples"]
+    assert refusal(hold_out, Plans.from_diagrams([chain_of(2)] * 5, 4), valid=0.1, test=0.1).codes == ["no-samples"]
+
+
+def small_plans(count, random):
+    """Plans of three rooms of few types, so that many are isomorphic."""
+    types = random.integers(0, 2, (count, 3)).astype(np.int8)
+    low = random.integers(0, 3, (count, 3, 2)) * 12
+    return Plans.from_boxes(types, np.concatenate([low, low + 10], -1).astype(np.int16))
+
+
+def test_index_with_boxes_holds_exactly_the_isomorphic_diagrams():
+    random = np.random.default_rng(0)
+    plans, queries = small_plans(40, random), small_plans(300, random)
+    everything = set()
+    for order in permutations(range(3)):
+        turned = Plans.from_boxes(plans.types[:, order], plans.boxes[:, order])
+        everything |= {tuple(row) for row in turned.tokens(3).tolist()}
+    expected = [tuple(row) in everything for row in queries.tokens(3).tolist()]
+    assert 20 < sum(expected) < 280
+    assert PlanIndex(plans.tokens(3), 3, plans.boxes).holds(queries.tokens(3)).tolist() == expected
+
+
+def test_index_without_boxes_holds_all_possibly_isomorphic_diagrams():
+    random = np.random.default_rng(1)
+    back = np.zeros((10, 10), bool)
+    low = random.integers(0, 30, (2, 100_000, 2))
+    u, v = np.concatenate([low, low + random.integers(1, 30, low.shape)], -1)
+    back[labels_of(u, v), labels_of(v, u)] = True
+    plans, queries = small_plans(25, random), small_plans(120, random)
+
+    def same(one, other):
+        """Brute force: some order of rooms in which no pair is contradictory."""
+        edges, others = (dict(zip(pairs(3), row[3:].tolist(), strict=True)) for row in (one, other))
+        for order in permutations(range(3)):
+            fits = all(one[room] == other[order[room]] for room in range(3))
+            for (i, j), relation in edges.items():
+                a, b = order[i], order[j]
+                relation_there = others[min(a, b), max(a, b)]
+                if a < b or NO_EDGE in (relation_there, relation):
+                    fits = fits and relation_there == relation
+                else:
+                    fits = fits and back[relation, relation_there]
+            if fits:
+                return True
+        return False
+
+    rows, tokens = plans.tokens(3), queries.tokens(3)
+    expected = [any(same(one, other) for other in rows) for one in tokens]
+    assert 10 < sum(expected) < 110
+    assert PlanIndex(rows, 3).holds(tokens).tolist() == expected
+    assert (PlanIndex(rows, 3, plans.boxes).holds(tokens) <= PlanIndex(rows, 3).holds(tokens)).all()
+    first = []
+    for row, one in enumerate(tokens):
+        if not any(same(one, tokens[other]) for other in first):
+            first.append(row)
+    assert np.flatnonzero(is_first_occurrence(tokens, 3)).tolist() == first
+
+
+def test_training_plans_are_found_in_any_order():
+    plans, random = make_plans(0, 0, 600), np.random.default_rng(0)
+    train, held = plans[:400], plans[400:]
+    index = PlanIndex(train.tokens(8), 8, train.boxes)
+    other = reordered(train, random)
+    assert (other.tokens(8) != train.tokens(8)).any(1).mean() > 0.99
+    assert index.holds(train.tokens(8)).all()
+    assert index.holds(other.tokens(8)).all()
+    assert index.holds(held.tokens(8)).mean() < 0.05
+    changed = other.tokens(8).copy()
+    changed[:, 8] = np.where(changed[:, 8] == NO_EDGE, NO_EDGE, (changed[:, 8] + 5) % 10)
+    related = other.edges[:, 0] != NO_EDGE
+    assert index.holds(changed)[related].mean() < 0.05
+    both = np.concatenate([train.tokens(8), other.tokens(8)])
+    first = is_first_occurrence(both, 8)
+    assert not (first[:400] & first[400:]).any()
+    assert is_first_occurrence(train.tokens(8), 8).mean() > 0.97

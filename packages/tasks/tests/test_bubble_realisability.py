@@ -1,4 +1,4 @@
-from itertools import combinations, pairwise, product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -41,16 +41,17 @@ def possible_diagrams(side, smallest, disjoint):
     return found
 
 
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("disjoint", [False, [True, False, True]])
-def test_small_canvas_equals_enumeration(disjoint):
-    """Every diagram of three rooms at levels 3 to 5, on a canvas so small that ties and rounding matter."""
+def test_small_canvas_equals_enumeration(disjoint, step):
+    """Diagrams of three rooms at levels 3 to 5, on a canvas so small that ties and rounding matter; all if slow."""
     side, smallest = 11, 1
     possible, canvas = possible_diagrams(side, smallest, disjoint), Canvas(side, smallest)
     assert 0.15 < possible.mean() < 0.7
-    for edges in product(range(NO_EDGE + 1), repeat=3):
+    for edges in list(product(range(NO_EDGE + 1), repeat=3))[::step]:
         found = realise(np.array(edges), 3, canvas=canvas, disjoint=disjoint)
         assert found.verdict == ("realisable" if possible[edges] else "impossible"), edges
-        if disjoint is False and NO_EDGE not in edges[:2]:  # a third of them is enough here
+        if disjoint is False:
             shown = possible[tuple(slice(None) if edge == NO_EDGE else edge for edge in edges)].any()
             loose = realise(np.array(edges), 3, canvas=canvas, apart=False)
             assert loose.verdict == ("realisable" if shown else "impossible"), edges
@@ -98,9 +99,10 @@ def solver_verdict(edges, rooms, disjoint, side=256, smallest=12):
     return {"OPTIMAL": "realisable", "INFEASIBLE": "impossible"}[solver.status_name(solver.solve(model))]
 
 
-def test_level_5_agrees_with_an_integer_programming_solver():
+@pytest.mark.parametrize(("most", "count"), [(5, 6), pytest.param(7, 30, marks=pytest.mark.slow)])
+def test_level_5_agrees_with_an_integer_programming_solver(most, count):
     plans, random, verdicts = make_plans(8, 0, 60), np.random.default_rng(0), []
-    for row in np.flatnonzero(plans.rooms <= 6)[:8]:
+    for row in np.flatnonzero(plans.rooms <= most)[:count]:
         edges, rooms = drawn(plans, row)
         exclude = exclusive(plans.types[row, :rooms])
         assert not (overlapping(plans.boxes[row, :rooms]) & exclude).any(), "procedural plans reach level 5"
@@ -115,57 +117,21 @@ def test_level_5_agrees_with_an_integer_programming_solver():
     assert {"realisable", "impossible"} == {*verdicts}
 
 
-def rotated(edges):
-    """Return the relations after a quarter turn of the plan."""
-    walls = [(low, high) for low in range(6) for high in range(low + 1, 6)]
-    boxes = np.array([(x0, y0, x1, y1) for x0, x1 in walls for y0, y1 in walls])
-    both = np.stack(np.broadcast_arrays(boxes[:, None], boxes[None]), -2).reshape(-1, 2, 4)
-    x0, y0, x1, y1 = np.moveaxis(both, -1, 0)
-    after = np.full(NO_EDGE + 1, NO_EDGE)
-    after[edges_of(both)[:, 0]] = edges_of(np.stack([6 - y1, x0, 6 - y0, x1], -1))[:, 0]
-    return after[edges]
-
-
-def test_verdicts_are_invariant_under_rotation():
-    plans, random = make_plans(3, 0, 30), np.random.default_rng(0)
-    verdicts = []
-    for row in range(30):
-        edges, rooms = drawn(plans, row)
-        place = random.choice(np.flatnonzero(edges < NO_EDGE))
-        edges = edges.copy()
-        edges[place] = (edges[place] + random.integers(1, 10)) % 10
-        found = realise(edges, rooms)
-        verdicts.append(found.verdict)
-        assert realise(rotated(edges), rooms).verdict == found.verdict
-        if found.verdict == "realisable":  # what is left of a plan when a room goes can be built, too
-            assert (edges_of(found.boxes) == edges).all()
-            assert realise(edges, rooms, apart=False).verdict == "realisable"
-            index = {pair: number for number, pair in enumerate(pairs(rooms))}
-            for part in combinations(range(rooms), rooms - 1):
-                rest = edges[[index[pair] for pair in combinations(part, 2)]]
-                assert realise(rest, rooms - 1).verdict == "realisable"
-    assert 5 < verdicts.count("impossible") < 25
-    assert "unknown" not in verdicts
-
-
 def chain(rooms, relation, last):
     """Relations of each room to the next, and of the first to the last."""
     edges = dict.fromkeys(pairs(rooms), NO_EDGE) | {(i, i + 1): relation for i in range(rooms - 1)}
     return np.array(list((edges | {(0, rooms - 1): last}).values()))
 
 
-@pytest.mark.parametrize(("relation", "back"), [(LEFT, RIGHT), (RIGHT, LEFT), (ABOVE, BELOW), (BELOW, ABOVE)])
-@pytest.mark.parametrize("rooms", [3, 5, 8])
+@pytest.mark.parametrize(("relation", "back"), [(LEFT, RIGHT), (BELOW, ABOVE)])
+@pytest.mark.parametrize("rooms", [3, 8])
 def test_cycles_are_impossible(rooms, relation, back):
     assert realise(chain(rooms, relation, back), rooms).verdict == "impossible"
     assert realise(chain(rooms, relation, back), rooms, apart=False).verdict == "impossible"
     assert realise(chain(rooms, relation, NO_EDGE), rooms).verdict == "realisable"
 
 
-def test_contradictory_triples():
-    for last in range(NO_EDGE + 1):
-        verdict = realise(np.array([SURROUNDING, last, SURROUNDING]), 3).verdict
-        assert verdict == ("realisable" if last == SURROUNDING else "impossible"), "surrounding is transitive"
+def test_relations_through_a_surrounding_room():
     held = np.array([SURROUNDING, NO_EDGE, LEFT])
     assert realise(held, 3).verdict == "impossible", "a room close to an inner room is close to the outer one"
     assert realise(held, 3, apart=False).verdict == "realisable", "level 3 ignores unrelated rooms"
@@ -191,10 +157,8 @@ def test_search_limit_gives_unknown():
 
 def test_wall_constraints_are_equivalent_to_the_rule():
     """Random boxes satisfy the constraints of a relation if and only if they have it."""
-    random = np.random.default_rng(0)
-    low = random.integers(0, 24, (1500, 2, 2))
-    boxes = np.concatenate([low, low + random.integers(1, 12, low.shape)], -1)
-    found = edges_of(boxes)[:, 0]
+    low, high = np.random.default_rng(0).integers([[[[0]]], [[[1]]]], [[[[24]]], [[[12]]]], (2, 300, 2, 2))
+    boxes = np.concatenate([low, low + high], -1)
     for relation in range(NO_EDGE + 1):
         constraints = wall_constraints_of(np.array([relation]), 2)
 
@@ -202,32 +166,28 @@ def test_wall_constraints_are_equivalent_to_the_rule():
             axis, first, second, most = np.moveaxis(bounds, -1, 0)
             return (marks[axis, first] - marks[axis, second] <= most).all(-1)
 
-        for box, shown in zip(boxes, found, strict=True):
+        for box, shown in zip(boxes, edges_of(boxes)[:, 0], strict=True):
             marks = mark_values(box)
             choices = (satisfied(marks, constraints.choices) & constraints.available).any(1).all()
             assert (satisfied(marks, constraints.fixed) and choices) == (shown == relation)
 
 
 def test_levels_are_nested_and_deterministic():
-    plans = make_plans(4, 0, 60)
+    plans, random = make_plans(4, 0, 40), np.random.default_rng(0)
     tokens = plans.tokens(8)
-    damaged = tokens.copy()
-    random = np.random.default_rng(0)
+    damaged, broken = tokens.copy(), tokens[:5].copy()
     for row in damaged:
-        place = random.choice(np.flatnonzero(row[8:] < EDGE_PAD)) + 8
-        row[place] = random.integers(0, NO_EDGE + 1)
-    broken = tokens[:5].copy()
+        row[random.choice(np.flatnonzero(row[8:] < EDGE_PAD)) + 8] = random.integers(0, NO_EDGE + 1)
     broken[:, 0] = 13
-    rows = np.concatenate([tokens, damaged, tokens, broken])
-    found = validity_levels(rows, 8)
+    found = validity_levels(np.concatenate([tokens, damaged, tokens, broken]), 8)
     for lower, upper in pairwise(found.reached()):
         assert (upper <= lower).all()
-    assert found.buildable[:60].all()
-    assert found.buildable[120:180].all()
+    assert found.buildable[:40].all()
+    assert found.buildable[80:120].all()
     assert found.buildable.sum() < found.realisable.sum()
-    assert not found.structure.tokens[180:].any()
-    assert 0 < found.realisable[60:120].sum() < 60
-    assert (found.boxes[:60] == found.boxes[120:180]).all()
+    assert not found.structure.tokens[120:].any()
+    assert 0 < found.realisable[40:80].sum() < 40
+    assert (found.boxes[:40] == found.boxes[80:120]).all()
     given = validity_levels(tokens, 8, boxes=plans.boxes)
     assert given.buildable.all()
     assert (given.boxes == plans.boxes).all(), "known boxes are the proof"
