@@ -1,6 +1,7 @@
 """The store of prepared data: round trips, damage, ownership of folders, rejected rows, the Spec's base class."""
 
 import errno
+import gzip
 import json
 import shutil
 from typing import ClassVar
@@ -8,18 +9,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from dither.registry.config.errors import CODES, Refused
-from dither.tasks.prepared import store
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.data.human_dhs import PACKAGED, read_human
+from dither.tasks.get_region.formats.tables import read_header
+from dither.tasks.prepared import arrays, store
 from dither.tasks.prepared.manifest import MANIFEST, Kind, changed_options, describe_sources, read_manifest
 from dither.tasks.prepared.rejected import Rejected, RejectedRows
 from dither.tasks.prepared.spec import PrepareSpec
-from dither.tasks.prepared.store import (
-    check_owned,
-    find_existing,
-    open_arrays,
-    verify,
-    write_folder,
-)
+from dither.tasks.prepared.store import check_owned, find_existing, open_arrays, verify, write_folder
 
 KIND = Kind("boxes", 2, "dither prepare boxes", files=("names.txt",), earlier=("boxes.json",))
 MADE = {"size": 3, "source": {"files": 1}}
@@ -32,21 +29,13 @@ ARRAYS = {
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+def folder(tmp_path, cache):
     with write_folder(tmp_path / "boxes", KIND, MADE) as writer:
         for name, array in ARRAYS.items():
             writer.add(name, array, largest=len(array))
         writer.info["cells"] = ("k562",)
         (writer.folder / "names.txt").write_text("a")
     return tmp_path / "boxes"
-
-
-def refusal(call, *args, **options):
-    with pytest.raises(Refused) as info:
-        call(*args, **options)
-    assert set(info.value.codes) <= set(CODES)
-    return info.value
 
 
 def opened(folder):
@@ -56,11 +45,11 @@ def opened(folder):
 
 
 def test_round_trip(folder):
-    arrays = opened(folder)
-    assert arrays.keys() == ARRAYS.keys()
+    found = opened(folder)
+    assert found.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
-        assert isinstance(arrays[name], np.memmap)
-        np.testing.assert_array_equal(arrays[name], array)
+        assert isinstance(found[name], np.memmap)
+        np.testing.assert_array_equal(found[name], array)
         np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), array)
     manifest = read_manifest(folder, KIND)
     assert (manifest.made, manifest.info) == (MADE, {"cells": ["k562"]})
@@ -109,7 +98,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_found_and_replaced(folder, name):
+def test_damage_is_found_and_replaced(folder, name, refusal):
     damage, code, file = DAMAGE[name]
     damage(folder)
     refused = refusal(opened, folder)
@@ -134,7 +123,7 @@ def test_verified_once(folder, monkeypatch):
     assert len(read) == 2 * len(ARRAYS)
 
 
-def test_existing_data_are_left_alone_or_replaced_with_force(folder):
+def test_existing_data_are_left_alone_or_replaced_with_force(folder, refusal):
     assert find_existing(folder, KIND, MADE) == read_manifest(folder, KIND)
     assert find_existing(folder, KIND, MADE, force=True) is None
     refused = refusal(find_existing, folder, KIND, {"size": 4, "source": {"files": 2}})
@@ -146,7 +135,7 @@ def test_existing_data_are_left_alone_or_replaced_with_force(folder):
 
 @pytest.mark.parametrize("name", ["thesis.tex", "x.npy", "manifest.json.bak"])
 @pytest.mark.parametrize("prepared", [True, False])
-def test_folders_with_other_files_stay(folder, tmp_path, name, prepared):
+def test_folders_with_other_files_stay(folder, tmp_path, name, prepared, refusal):
     place = folder if prepared else tmp_path / "other"
     place.mkdir(exist_ok=True)
     (place / name).touch()
@@ -169,7 +158,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_data_of_another_kind_and_files_of_others_stay(tmp_path, name):
+def test_data_of_another_kind_and_files_of_others_stay(tmp_path, name, refusal):
     kind = Kind("boxes", 2, "dither prepare boxes", earlier=("plans.npz", "report.json"))
     for file, content in {**FOREIGN[name], "mine.npy": "", "labels.jsonl": ""}.items():
         (tmp_path / file).write_text(content, "utf-8", "surrogatepass")
@@ -253,7 +242,7 @@ class Boxes(PrepareSpec):
         """Return nothing."""
 
 
-def test_spec_of_prepared_data(folder, tmp_path):
+def test_spec_of_prepared_data(folder, tmp_path, refusal):
     spec = Boxes(paths=["a b.txt"], out=str(folder), size=4, deep=True, valid=["chr3"], force=True)
     assert spec.command() == f"dither prepare boxes 'a b.txt' --out {folder} --size 4 --deep"
     assert list(spec.check()) == []
@@ -273,3 +262,75 @@ def test_spec_of_prepared_data(folder, tmp_path):
     (misfit,) = cached[0].check()
     assert (misfit.code, misfit.path, misfit.help) == ("not-prepared", ("paths",), "run: dither prepare boxes a")
     assert refusal(cached[0].manifest).codes == ["not-prepared"]
+
+
+PACKED = {"features": np.arange(600, dtype=np.uint8).reshape(30, 20), "motifs": np.array(["A", "BC"])}
+
+
+@pytest.fixture
+def path(tmp_path):
+    arrays.write_archive(tmp_path / "x.npz", PACKED, {"source": "a test"})
+    return tmp_path / "x.npz"
+
+
+def test_archives(path):
+    read = arrays.read_archive(path, "")
+    assert {name: array.tolist() for name, array in read.items()} == {n: a.tolist() for n, a in PACKED.items()}
+    about = json.loads(path.with_suffix(".json").read_text())
+    assert about["source"] == "a test"
+    assert about["arrays"]["features"] == {"dtype": "|u1", "shape": [30, 20]}
+    assert sorted(file.name for file in path.parent.iterdir()) == ["x.json", "x.npz"]
+
+
+def test_every_flipped_bit_of_an_archive_is_found(path, refusal):
+    content = path.read_bytes()
+    for offset in range(0, len(content), 41):
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 4]) + content[offset + 1 :])
+        refused = refusal(arrays.read_archive, path, "")
+        assert (refused.codes, "x.npz" in str(refused)) == (["damaged-file"], True)
+
+
+def test_damaged_archives_are_named(path, refusal):
+    for name in ("x.npz", "x.json"):
+        file = path.with_name(name)
+        content = file.read_bytes()
+        for damaged in (b"", content[: len(content) // 2], None):
+            file.unlink() if damaged is None else file.write_bytes(damaged)
+            (problem,) = refusal(arrays.read_archive, path, "do this").problems
+            assert (name in problem.message, problem.help) == (True, "do this")
+        file.write_bytes(content)
+    sidecar = path.with_suffix(".json")
+    for text in ("[]", '{"arrays": {"features": 1}, "sha256": "x"}', sidecar.read_text().replace("20", "21")):
+        sidecar.write_text(text)
+        assert refusal(arrays.read_archive, path, "").codes == ["damaged-file"]
+
+
+def test_files_that_expand_and_objects_are_refused(path, tmp_path, monkeypatch, refusal):
+    """Each in little time and memory."""
+    np.savez(tmp_path / "y.npz", features=np.array([{"a": 1}], dtype=object))
+    assert refusal(arrays.load_npz, tmp_path / "y.npz", tmp_path / "y.npz").codes == ["wrong-shape"]
+    np.savez_compressed(tmp_path / "z.npz", a=np.zeros(1 << 20, np.uint8))
+    for name, value in (("max_expanded", lambda packed: 100 * packed), ("LIMIT", 500)):
+        with monkeypatch.context() as patched:
+            patched.setattr(arrays, name, value)
+            assert refusal(arrays.load_npz, tmp_path / "z.npz", tmp_path / "z.npz").codes == ["too-large"]
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(bytes(1 << 20), 1) * 100)
+    with pytest.raises(Refused, match="in a line"):
+        read_header(tmp_path / "a.csv.gz")
+
+
+@pytest.mark.parametrize("subset", ["whole", "chr21-22"])
+def test_the_packaged_tables_are_intact_and_name_their_sources(subset):
+    about = json.loads((PACKAGED / f"{subset}.json").read_text())
+    assert [source["wheel"] for source in about["source"]] == ["dnadiffusion==0.0.0.dev0", "pyjaspar==4.0.0"]
+    assert all(len(source["sha256"]) == 64 and source["licence"] for source in about["source"])
+    matrix = read_human(subset)
+    assert matrix.features.shape == (47_872 if subset == "whole" else 1_426, 282)
+    features = np.asarray(matrix.features)
+    assert features.dtype == np.float32
+    assert (features.min(), features.max()) == (0, 1)
+
+
+def test_a_missing_built_matrix_names_the_command(cache, refusal):
+    refused = refusal(read_human, "built")
+    assert (refused.codes, refused.problems[0].help) == (["file-not-found"], "run: dither prepare dhs")
