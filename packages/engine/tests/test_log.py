@@ -2,6 +2,9 @@ import errno
 import json
 import math
 import os
+import resource
+import threading
+import time
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -118,6 +121,22 @@ def test_a_failing_tracker_is_disabled_with_one_warning(tmp_path, console, block
     log.close()
     assert console.export_text().count('tracker "tensorboard" is disabled') == 1
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_a_full_disk_is_one_line_without_a_traceback(tmp_path, console, monkeypatch):
+    raised, limits = [], resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    log = Log(tmp_path, console, 10, trackers={"tensorboard": TensorBoard().build()})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        for step in range(10):
+            log.pictures(step, [Picture("words", text="x" * 500)])
+            time.sleep(0.05)
+        log.close(OSError(errno.EFBIG, "File too large"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not raised
+    assert console.export_text().count('tracker "tensorboard" is disabled: OSError') == 1
 
 
 TRACKER = """

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import socket
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
@@ -31,40 +34,56 @@ class TensorBoard(TrackerSpec):
 
 
 class TensorBoardTracker:
-    """Writes metrics, pictures, and at the end hyper-parameters with the last metrics."""
+    """Writes metrics, pictures, and at the end hyper-parameters with the last metrics.
 
-    def __init__(self) -> None:
-        self._writer: Any = None
-        self._config: Mapping[str, Any] = {}
-        self._last: dict[str, float] = {}
+    Events are appended at once: the thread of `SummaryWriter` prints its traceback when the disk is full.
+    """
 
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
-        """Open the event file; events after `step` of an interrupted run are hidden."""
+        """Create the event file; events after `step` of an interrupted run are hidden."""
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            import torch.utils.tensorboard  # noqa: F401 - checks its version
+            from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
         except ImportError:
             raise ImportError(f"not installed; {install_command('dither-engine', 'tensorboard')}") from None
-        self._config = config
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"  # sorted by time
+        self._path, self._config = folder / "tensorboard" / name, config
+        self._last: dict[str, float] = {}
+        self._path.parent.mkdir(exist_ok=True)
+        self._append({"file_version": "brain.Event:2"})
+        if step:
+            self._append({"step": step + 1, "session_log": SessionLog(status=SessionLog.START)})
+
+    def _append(self, *events: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+        with self._path.open("ab") as file:
+            for event in events:
+                RecordWriter(file).write(Event(wall_time=time.time(), **event).SerializeToString())
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         """Write metrics as `kind/name`."""
+        from torch.utils.tensorboard.summary import scalar
+
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
-        for name, value in named.items():
-            self._writer.add_scalar(name, value, step)
+        self._append(*({"step": step, "summary": scalar(*item)} for item in named.items()))  # type: ignore[no-untyped-call]
         if kind != "train":
             self._last |= named
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         """Write the PNG, or else the text, of each picture."""
+        from torch.utils.tensorboard.summary import text
+
         for picture in pictures:
             if picture.png is not None:
-                self._writer.file_writer.add_summary(_image_summary(picture.name, picture.png), step)
+                self._append({"step": step, "summary": _image_summary(picture.name, picture.png)})
             elif picture.text is not None:
-                self._writer.add_text(picture.name, indent(picture.text[:MAX_CHARACTERS], "    ", lambda _: True), step)
+                code = indent(picture.text[:MAX_CHARACTERS], "    ", lambda _: True)
+                self._append({"step": step, "summary": text(picture.name, code)})  # type: ignore[no-untyped-call]
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Write hyper-parameters and the last metrics unless the run failed, and close.
+        """Write hyper-parameters and the last metrics unless the run failed.
 
         `SummaryWriter.add_hparams` would write them as another run with a second point in every plot.
         """
@@ -76,9 +95,7 @@ class TensorBoardTracker:
             options = {
                 k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in flat(self._config).items()
             }
-            for summary in hparams(options, self._last):  # type: ignore[no-untyped-call]
-                self._writer.file_writer.add_summary(summary)
-        self._writer.close()
+            self._append(*({"summary": summary} for summary in hparams(options, self._last)))  # type: ignore[no-untyped-call]
 
 
 def _image_summary(name: str, png: bytes) -> Any:

@@ -36,6 +36,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
         fsync(temporary)
         temporary.replace(path)
         fsync(path.parent)
+    except OSError as error:  # a full disk has no file name
+        error.filename = error.filename or str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
