@@ -5,7 +5,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from dither.engine.cli import main
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
 
-from fault_trial import Command  # noqa: E402
+from fault_trial import Command, free_port  # noqa: E402
 
 pytestmark = pytest.mark.slow
 BASE = ROOT / "experiments" / "bubble_diagram" / "quick.toml"
@@ -127,12 +126,6 @@ def train(tmp_path):
         return path, done
 
     return run
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def environment():

@@ -153,6 +153,21 @@ def broken_log() -> None:
     TensorBoardTracker.log = nothing
 
 
+def stop_after(step: int) -> None:
+    """Send SIGSTOP after a step."""
+    from dither.engine.training.trainer import Trainer
+
+    plain = Trainer.advance
+
+    def call(self: Any) -> Any:
+        result = plain(self)
+        if self.step == step:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return result
+
+    Trainer.advance = call
+
+
 def kill_after(moment: str) -> None:
     """Die after a step, before its checkpoint: the first, one in an epoch, at its end, the last; or in what follows.
 
@@ -225,8 +240,13 @@ def _addresses(name: str) -> int:
     return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
 
 
-def be_rank(rank: int, size: int, port: int, launch: str) -> None:
-    """Set the variables of torchrun for one of several processes on this machine."""
+def be_rank(rank: int, size: int, port: int, launch: str, *then: Any) -> None:
+    """Set the variables of torchrun for one of several processes on this machine; call another function of these."""
+    from dither.engine.distributed import ranks as module
+
+    module.SILENCE = 2.0
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": launch}
     os.environ.update({name: str(value) for name, value in {**ranks, **address}.items()})
+    if then:
+        globals()[then[0]](*then[1:])

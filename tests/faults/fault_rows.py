@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import random
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -15,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fault_trial import (
     KILLED,
@@ -26,6 +29,7 @@ from fault_trial import (
     arguments,
     begun,
     digest,
+    free_port,
     go_on,
     lines_of,
     only,
@@ -317,13 +321,54 @@ def _metrics(place: Path) -> Path:
     return (begun(place / "runs") or place) / "metrics.jsonl"
 
 
-def tests(fault: str, *words: str) -> Row:
-    """Tests of pytest as trials."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "slow or not slow", "-q", "--tb=short", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
-    bad = [f"{number} {word}: {done.stdout[-2000:]}" for word, number in counts.items() if word != "passed"]
-    return Row(fault, sum(counts.values()) or 1, bad or ([] if counts else [done.stdout[-2000:] + done.stderr]))
+def ranks(whole: Whole, folder: Path, victims: Iterable[int] = (0, 1)) -> Row:
+    """Two ranks: one is killed, or stopped and continued: bit-equal; or stopped for good: resumed by one process."""
+    row = Row("a rank of two killed, stopped, stopped for good; resumed by one or two ranks")
+
+    def start(place: Path, victim: int | None = None, *then: object, more: tuple[str, ...] = ()) -> list[Command]:
+        launch, run = (free_port(), secrets.token_hex(4)), begun(place / "runs")
+        words = (
+            ["run", "--resume", str(run)]
+            if run
+            else arguments(whole.experiment, place / "runs", "model.dropout=0", *more)
+        )
+        hooks = [("be_rank", rank, 2, *launch, *(then if rank == victim else ())) for rank in range(2)]
+        return [Command(words, place / f"{launch[1]}-{h[1]}", h, whole.experiment.parent).start() for h in hooks]
+
+    def ended(commands: list[Command]) -> str:
+        return "; ".join(filter(None, [command.wrong(0) for command in commands]))
+
+    def same(place: Path) -> str:
+        wrong, results = ended(start(place)), digest(only(place / "runs"))
+        return wrong or "; ".join(f"{name} differs" for name, value in expected.items() if results[name] != value)
+
+    two = folder / "two"
+    row.add(ended(start(two)), "undisturbed")
+    expected = digest(only(two / "runs"))
+    for victim in victims:
+        place = folder / f"killed-{victim}"
+        other = start(place, victim, "kill_after", "middle")[1 - victim]
+        row.add(other.wrong(1, "stopped: another rank") or same(place), f"rank {victim} killed")
+        place = folder / f"paused-{victim}"
+        both = start(place, victim, "stop_after", 7)
+        until(lambda log=both[1 - victim], silent=f"waits for rank {victim}": silent in log.output)
+        both[victim].signal(signal.SIGCONT)
+        row.add(ended(both) or same(place), f"rank {victim} stopped and continued")
+        place = folder / f"stopped-{victim}"
+        both = start(place, victim, "stop_after", 7, more=("train.timeout=6",))
+        wrong = both[1 - victim].wrong(1, f"waits for rank {victim}", "train.timeout = 6 s")
+        both[victim].kill(0)
+        alone = resume(only(place / "runs"), place / "alone")
+        wrong = wrong or alone.wrong(0)
+        losses = [[line["loss"] for line in _losses(runs)] for runs in (place / "runs", two / "runs")]
+        close = len(losses[0]) == len(losses[1]) and all(abs(a - b) < 1e-4 for a, b in zip(*losses, strict=True))
+        row.add(wrong or ("" if close else f"losses {losses}"), f"rank {victim} stopped, resumed by one process")
+    return row
+
+
+def _losses(runs: Path) -> list[Any]:
+    lines = map(json.loads, (only(runs) / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == "valid"]
 
 
 def _complete(whole: Whole, runs: Path | None, out: bytes) -> bool:
@@ -534,5 +579,6 @@ QUICK: dict[str, Callable[..., Row]] = {
     "places": lambda *given: places(*given, ["\u00fcn\u00ef \U0001f9ec\n[x] %s {0}"]),
     "numbers": lambda *given: numbers(*given, ["loss nan", "gradient -inf"]),
     "settings": lambda *given: settings(*given, slice(0, None, 4)),
+    "ranks": lambda *given: ranks(*given, [1]),
 }
 """A few trials of every row."""

@@ -14,6 +14,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -343,6 +344,13 @@ def lines_of(path: Path) -> list[Any]:
         for line in path.read_text().splitlines():
             found.append((json.loads(line)["step"], json.loads(line)["kind"]))
     return found
+
+
+def free_port() -> int:
+    """Return a port of this machine that no process listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def until(true: Callable[[], Any], seconds: float = 60) -> Any:

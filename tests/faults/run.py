@@ -31,7 +31,6 @@ Count = Callable[[int, int], int]
 Case = Callable[[Whole, Path, Count], Row]
 ALL = " ".join(TASKS)
 REAL = "bubble region language"
-RANKS = ("tests/test_ranks.py", "-k", "another_number or restart")
 ROWS: dict[str, tuple[str, Case]] = {
     "resumed": (ALL, lambda whole, folder, n: rows.resumptions(whole, folder)),
     "kills": (ALL, lambda whole, folder, n: rows.kills(whole, folder, n(50, 34))),
@@ -44,7 +43,7 @@ ROWS: dict[str, tuple[str, Case]] = {
     "clocks": (ALL, lambda whole, folder, n: rows.clocks(whole, folder)),
     "pauses": (ALL, lambda whole, folder, n: rows.pauses(whole, folder, n(10, 5))),
     "soak": ("toy", lambda whole, folder, n: rows.soak(whole, folder)),
-    "ranks": ("toy", lambda whole, folder, n: rows.tests("ranks killed, restarted in another number", *RANKS)),
+    "ranks": ("toy", lambda whole, folder, n: rows.ranks(whole, folder)),
     "signals": (ALL, lambda whole, folder, n: rows.signals(whole, folder)),
     "second": (ALL, lambda whole, folder, n: rows.second_signal(whole, folder)),
     "cold": (ALL, lambda whole, folder, n: rows.cold_signals(whole, folder)),

@@ -161,6 +161,8 @@ class Train(Options):
     """On a CPU, keep freed memory in the process instead of returning it to the system (glibc): faster steps."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: replicate the model on every rank (DDP) or shard it among them (FSDP2)."""
+    timeout: float = Field(1800, ge=1, le=1e6)
+    """Seconds to wait for another rank before the run ends; one that is silent is named after 60 seconds."""
     gather: Literal["float32", "bfloat16"] = "float32"
     """Precision of the all-gather of weights under "fsdp"; bfloat16 halves the traffic and also rounds the weights of
     norms. Gradients are reduced in float32."""

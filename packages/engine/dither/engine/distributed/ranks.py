@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
@@ -22,10 +24,10 @@ from torch import Tensor
 
 from dither.registry.config.errors import Refused
 
-__all__ = ["SINGLE_RANK", "Ranks", "join_ranks", "local_shard"]
+__all__ = ["SINGLE_RANK", "Ranks", "is_lost_rank", "join_ranks", "local_shard"]
 
-TIMEOUT = timedelta(minutes=30)
-"""Timeout of collectives: the main rank may be writing a large checkpoint."""
+SILENCE = 60.0
+"""Seconds without a heartbeat of a rank after which the others report it."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,54 @@ SINGLE_RANK = Ranks()
 """A process that was not started by torchrun."""
 
 
+class _Heartbeats:
+    """Report ranks whose process is stopped or gone, once each time: rank 0 watches all others, which watch rank 0.
+
+    One thread exchanges counters through the store, which blocks if its host is stopped; another looks at their age.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, report: Callable[[str], object]) -> None:
+        self._store, self._rank, self._report = store, rank, report
+        self._seen = {other: (b"", time.monotonic()) for other in (range(1, size) if rank == 0 else [0])}
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._beat, self._watch)]
+        for thread in self._threads:
+            thread.start()
+
+    def _beat(self) -> None:
+        with suppress(RuntimeError):  # the host of the store has ended
+            for number in count():
+                self._store.set(f"beat/{self._rank}", str(number))
+                for other, (value, _) in list(self._seen.items()):
+                    key = f"beat/{other}"
+                    if self._store.check([key]) and (new := self._store.get(key)) != value:
+                        self._seen[other] = new, time.monotonic()
+                if self._ended.wait(SILENCE / 10):
+                    return
+
+    def _watch(self) -> None:
+        silent: set[int] = set()
+        while not self._ended.wait(SILENCE / 10):
+            before, now = silent, time.monotonic()
+            silent = {other for other, (_, at) in self._seen.items() if now - at > SILENCE}
+            for other in sorted(silent - before):
+                self._report(f"rank {self._rank} waits for rank {other}, which has not responded for {SILENCE:.0f} s")
+
+    def stop(self) -> None:
+        """End the threads before the store ends."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(1.0)
+
+
 @contextmanager
-def join_ranks(device: str = "auto") -> Iterator[Ranks]:
+def join_ranks(device: str = "auto", seconds: float = 1800, report: Callable[[str], object] = print) -> Iterator[Ranks]:
     """Yield this process among the ranks of torchrun, or `SINGLE_RANK` without torchrun.
 
     Args:
         device: `train.device` of the experiment.
+        seconds: Timeout of collectives.
+        report: Called in a thread with a message on ranks that do not respond.
 
     Raises:
         Refused: The environment describes ranks, but they cannot connect.
@@ -110,22 +154,27 @@ def join_ranks(device: str = "auto") -> Iterator[Ranks]:
     try:
         from torch.distributed.rendezvous import rendezvous
 
-        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-        store.set_timeout(TIMEOUT)
-        store = dist.PrefixStore(f"dither/{_agree_on_prefix(store, rank, size)}", store)  # type: ignore[attr-defined]
-        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+        timeout = timedelta(seconds=seconds)
+        store, rank, size = next(rendezvous("env://", timeout=timeout))
+        store.set_timeout(timeout)
+        prefix = _agree_on_prefix(store, rank, size, seconds)
+        store = dist.PrefixStore(f"dither/{prefix}", store)  # type: ignore[attr-defined]
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     except (RuntimeError, ValueError) as error:
         raise Refused(f"rank {rank} of {size} cannot connect to the other ranks: {error}") from None
-    host_group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    host_group = dist.new_group(backend="gloo", timeout=timeout)
+    heartbeats = _Heartbeats(store, rank, size, report)
     launch = "-".join(os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")) + f"-{os.getppid()}"
     ranks = Ranks(rank, size, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "", host_group)
-    yield replace(ranks, launch=ranks.broadcast(launch))
-    # No `finally`: after an error the other ranks may never arrive, and torchrun ends them.
-    ranks.barrier()
+    try:
+        yield replace(ranks, launch=ranks.broadcast(launch))
+        ranks.barrier()  # not after an error: the other ranks may never arrive, and torchrun ends them
+    finally:
+        heartbeats.stop()
     dist.destroy_process_group()
 
 
-def _agree_on_prefix(store: Any, rank: int, size: int) -> str:
+def _agree_on_prefix(store: Any, rank: int, size: int, seconds: float) -> str:
     """Return a prefix that the ranks of this start share and no earlier start has used.
 
     torchrun keeps one store for all restarts. A rank that reads keys of a failed start too early connects to a process
@@ -139,7 +188,7 @@ def _agree_on_prefix(store: Any, rank: int, size: int) -> str:
         store.set(f"dither/{prefix}/thanks/{rank}", "")
         return prefix
     missing = set(range(1, size))
-    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    deadline = time.monotonic() + seconds
     while missing:
         for other in sorted(missing):
             if store.check([f"dither/{token}/thanks/{other}"]):
@@ -150,6 +199,11 @@ def _agree_on_prefix(store: Any, rank: int, size: int) -> str:
             raise RuntimeError(f"ranks {', '.join(map(str, sorted(missing)))} did not connect")
         time.sleep(0.01)
     return token
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Return whether a collective failed because another rank ended or did not respond in time."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
 def local_shard(value: Tensor) -> Tensor:

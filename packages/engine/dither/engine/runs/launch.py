@@ -1,7 +1,7 @@
 """Start or resume a run.
 
-Exit codes: 0 done, 1 a plugin hook failed, 2 refused (raised as `Refused`), 3 no intact checkpoint, 4 loss or gradient
-NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal with a checkpoint saved.
+Exit codes: 0 done, 1 a plugin hook or another rank failed, 2 refused (raised as `Refused`), 3 no intact checkpoint,
+4 loss or gradient NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal with a checkpoint saved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..config.load_experiment import Loaded
 from ..config.paths import reject_escaping_links
 from ..config.plugins import governing_policy_file, unrecorded_plugins
 from ..config.provenance import changes, provenance, recorded
-from ..distributed.ranks import Ranks, join_ranks
+from ..distributed.ranks import Ranks, is_lost_rank, join_ranks
 from ..files.metrics_file import BEGINNING, changed_lines
 from ..files.resource_errors import shortage
 from ..training.device import differences, environment, git_state, peak_device_memory, peak_memory
@@ -76,8 +76,10 @@ def run(
     errors = console or Screen(stderr=True)
     console = console or Screen()
     try:
-        device = loaded.experiment.train.device
-        with stop_on_signals() as stop, join_ranks(device) as ranks, _located(loaded.document):
+        train = loaded.experiment.train
+        report = partial(say, errors, style="yellow")
+        joined = join_ranks(train.device, train.timeout, report)
+        with stop_on_signals() as stop, joined as ranks, _located(loaded.document):
             if ranks.is_main:
                 for line in (*loaded.warnings, *unrecorded_plugins(loaded.plugins.files)):
                     say(errors, line, "yellow")
@@ -100,9 +102,10 @@ def run(
         say(errors, _reason(error), "red")
         return NON_FINITE
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
-        if lacking := shortage(error):
-            say(errors, _reason(error, lacking), "red")
-            return EXHAUSTED
+        lost = f"another rank ended, or did not respond within train.timeout = {train.timeout:g} s"
+        if reason := lost if is_lost_rank(error) else shortage(error):
+            say(errors, _reason(error, reason), "red")
+            return FAILED if reason == lost else EXHAUSTED
         if isinstance(error, OSError) and error.filename is not None:
             raise Refused(_reason(error)) from None
         raise

@@ -41,7 +41,7 @@ CHANGEABLE = (
     "name", "plugins", "evaluate.", "sample.", "sampler", "train.steps", "train.log_every",
     "train.checkpoint_every", "train.keep", "train.keep_every", "train.keep_best", "train.async_save",
     "train.device", "train.strategy", "train.gather", "train.threads", "train.workers", "train.keep_memory",
-    "train.compile", "train.trackers", "train.non_finite", "train.skip_limit",
+    "train.timeout", "train.compile", "train.trackers", "train.non_finite", "train.skip_limit",
 )  # fmt: skip
 """Prefixes of options that may change when a run resumes."""
 
