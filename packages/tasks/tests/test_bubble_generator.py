@@ -3,12 +3,12 @@ import hashlib
 import numpy as np
 import pytest
 
+from dither.registry.files.cache import cache_folder
+from dither.tasks.bubble_diagram import isomorphism, metrics
 from dither.tasks.bubble_diagram.data import procedural as generator
-from dither.tasks.bubble_diagram.data.procedural import (
-    BLOCK,
-    LARGER_COUNTS,
-    make_plans,
-)
+from dither.tasks.bubble_diagram.data.procedural import BLOCK, LARGER_COUNTS, make_plans
+from dither.tasks.bubble_diagram.isomorphism import PlanIndex
+from dither.tasks.bubble_diagram.metrics import Frequencies
 from dither.tasks.bubble_diagram.relations import GRID, edges_of, labels_of
 from dither.tasks.bubble_diagram.specs import ProceduralPlans
 from dither.tasks.bubble_diagram.validity import token_validity
@@ -110,6 +110,24 @@ def test_plan_is_a_function_of_seed_and_number(plans):
         assert (part.tokens(8) == whole[start:stop]).all()
         assert (part.boxes == plans.boxes[start:stop]).all()
     assert (make_plans(1, 0, 100).tokens(8) != whole[:100]).any(1).mean() > 0.9
+
+
+def test_many_plans_are_cached_and_indexed_in_pieces(plans, monkeypatch):
+    monkeypatch.setattr(generator, "CACHED", 700)
+    made, cached = make_plans(0, 5, 1500), make_plans(0, 5, 1500)
+    assert len(list(cache_folder().rglob("*.npz"))) == 1
+    assert (made.tokens(8) == plans[5:1500].tokens(8)).all()
+    assert (cached.tokens(8) == made.tokens(8)).all()
+    assert (cached.boxes == made.boxes).all()
+    tokens = made.tokens(8)
+    whole, frequencies = PlanIndex(tokens, 8, made.boxes), Frequencies.of(tokens, 8)
+    monkeypatch.setattr(isomorphism, "_PIECE", 400)
+    monkeypatch.setattr(metrics, "_PIECE", 400)
+    assert (PlanIndex(tokens, 8, made.boxes).relations == whole.relations).all()
+    assert (PlanIndex(tokens, 8).keys == whole.keys).all()
+    assert frequencies.distances(Frequencies.of(tokens, 8)) == frequencies.distances(frequencies)
+    next(cache_folder().rglob("*.npz")).write_bytes(b"damaged")
+    assert (make_plans(0, 5, 1500).tokens(8) == tokens).all()
 
 
 def test_plans_are_reproducible_across_versions():

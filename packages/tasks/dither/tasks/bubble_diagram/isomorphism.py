@@ -8,7 +8,6 @@ Letters: N diagrams, R room slots, E pairs of slots, L tokens.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -27,6 +26,9 @@ __all__ = ["PlanIndex", "canonical_forms", "is_first_occurrence", "plan_groups",
 _UNKNOWN_REVERSE: Final = EDGE_MASK
 """Relation of the second room of a pair to the first, where only the forward direction is known."""
 
+_PIECE: Final = 1 << 16
+"""Diagrams hashed at once, which bounds the memory."""
+
 _Matrix = Int[np.ndarray, "R R"]
 
 
@@ -37,29 +39,36 @@ class PlanIndex:
         self, tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None = None
     ) -> None:
         self.rooms = rooms
-        self.hashes = room_hashes(tokens, rooms)
-        self.relations = _relation_matrices(tokens, rooms, boxes)
-        self.rows: dict[int, list[int]] = defaultdict(list)
-        """Diagrams by a hash that isomorphic diagrams share."""
-        for row, key in enumerate(_hash(self.hashes.astype(np.uint64)).sum(1, dtype=np.uint64).tolist()):
-            self.rows[key].append(row)
+        pieces = [slice(start, start + _PIECE) for start in range(0, max(len(tokens), 1), _PIECE)]
+        self.hashes = np.concatenate([room_hashes(tokens[piece], rooms) for piece in pieces])
+        self.relations = np.concatenate(
+            [_relation_matrices(tokens[piece], rooms, None if boxes is None else boxes[piece]) for piece in pieces]
+        )
+        self.keys = _hash(self.hashes.astype(np.uint64)).sum(1, dtype=np.uint64)
+        """A hash of each diagram that isomorphic diagrams share."""
+        self.order = np.argsort(self.keys, kind="stable")
 
     def holds(self, tokens: Int[np.ndarray, "n L"]) -> Bool[np.ndarray, " n"]:
         """True for diagrams isomorphic to one in the index."""
-        other, hits = PlanIndex(tokens, self.rooms), np.zeros(len(tokens), bool)
-        for key, rows in other.rows.items():
-            candidates = self.rows.get(key, ())
-            for row in rows:
-                hits[row] = any(_isomorphic(other, row, self, candidate) for candidate in candidates)
-        return hits
+        other, sorted_keys = PlanIndex(tokens, self.rooms), self.keys[self.order]
+        first, last = (np.searchsorted(sorted_keys, other.keys, side) for side in ("left", "right"))
+        hits = [
+            any(_isomorphic(other, row, self, candidate) for candidate in self.order[start:stop].tolist())
+            for row, (start, stop) in enumerate(zip(first, last, strict=True))
+        ]
+        return np.array(hits, bool)
+
+    def groups(self) -> list[Int[np.ndarray, " n"]]:
+        """Return the rows of each hash, in ascending order."""
+        return np.split(self.order, np.flatnonzero(np.diff(self.keys[self.order])) + 1)
 
 
 def is_first_occurrence(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
     """True for diagrams that are isomorphic to no earlier one."""
     index, first = PlanIndex(tokens, rooms), np.zeros(len(tokens), bool)
-    for rows in index.rows.values():
+    for rows in index.groups():
         distinct: list[int] = []
-        for row in rows:
+        for row in rows.tolist():
             if not any(_isomorphic(index, row, index, other) for other in distinct):
                 distinct.append(row)
         first[distinct] = True

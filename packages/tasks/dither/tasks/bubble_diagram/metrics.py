@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import log
 from typing import Final
@@ -28,6 +28,9 @@ __all__ = ["Archetypes", "Frequencies", "Reference", "Topology", "divergence", "
 
 TYPES, LABELS = NODE_MASK, NO_EDGE + 1
 """Number of data ids: room types, and relations with "no edge"."""
+
+_PIECE: Final = 1 << 16
+"""Diagrams counted at once."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,9 @@ class Frequencies:
     @classmethod
     def of(cls, tokens: Int[np.ndarray, "N L"], rooms: int) -> Frequencies:
         """Count tokens; MASK and invalid ids are ignored."""
+        if len(tokens) > _PIECE:  # which bounds the memory
+            parts = [cls.of(tokens[start : start + _PIECE], rooms) for start in range(0, len(tokens), _PIECE)]
+            return cls(*(sum(getattr(part, field.name) for part in parts) for field in fields(cls)))
         types, edges = tokens[:, :rooms].astype(np.int64), tokens[:, rooms:].astype(np.int64)
         real = types != NODE_PAD
         known = (types >= 0) & (types < TYPES)

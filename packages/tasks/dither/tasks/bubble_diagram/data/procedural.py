@@ -7,13 +7,22 @@ Letters: P plans, K pieces, R room slots.
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import Final
+from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
 
+from dither.registry.files.atomic import atomic_write
+from dither.registry.files.cache import cache_folder
+
+from .. import relations
 from ..plans import Plans
 from ..relations import GRID
 from ..vocabulary import BEDROOMS, LIVING, NODE_PAD, ROOM_COUNTS, ROOM_IDS, ROOMS
@@ -22,6 +31,9 @@ __all__ = ["make_plans"]
 
 BLOCK: Final = 512
 """Plans generated at once; a single plan costs as much as its block, about 0.1 s."""
+
+CACHED: Final = 100_000
+"""Number of plans from which on they are cached on disk."""
 
 _EXTRA_PIECES: Final = (0.22, 0.46, 0.32)
 """Probability that the living room consists of 1, 2 or 3 pieces."""
@@ -32,20 +44,37 @@ thickness of a wall; largest offset of a plan from the centre of the canvas alon
 
 
 def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
-    """Return the plans `start` to `stop` (exclusive) of an infinite sequence.
+    """Return the plans `start` to `stop` (exclusive) of an infinite sequence; many are cached on disk.
 
     A plan is a function of `seed`, `most` and its number only; the largest plans have `most` rooms, 4..14.
     """
-    first = start // BLOCK
-    blocks = [_make_block(seed, block, most) for block in range(first, -(-stop // BLOCK))]
-    chosen = slice(start - first * BLOCK, stop - first * BLOCK)
-    types = np.concatenate([np.zeros((0, most), np.int8), *(types for types, _ in blocks)])[chosen]
-    boxes = np.concatenate([np.zeros((0, most, 4), np.int16), *(boxes for _, boxes in blocks)])[chosen]
-    return Plans.from_boxes(types, boxes)
+    if stop - start < CACHED:
+        return _make_plans(seed, start, stop, most)
+    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (sys.modules[__name__], relations))
+    digest = blake2b(repr((seed, start, stop, most)).encode() + sources, digest_size=16).hexdigest()
+    file = cache_folder() / "procedural-plans" / f"{digest}.npz"
+    with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(file) as stored:
+        return Plans(stored["types"], stored["edges"], stored["boxes"])
+    plans = _make_plans(seed, start, stop, most)
+    with suppress(OSError), atomic_write(file) as temporary:
+        np.savez(temporary, types=plans.types, edges=plans.edges, boxes=plans.boxes)
+    return plans
+
+
+def _make_plans(seed: int, start: int, stop: int, most: int) -> Plans:
+    count = stop - start
+    types, boxes = np.empty((count, most), np.int8), np.empty((count, most, 4), np.int16)
+    edges = np.empty((count, most * (most - 1) // 2), np.int8)
+    for block in range(start // BLOCK, -(-stop // BLOCK)):
+        first, last = max(block * BLOCK, start), min((block + 1) * BLOCK, stop)
+        part = _make_block(seed, block, most)[first - block * BLOCK : last - block * BLOCK]
+        rows = slice(first - start, last - start)
+        types[rows], edges[rows], boxes[rows] = part.types, part.edges, part.boxes
+    return Plans(types, edges, boxes)
 
 
 @lru_cache(maxsize=64)  # experiments may build their data more than once
-def _make_block(seed: int, block: int, most: int) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"]]:
+def _make_block(seed: int, block: int, most: int) -> Plans:
     random = np.random.default_rng((seed, most, block))
     rooms = draw_counts(BLOCK, most, random)
     types = np.full((BLOCK, most), NODE_PAD, np.int8)
@@ -55,7 +84,7 @@ def _make_block(seed: int, block: int, most: int) -> tuple[Int[np.ndarray, "P R"
         new_types, new_boxes, good = _draw(rooms[remaining], most, random)
         types[remaining[good]], boxes[remaining[good]] = new_types[good], new_boxes[good]
         remaining = remaining[~good]
-    return types, boxes
+    return Plans.from_boxes(types, boxes)
 
 
 def _draw(
