@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from dither.tasks.dna_sequence import sequences as sequences_module
-from dither.tasks.dna_sequence.markov import Markov, kmer_codes
-from dither.tasks.dna_sequence.metrics import COPIED, Reference
-from dither.tasks.dna_sequence.planted import Planted
-from dither.tasks.dna_sequence.sequences import Sequences, as_text, reverse_complement
+from dither.tasks.dna_sequence.metrics import COPIED, Markov, Reference, kmer_codes
+from dither.tasks.dna_sequence.sequences import Planted, Sequences, as_text, reverse_complement
 from dither.tasks.dna_sequence.specs import DHSSequences, DnaSequence, PlantedMotifs
-from dither.tasks.get_region.data.build_human_dhs import CELLS
-from dither.tasks.get_region.data.build_human_dhs import Sequences as Regions
+from dither.tasks.get_region.data.human_dhs import CELLS
+from dither.tasks.get_region.data.human_dhs import Sequences as Regions
 from dither.tasks.get_region.data.motif_scan import Motif, encode
 
 torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.metrics.column_metrics import Predictions, group_metrics, rank_metrics, windows_of
-from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, bootstrap_weights, confidence_intervals
+from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, bootstrap_weights
 
 torch.set_num_threads(1)
 B, L, M = 14, 12, 4
@@ -123,7 +123,7 @@ def test_no_interval_without_windows():
     empty.predictions.add(*pairs, windows_of(case[3]))
     assert empty.compute() == {}
     assert Predictions(W).windows() is None
-    assert confidence_intervals(Predictions(W), GROUPS, ("motif", "accessibility"), MEAN) == {}
+    assert RegionMetrics(GROUPS, ColumnStats.none(W), MEAN).compute() == {}
 
 
 def test_perfect_and_constant_predictions_have_no_uncertainty():

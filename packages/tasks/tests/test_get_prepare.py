@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from dither.tasks.get_region.data import build_human_dhs as prepare
-from dither.tasks.get_region.data.build_human_dhs import (
+from dither.tasks.get_region.data import human_dhs as prepare
+from dither.tasks.get_region.data.human_dhs import (
     CELLS,
     MOTIF_WHEEL,
     MOTIFS_FILE,

@@ -147,7 +147,7 @@ def test_a_region_file_trains(tmp_path):
 
 
 def test_prepare_builds_once(tmp_path, monkeypatch):
-    from dither.tasks.get_region.data import build_human_dhs as prepare
+    from dither.tasks.get_region.data import human_dhs as prepare
     from dither.tasks.prepared.arrays import write_archive
 
     built = []

@@ -1,12 +1,14 @@
-"""Sequences by split, with the cell type of each, and the human ones.
+"""Sequences by split, with the cell type of each: human ones, and synthetic ones with planted motifs.
 
-Letters: N sequences, L bases of a sequence. Bases are numbers: A 0, C 1, G 2, T 3.
+Letters: N sequences, L bases of a sequence, C cell types, K motifs of a cell type, W bases of a motif.
+Bases are numbers: A 0, C 1, G 2, T 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
@@ -14,12 +16,14 @@ from jaxtyping import Float, Int64, UInt8
 from dither.registry.files.cache import fetch_wheel
 from dither.registry.flow.protocols import Split
 
-from ..get_region.data.build_human_dhs import CELLS, MOTIF_WHEEL, REGION_WHEEL, read_counts, read_sequences
-from ..get_region.data.human_dhs import HELD_OUT
+from ..get_region.data.human_dhs import CELLS, HELD_OUT, MOTIF_WHEEL, REGION_WHEEL, read_counts, read_sequences
 from ..get_region.data.motif_scan import BASES, Motif, encode
 from .facts import SequenceFacts
 
-__all__ = ["Sequences", "as_text", "read_dhs", "reverse_complement"]
+__all__ = ["Planted", "Sequences", "as_text", "plant", "read_dhs", "reverse_complement"]
+
+DOMINANT = 0.95
+"""Probability of the most likely base of a column."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,82 @@ def as_text(bases: UInt8[np.ndarray, "N L"]) -> list[str]:
     """Return sequences as strings of A, C, G and T."""
     letters = np.frombuffer(BASES.encode(), np.uint8)
     return [letters[row].tobytes().decode() for row in bases]
+
+
+class Planted:
+    """The distribution of planted sequences: background bases, and motifs that begin at the given rate."""
+
+    def __init__(self, *, cells: int, motifs: int, width: int, rate: float, seed: int) -> None:
+        best = np.random.default_rng([seed, 0]).integers(4, size=(cells, motifs, width))
+        self.rate = rate
+        self.motifs: Float[np.ndarray, "C K W 4"] = np.where(
+            np.arange(4) == best[..., None], DOMINANT, (1 - DOMINANT) / 3
+        )
+        gc = np.linspace(0.3, 0.7, cells) if cells > 1 else np.array([0.5])
+        self.background: Float[np.ndarray, "C 4"] = np.stack([1 - gc, gc, gc, 1 - gc], 1) / 2
+
+    def draw(
+        self, count: int, length: int, seed: list[int]
+    ) -> tuple[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]]:
+        """Draw sequences, cell types in turn."""
+        rng = np.random.default_rng(seed)
+        cells, motifs, width, _ = self.motifs.shape
+        labels = np.arange(count) % cells
+        bases = _choose(rng, self.background[labels][:, None], (count, length))
+        free = np.zeros(count, np.int64)  # the first base after the newest motif
+        for start in range(length - width + 1):
+            rows = np.flatnonzero((free <= start) & (rng.random(count) < self.rate))
+            chosen = self.motifs[labels[rows], rng.integers(motifs, size=len(rows))]
+            bases[rows, start : start + width] = _choose(rng, chosen, (len(rows), width))
+            free[rows] = start + width
+        return bases, labels
+
+    def nats(self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+        """Return -log p of each sequence given its cell type: the forward algorithm over where motifs begin."""
+        (count, length), width = bases.shape, self.motifs.shape[2]
+        before = np.full((length + 1, count), -np.inf)  # log p of the bases before, and that no motif crosses
+        before[0] = 0
+        background, columns = np.log(self.background), np.log(self.motifs)[labels]
+        for start in range(length):
+            alone = before[start] + background[labels, bases[:, start]]
+            if start + width > length:
+                before[start + 1] = np.logaddexp(before[start + 1], alone)
+                continue
+            before[start + 1] = np.logaddexp(before[start + 1], alone + np.log1p(-self.rate))
+            word = bases[:, None, start : start + width, None].astype(np.int64)
+            of_motif = np.take_along_axis(columns, word, 3)[..., 0].sum(2)
+            planted = np.logaddexp.reduce(of_motif, 1) + np.log(self.rate / self.motifs.shape[1])
+            before[start + width] = np.logaddexp(before[start + width], before[start] + planted)
+        return -before[length]
+
+
+def _choose(
+    rng: np.random.Generator, probabilities: Float[np.ndarray, "... 4"], shape: tuple[int, int]
+) -> UInt8[np.ndarray, "..."]:
+    """Draw one base for each of the distributions, which broadcast to `shape`."""
+    u, below = rng.random(shape), probabilities.cumsum(-1)
+    return ((u >= below[..., 0]).view(np.uint8) + (u >= below[..., 1]) + (u >= below[..., 2])).astype(np.uint8)
+
+
+def plant(
+    name: str, names: tuple[str, ...], *, length: int, train: int, held: int, seed: int, **options: Any
+) -> Sequences:
+    """Draw the sequences of each split, of cell types `names`; other options as of `Planted`."""
+    planted = Planted(seed=seed, **options)
+    sizes: dict[Split, int] = {"train": train, "valid": held, "test": held}
+    drawn = {
+        split: planted.draw(size, length, [seed, 1 + number]) for number, (split, size) in enumerate(sizes.items())
+    }
+
+    def motifs() -> list[Motif]:
+        tables = zip(names, planted.motifs, strict=True)
+        return [Motif.of(f"{cell}.{n + 1}", 20 * table) for cell, of in tables for n, table in enumerate(of)]
+
+    return Sequences(
+        name,
+        names,
+        {split: bases for split, (bases, _) in drawn.items()},
+        {split: labels for split, (_, labels) in drawn.items()},
+        motifs,
+        planted.nats,
+    )

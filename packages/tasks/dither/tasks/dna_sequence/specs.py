@@ -142,7 +142,7 @@ class PlantedMotifs(DataSpec):
 
     def build(self) -> Sequences:
         """Generate the sequences."""
-        from .planted import plant
+        from .sequences import plant
 
         options = self.model_dump(include={"length", "cells", "motifs", "width", "rate", "train", "held", "seed"})
         return plant(self.name, self.facts().cells, **options)

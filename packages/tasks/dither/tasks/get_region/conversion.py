@@ -1,4 +1,4 @@
-"""The data component "get": from a source of regions to a folder of mapped arrays, and back to a matrix."""
+"""Convert a source of regions, or scanned ones, to a folder of mapped arrays."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from jaxtyping import Float, Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..prepared.manifest import MANIFEST, Manifest, describe_sources
+from ..prepared.manifest import Manifest, describe_sources
 from ..prepared.progress import Progress
-from ..prepared.store import Writer, check_owned, find_existing, open_arrays, verify, write_folder
-from .data.column_groups import REGIONS, RegionInfo, Splits
-from .data.region_matrix import RegionMatrix, assemble, row_blocks
-from .formats.motif_files import read_motifs, scan_regions
+from ..prepared.store import Writer, check_owned, find_existing, write_folder
+from .data.column_groups import REGIONS, RegionInfo
+from .data.region_matrix import row_blocks
 from .formats.region_checks import RawArrays
-from .formats.sources import ReadOptions, find_regions, find_source
 
-__all__ = ["convert", "convert_scanned", "open_folder"]
+__all__ = ["convert"]
 
 ARRAY_NAMES: Final = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
 DTYPES: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
@@ -29,56 +27,8 @@ GENES: Final = ("gene_index", "gene_name", "gene_strand")
 
 
 def convert(
-    paths: list[str], folder: Path, options: Mapping[str, Any], *, dtype: str, read: ReadOptions, force: bool
-) -> str:
-    """Check a source of regions and convert it; return a report. A folder with the same data is verified and kept.
-
-    Args:
-        paths: The source, and perhaps BED files.
-        folder: Destination.
-        options: Options that determine the result, for the manifest.
-        dtype: Type of the features: float16 or float32.
-        read: How the source is read.
-        force: Replace data that were prepared with other options.
-
-    Raises:
-        Refused: All problems of the source, or the folder holds something else.
-    """
-    source = find_source([Path(path).expanduser() for path in paths])
-    return _convert(
-        source.files(), source.path, folder, options, lambda: find_regions(source, read), dtype=dtype, force=force
-    )
-
-
-def convert_scanned(
-    paths: list[str],
-    folder: Path,
-    options: Mapping[str, Any],
-    *,
-    p_value: float,
-    overlaps: bool,
-    dtype: str,
-    force: bool,
-) -> str:
-    """Scan the regions of a BED file in a genome for motifs, and write them as `convert` does; return a report.
-
-    Raises:
-        Refused: All problems of the files, or the folder holds something else.
-    """
-    files = [Path(path).expanduser() for path in paths]
-    if missing := [path for path in files if not path.is_file()]:
-        raise Refused([Problem(f"{path}: no such file", code="file-not-found") for path in missing])
-
-    def read() -> RawArrays:
-        motifs = read_motifs(files[2] if len(files) > 2 else None, p_value)
-        return scan_regions(files[0], files[1], motifs, overlaps=overlaps)
-
-    return _convert(files, files[0], folder, options, read, dtype=dtype, force=force)
-
-
-def _convert(
-    files: list[Path],
     path: Path,
+    files: list[Path],
     folder: Path,
     options: Mapping[str, Any],
     read: Callable[[], RawArrays],
@@ -86,7 +36,23 @@ def _convert(
     dtype: str,
     force: bool,
 ) -> str:
+    """Read and check regions, and write them; return a report. A folder with the same data is verified and kept.
+
+    Args:
+        path: The source.
+        files: All files of it.
+        folder: Destination.
+        options: Options that determine the result, for the manifest.
+        read: Reads and checks the source.
+        dtype: Type of the features: float16 or float32.
+        force: Replace data that were prepared with other options.
+
+    Raises:
+        Refused: All problems of the source, or the folder holds something else.
+    """
     began = perf_counter()
+    if missing := [file for file in files if not file.is_file()]:
+        raise Refused([Problem(f"{file}: no such file", code="file-not-found") for file in missing])
     check_owned(folder, REGIONS)
     made = {**options, "source": describe_sources(files, path)}
     if (existing := find_existing(folder, REGIONS, made, force=force)) is not None:
@@ -135,26 +101,6 @@ def _blocks(
             raise Refused(Problem(message, help="use --dtype float32", code="out-of-range"))
         yield block
         update(rows.stop, len(features))
-
-
-def open_folder(folder: Path, manifest: Manifest, splits: Splits) -> RegionMatrix:
-    """Map a folder of prepared regions.
-
-    Raises:
-        Refused: A file is missing, cut short or differs from the manifest.
-    """
-    info = RegionInfo.of(manifest, folder)
-    verify(folder, manifest, REGIONS, ("chromosome", "start", "end"))
-    mapped = open_arrays(folder, manifest, REGIONS)
-    rows, motifs = sum(info.chromosomes.values()), len(info.motifs)
-    if "features" not in mapped or mapped["features"].shape != (rows, motifs) or mapped["start"].shape != (rows,):
-        message = f"{folder}: arrays do not match {rows} regions and {motifs} motifs in {MANIFEST}"
-        raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file"))
-    arrays: dict[str, Any] = {name: mapped[name].swapaxes(0, 1) for name in DTYPES if name in mapped}
-    arrays |= {"features": mapped["features"], "start": np.array(mapped["start"]), "end": np.array(mapped["end"])}
-    arrays["chromosome"] = np.array(list(info.chromosomes), np.str_)[np.array(mapped["chromosome"])]
-    arrays |= {name: np.array(getattr(info, name), np.str_) for name in ("motifs", "cells", "unknown")}
-    return assemble(folder, arrays, splits, info.notes)
 
 
 def _summary(manifest: Manifest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,9 +14,9 @@ from pydantic import field_validator, model_validator
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathStr
 
-from ..prepared.manifest import Kind, Manifest, read_manifest
+from ..prepared.manifest import Kind, read_manifest
 from ..prepared.spec import PrepareSpec
-from .data.column_groups import REGIONS, RegionFacts, RegionInfo, Splits
+from .data.column_groups import REGIONS, RegionFacts, Splits
 
 if TYPE_CHECKING:
     from .data.region_matrix import RegionMatrix
@@ -51,7 +52,7 @@ class HumanDHS(DataSpec):
         """Download the two wheels and build the matrix, for the subset "built"."""
         if self.subset != "built":
             return None
-        from .data.build_human_dhs import ensure_built
+        from .data.human_dhs import ensure_built
 
         return ensure_built()
 
@@ -75,11 +76,7 @@ class _Regions(DataSpec):
 
     def splits(self) -> Splits:
         """Return what is held out, and whether motifs are scaled."""
-        return Splits(self.valid, self.test, self.scale)
-
-    def _manifest_facts(self, manifest: Manifest, folder: Path) -> RegionFacts:
-        info, held_out = RegionInfo.of(manifest, folder), (*self.valid, *self.test)
-        return RegionFacts.of(len(info.motifs), info.cells, info.chromosomes, manifest.arrays, info.unknown, held_out)
+        return Splits(tuple(self.valid), tuple(self.test), self.scale)
 
 
 class _AtPath(_Regions):
@@ -100,17 +97,11 @@ class RegionFile(_AtPath):
 
     name: ClassVar[str] = "region-file"
 
-    def facts(self) -> RegionFacts:
-        """Read the names of columns and chromosomes."""
-        from .formats.sources import file_facts
-
-        return file_facts(self.source(), (*self.valid, *self.test))
-
     def build(self) -> RegionMatrix:
         """Read and check the file."""
-        from .formats.sources import open_file
+        from .formats.sources import ReadOptions, open_regions
 
-        return open_file(self.source(), self.splits())
+        return open_regions([self.source()], self.splits(), ReadOptions(overlaps=True))
 
 
 class RegionStore(_AtPath):
@@ -122,17 +113,11 @@ class RegionStore(_AtPath):
     empty_chunks: bool = True
     """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it; false refuses them."""
 
-    def facts(self) -> RegionFacts:
-        """Read headers and names."""
-        from .formats.get_model import store_facts
-
-        return store_facts(self.source(), (*self.valid, *self.test), empty_chunks=self.empty_chunks)
-
     def build(self) -> RegionMatrix:
         """Read and check the store."""
-        from .formats.sources import ReadOptions, open_store
+        from .formats.sources import ReadOptions, open_regions
 
-        return open_store(self.source(), ReadOptions(self.overlaps, self.empty_chunks), self.splits())
+        return open_regions([self.source()], self.splits(), ReadOptions(self.overlaps, self.empty_chunks))
 
 
 class RegionArrays(_AtPath):
@@ -140,15 +125,12 @@ class RegionArrays(_AtPath):
 
     name: ClassVar[str] = "region-arrays"
 
-    def facts(self) -> RegionFacts:
-        """Read the manifest."""
-        return self._manifest_facts(read_manifest(self.source(), REGIONS), self.source())
-
     def build(self) -> RegionMatrix:
         """Map the arrays."""
-        from .conversion import open_folder
+        from .formats.sources import open_regions
 
-        return open_folder(self.source(), read_manifest(self.source(), REGIONS), self.splits())
+        read_manifest(self.source(), REGIONS)
+        return open_regions([self.source()], self.splits())
 
     def prepare(self) -> str:
         """Compare all checksums."""
@@ -193,26 +175,26 @@ class PreparedRegions(_Regions, PrepareSpec):
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays; paths by name, since their folder may be moved."""
-        names = [Path(path).name for path in self.paths]
-        return {"dtype": self.dtype, "overlaps": self.overlaps, "empty_chunks": self.empty_chunks, "paths": names}
-
-    def facts(self) -> RegionFacts:
-        """Read the manifest."""
-        return self._manifest_facts(read_manifest(self.folder(), REGIONS, self.command()), self.folder())
+        return super().options() | {"paths": [Path(path).name for path in self.paths]}
 
     def build(self) -> RegionMatrix:
         """Map the arrays."""
-        from .conversion import open_folder
+        from .formats.sources import open_regions
 
-        return open_folder(self.folder(), self.manifest(), self.splits())
+        self.manifest()
+        return open_regions([self.folder()], self.splits())
 
     def prepare(self) -> str:
         """Check and convert the source, and return a report."""
         from .conversion import convert
-        from .formats.sources import ReadOptions
+        from .formats.sources import ReadOptions, find_regions, find_source
 
-        read = ReadOptions(self.overlaps, self.empty_chunks)
-        return convert(self.paths, self.folder(), self.options(), dtype=self.dtype, read=read, force=self.force)
+        source = find_source([Path(path).expanduser() for path in self.paths])
+        options = ReadOptions(self.overlaps, self.empty_chunks)
+        read = partial(find_regions, source, options)
+        return convert(
+            source.path, source.files(), self.folder(), self.options(), read, dtype=self.dtype, force=self.force
+        )
 
 
 class ScannedRegions(PreparedRegions):
@@ -222,20 +204,18 @@ class ScannedRegions(PreparedRegions):
     """
 
     name: ClassVar[str] = "motifs"
+    read_options: ClassVar[frozenset[str]] = PreparedRegions.read_options | {"empty_chunks"}
     paths: list[str] = Option(min_length=2, max_length=3)
     """PEAKS.bed, sorted; GENOME.fa, perhaps gzipped; and a file of motifs, by default vertebrates of JASPAR 2026. The
     fourth column of a file called CELL.atac.bed is the accessibility of that cell type."""
     p_value: float = Option(1e-4, gt=0, lt=1)
     """Probability with which a random word is a hit of a motif."""
 
-    def options(self) -> dict[str, Any]:
-        """Return the options that determine the arrays; paths by name, since their folder may be moved."""
-        names = [Path(path).name for path in self.paths]
-        return {"dtype": self.dtype, "p_value": self.p_value, "overlaps": self.overlaps, "paths": names}
-
     def prepare(self) -> str:
         """Scan the genome, and return a report."""
-        from .conversion import convert_scanned
+        from .conversion import convert
+        from .formats.motif_files import scan_regions
 
-        made = self.model_dump(include={"p_value", "overlaps", "dtype", "force"})
-        return convert_scanned(self.paths, self.folder(), self.options(), **made)
+        files = [Path(path).expanduser() for path in self.paths]
+        read = partial(scan_regions, *files, p_value=self.p_value, overlaps=self.overlaps)
+        return convert(files[0], files, self.folder(), self.options(), read, dtype=self.dtype, force=self.force)

@@ -22,13 +22,11 @@ from dither.registry.files.atomic import atomic_write
 from dither.registry.flow.protocols import DataRequest, Split, TrainedModel
 from dither.registry.flow.records import Clean
 
-from ..prepared.manifest import MANIFEST, read_manifest
-from .conversion import open_folder
-from .data.column_groups import REGIONS, Splits, extra_columns
-from .data.region_matrix import LazyMatrix, RegionMatrix, assemble
+from .data.column_groups import Splits, extra_columns
+from .data.region_matrix import LazyMatrix, RegionMatrix
 from .data.windows import WindowOptions, Windows, cut_windows
 from .export import check_forms, place_columns, write_anndata, write_tracks
-from .formats.sources import ReadOptions, find_regions, find_source
+from .formats.sources import ReadOptions, open_regions
 from .plots import draw_attributions, draw_umap
 
 __all__ = ["embed", "explain", "predict", "predict_values"]
@@ -156,12 +154,7 @@ def _cells(task: RegionWindows, name: str | None) -> dict[str, int]:
 
 def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
     """Read regions with the motifs of the task, in its order and divided by its divisors; raises Refused."""
-    splits, path = Splits((), (), scale=False), paths[0]
-    if (path / MANIFEST).is_file():
-        matrix = open_folder(path, read_manifest(path, REGIONS), splits)
-    else:
-        raw = find_regions(find_source(paths), ReadOptions(overlaps=True), whole=True)
-        matrix = assemble(path, raw.arrays, splits, raw.notes)
+    matrix, path = open_regions(paths, Splits((), (), scale=False), ReadOptions(overlaps=True)), paths[0]
     place = {name: number for number, name in enumerate(matrix.motifs)}
     if missing := [name for name in task.matrix.motifs if name not in place]:
         message = f"{path}: {len(missing)} of {task.motifs} motifs of the model are missing: {', '.join(missing[:5])}"

@@ -152,7 +152,7 @@ class GetRegion(TaskSpec):
         try:
             facts = self._facts()
         except Refused as refused:
-            yield from (Misfit(p.message, ("data",), help=p.help, code=p.code) for p in refused.problems)
+            yield from (Misfit(p.message, p.path[1:] or ("data",), help=p.help, code=p.code) for p in refused.problems)
         else:
             yield from self._unsupported(facts)
 
@@ -190,14 +190,10 @@ class GetRegion(TaskSpec):
         choice = self.column(), self.expression, self.drop_closed
         for problem in unknown_values(self.cells(), *choice, facts.unknown):
             yield Misfit(problem.message, problem.path[1:], code=problem.code)
-        for name in facts.absent:
-            message = f'the data have no chromosome "{name}" to hold out'
-            option = "valid" if name in getattr(self.data, "valid", ()) else "test"
-            yield Misfit(message, ("data", option), code="unknown-value")
         if facts.longest == 0:
             message = "every chromosome is held out, none is left for training"
             yield Misfit(message, ("data", "valid"), code="no-samples")
-        elif facts.longest is not None and self.regions > facts.longest:
+        elif self.regions > facts.longest:
             message = f"a window of {self.regions} regions is longer than every training chromosome ({facts.longest})"
             yield Misfit(message, ("regions",), code="no-samples")
 
@@ -205,8 +201,7 @@ class GetRegion(TaskSpec):
         read_facts = getattr(self.data, "facts", None)
         if read_facts is not None:
             facts: RegionFacts = read_facts()
-            if facts.chromosomes is not None:
-                return facts
+            return facts
         matrix: RegionMatrix = self.data.build()
         return matrix.facts()
 
@@ -220,7 +215,7 @@ class GetRegion(TaskSpec):
         cells = self.cells()
         held = [*cells.get("valid", ()), *cells.get("test", ())]
         tss = facts.tss and tss_known([*cells.get("train", ()), *held], facts.unknown)
-        conditions = conditions_of(facts.chromosomes or 1, tss, cells.get("train", ()), held)
+        conditions = conditions_of(facts.chromosomes, tss, cells.get("train", ()), held)
         given = given_groups(groups, self.given)
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions, given, self.standardise)
 

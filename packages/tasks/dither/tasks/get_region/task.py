@@ -17,9 +17,10 @@ from jaxtyping import Bool, Float, Float32, Integer, Shaped
 from torch import Tensor
 
 from dither.registry.files.atomic import atomic_write
-from dither.registry.flow.protocols import DataRequest, Picture, Split, TrainedModel
+from dither.registry.flow.protocols import Picture, Split
 from dither.registry.flow.records import Clean
 
+from . import predict as verbs
 from .data.column_groups import BASELINE_REGIONS, Given, extra_columns, given_groups
 from .data.dataset import RegionSamples
 from .metrics.baselines import Baselines, MaskedBatch
@@ -170,31 +171,7 @@ class RegionWindows:
         """Yield a plot of the sampling trajectory of the first sample."""
         return plot_trajectory(self._new_metrics(), path, like, self._labels())
 
-    def predict(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write predictions of the columns after the motifs for regions of any source."""
-        from . import predict
-
-        return predict.predict(self, model, request)
-
-    def predict_values(
-        self, model: TrainedModel, x: Float[np.ndarray, "N L M"], cell: str | None = None
-    ) -> Float[np.ndarray, "N L K"]:
-        """Return predictions for motifs; all in the units of the source."""
-        from . import predict
-
-        return predict.predict_values(self, model, x, cell)
-
-    def explain(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write gradient x input and knock-out of every motif."""
-        from . import predict
-
-        return predict.explain(self, model, request)
-
-    def embed(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write embeddings of regions and cell types."""
-        from . import predict
-
-        return predict.embed(self, model, request)
+    predict, predict_values, explain, embed = verbs.predict, verbs.predict_values, verbs.explain, verbs.embed
 
     def _labels(self) -> Labels:
         extra = extra_columns(self.space.groups, self.samples.columns.layout.accessibility)

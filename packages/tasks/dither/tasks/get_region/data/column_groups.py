@@ -78,53 +78,27 @@ class Splits(NamedTuple):
 
 @dataclass(frozen=True)
 class RegionFacts:
-    """Facts of a source of regions.
+    """Facts of a source of regions, which may be known before it is read.
 
     Attributes:
         motifs: Number of motif columns.
         cells: Cell types.
-        longest: Regions of the largest training chromosome; None if unknown before reading.
-        chromosomes: Number of chromosomes with held-out ones; None if unknown before reading.
+        longest: Regions of the largest training chromosome.
+        chromosomes: Number of chromosomes with held-out ones.
         atpm: Accessibility is known as a number, not only as open or closed.
         expression: Expression is known.
         tss: Transcription start sites are known.
         unknown: Values that are known of other cell types only: "atpm:CELL", "expression:CELL" and so on.
-        absent: Chromosomes to hold out that do not exist.
     """
 
     motifs: int
     cells: tuple[str, ...]
-    longest: int | None = None
-    chromosomes: int | None = None
+    longest: int
+    chromosomes: int
     atpm: bool = False
     expression: bool = False
     tss: bool = False
     unknown: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        motifs: int,
-        cells: Sequence[str],
-        counts: Mapping[str, int],
-        arrays: Container[str],
-        unknown: Iterable[str],
-        held_out: Sequence[str],
-    ) -> RegionFacts:
-        """Return the facts, given the number of regions by chromosome and the names of the known arrays."""
-        training = [count for name, count in counts.items() if name not in held_out]
-        return cls(
-            motifs=motifs,
-            cells=tuple(cells),
-            longest=max(training, default=0),
-            chromosomes=len(counts),
-            atpm="atpm" in arrays,
-            expression="expression" in arrays,
-            tss="tss" in arrays,
-            unknown=tuple(dict.fromkeys([*unknown, *without_accessibility(arrays, cells)])),
-            absent=tuple(name for name in held_out if name not in counts),
-        )
 
 
 class RegionInfo(BaseModel):

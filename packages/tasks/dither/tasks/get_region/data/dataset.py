@@ -308,24 +308,17 @@ class RegionSamples:
             rows = self.matrix.rows(split)
             if len(windows) or (split == "test" and not rows.any()):
                 continue
-            if split == "valid" and not rows.any():
-                problems.append(Problem("no chromosome is held out for validation", code="no-samples"))
-            elif windows.wide:
+            option, fix = ("regions", "lower regions") if len(windows.rows) else ("data", None)
+            message = f"the {split} split has no window of {self.options.regions} regions"
+            if windows.wide:
                 message = f"all {windows.wide:,} windows of {split} are wider than span = {self.options.span:,} bases"
-                fix = "raise span, or lower regions"
-                problems.append(Problem(message, path=("task", "span"), help=fix, code="no-samples"))
+                option, fix = "span", "raise span, or lower regions"
             elif len(windows.rows):
                 names, counts = np.unique(self.matrix.chromosome[np.unique(windows.rows)], return_counts=True)
-                which = "" if self.subset is None else " that are open in one of the cell types"
-                longest = f"{names[counts.argmax()]} has {counts.max()}"
-                message = f"no training chromosome has {self.options.regions} regions{which}; {longest}"
-                problems.append(Problem(message, path=("task", "regions"), help="lower regions", code="no-samples"))
-            elif self.subset is None:
-                message = "every chromosome is held out, none is left for training"
-                problems.append(Problem(message, code="no-samples"))
-            else:
-                message = f"no region of the {split} split is open in {', '.join(self.cells)}"
-                problems.append(Problem(message, path=("task", "drop_closed"), code="no-samples"))
+                message += f": {names[counts.argmax()]} has {counts.max()}, no chromosome has more"
+            elif self.subset is not None and rows.any():
+                message, option = f"no region of the {split} split is open in {', '.join(self.cells)}", "drop_closed"
+            problems.append(Problem(message, path=("task", option), help=fix, code="no-samples"))
         if problems:
             raise Refused(problems)
 

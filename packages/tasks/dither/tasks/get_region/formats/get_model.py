@@ -11,9 +11,7 @@ option says so. Names are always complete.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +20,11 @@ from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..data.column_groups import RegionFacts, unknown_names
+from ..data.column_groups import unknown_names
 from .region_checks import Places, RawArrays, collect_problems, decoded, invalid_rows, parse_names
 from .zarr_store import COPY_AGAIN, ZarrArray, is_group
 
-__all__ = ["read_store", "store_facts"]
+__all__ = ["read_store"]
 
 NEEDED: Final = ("data", "peak_names", "motif_names")
 STRANDS: Final = ("expression_positive", "expression_negative")
@@ -152,13 +150,9 @@ def _by_cell(stored: Mapping[str, ZarrArray], cells: Sequence[str], problems: li
     arrays |= {name: stacked[name] for name in ("atpm", "tss") if name in stacked}
     if stacked.keys() >= {*STRANDS}:
         arrays["expression"] = np.stack([stacked[strand] for strand in STRANDS], -1)
-    return arrays | {"unknown": np.array(unknown_names(_known(stored, cells, arrays), cells), np.str_)}
-
-
-def _known(stored: Container[str], cells: Sequence[str], names: Container[str]) -> dict[str, list[bool]]:
-    """Return, for each kind of value among `names`, whether it is known of each cell type."""
-    first = {"atpm": "atpm", "expression": STRANDS[0], "tss": "tss"}
-    return {name: [f"{group}/{cell}" in stored for cell in cells] for name, group in first.items() if name in names}
+    of_kind = {"atpm": "atpm", "expression": STRANDS[0], "tss": "tss"}
+    known = {name: [f"{group}/{cell}" in stored for cell in cells] for name, group in of_kind.items() if name in arrays}
+    return arrays | {"unknown": np.array(unknown_names(known, cells), np.str_)}
 
 
 def _locate(array: str, row: int, column: str) -> str:
@@ -189,27 +183,3 @@ def _genes(stored: Mapping[str, ZarrArray], path: Path) -> dict[str, Any]:
     if problems:
         raise Refused(problems)
     return {"gene_index": index, "gene_name": name, "gene_strand": strand}
-
-
-def store_facts(path: Path, held_out: Sequence[str], *, empty_chunks: bool = True) -> RegionFacts:
-    """Return the facts of a store from the headers of its arrays and the names of its peaks.
-
-    Raises:
-        Refused: Arrays or chunks are missing, or have a wrong type or shape.
-    """
-    header = path / "peak_names"
-    names, motifs, counts = _summary(path, header.stat().st_mtime_ns if header.is_dir() else 0, empty_chunks)
-    cells, groups = _cells(path), {name.partition("/")[0] for name in names}
-    kinds = {"expression" if group in STRANDS else group for group in groups}
-    unknown = unknown_names(_known(names, cells, kinds), cells)
-    return RegionFacts.of(motifs, cells, counts, kinds, unknown, held_out)
-
-
-@lru_cache(maxsize=8)
-def _summary(path: Path, modified: int, empty_chunks: bool) -> tuple[frozenset[str], int, dict[str, int]]:
-    """Return the names of the arrays, the number of motifs, and regions by chromosome."""
-    arrays, problems, _ = _survey(path, empty_chunks=empty_chunks)
-    if problems:
-        raise Refused(problems)
-    chromosome, _, _ = _places(arrays["peak_names"], path)
-    return frozenset(arrays), arrays["data"].shape[1], dict(Counter(chromosome.tolist()))

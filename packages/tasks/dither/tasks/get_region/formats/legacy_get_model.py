@@ -25,7 +25,7 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.arrays import load_npz, read_npy
 from ..data.column_groups import unknown_names
 from .matrices import densify, numbered
-from .region_checks import MAX_BASE, PLACES, Places, RawArrays, check_arrays, collect_problems, limited, table_locator
+from .region_checks import PLACES, Places, RawArrays, check_arrays, collect_problems, table_locator
 from .tables import open_table
 
 __all__ = ["LIST", "read_legacy"]
@@ -125,35 +125,29 @@ def _check(cell: _CellType, stem: Path, *, overlaps: bool) -> None:
 
 
 def _places(path: Path) -> Places:
-    chromosome, numbers, wrong = [], [], []
+    import pandas  # type: ignore[import-untyped,unused-ignore]
+
     with open_table(path) as lines:
-        rows = csv.DictReader(lines)
-        names = {str(name).lower(): name for name in rows.fieldnames or ()}
-        if not {*PLACES} <= names.keys():
-            raise Refused(f"{path}: line 1: no columns Chromosome, Start and End", code="missing-array")
-        for line, row in enumerate(rows, 2):
-            try:
-                numbers.append([float(row[names[name]]) for name in PLACES[1:]])
-                chromosome.append(str(row[names["chromosome"]]))
-            except (ValueError, TypeError):
-                wrong.append(f"{path}: line {line}: start and end are not numbers")
-    if wrong:
-        raise Refused([Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))])
-    ends = np.array(numbers, np.float64).reshape(-1, 2)
-    if (ends == np.clip(np.floor(ends), 0, MAX_BASE)).all():  # others are reported by check_arrays
-        ends = ends.astype(np.int64)
-    return np.array(chromosome, np.str_), ends[:, 0], ends[:, 1]
+        try:
+            table = pandas.read_csv(lines, dtype=str)
+        except ValueError as error:  # of pandas
+            raise Refused(f"{path}: not a table ({error})", code="damaged-file") from None
+    table.columns = table.columns.str.lower()
+    if missing := ", ".join(sorted({*PLACES} - {*table.columns})):
+        raise Refused(f"{path}: line 1: no columns {missing}", code="missing-array")
+    start, end = (pandas.to_numeric(table[name], errors="coerce").to_numpy() for name in PLACES[1:])
+    return table["chromosome"].to_numpy(str), start, end
 
 
 def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
     """Return one table with the regions of all cell types, in genome order."""
-    keys = [list(zip(*(part.tolist() for part in cell.places), strict=True)) for cell in cell_types]
-    rank: dict[str, int] = {}
-    for name in (key[0] for of_cell in keys for key in of_cell):
-        rank.setdefault(name, len(rank))
-    common = keys[0] if all(of_cell == keys[0] for of_cell in keys) else None
-    regions = common or sorted({key for of_cell in keys for key in of_cell}, key=lambda key: (rank[key[0]], *key[1:]))
-    row_of = {key: row for row, key in enumerate(regions)}
+    import pandas
+
+    keys = [pandas.MultiIndex.from_arrays(cell.places) for cell in cell_types]
+    regions = keys[0].append(keys[1:]).drop_duplicates()
+    rank = pandas.factorize(regions.get_level_values(0))[0]  # chromosomes in the order of the files
+    if not all(key.equals(keys[0]) for key in keys):
+        regions = regions[np.lexsort((regions.get_level_values(2), regions.get_level_values(1), rank))]
     size, motifs = len(regions), cell_types[0].columns.shape[1] - 1
     features, known = np.zeros((size, motifs), np.float32), np.zeros(size, bool)
     flags = {name: [getattr(cell, name) is not None for cell in cell_types] for name in SUFFIXES}
@@ -161,10 +155,8 @@ def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
     arrays: dict[str, Any] = {"atpm": np.zeros((size, len(cell_types)), np.float32)}
     for name in flags:
         arrays[name] = np.zeros((size, len(cell_types), 2), np.int8 if name == "tss" else np.float32)
-    for number, (cell, of_cell) in enumerate(zip(cell_types, keys, strict=True)):
-        rows = np.arange(size) if common else np.array([row_of[key] for key in of_cell], int)
-        if len(np.unique(rows)) < len(rows):
-            raise Refused(f"{cell.file}: a region occurs twice", code="duplicate")
+    for number, (cell, key) in enumerate(zip(cell_types, keys, strict=True)):
+        rows = regions.get_indexer(key)
         differs = known[rows] & ~np.isclose(features[rows], cell.columns[:, :-1]).all(1)
         if differs.any():
             region = "{}:{}-{}".format(*regions[rows[differs][0]])
@@ -175,7 +167,7 @@ def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
         for name in flags:
             if getattr(cell, name) is not None:
                 arrays[name][rows, number] = getattr(cell, name)
-    chromosome, start, end = zip(*regions, strict=True) if regions else ((), (), ())
+    chromosome, start, end = (regions.get_level_values(level).to_numpy() for level in range(3))
     cells = [cell.name for cell in cell_types]
     return {
         **arrays,
@@ -183,7 +175,7 @@ def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
         "features": features,
         "motifs": numbered(motifs),
         "cells": np.array(cells, np.str_),
-        "chromosome": np.array(chromosome, np.str_),
-        "start": np.array(start, np.int64),
-        "end": np.array(end, np.int64),
+        "chromosome": chromosome.astype(np.str_),
+        "start": start.astype(np.int64),
+        "end": end.astype(np.int64),
     }

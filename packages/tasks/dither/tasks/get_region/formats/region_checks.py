@@ -22,6 +22,7 @@ from ..data.region_matrix import row_blocks
 __all__ = [
     "MAX_BASE",
     "NAME",
+    "OF_CELLS",
     "PLACES",
     "Locator",
     "Places",

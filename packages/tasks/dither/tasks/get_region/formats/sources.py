@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..data.column_groups import RegionFacts, Splits
+from ...prepared.manifest import MANIFEST, read_manifest
+from ...prepared.store import open_arrays, verify
+from ..data.column_groups import REGIONS, RegionInfo, Splits
 from ..data.region_matrix import RegionMatrix, assemble
 from .get_model import read_store
 from .legacy_get_model import LIST, read_legacy
 from .matrices import BED, MATRICES, read_matrix
-from .region_checks import RawArrays, check_arrays, collect_problems
-from .tables import read_header
+from .region_checks import OF_CELLS, RawArrays, check_arrays, collect_problems
 from .zarr_store import ZarrArray, is_group
 
-__all__ = ["ReadOptions", "Source", "file_facts", "find_regions", "find_source", "open_file", "open_store"]
+__all__ = ["ReadOptions", "Source", "find_regions", "find_source", "open_regions"]
 
 FORMATS = f"a zarr store of get_model, its older folders, or a matrix: {', '.join(MATRICES)} (and .bed)"
 
@@ -104,39 +106,39 @@ def find_regions(source: Source, options: ReadOptions | None = None, *, whole: b
     return raw
 
 
-def open_store(path: Path, options: ReadOptions, splits: Splits) -> RegionMatrix:
-    """Read a store into memory; raises Refused with all problems together."""
-    raw = find_regions(Source(path, "store"), options, whole=True)
-    return assemble(path, raw.arrays, splits, raw.notes)
-
-
-def open_file(path: Path, splits: Splits) -> RegionMatrix:
-    """Read a region file, in which regions may overlap.
+def open_regions(paths: Sequence[Path], splits: Splits, options: ReadOptions | None = None) -> RegionMatrix:
+    """Read a source into memory, or map a folder of prepared regions. Unchanged files are not read again.
 
     Raises:
-        Refused: The file is missing or damaged, or values are invalid; names each row and column.
+        Refused: All problems together, with array, row and column.
     """
-    return assemble(path, find_regions(_file(path), ReadOptions(overlaps=True)).arrays, splits)
+    source = find_source(paths) if not (paths[0] / MANIFEST).exists() else None
+    files = source.files() if source else sorted(paths[0].iterdir())
+    state = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    return _open(source, splits, options or ReadOptions(), state)
 
 
-def _file(path: Path) -> Source:
-    if not _is_matrix(path):
-        raise Refused(f"{path}: unknown file name extension; expected {', '.join(MATRICES)}", code="unknown-format")
-    return Source(path, "matrix")
+@lru_cache(maxsize=2)
+def _open(
+    source: Source | None, splits: Splits, options: ReadOptions, state: tuple[tuple[Path, int, int], ...]
+) -> RegionMatrix:
+    if source is None:
+        return _map_folder(state[0][0].parent, splits)
+    raw = find_regions(source, options, whole=True)
+    return assemble(source.path, raw.arrays, splits, raw.notes)
 
 
-def file_facts(path: Path, held_out: Sequence[str]) -> RegionFacts:
-    """Return the facts of a region file; of a text table only the header and the chromosomes are read."""
-    motifs, cells, counts, kinds, unknown = _summary(path, path.stat().st_mtime_ns if path.is_file() else 0)
-    return RegionFacts.of(motifs, cells, counts, kinds, unknown, held_out)
-
-
-@lru_cache(maxsize=8)
-def _summary(path: Path, modified: int) -> tuple[int, tuple[str, ...], dict[str, int], frozenset[str], tuple[str, ...]]:
-    """Return number of motifs, cell types, regions by chromosome, known arrays, and unknown values."""
-    if _file(path).path.name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
-        columns, counts = read_header(path)
-        return len(columns.motifs), columns.cells, counts, frozenset(columns.of_cells), columns.unknown()
-    arrays = find_regions(_file(path), ReadOptions(overlaps=True)).arrays
-    cells, unknown = (tuple(map(str, arrays.get(name, ()))) for name in ("cells", "unknown"))
-    return arrays["motifs"].size, cells, dict(Counter(arrays["chromosome"].tolist())), frozenset(arrays), unknown
+def _map_folder(folder: Path, splits: Splits) -> RegionMatrix:
+    manifest = read_manifest(folder, REGIONS)
+    info = RegionInfo.of(manifest, folder)
+    verify(folder, manifest, REGIONS, ("chromosome", "start", "end"))
+    mapped = open_arrays(folder, manifest, REGIONS)
+    rows, motifs = sum(info.chromosomes.values()), len(info.motifs)
+    if "features" not in mapped or mapped["features"].shape != (rows, motifs) or mapped["start"].shape != (rows,):
+        message = f"{folder}: arrays do not match {rows} regions and {motifs} motifs in {MANIFEST}"
+        raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file"))
+    arrays: dict[str, Any] = {name: mapped[name].swapaxes(0, 1) for name in OF_CELLS if name in mapped}
+    arrays |= {"features": mapped["features"], "start": np.array(mapped["start"]), "end": np.array(mapped["end"])}
+    arrays["chromosome"] = np.array(list(info.chromosomes), np.str_)[np.array(mapped["chromosome"])]
+    arrays |= {name: np.array(getattr(info, name), np.str_) for name in ("motifs", "cells", "unknown")}
+    return assemble(folder, arrays, splits, info.notes)

@@ -16,32 +16,26 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import LINE_BYTES, max_expanded
 from dither.registry.plugins.install_command import install_command
 
 from ...prepared.arrays import LIMIT, Arrays
-from .column_names import NAMED, TableColumns, check_names, is_of_cell, parse_columns, standard_names
+from .column_names import NAMED, is_of_cell, parse_columns, standard_names
 from .region_checks import NAME, PLACES, RawArrays, collect_problems, limited, parse_names, table_locator, texts_of
 
-__all__ = ["open_table", "read_anndata", "read_header", "read_parquet", "read_table"]
-
-INDEX: Final = "__index_level_0__"
-"""Name that pandas gives to an unnamed index."""
+__all__ = ["open_table", "read_anndata", "read_table"]
 
 BOOLEANS: Final = {"True": "1", "TRUE": "1", "true": "1", "False": "0", "FALSE": "0", "false": "0"}
-
-Columns = dict[str, Shaped[np.ndarray, " P"]]
 
 
 class _Gzip(gzip.GzipFile):
@@ -79,132 +73,101 @@ def open_table(path: Path) -> Iterator[TextIOWrapper]:
             raise Refused(f"{path}: not a text table ({error})", code="damaged-file") from None
 
 
-def read_header(path: Path) -> tuple[TableColumns, dict[str, int]]:
-    """Return the columns of a text table, and its number of regions by chromosome, without reading the numbers.
-
-    Raises:
-        Refused: It cannot be read, or has no places of regions.
-    """
-    with open_table(path) as lines:
-        header, delimiter = _header(path, lines)
-        index, numbers = _columns(header)
-        columns = parse_columns([header[i] for i in numbers], path)
-        if index is None or (header[index] == "chromosome" and not {*PLACES} <= {*header}):
-            missing = ", ".join(name for name in PLACES if name not in header)
-            message = f"{path}: line 1: no column {missing}; the header is {', '.join(header[:5]) or 'empty'}"
-            raise Refused(Problem(message, help="chromosome,start,end,open:CELL,...,MOTIF,...", code="missing-array"))
-        rows = (line.split(delimiter, index + 1) for line in lines)
-        texts = (row[index].strip().strip('"') for row in rows if len(row) > index)
-        placed = header[index] == "chromosome"  # otherwise names such as chr1:9790-10675
-        return columns, dict(Counter(text if placed else text.rpartition(":")[0] for text in texts))
-
-
-def _header(path: Path, lines: TextIOWrapper) -> tuple[list[str], str]:
-    first = lines.readline()
-    delimiter = "\t" if "\t" in first else ","
-    if delimiter not in first and ";" in first:
-        message, fix = f'{path}: line 1: columns are separated by ";"', "use commas or tabs, and points in numbers"
-        raise Refused(Problem(message, help=fix, code="syntax-error"))
-    return standard_names([column.strip() for column in next(csv.reader([first], delimiter=delimiter), [])]), delimiter
-
-
-def _columns(header: list[str]) -> tuple[int | None, list[int]]:
-    """Return the index of the column with chromosomes, or else names of regions, and those of numbers."""
-    named = {0} if header and header[0].lower() in NAMED else set()
-    index = header.index("chromosome") if "chromosome" in header else next(iter(named), None)
-    return index, [i for i in range(len(header)) if i != index and i not in named]
-
-
 def read_table(path: Path) -> RawArrays:
-    """Read a text table; places are columns, names of regions in the first column, or missing.
+    """Read a .csv, .tsv or .parquet file; places are columns, names of regions in the first one, or missing.
 
     Raises:
-        Refused: It cannot be read, or is too large.
+        Refused: It cannot be read, is too large, pyarrow is not installed, or a column is not known.
     """
-    names, values, complete = [], [], True
-    wrong: list[tuple[int, int | None, str]] = []  # line, column, text
-    with open_table(path) as lines:
-        header, delimiter = _header(path, lines)
-        named, numbers = _columns(header)
-        columns = parse_columns([header[i] for i in numbers], path)
-        for line, row in enumerate(csv.reader(lines, delimiter=delimiter), 2):
-            if (line - 1) * len(numbers) * 8 > LIMIT:
-                raise Refused(f"{path}: line {line}: more than {LIMIT:,} bytes of numbers", code="too-large")
-            if len(row) != len(header):
-                wrong.append((line, None, f"has {len(row)} columns, the header has {len(header)}"))
-                values.append(np.zeros(len(numbers)))
-                complete = False
-            else:
-                values.append(np.zeros(len(numbers)))
-                try:
-                    values[-1][:] = [BOOLEANS.get(row[i], row[i]) for i in numbers]
-                except ValueError:
-                    for place, i in enumerate(numbers):
-                        try:
-                            values[-1][place] = float(BOOLEANS.get(row[i], row[i]))
-                        except ValueError:
-                            wrong.append((line, i, row[i]))
-                            complete = complete and header[i] not in PLACES
-            names.append("" if named is None or named >= len(row) else row[named].strip())
-    arrays = columns.arrays(np.stack(values) if values else np.zeros((0, len(numbers))))
-    if named is not None:
-        arrays["chromosome" if header[named] == "chromosome" else "names"] = np.array(names, dtype=np.str_)
-    if not complete:  # the order of the regions cannot be checked
-        arrays = {name: array for name, array in arrays.items() if name not in (*PLACES, "names")}
-    messages = (f"{path}: {message}" for message in _messages(wrong, header, len(values)))
-    problems = tuple(Problem(message, code="invalid-sample") for message in messages)
-    return RawArrays(arrays, table_locator(lambda row: f"line {row + 2}"), problems)
+    is_text = not path.name.lower().endswith(".parquet")
+    frame = _read_text(path) if is_text else _read_parquet(path)
+    names, originals = standard_names([*map(str, frame.columns)]), [*map(str, frame.columns)]
+    key, numbers = _roles(names)
+    if len(frame) * len(numbers) * 8 > LIMIT:
+        raise Refused(f"{path}: more than {LIMIT:,} bytes of numbers", code="too-large")
+    columns = parse_columns([names[i] for i in numbers], path)
 
+    def locate(row: int) -> str:
+        return f"line {row + 2}" if is_text else f"row {row} (from 0)"
 
-def _messages(wrong: list[tuple[int, int | None, str]], header: list[str], rows: int) -> Iterator[str]:
-    """Yield what is wrong with lines or values; a column without any number gives one message."""
-    counts = Counter(column for _, column, _ in wrong)
-    texts = [column for column, count in counts.items() if column is not None and count == rows > 1]
-    for column in texts:
-        line, text = next((line, text) for line, index, text in wrong if index == column)
-        yield f'the column "{header[column]}" holds no numbers: "{text[:40]}" in line {line}, and so on'
-    lines = [
-        f"line {line}: {text}"
-        if index is None
-        else f'line {line}, column "{header[index]}": "{text[:40]}" is not a number'
-        for line, index, text in wrong
-        if index not in texts
-    ]
-    yield from limited(iter(lines), len(lines))
-
-
-def read_parquet(path: Path) -> RawArrays:
-    """Read a parquet file; places are columns, names of regions, or missing.
-
-    Raises:
-        Refused: pyarrow is not installed, the file is damaged, or columns hold neither numbers nor places.
-    """
-    columns, index = _parquet_columns(path)
-    originals = dict(zip(standard_names(list(columns)), columns, strict=True))
-    table = {name: columns[original] for name, original in originals.items()}
-    naming = _drop_index(table, index)
-    check_names([name for name in table if name != naming], path)
-    arrays: Arrays = {}
-    problems: list[Problem] = []
-    if naming is not None:
-        texts, name = table.pop(naming), "chromosome" if naming == "chromosome" else "names"
+    table, problems = _numeric(
+        [frame.iloc[:, i].to_numpy() for i in numbers], [originals[i] for i in numbers], path, locate
+    )
+    arrays = columns.arrays(table)
+    if key is not None:
+        name = "chromosome" if names[key] == "chromosome" else "names"
         with collect_problems(problems):
-            arrays[name] = texts_of(texts, lambda row: f'{path}: row {row} (from 0), column "{originals[naming]}"')
-    odd = [name for name, values in table.items() if values.dtype.kind not in "biuf"]
-    lines = (f'{path}: the column "{originals[name]}" holds no numbers ({table[name].dtype})' for name in odd)
-    problems += [Problem(line, code="wrong-shape") for line in limited(lines, len(odd))]
-    rows = len(next(iter(columns.values()), ()))
-    arrays |= _numeric_arrays({name: values for name, values in table.items() if name not in odd}, rows, path)
-
-    def locate(array: str, row: int, column: str) -> str:
-        return f"row {row} (from 0)" + (f', column "{originals.get(column, column)}"' if column else "")
-
-    return RawArrays(arrays, locate, tuple(problems))
+            where = f', column "{originals[key]}"' if not is_text else ""
+            arrays[name] = texts_of(frame.iloc[:, key].to_numpy(), lambda row: f"{path}: {locate(row)}{where}")
+    if problems and np.isnan(table[:, [place for place, i in enumerate(numbers) if names[i] in PLACES]]).any():
+        arrays = {name: array for name, array in arrays.items() if name not in PLACES}
+    of_standard = dict(zip(names, originals, strict=True))
+    find = table_locator(locate)
+    return RawArrays(arrays, lambda name, row, column: find(name, row, of_standard.get(column, column)), (*problems,))
 
 
-def _numeric_arrays(numbers: Columns, rows: int, path: Path) -> Arrays:
-    stacked = [values.astype(np.float64) for values in numbers.values()]
-    return parse_columns(list(numbers), path).arrays(np.stack(stacked, 1) if stacked else np.zeros((rows, 0)))
+def _read_text(path: Path) -> Any:
+    """Return a text table; columns with anything but numbers hold text."""
+    import pandas  # type: ignore[import-untyped,unused-ignore]
+
+    with open_table(path) as lines:
+        first = lines.readline()
+        delimiter = "\t" if "\t" in first else ","
+        if delimiter not in first and ";" in first:
+            message, fix = f'{path}: line 1: columns are separated by ";"', "use commas or tabs, and points in numbers"
+            raise Refused(Problem(message, help=fix, code="syntax-error"))
+        header = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
+        key, _ = _roles(standard_names(header))
+        try:
+            frame = pandas.read_csv(
+                lines,
+                sep=delimiter,
+                header=None,
+                dtype={} if key is None else {key: str},
+                na_filter=False,
+                skip_blank_lines=False,
+                low_memory=False,
+                float_precision="round_trip",
+            )
+        except pandas.errors.EmptyDataError:
+            frame = pandas.DataFrame(np.zeros((0, len(header))))
+        except pandas.errors.ParserError as error:
+            raise Refused(f"{path}: cannot be read after line 1: {error}", code="invalid-sample") from None
+    if frame.shape[1] != len(header):
+        raise Refused(f"{path}: line 2: has {frame.shape[1]} columns, the header {len(header)}", code="invalid-sample")
+    return frame.set_axis(header, axis=1)
+
+
+def _roles(names: Sequence[str]) -> tuple[int | None, list[int]]:
+    """Return the index of the column with chromosomes, or else names of regions, and those of numbers."""
+    named = {0} if names and names[0].lower() in NAMED else set[int]()
+    key = names.index("chromosome") if "chromosome" in names else next(iter(named), None)
+    return key, [i for i in range(len(names)) if i != key and i not in named]
+
+
+def _numeric(
+    columns: Sequence[Shaped[np.ndarray, " P"]], names: Sequence[str], path: Path, locate: Callable[[int], str]
+) -> tuple[Float[np.ndarray, "P K"], list[Problem]]:
+    """Return columns as numbers, with NaN in columns of places and 0 in others for those that are none."""
+    table, problems, wrong = np.zeros((len(columns[0]) if columns else 0, len(columns))), list[Problem](), list[str]()
+    for place, (values, name) in enumerate(zip(columns, names, strict=True)):
+        if values.dtype.kind in "biuf":
+            table[:, place] = values
+            continue
+        bad = 0
+        for row, text in enumerate(values.tolist()):
+            try:
+                table[row, place] = float(BOOLEANS.get(text, text))
+            except (TypeError, ValueError):
+                table[row, place] = np.nan if standard_names([name])[0] in PLACES else 0
+                wrong.append(f'{path}: {locate(row)}, column "{name}": "{str(text)[:40]}" is not a number')
+                bad += 1
+        if bad == len(values) > 1:
+            wrong[-bad:] = []
+            message = f'{path}: the column "{name}" holds no numbers, but text such as "{str(values[0])[:40]}"'
+            problems.append(Problem(message, code="wrong-shape"))
+    problems += [Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))]
+    return table, problems
 
 
 def _missing_package(path: Path, package: str, extra: str) -> Refused:
@@ -212,37 +175,27 @@ def _missing_package(path: Path, package: str, extra: str) -> Refused:
     return Refused(Problem(f"{path}: requires {package}", help=fix, code="missing-dependency"))
 
 
-def _parquet_columns(path: Path) -> tuple[Columns, list[str]]:
-    """Return the columns, and which of them are an index of pandas."""
+def _read_parquet(path: Path) -> Any:
+    """Return a parquet table; an index of pandas that holds places or names becomes columns."""
+    import pandas
+
     try:
         from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise _missing_package(path, "pyarrow", "parquet") from None
     try:
         metadata = parquet.read_metadata(path)
-        size = metadata.num_rows * metadata.num_columns * 8
-        if size > LIMIT:
+        if (size := metadata.num_rows * metadata.num_columns * 8) > LIMIT:
             raise Refused(f"{path}: takes {size:,} bytes, the limit is {LIMIT:,}", code="too-large")
-        table = parquet.read_table(path)
-        index = (table.schema.pandas_metadata or {}).get("index_columns", [])
-        columns = {name: table[name].to_numpy() for name in table.column_names}
+        frame = pandas.read_parquet(path)
     except (OSError, ValueError, ArrowException) as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "damaged-file"
         raise Refused(f"{path}: cannot be read as parquet ({str(error)[:200]})", code=code) from None
-    return columns, [name for name in index if isinstance(name, str)]
-
-
-def _drop_index(table: Columns, index: list[str]) -> str | None:
-    """Remove row numbers that pandas stored; return the column with chromosomes or names of regions, if any."""
-    placed = all(name in table for name in PLACES)
-    first = next(iter(table), "")
-    for name in {*index, INDEX, *([first] if first.lower() in NAMED else [])} & table.keys() - {*PLACES}:
-        if placed or table[name].dtype.kind in "biuf":
-            del table[name]
-    if "chromosome" in table:
-        return "chromosome"
-    texts = [name for name, values in table.items() if values.dtype.kind not in "biuf"]
-    return next((name for name in texts if name in (first, INDEX, *index)), None)
+    if {*PLACES} & {*standard_names([*map(str, frame.index.names)])}:
+        return frame.reset_index()
+    if frame.index.to_numpy().dtype.kind not in "biuf":
+        frame.insert(0, "peak", frame.index)
+    return frame
 
 
 def read_anndata(path: Path) -> RawArrays:
@@ -270,13 +223,22 @@ def read_anndata(path: Path) -> RawArrays:
         names, file, by_cell = motifs, file.T, _of_cells(file.T, path)
         motifs = by_cell["motifs"]
     columns = dict(zip(standard_names(list(map(str, file.obs.columns))), file.obs.columns, strict=True))
+    known = [name for name in columns if name in PLACES[1:] or ":" in name]
+    obs = [(name, file.obs[columns[name]].to_numpy()) for name in known]
+    obs = [(name, values) for name, values in obs if is_of_cell(name) or name in PLACES or values.dtype.kind in "biuf"]
 
     def locate(array: str, row: int, column: str) -> str:
         where = f"{'X' if array == 'features' else 'obs'}, row {row} (from 0)"
         return where + (f', column "{columns.get(column, column) if array in PLACES else column}"' if column else "")
 
-    problems: list[Problem] = []
-    arrays = _obs_arrays({name: file.obs[original].to_numpy() for name, original in columns.items()}, columns, path)
+    table, problems = _numeric(
+        [values for _, values in obs],
+        [str(columns[name]) for name, _ in obs],
+        path,
+        lambda row: f"obs, row {row} (from 0)",
+    )
+    arrays = parse_columns([name for name, _ in obs], path).arrays(table)
+    del arrays["features"], arrays["motifs"]
     with collect_problems(problems):
         if all(name in columns for name in PLACES):
             chromosome = file.obs[columns["chromosome"]].to_numpy()
@@ -317,17 +279,3 @@ def _of_cells(file: Any, path: Path) -> Arrays:
         "open" if binary else "atpm": values,
         "unknown": np.zeros(0, np.str_),
     }
-
-
-def _obs_arrays(table: Columns, originals: dict[str, Any], path: Path) -> Arrays:
-    """Return the columns of `obs` that are known, or look as if they were; others are ignored."""
-    needed = [name for name in table if name in PLACES[1:] or is_of_cell(name)]
-    if odd := [name for name in needed if table[name].dtype.kind not in "biuf"]:
-        messages = (f'{path}: obs, column "{originals[name]}" holds {table[name].dtype}, not numbers' for name in odd)
-        raise Refused([Problem(message, code="wrong-shape") for message in messages])
-    numeric = [name for name, values in table.items() if values.dtype.kind in "biuf"]
-    numbers = {name: table[name] for name in numeric if name in needed or ":" in name}
-    rows = len(next(iter(table.values()), ()))
-    arrays = _numeric_arrays(numbers, rows, path)
-    del arrays["features"], arrays["motifs"]
-    return arrays

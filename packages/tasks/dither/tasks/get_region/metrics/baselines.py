@@ -31,12 +31,6 @@ MLP = {"hidden_layer_sizes": (256,), "alpha": 1.0, "batch_size": 256, "early_sto
        "max_iter": 40, "random_state": 0}  # fmt: skip
 """Options of the MLP; a tenth of the training regions decides when it stops."""
 
-REFERENCES = 8192
-"""Training regions, evenly spaced, among which `similar` searches."""
-
-NEIGHBOURS = 32
-"""Similar regions that are averaged."""
-
 PENALTY = 100.0
 """Penalty of ridge regression, on columns of standard deviation 1 summed over the training regions."""
 
@@ -91,7 +85,6 @@ class Baselines:
 
     - `mean`: the training mean of each column; ranks at random.
     - `nearest`: the same column of the nearest region of the window that is visible there.
-    - `similar`: the mean of the 32 training regions that are nearest in the visible columns of the region.
     - `ridge`: ridge regression of each column on the visible columns of the region, fitted for every pattern of
       visible columns; if no column is visible, on the nearest regions with visible columns.
     - `logistic`: logistic regression of accessibility on the motifs of the region, masked ones at their mean.
@@ -133,13 +126,11 @@ class Baselines:
             yield "nearest", np.where(exists, values, whole), batch.target
         z = np.where(batch.visible, self._scaled(batch.truth), 0).astype(np.float32)
         rows = batch.target.any(-1)
-        for name, guess in (("similar", self._similar), ("ridge", self._ridge)):
-            values = np.zeros(shape, np.float32)
-            values[rows] = guess(z[rows], batch.visible[rows])
-            if name == "ridge":
-                blind = rows & ~batch.visible.any(-1)
-                values[blind] = (neighbour_mean(z, batch.visible) @ self._sides)[blind]
-            yield name, values * self.standard.std + self.standard.mean, batch.target
+        values = np.zeros(shape, np.float32)
+        values[rows] = self._ridge(z[rows], batch.visible[rows])
+        blind = rows & ~batch.visible.any(-1)
+        values[blind] = (neighbour_mean(z, batch.visible) @ self._sides)[blind]
+        yield "ridge", values * self.standard.std + self.standard.mean, batch.target
         for column in range(self.places["motifs"].stop, shape[-1]):
             counted = batch.target & (np.arange(shape[-1]) == column)
             if counted.any():
@@ -162,19 +153,6 @@ class Baselines:
                 model.predict_proba(flat)[:, 1] if classes else model.predict(flat)
             )
             yield name, values
-
-    def _similar(self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]) -> Float32[np.ndarray, "R M"]:
-        """Average the references nearest in the visible columns; without any, return the mean, which is 0."""
-        every = max(1, -(-len(self.train) // REFERENCES))
-        known = self._scaled(self.train[::every])
-        count = min(NEIGHBOURS, len(known))
-        guess = np.zeros_like(z)
-        for low in range(0, len(z), 256):
-            part, seen = z[low : low + 256], visible[low : low + 256].astype(np.float32)
-            distance = seen @ np.square(known).T - 2 * part @ known.T
-            near = np.argpartition(distance, count - 1, axis=1)[:, :count]
-            guess[low : low + 256] = known[near].mean(1) * seen.any(1, keepdims=True)
-        return guess
 
     def _ridge(self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]) -> Float32[np.ndarray, "R M"]:
         """Regress every column on the visible ones: with S the products of columns, S_.V (S_VV + penalty)^-1 z_V."""

@@ -1,7 +1,7 @@
 """Metrics of masked elements, by group of columns, without constant columns; nothing that the model sees is counted.
 
 Metrics are computed from the stored pairs, so they are exact however a split is cut into batches and over ranks. Their
-95 % confidence intervals are by the bootstrap (Efron 1979) over whole windows, whose regions are correlated; weights$
+95 % confidence intervals are by the bootstrap (Efron 1979) over whole windows, whose regions are correlated; weights
 are fixed. Letters: B batch, L length, M or K columns, R resamples, W windows, n pairs, T distinct scores.
 """
 
@@ -42,7 +42,6 @@ __all__ = [
     "baseline_metrics",
     "bootstrap_weights",
     "compute_metrics",
-    "confidence_intervals",
 ]
 
 DRAWS = 500
@@ -99,7 +98,7 @@ class RegionMetrics:
     - `accessibility_auc`, `accessibility_auprc`: how well target regions that are open rank before closed ones.
     - `constant_columns`: number of target columns that are left out of all metrics because their truth is constant. If
       all are, their errors count.
-    - `NAME_ci95`: half of a 95 % interval of a metric, over the windows; see `confidence_intervals`.
+    - `NAME_ci95`: half of a 95 % interval of a metric, over the windows; see `_Resampled.half`.
 
     Args:
         groups: Columns of motifs, accessibility and expression.
@@ -132,16 +131,13 @@ class RegionMetrics:
 
     def compute(self) -> dict[str, float]:
         """Return the metrics and their confidence intervals, and keep them in `values`."""
-        metrics = compute_metrics(self.predictions, self.groups, self.mean)
-        names = [PREFIXES.get(group.name, group.name) for group in self.groups]
-        halves = confidence_intervals(self.predictions, self.groups, names, self.mean) if metrics else {}
-        result: dict[str, float] = {}
-        for name, value in metrics.items():
-            result[name] = value
-            if name in halves:
-                result[f"{name}_ci95"] = halves[name]
-        self.values = result
-        return result
+        resampled = _Resampled.of(self)
+        self.values = {}
+        for name, value in resampled.values.items():
+            self.values[name] = value
+            if (half := resampled.half(name)) is not None:
+                self.values[f"{name}_ci95"] = half
+        return self.values
 
     def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
         """Return scaled values: invert standardisation and transform, on the CPU."""
@@ -228,8 +224,9 @@ def baseline_metrics(
             if metric == "constant_columns" or (name in ONE_COLUMN and metric.startswith(("masked", "motif"))):
                 continue
             result[f"{prefix}{metric}/{name}"] = value
-            if model is not None and (lead := model.lead(own, metric)) is not None:
-                result[f"{prefix}{metric}/{name}-lead"], result[f"{prefix}{metric}/{name}-lead_ci95"] = lead
+            if model is not None and (half := model.half(metric, own)) is not None:
+                result[f"{prefix}{metric}/{name}-lead"] = model.values[metric] - value
+                result[f"{prefix}{metric}/{name}-lead_ci95"] = half
     return result
 
 
@@ -248,36 +245,23 @@ class _Resampled:
 
     @classmethod
     def of(cls, metrics: RegionMetrics) -> _Resampled:
-        predictions, names = metrics.predictions, [PREFIXES.get(group.name, group.name) for group in metrics.groups]
-        values = compute_metrics(predictions, metrics.groups, metrics.mean)
-        return cls(values, *_resample(predictions, metrics.groups, names, metrics.mean))
+        predictions, groups, mean = metrics.predictions, metrics.groups, metrics.mean
+        return cls(compute_metrics(predictions, groups, mean), *_resample(predictions, groups, mean))
 
-    def lead(self, other: _Resampled, metric: str) -> tuple[float, float] | None:
-        """Return the difference to a metric of others on the same elements, and half of its 95 % interval."""
-        if not {metric} <= self.resamples.keys() & other.resamples.keys():
+    def half(self, metric: str, other: _Resampled | None = None) -> float | None:
+        """Return half of a 95 % interval of a metric, or of its difference to that of others on the same elements.
+
+        Spearman's correlation has none, since ranks would change with each resample, and nothing has one with fewer
+        than `MIN_WINDOWS` windows. The variance of resamples is (W - 1) / W of that of windows, which is corrected.
+        """
+        if metric not in self.resamples or (other is not None and metric not in other.resamples):
             return None
-        half = _half(self.resamples[metric] - other.resamples[metric])
-        correction = float(np.sqrt(self.count / (self.count - 1)))
-        return None if half is None else (self.values[metric] - other.values[metric], correction * half)
-
-
-def confidence_intervals(
-    predictions: Predictions, groups: Sequence[Group], names: Sequence[str], mean: Float[np.ndarray, " M"]
-) -> dict[str, float]:
-    """Return half of a 95 % interval of errors, correlations and areas, by the name of the metric.
-
-    Spearman's correlation has none, since ranks would change with each resample, and nothing has one with fewer than
-    `MIN_WINDOWS` windows. The variance of resamples is (W - 1) / W of that of windows, which is corrected. `names` are
-    the prefixes of the metrics of each group, `mean` is that of each column over the training regions.
-    """
-    values_of, count = _resample(predictions, groups, names, mean)
-    correction = np.sqrt(count / (count - 1)) if values_of else 1.0
-    halves = {name: _half(values) for name, values in values_of.items()}
-    return {name: correction * half for name, half in halves.items() if half is not None}
+        half = _half(self.resamples[metric] - (0 if other is None else other.resamples[metric]))
+        return None if half is None else float(np.sqrt(self.count / (self.count - 1))) * half
 
 
 def _resample(
-    predictions: Predictions, groups: Sequence[Group], names: Sequence[str], mean: Float[np.ndarray, " M"]
+    predictions: Predictions, groups: Sequence[Group], mean: Float[np.ndarray, " M"]
 ) -> tuple[dict[str, Float[np.ndarray, " R"]], int]:
     """Return the metrics in each resample of the windows, and the number of windows; nothing if those are too few."""
     known = predictions.windows()
@@ -287,7 +271,8 @@ def _resample(
     weights = bootstrap_weights(count)
     varying = [varies(truth) for truth, _ in pairs]
     totals, values_of = np.zeros((3, DRAWS)), dict[str, Shaped[np.ndarray, " R"]]()
-    for group, name in zip(groups, names, strict=True):
+    for group in groups:
+        name = PREFIXES.get(group.name, group.name)
         columns = range(group.start, group.stop)
         counted = [k for k in columns if varying[k]]
         if not any(varying):
