@@ -11,7 +11,7 @@ import pytest
 
 from dither.registry.config.errors import Refused
 from dither.tasks.get_region.data.human_dhs import PACKAGED, read_human
-from dither.tasks.get_region.formats.tables import read_header
+from dither.tasks.get_region.formats.tables import read_table
 from dither.tasks.prepared import arrays, store
 from dither.tasks.prepared.manifest import MANIFEST, Kind, changed_options, describe_sources, read_manifest
 from dither.tasks.prepared.rejected import Rejected, RejectedRows
@@ -316,7 +316,7 @@ def test_files_that_expand_and_objects_are_refused(path, tmp_path, monkeypatch, 
             assert refusal(arrays.load_npz, tmp_path / "z.npz", tmp_path / "z.npz").codes == ["too-large"]
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(bytes(1 << 20), 1) * 100)
     with pytest.raises(Refused, match="in a line"):
-        read_header(tmp_path / "a.csv.gz")
+        read_table(tmp_path / "a.csv.gz")
 
 
 @pytest.mark.parametrize("subset", ["whole", "chr21-22"])
