@@ -10,6 +10,7 @@ from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.loading import build
 from dither.engine.training import device, diffusion
 from dither.engine.training.diffusion import Diffusion, fused_head
+from dither.engine.training.evaluation import evaluate
 from dither.engine.training.randomness import Stream, seed_generators
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.errors import Refused
@@ -97,7 +98,9 @@ def train(*changes):
     return losses, [p.detach().clone() for p in system.model.parameters()]
 
 
-@pytest.mark.parametrize("changes", [[], UNIFORM, ["train.accumulate=2"], ["loss.reduction=sample"], BLOCKS])
+@pytest.mark.parametrize(
+    "changes", [[], UNIFORM, ["train.accumulate=2"], ["loss.reduction=sample"], BLOCKS, ["loss.training=plain"]]
+)
 def test_fused_training_equals_generic(changes, monkeypatch):
     generic, plain = train(*changes)
     monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
@@ -107,6 +110,18 @@ def test_fused_training_equals_generic(changes, monkeypatch):
     again, same = train(*changes)
     assert again == losses
     assert all(torch.equal(a, b) for a, b in zip(weights, same, strict=True))
+
+
+def test_plain_training_leaves_the_evaluated_bound():
+    (plain, _), (bound, _) = system_of("loss.training=plain"), system_of()
+    plain.load_state_dict(bound.state_dict())
+    assert evaluate(plain, 8, 4) == evaluate(bound, 8, 4)
+    assert plain.with_model(bound.model).training_loss is plain.training_loss
+    clean, t, noised = plain.prepare(plain.task.batch("train", range(4)))
+    log_p = plain.denoise(noised.state, t, clean).log_clean()
+    expected = nn.functional.nll_loss(log_p[noised.target_mask], clean.x0[noised.target_mask])
+    torch.testing.assert_close(plain(clean, t, noised).mean(), expected)
+    assert bound.training_loss is bound.loss
 
 
 def test_when_the_head_is_fused(monkeypatch):

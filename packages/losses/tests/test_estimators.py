@@ -139,6 +139,21 @@ def test_masks_for_sure_have_their_law_and_weight() -> None:
     torch.testing.assert_close(weighed.sigma, noise.sigma)
 
 
+def test_mask_count_averages_the_weights_over_times() -> None:
+    """Rao-Blackwell: N / k is the mean weight of the other estimators over the times that give k of N masks."""
+    n, rows = 20_000, Clean.of(X0[:1])
+    for estimator in ("time", "importance", "mask-count"):
+        process = process_of(estimator, cosine(1e-6), 1e-5)
+        _, noised = process.estimate(rows.apply(lambda value: value.expand(n, -1)), process.times(n))
+        weight = (noised.noise.rate / noised.noise.sigma.expm1()).double()
+        k = noised.target_mask.sum(1)
+        for count in range(1, 7):  # over all draws, as k has another distribution under each
+            part = torch.where(k == count, weight, 0.0)
+            assert abs(float(part.mean()) - 1 / count) < 4 * float(part.std()) / math.sqrt(n) + 1e-3
+        if estimator == "mask-count":
+            torch.testing.assert_close(weight, 6 / k.double(), rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("schedule", [log_linear(1e-3), cosine(1e-3), polynomial(2.0, 1e-3)])
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
 def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) -> None:

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 from dither.losses.fused import losses
 from dither.losses.fused import tiled_linear as last_map
-from dither.losses.fused.losses import FusedMaskedCE, FusedScoreEntropy, TiledLoss
+from dither.losses.fused.losses import FusedCrossEntropy, FusedMaskedCE, FusedScoreEntropy, TiledLoss
 from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce
 from dither.processes.timestep_sampling import TimestepSampling
@@ -110,11 +110,23 @@ def test_masked_ce_is_the_generic_one_however_it_is_reduced(predict, loss, reduc
     same(*both(loss, process, linear, h, noised, t), [h, *linear.parameters()])
 
 
+@pytest.mark.parametrize(("name", "predict"), [case for case in CASES if case[1] != "score"])
+def test_plain_cross_entropy_is_that_of_uncertain_tokens(name, predict, tiles):
+    process = make_process(name, predict, 0.7)
+    linear, h, noised, t = situation(process)
+    generic, fused = both(FusedCrossEntropy(), process, linear, h, noised, t)
+    same(generic, fused, [h, *linear.parameters()])
+    log_p = process.read(linear(h), noised.state, noised.noise).log_clean()
+    expected = nn.functional.nll_loss(log_p[noised.target_mask], noised.x0[noised.target_mask])
+    torch.testing.assert_close(fused.mean(), expected)
+    assert not (noised.target_mask & noised.fixed).any()
+
+
 def test_nothing_in_doubt():
     process = make_process("absorbing", "posterior", 0.7)
     linear, h, _, t = situation(process)
     clean = Clean.of(torch.zeros(B, L, dtype=torch.int64), known=torch.ones(B, L, dtype=torch.bool))
-    for loss in (FusedMaskedCE(), FusedScoreEntropy()):
+    for loss in (FusedMaskedCE(), FusedScoreEntropy(), FusedCrossEntropy()):
         measured = loss.fused(h, linear, process, process.corrupt(clean, t), t)
         assert measured.total() == 0
         assert torch.autograd.grad(measured.mean(), [h])[0].abs().max() == 0

@@ -54,6 +54,15 @@ def test_who_serves_whom(spec, name: str) -> None:
     assert docs_of(spec).keys() == spec.model_fields.keys()
 
 
+@pytest.mark.parametrize("spec", [MaskedCE, ScoreEntropy, FlowKL])
+def test_plain_training_needs_probabilities(spec) -> None:
+    plain = spec(training="plain")
+    assert next(m.path for m in plain.check(FACTS["absorbing-score"])) == ("training",)
+    assert not list(plain.check(FACTS["absorbing"]))
+    assert spec().build_training(FACTS["absorbing"]) is None
+    assert callable(plain.build_training(FACTS["absorbing"]))
+
+
 def test_the_target_follows_the_process() -> None:
     assert MSE().build(FACTS["gaussian"]).keywords["target"] == "velocity"
     assert MSE().build(FACTS["masked-region"]).keywords["target"] == "x0"

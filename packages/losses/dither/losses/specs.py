@@ -24,6 +24,22 @@ class _TokenLoss(LossSpec):
     bound = True
     reduction: Literal["token", "sample"] = "token"
     """Training loss in nats per token, or per sample (graph). Evaluation gives the bound per token either way."""
+    training: Literal["bound", "plain"] = "bound"
+    """What training minimises: this bound, or the unweighted cross-entropy of the tokens that noise made uncertain,
+    whose gradient has a lower variance and another weight of each time. Evaluation gives the bound either way."""
+
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield unless the training loss trains the whole prediction."""
+        yield from super().check(process)
+        if self.training == "plain" and process.predict == "score":
+            message = 'training = "plain" leaves the scale of predicted scores untrained'
+            yield Misfit(message, ("training",), ("process",), "set another predict", "process-mismatch")
+
+    def build_training(self, process: ProcessFacts) -> Loss | None:
+        """Return the unweighted cross-entropy if that is minimised."""
+        from .fused.losses import FusedCrossEntropy
+
+        return None if self.training == "bound" else self._reduced(FusedCrossEntropy())
 
     def _reduced(self, loss: Loss) -> Loss:
         if self.reduction == "token":
@@ -40,6 +56,7 @@ class MaskedCE(_TokenLoss):
     """
 
     name: ClassVar[str] = "masked-ce"
+    rev: ClassVar[int] = 2
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the closed form does not hold for the process."""
@@ -69,6 +86,7 @@ class ScoreEntropy(_TokenLoss):
     """
 
     name: ClassVar[str] = "score-entropy"
+    rev: ClassVar[int] = 2
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
@@ -85,6 +103,7 @@ class FlowKL(_TokenLoss):
     """
 
     name: ClassVar[str] = "flow-kl"
+    rev: ClassVar[int] = 2
 
     def traits(self) -> frozenset[str]:
         """Return that it is the bound of jumps straight to x_0."""

@@ -15,10 +15,16 @@ from torch.autograd.function import once_differentiable
 
 from dither.registry.flow.records import Measured, Noised, TokenPrediction, over
 
-__all__ = ["masked_ce", "score_entropy"]
+__all__ = ["cross_entropy", "masked_ce", "score_entropy"]
 
 FAR = 40.0
 """log s - log r beyond which a term is s alone; the relative error is 41 exp(-40)."""
+
+
+def cross_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
+    """-log p(x_0 | x_t) on target tokens, unweighted: a loss of training, no bound. Weights are 1 on these tokens."""
+    log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
+    return Measured(-torch.where(noised.target_mask, log_p, 0.0), noised.target_mask.to(log_p.dtype))
 
 
 def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
@@ -26,11 +32,10 @@ def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
 
     Weights are 1 on real positions that are not known, masked or not, else 0.
     """
-    log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
+    values = cross_entropy(pred, noised).values
     sigma, rate = (over(value, noised.x0) for value in (noised.noise.sigma, noised.noise.rate))
-    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(log_p.dtype)  # at sigma = 0 no token is masked
-    values = -torch.where(noised.target_mask, log_p, 0.0) * weight
-    return Measured(values, (~noised.fixed).to(values.dtype))
+    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(values.dtype)  # at sigma = 0 no token is masked
+    return Measured(values * weight, (~noised.fixed).to(values.dtype))
 
 
 def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:

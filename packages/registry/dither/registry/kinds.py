@@ -370,6 +370,10 @@ class LossSpec(OverSpace):
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss as a pure function."""
 
+    def build_training(self, process: ProcessFacts) -> Loss | None:
+        """Return the loss that training minimises, or None if it is that of `build`, which evaluation reports."""
+        return None
+
 
 class OptimizerSpec(Spec):
     """An optimizer of the weights."""

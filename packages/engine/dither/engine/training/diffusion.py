@@ -141,9 +141,9 @@ class BlockDiffusion:
 class Diffusion(nn.Module):
     """A diffusion system. `precision` bfloat16 runs the model, and only the model, under autocast.
 
-    `bound` says whether the loss is the diffusion part of a bound on -log p(x_0). `labels` are condition labels of all
-    samples, by condition; `metrics` are computed besides those of the task; `known` is the share of training samples
-    with random known tokens.
+    `training_loss` is minimised; `loss`, by default the same, is what evaluation reports. `bound` says whether `loss`
+    is the diffusion part of a bound on -log p(x_0). `labels` are condition labels of all samples, by condition;
+    `metrics` are computed besides those of the task; `known` is the share of training samples with random known tokens.
     """
 
     def __init__(
@@ -160,12 +160,14 @@ class Diffusion(nn.Module):
         labels: Mapping[str, int] | None = None,
         metrics: Sequence[PredictionMetric | SampleMetric] = (),
         known: float = 0.0,
+        training_loss: Loss | None = None,
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
         self.precision: Precision = precision
         self.bound, self.blocks = bound, blocks
         self.guidance, self.labels, self.metrics = guidance, labels or {}, tuple(metrics)
+        self._training_loss = training_loss
         self.known, self._marks_known = known, isinstance(process.space, TokenSpace)
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
@@ -189,12 +191,18 @@ class Diffusion(nn.Module):
         labels = condition_labels(experiment.sample, facts.space)
         precision, bound, guidance = experiment.train.precision, experiment.loss.bound, experiment.sample.guidance
         parts = task, process, model, loss, sampler, precision, bound, blocks, guidance, labels, metrics
-        return cls(*parts, experiment.train.known)
+        return cls(*parts, experiment.train.known, experiment.loss.build_training(facts))
+
+    @property
+    def training_loss(self) -> Loss:
+        """The loss that training minimises."""
+        return self._training_loss or self.loss
 
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as the average of its weights."""
         components = self.task, self.process, model, self.loss, self.sampler, self.precision, self.bound, self.blocks
-        return Diffusion(*components, self.guidance, self.labels, self.metrics, self.known).train(model.training)
+        rest = self.guidance, self.labels, self.metrics, self.known, self._training_loss
+        return Diffusion(*components, *rest).train(model.training)
 
     def forward(self, clean: Clean, t: Times | None = None, noised: Noised | None = None) -> Measured:
         """Clean -> Noised -> Prediction -> Measured; `t` and `noised` are drawn unless given, as by `prepare`."""
@@ -203,7 +211,7 @@ class Diffusion(nn.Module):
         if (linear := fused_head(self)) is not None:  # prediction and loss in one kernel
             return self._fused_loss(linear, clean, t, noised)
         prediction = self.denoise(_requested(noised), t, clean, context=self.context(clean))
-        return self.loss(prediction, noised)
+        return self.training_loss(prediction, noised)
 
     def prepare(self, clean: Clean, t: Times | None = None) -> tuple[Clean, Times, Noised]:
         """Draw everything random about a batch outside the model: times, noise, and dropped conditions.
@@ -254,7 +262,7 @@ class Diffusion(nn.Module):
         """Return the loss with head and loss in one kernel, so that logits `B L V` are never held as a whole."""
         h = self.call(self.trunk, _requested(noised), t, clean, self.context(clean))
         half = self.precision == "bfloat16"
-        return cast(FusedLoss, self.loss).fused(h, linear, self.process, noised, t, half=half)
+        return cast(FusedLoss, self.training_loss).fused(h, linear, self.process, noised, t, half=half)
 
     def bounded(self, clean: Clean, measured: Measured) -> Measured:
         """Complete a loss that is the diffusion part of a bound on -log p(x_0); return any other unchanged."""
@@ -386,7 +394,7 @@ def fused_head(system: Diffusion) -> nn.Linear | None:
     None for a loss without a fused form, a small vocabulary, and FSDP, which gathers weights only inside the model.
     """
     linear = linear_head(system)
-    if linear is None or not isinstance(system.loss, FusedLoss) or hasattr(system.model, "unshard"):
+    if linear is None or not isinstance(system.training_loss, FusedLoss) or hasattr(system.model, "unshard"):
         return None
     small = cast(TokenSpace, system.process.space).vocab < FUSED_FROM
     return None if small or hasattr(linear.weight, "full_tensor") else linear

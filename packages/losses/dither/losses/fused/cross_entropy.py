@@ -14,7 +14,12 @@ __all__ = ["masked_ce_of_logits"]
 
 
 def masked_ce_of_logits(
-    head: TiledLinear, noised: Noised, support: Bool[Tensor, "rows V"], share: Float[Tensor, " N"]
+    head: TiledLinear,
+    noised: Noised,
+    support: Bool[Tensor, "rows V"],
+    share: Float[Tensor, " N"],
+    *,
+    weighted: bool = True,
 ) -> Float[Tensor, " N"]:
     """Return the loss of each row, and accumulate its gradient times `share`.
 
@@ -23,12 +28,14 @@ def masked_ce_of_logits(
         noised: Record of each row, `N 1`; those with a share are masked.
         support: Clean ids.
         share: Weight of each row in the total.
+        weighted: Multiply with sigma' / (exp(sigma) - 1), as the bound does.
 
     Returns:
         The loss per row, without its share.
     """
     sigma, rate = (over(value, noised.x0)[:, 0] for value in (noised.noise.sigma, noised.noise.rate))
-    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(head.h.dtype)
+    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0) if weighted else torch.ones_like(sigma)
+    weight = weight.to(head.h.dtype)
     counted = (weight * share.to(weight.dtype))[:, None]
     x0, own = noised.x0[:, 0], head.output_at(noised.x0[:, 0])
     log_sum, rest, each = torch.zeros_like(own), torch.zeros_like(own), torch.zeros_like(counted)

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from dither.registry.flow.protocols import FusedLoss, LiteralProcess, Loss, Process, TokenProcess
 from dither.registry.flow.records import Measured, Noise, Noised, State, over
 
-from ..tokens import masked_ce, score_entropy
+from ..tokens import cross_entropy, masked_ce, score_entropy
 from .cross_entropy import masked_ce_of_logits
 from .score_entropy import score_entropy_of_scores, simple_prior
 from .tiled_linear import TiledLinear
 
-__all__ = ["FusedMaskedCE", "FusedScoreEntropy", "TiledLoss", "fused_form"]
+__all__ = ["FusedCrossEntropy", "FusedMaskedCE", "FusedScoreEntropy", "TiledLoss", "fused_form"]
 
 Closed = Callable[[TiledLinear, Noised, Bool[Tensor, "rows V"], Float[Tensor, " N"]], Float[Tensor, " N"]]
 """(head, rows, support, share) -> loss per row; its gradient times `share` is accumulated in the head."""
@@ -45,6 +45,10 @@ class TiledLoss:
 
     def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
         """Return where the loss may differ from 0."""
+        return ~noised.fixed
+
+    def weights(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        """Return where the weight is 1; elsewhere it is 0."""
         return ~noised.fixed
 
     def closed_form(self, process: Process, noised: Noised) -> Closed | None:
@@ -83,7 +87,7 @@ class TiledLoss:
         attached = head.attach_grads(total)
         every = torch.zeros(counted.numel(), dtype=values.dtype, device=h.device).index_copy_(0, rows, values)
         every = every.view_as(counted) if share is None else every.view_as(counted) * share.to(every.dtype)
-        return Measured(every, (~noised.fixed).to(every.dtype), attached)
+        return Measured(every, self.weights(noised).to(every.dtype), attached)
 
     def _by_autograd(
         self, head: TiledLinear, some: Noised, noise: Noise, process: Process, share: Float[Tensor, " N"]
@@ -139,6 +143,24 @@ class FusedMaskedCE(TiledLoss):
         """Return the closed form for logits of clean ids: at MASK, "posterior" and "plug-in" are the same."""
         literal = isinstance(process, LiteralProcess) and process.predict != "score"
         return masked_ce_of_logits if literal else None
+
+
+class FusedCrossEntropy(TiledLoss):
+    """Unweighted cross-entropy of target tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(cross_entropy)
+
+    def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        """Return where the clean id is uncertain."""
+        return noised.target_mask
+
+    weights = active
+
+    def closed_form(self, process: Process, noised: Noised) -> Closed | None:
+        """Return the closed form for logits of p(x_0 | x_t)."""
+        literal = isinstance(process, LiteralProcess) and process.predict == "posterior"
+        return partial(masked_ce_of_logits, weighted=False) if literal else None
 
 
 def fused_form(loss: Loss) -> FusedLoss:
