@@ -1,6 +1,5 @@
 import json
 from itertools import combinations
-from pathlib import Path
 from typing import get_args
 
 import networkx
@@ -27,8 +26,8 @@ from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram
 from dither.tasks.bubble_diagram.vocabulary import NODE_MASK, ROOMS, Export
 
-PLANS = make_plans(0, 0, 60)
-DIAGRAMS = [PLANS.diagram(row) for row in range(60)]
+PLANS = make_plans(0, 0, 20)
+DIAGRAMS = [PLANS.diagram(row) for row in range(20)]
 BARE = [Diagram(d.types, d.edges, name=f"n{k}") for k, d in enumerate(DIAGRAMS[:10])]
 
 
@@ -104,7 +103,7 @@ def test_housegan_layout():
         assert sorted(doors * 2) == joined
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_floor_plans_of_any_boxes(seed):
     """Overlapping, nested and equal boxes: outlines enclose disjoint regions, and doors join all rooms."""
     random = np.random.default_rng(seed)
@@ -182,36 +181,28 @@ CYCLE = Diagram((0, 2, 3), ((0, 1, 2), (0, 2, 7), (1, 2, 2)))
 
 
 def test_exported_samples(tmp_path):
-    samples = SAMPLES.copy()
+    """Samples have realising boxes if there are any; files are named by sample, and notes count the others."""
+    samples = np.stack([*SAMPLES, encode(CYCLE, 8)])
     samples[1, 0] = NODE_MASK
     files, notes = write_samples(samples, 8, tmp_path, "jsonl")
-    assert [note.split(":")[0] for note in notes] == ["sample 1 skipped"]
-    first, last = read_plans(Path(files[0]), 8)
+    assert notes[0].startswith("sample 1 skipped")
+    assert notes[1].startswith("1 of 3 samples")
+    first, last, cycle = read_plans(files[0], 8)
     assert (first.types, first.edges, first.name) == (DIAGRAMS[0].types, DIAGRAMS[0].edges, "sample 0")
     assert (last.types, last.name) == (DIAGRAMS[2].types, "sample 2")
-    assert first.boxes is not None, "realising boxes are exported"
     walls = np.array(first.boxes)
     assert abs(walls[:, :2].min(0) + walls[:, 2:].max(0) - 256).max() <= 1, "boxes are centred"
-    files, _ = write_samples(samples, 8, tmp_path, "housegan")
-    assert [file.name for file in files] == ["0.json", "2.json"], "files are named by sample"
-
-
-def test_unrealisable_samples_are_noted(tmp_path):
-    samples = np.stack([SAMPLES[0], encode(CYCLE, 8)])
-    files, notes = write_samples(samples, 8, tmp_path, "jsonl")
-    assert notes[0].startswith("1 of 2 samples")
-    found = read_plans(files[0], 8)
-    assert found[0].boxes is not None
-    assert (found[1].edges, found[1].boxes) == (CYCLE.edges, None)
-    files, notes = write_samples(samples, 8, tmp_path / "housegan", "housegan")
-    assert notes[0].startswith("1 of 2 samples")
-    (entry,) = read_housegan(files[1], ReadOptions(adjacency="door"))
+    assert (cycle.edges, cycle.boxes) == (CYCLE.edges, None)
+    files, notes = write_samples(samples, 8, tmp_path, "housegan")
+    assert [file.name for file in files] == ["0.json", "2.json", "3.json"]
+    assert notes[1].startswith("1 of 3 samples")
+    (entry,) = read_housegan(files[2], ReadOptions(adjacency="door"))
     assert entry.diagram.types == one_bedroom(CYCLE.types)
 
 
 def test_housegan_samples_keep_their_relations(tmp_path):
     """From tokens alone, with boxes from the search."""
-    samples = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:12]])
+    samples = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:5]])
     files, notes = write_samples(samples, 8, tmp_path, "housegan")
     assert notes == []
     for file, diagram in zip(files, DIAGRAMS, strict=False):

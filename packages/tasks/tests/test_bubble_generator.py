@@ -23,7 +23,7 @@ from dither.tasks.bubble_diagram.vocabulary import (
     pairs,
 )
 
-COUNT = 8192
+COUNT = 4096
 
 
 @pytest.fixture(scope="module")

@@ -1,31 +1,48 @@
-"""Layout of room boxes, and realisations spread to the preferred sizes."""
+"""Layout of rooms, realisations, and pictures of diagrams, floor plans and trajectories."""
 
+import re
 from dataclasses import replace
+from html.parser import HTMLParser
+from io import BytesIO
 from itertools import combinations
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.decoded_samples import decode_samples
+from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
 from dither.tasks.bubble_diagram.geometry.placement import (
     _SIDES,
+    Placement,
     place_diagram,
     place_rooms,
+    room_names,
     spread_boxes,
 )
 from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
-from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.plans import Diagram, decode, encode
+from dither.tasks.bubble_diagram.plots.diagram import METRES, Scene, draw_bubbles, draw_floorplan, draw_gallery
+from dither.tasks.bubble_diagram.plots.pictures import draw_frames, draw_html_gallery, trajectory_pictures
+from dither.tasks.bubble_diagram.plots.svg import Line, Page, Rectangle, Text, text_width
 from dither.tasks.bubble_diagram.relations import edges_of, exclusive, overlapping
-from dither.tasks.bubble_diagram.vocabulary import RELATIONS
+from dither.tasks.bubble_diagram.vocabulary import (
+    COLOURS,
+    EDGE_MASK,
+    EDGE_PAD,
+    NODE_MASK,
+    NODE_PAD,
+    RELATIONS,
+    ROOM_IDS,
+    ROOMS,
+)
 
 ABOVE, BELOW, LEFT = (RELATIONS.index(name) for name in ("above", "below", "left-of"))
 
 
 def relations(diagram):
     return encode(diagram, len(diagram.types))[len(diagram.types) :]
-
-
-def is_realised(diagram, boxes):
-    return realises(boxes, relations(diagram))
 
 
 @pytest.mark.parametrize("relation", range(10))
@@ -39,12 +56,12 @@ def test_two_rooms_have_their_relation(relation):
 
 def test_layout_reproduces_the_relations_of_plans(make_diagrams):
     exact = 0
-    for diagram in make_diagrams(100, 11, boxes=False):
+    for diagram in make_diagrams(40, 11, boxes=False):
         boxes = place_rooms(diagram)
         assert boxes[:, :2].min(0).tolist() == [0, 0]
         assert (boxes[:, 2:] > boxes[:, :2]).all()
         exact += bool((edges_of(boxes) == relations(diagram)).all())
-    assert exact >= 98
+    assert exact >= 39
 
 
 # The first needs another side for rooms that are not separated on their first one; in the others a room whose centre is
@@ -57,10 +74,10 @@ HARD = [
 TAGS = {"LA": 0, "LB": 1, "L": 2, "A": 3, "I": 4, "B": 6, "R": 7, "RA": 8, "RB": 9}
 
 
-@pytest.mark.parametrize(("types", "edges"), HARD)
-def test_plans_that_need_several_rounds(types, edges):
-    diagram = Diagram(types, tuple((int(edge[0]), int(edge[1]), TAGS[edge[2:]]) for edge in edges.split()))
-    assert (edges_of(place_rooms(diagram)) == relations(diagram)).all()
+def test_plans_that_need_several_rounds():
+    for types, edges in HARD:
+        diagram = Diagram(types, tuple((int(edge[0]), int(edge[1]), TAGS[edge[2:]]) for edge in edges.split()))
+        assert (edges_of(place_rooms(diagram)) == relations(diagram)).all()
 
 
 def test_contradictory_relations_have_a_layout():
@@ -75,9 +92,9 @@ def test_contradictory_relations_have_a_layout():
 
 
 def test_placement_realises_plans(make_diagrams):
-    for diagram in [*make_diagrams(15, 21, boxes=False), *make_diagrams(15, 21, most=14, boxes=False)]:
+    for diagram in [*make_diagrams(6, 21, boxes=False), *make_diagrams(4, 21, most=14, boxes=False)]:
         placement = place_diagram(diagram)
-        assert is_realised(diagram, placement.boxes)
+        assert realises(placement.boxes, relations(diagram))
         assert placement.exact
         assert not (overlapping(placement.boxes) & exclusive(np.array(diagram.types))).any()
         assert placement.boxes[:, :2].min(0).tolist() == [0, 0]
@@ -85,11 +102,11 @@ def test_placement_realises_plans(make_diagrams):
 
 def test_realisations_are_spread_to_preferred_sizes(make_diagrams):
     before, after = [], []
-    for diagram in make_diagrams(25, 22, boxes=False):
+    for diagram in make_diagrams(10, 22, boxes=False):
         exclude = exclusive(np.array(diagram.types))
         tight = realise(relations(diagram), len(diagram.types), disjoint=exclude).boxes
         boxes = spread_boxes(diagram, tight)
-        assert is_realised(diagram, boxes)
+        assert realises(boxes, relations(diagram))
         assert not (overlapping(boxes) & exclude).any()
         preferred = _SIDES[[*diagram.types]] ** 2
         for some, ratios in ((tight, before), (boxes, after)):
@@ -101,13 +118,228 @@ def test_realisations_are_spread_to_preferred_sizes(make_diagrams):
 def test_any_realisation_can_be_spread():
     """Random overlapping boxes, whose diagrams the preferred sizes would break if their bounds were not hard."""
     random = np.random.default_rng(5)
-    for _ in range(30):
+    for _ in range(12):
         rooms = int(random.integers(4, 9))
         low = random.integers(0, 200, (rooms, 2))
         boxes = np.concatenate([low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1)
         diagram = replace(Diagram.from_boxes(tuple(random.integers(0, 13, rooms).tolist()), boxes), boxes=None)
         spread = spread_boxes(diagram, boxes)
-        assert is_realised(diagram, spread)
+        assert realises(spread, relations(diagram))
         assert (spread != boxes).any()
     with pytest.raises(ValueError, match="realise"):
         spread_boxes(diagram, boxes[::-1])
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+BROKEN = "#c8443c"
+GREY = "#c9ced6"
+IS_NODE = np.arange(36) < 8
+CYCLE = Diagram((0, 1, 2), ((0, 1, ABOVE), (0, 2, BELOW), (1, 2, ABOVE)))
+
+
+def shapes(page, kind):
+    return [shape for shape in page.shapes if isinstance(shape, kind)]
+
+
+def rooms_of(page):
+    return [shape for shape in shapes(page, Rectangle) if shape.fill in COLOURS and shape.stroke_width == 1.3]
+
+
+def labels_of(page):
+    return [shape for shape in shapes(page, Rectangle) if shape.fill == "#ffffff" and shape.stroke_width == 0.9]
+
+
+def corners(shape):
+    """Bounding box of a rectangle or a text."""
+    if isinstance(shape, Rectangle):
+        return shape.x, shape.y, shape.x + shape.width, shape.y + shape.height
+    long = text_width(shape.text, shape.size)
+    width, height = (shape.size, long) if shape.upright else (long, shape.size)
+    x = shape.x if shape.left else shape.x - width / 2
+    return x, shape.y - height / 2, x + width, shape.y + height / 2
+
+
+def assert_disjoint(shapes):
+    for (one, a), (other, b) in combinations(((shape, corners(shape)) for shape in shapes), 2):
+        overlap = min(a[2], b[2]) - max(a[0], b[0]) > 1e-6 and min(a[3], b[3]) - max(a[1], b[1]) > 1e-6
+        assert not overlap, f"{one} overlaps {other}"
+
+
+def test_gallery_has_rooms_links_names_captions_and_legend():
+    diagram = Diagram.from_boxes(
+        (0, 7, 7, 3), [(50, 50, 110, 120), (114, 50, 160, 90), (50, 124, 90, 170), (200, 200, 230, 240)]
+    )
+    page = draw_gallery([place_diagram(diagram), place_diagram(CYCLE)])
+    rooms, labels = rooms_of(page), labels_of(page)
+    assert len(rooms) == len(labels) == 7
+    texts = [text.text for text in shapes(page, Text)]
+    assert room_names(diagram) == ["Living", "Second 1", "Second 2", "Bath"]
+    assert {*room_names(diagram), "LivingRoom", "SecondRoom", "Bathroom", "MasterRoom"} <= set(texts)
+    lines = {line.title: line for line in shapes(page, Line)}
+    assert {"Living left of Second 1", "Living above Second 2"} <= set(lines)
+    assert [line.colour for line in lines.values() if line.dashed] == [BROKEN], "violated relations are dashed red"
+    assert [text.text for text in shapes(page, Text) if text.colour == BROKEN] == ["3 rooms, 3 relations, 1 violated"]
+    by_colour = {room.fill: room for room in rooms[:4]}
+    scale = by_colour[COLOURS[0]].width / 60
+    assert by_colour[COLOURS[3]].x - by_colour[COLOURS[0]].x == pytest.approx(150 * scale)
+    assert by_colour[COLOURS[3]].y - by_colour[COLOURS[0]].y == pytest.approx(150 * scale)
+
+
+def spoiled(diagram, random):
+    edges = list(diagram.edges)
+    for index in random.choice(len(edges), 3, replace=False):
+        i, j, relation = edges[index]
+        edges[index] = (i, j, int((relation + random.integers(1, 10)) % 10))
+    return replace(diagram, edges=tuple(edges))
+
+
+@pytest.fixture(scope="module")
+def difficult(make_diagrams):
+    """Placements with many rooms, with violated relations, and with rooms that hide each other."""
+    random = np.random.default_rng(3)
+    large = [diagram for diagram in make_diagrams(30, 5, most=14, boxes=False) if len(diagram.types) > 10]
+    diagrams = make_diagrams(8, 4, boxes=False) + large
+    diagrams += [spoiled(diagram, random) for diagram in diagrams]
+    for rooms in (1, 2, 5, 9, 14):
+        edges = [(i, j, int(random.choice([4, 5, random.integers(10)]))) for i, j in combinations(range(rooms), 2)]
+        diagrams.append(Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges)))
+    return [place_diagram(diagram, search=False) for diagram in diagrams]
+
+
+@pytest.mark.parametrize("size", [130, 420])
+def test_labels_are_disjoint_and_inside(difficult, size):
+    for placement in difficult:
+        scene = Scene(placement, 6, 6, size - 12, size - 12)
+        page = Page(size, size, tuple(draw_bubbles(scene)))
+        labels, names = labels_of(page), room_names(placement.diagram)
+        assert len(labels) == len(names)
+        assert_disjoint(labels)
+        for label in labels:
+            assert min(corners(label)) >= 6 - 1e-6
+            assert max(corners(label)) <= size - 6 + 1e-6
+        texts = shapes(page, Text)
+        assert sorted(text.text for text in texts) == sorted(names)
+        assert_disjoint(texts)
+
+
+def test_names_are_on_the_visible_part_of_their_rooms(make_diagrams):
+    for diagram in make_diagrams(12, 4, boxes=False):
+        scene = Scene(place_diagram(diagram), 0, 0, 420, 420)
+        for room, label in enumerate(scene.label_rooms()):
+            assert label.spot is None
+            over = [k for k, (x0, y0, x1, y1) in enumerate(scene.boxes) if x0 < label.x < x1 and y0 < label.y < y1]
+            assert max(over, key=scene.order.index) == room
+
+
+def test_areas_are_those_of_the_visible_parts():
+    boxes = np.array([(0, 0, 100, 100), (90, 90, 120, 120), (10, 10, 30, 40)])
+    plan = floor_plan((0, 1, 2), boxes)
+    areas = np.bincount(plan.label[plan.label >= 0]) * METRES**2
+    texts = [text.text for text in shapes(draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), Text)]
+    assert {"Living", *(f"{area:.1f} m²" for area in areas)} <= set(texts)
+    assert areas[1:] == pytest.approx(np.array([900, 600]) * METRES**2)
+    assert (10000 - 34 * 44 - 14 * 14) * METRES**2 <= areas[0] <= (10000 - 100 - 600) * METRES**2, "less walls"
+    assert any(f"{areas.sum():.0f} m² in 3 rooms" in text for text in texts)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Return six samples: valid, without living room, with a cycle, with MASK, empty, valid."""
+    tokens = make_plans(3, 0, 6).tokens(8)
+    tokens[1, :8][tokens[1, :8] == 0] = ROOM_IDS["StudyRoom"]
+    tokens[2], tokens[3, 0] = encode(CYCLE, 8), NODE_MASK
+    tokens[4] = np.where(np.arange(36) < 8, NODE_PAD, 12)
+    return tokens
+
+
+def test_verdicts_of_samples(samples):
+    decoded = list(decode_samples(samples, 8))
+    assert [sample.verdict for sample in decoded] == [
+        "L5 buildable", "L0 tokens", "L1 program", "unreadable", "unreadable", "L5 buildable",
+    ]  # fmt: skip
+    assert decoded[0].placement.exact
+    assert decoded[2].placement.broken == 1
+    assert decoded[3].placement is None
+    assert len(decoded[3].errors) == 1
+    assert list(decode_samples(samples[:0], 8)) == []
+
+
+class Tags(HTMLParser):
+    """Tags of a page; every opened tag must be closed."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.open = [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.open += [tag] * (tag not in ("meta", "input"))
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_html_page_is_self_contained(samples):
+    page = draw_html_gallery(list(decode_samples(samples, 8)), 'A <b>"title"</b>')
+    assert "http" not in page
+    assert not {*Tags(page).tags} & {"script", "link", "img", "iframe", "a", "object", "b"}
+    assert not re.search(r"url\(|@import|src=|href=", page)
+    assert "A &lt;b&gt;&quot;title&quot;&lt;/b&gt;" in page
+    assert Tags(draw_html_gallery([])).tags[0] == "html"
+
+
+def trajectory(tokens, seed=0):
+    """Return the states from fully masked to samples, one token of each sample per step."""
+    random, real = np.random.default_rng(seed), tokens != np.where(IS_NODE, NODE_PAD, EDGE_PAD)
+    state = np.where(real, np.where(IS_NODE, NODE_MASK, EDGE_MASK), tokens)
+    orders = [random.permutation(np.flatnonzero(row)) for row in real]
+    path = [state.copy()]
+    for step in range(max(map(len, orders))):
+        for row, order in enumerate(orders):
+            if step < len(order):
+                state[row, order[step]] = tokens[row, order[step]]
+        path.append(state.copy())
+    return np.stack(path)
+
+
+def frames_of(path):
+    return draw_frames(path, [place_diagram(decode(row, 8)) for row in path[-1]])
+
+
+def test_animation_starts_grey_and_ends_with_the_diagram():
+    tokens = make_plans(3, 0, 1).tokens(8)
+    path, diagram = trajectory(tokens), decode(tokens[0], 8)
+    pages, rooms = frames_of(path), len(diagram.types)
+    assert len(pages) == len(path) == rooms * (rooms + 1) // 2 + 1
+    for frame, page in enumerate(pages):
+        fills = [shape.fill for shape in shapes(page, Rectangle) if shape.stroke_width == 1.3]
+        known, texts = int((path[frame, 0, :rooms] < NODE_MASK).sum()), [text.text for text in shapes(page, Text)]
+        assert len(fills) == rooms == texts.count("?") + known
+        assert sum(colour != GREY for colour in fills) == known
+        assert f"{frame} of {len(path) - 1} known" in texts
+    assert sorted(fills) == sorted(COLOURS[kind] for kind in diagram.types)
+    assert set(room_names(diagram)) <= set(texts)
+
+
+def test_trajectory_as_gif_without_undecodable_samples():
+    tokens = make_plans(3, 0, 3).tokens(8)
+    tokens[1, 0] = NODE_MASK
+    path = np.concatenate([trajectory(tokens)[:-1:16], tokens[None]])
+    (picture,) = trajectory_pictures(path, 8)
+    assert picture.png.startswith(b"\x89PNG")
+    (same,) = trajectory_pictures(path[:, [0, 2]], 8)
+    assert replace(picture, png=None) == replace(same, png=None)
+    assert list(trajectory_pictures(path[:, [1]], 8)) == []
+    with Image.open(BytesIO(picture.gif)) as image:
+        assert (image.n_frames > 2, image.info["loop"]) == (True, 0)
+        image.seek(image.n_frames - 1)
+        assert image.info["duration"] == 3000
+        last = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    for kind in (kind for row in (0, 2) for kind in decode(tokens[row], 8).types):
+        colour = [int(COLOURS[kind][at : at + 2], 16) for at in (1, 3, 5)]
+        assert np.abs(last - colour).max(1).min() <= 6, f"{ROOMS[kind]} has another colour"

@@ -1,3 +1,5 @@
+"""Plans: tokens, relations of boxes, isomorphism, splits."""
+
 from itertools import permutations
 
 import numpy as np
@@ -9,8 +11,22 @@ from dither.tasks.bubble_diagram.data.plan_files import divide, hold_out
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.isomorphism import PlanIndex, canonical_forms, is_first_occurrence, plan_groups
 from dither.tasks.bubble_diagram.plans import Diagram, Plans, decode, encode, real_edges
-from dither.tasks.bubble_diagram.relations import labels_of
-from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
+from dither.tasks.bubble_diagram.relations import NEAR, edges_of, labels_of, nearby
+from dither.tasks.bubble_diagram.vocabulary import (
+    COLOURS,
+    EDGE_MASK,
+    EDGE_PAD,
+    INSIDE,
+    NO_EDGE,
+    NODE_MASK,
+    NODE_PAD,
+    RELATIONS,
+    ROOMS,
+    SHORT,
+    SURROUNDING,
+    pair_index,
+    pairs,
+)
 
 
 @st.composite
@@ -252,3 +268,86 @@ def test_training_plans_are_found_in_any_order():
     first = is_first_occurrence(both, 8)
     assert not (first[:400] & first[400:]).any()
     assert is_first_occurrence(train.tokens(8), 8).mean() > 0.97
+
+
+@st.composite
+def boxes(draw, largest=8):
+    """Small boxes, so that centres often fall on walls."""
+    x0, y0 = draw(st.integers(0, largest - 1)), draw(st.integers(0, largest - 1))
+    return np.array([x0, y0, draw(st.integers(x0 + 1, largest)), draw(st.integers(y0 + 1, largest))])
+
+
+def test_vocabulary():
+    assert len(ROOMS) == len(SHORT) == len(COLOURS) == 13
+    assert len(set(ROOMS)) == len(set(SHORT)) == len(set(COLOURS)) == 13
+    assert (len(RELATIONS), RELATIONS[INSIDE], RELATIONS[SURROUNDING], NO_EDGE) == (10, "inside", "surrounding", 10)
+    # Graph2Plan orders them so that 9 - r is the opposite.
+    opposite = {"left": "right", "above": "below", "inside": "surrounding"}
+    opposite |= {b: a for a, b in opposite.items()} | {"of": "of"}
+    for r, name in enumerate(RELATIONS):
+        assert RELATIONS[9 - r] == "-".join(opposite[word] for word in name.split("-"))
+
+
+def test_pairs_are_the_upper_triangle():
+    assert pairs(4) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    for rooms in (2, 5, 8, 14):
+        assert [pair_index(i, j, rooms) for i, j in pairs(rooms)] == list(range(rooms * (rooms - 1) // 2))
+    for i, j in ((1, 1), (2, 1), (-1, 2), (0, 4)):
+        with pytest.raises(ValueError, match="0 <= i < j < 4"):
+            pair_index(i, j, 4)
+
+
+# Position of the first centre relative to the second box: the 25 cells in words.
+CELLS = {
+    "before": {"before": "left-above", "start": "above", "in": "above", "end": "right-above", "behind": "right-above"},
+    "start": {"before": "left-above", "start": "left-above", "in": "above", "end": "right-above", "behind": "right-of"},
+    "in": {"before": "left-of", "start": "left-of", "in": "inside", "end": "right-of", "behind": "right-of"},
+    "end": {"before": "left-of", "start": "left-below", "in": "below", "end": "right-below", "behind": "right-below"},
+    "behind": {"before": "left-below", "start": "left-below", "in": "below", "end": "below", "behind": "right-below"},
+}
+
+
+def slow_label(u, v):
+    """The reference implementation: comparisons in their published order, in half pixels."""
+    ux0, uy0, ux1, uy1 = (2 * int(wall) for wall in u)
+    vx0, vy0, vx1, vy1 = (2 * int(wall) for wall in v)
+    if ux0 < vx0 and uy0 < vy0 and ux1 > vx1 and uy1 > vy1:
+        return "surrounding"
+    if ux0 >= vx0 and uy0 >= vy0 and ux1 <= vx1 and uy1 <= vy1:
+        return "inside"
+    x, y = (ux0 + ux1) // 2, (uy0 + uy1) // 2
+
+    def place(centre, low, high):
+        words = {centre < low: "before", centre == low: "start", low < centre < high: "in", centre == high: "end"}
+        return words.get(True, "behind")
+
+    return CELLS[place(y, vy0, vy1)][place(x, vx0, vx1)]
+
+
+@given(boxes(), boxes())
+def test_labels_equal_the_reference(u, v):
+    assert RELATIONS[int(labels_of(u, v))] == slow_label(u, v)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nearby_is_nine_pixels_along_both_axes(axis):
+    u = np.array([100, 100, 120, 120])
+    for gap, near in ((-5, True), (0, True), (NEAR, True), (NEAR + 1, False)):
+        for sign in (-1, 1):
+            move = np.zeros(4, int)
+            move[[axis, axis + 2]] = sign * (20 + gap)
+            assert nearby(u, u + move) == near == nearby(u + move, u)
+            move[[1 - axis, 3 - axis]] = 20 + NEAR  # a neighbour across the corner counts
+            assert nearby(u, u + move) == near
+
+
+def test_edges_of_a_batch():
+    low, size = np.random.default_rng(0).integers([[[[0]]], [[[1]]]], [[[[60]]], [[[40]]]], (2, 30, 5, 2))
+    plans = np.concatenate([low, low + size], -1)
+    edges = edges_of(plans)
+    for plan, row in zip(plans, edges, strict=True):
+        for (i, j), label in zip(pairs(5), row, strict=True):
+            u, v = plan[i], plan[j]
+            gaps = [max(u[a], v[a]) - min(u[a + 2], v[a + 2]) for a in (0, 1)]
+            assert label == (RELATIONS.index(slow_label(u, v)) if max(gaps) <= 9 else NO_EDGE)
+    assert len({*edges.ravel().tolist()}) == 11, "some relation does not occur in the example"

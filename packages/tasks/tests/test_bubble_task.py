@@ -4,7 +4,6 @@ import torch
 
 from dither.engine.config.options import Train
 from dither.engine.training.trainer import BucketOrder, SampleOrder, make_order
-from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Exports, Metrics, Task
 from dither.registry.flow.records import Measured, Noise, Noised, State
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
@@ -20,7 +19,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module")
 def spec():
-    return BubbleDiagram(data=ProceduralPlans(train=600, valid=200, test=100))
+    return BubbleDiagram(data=ProceduralPlans(train=600, valid=200, test=50))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def test_task_protocol(spec, task):
     nodes, edges = task.space.fields
     assert (nodes.name, nodes.length, nodes.size, nodes.mask, nodes.pad) == ("nodes", 8, 15, 13, 14)
     assert (edges.name, edges.length, edges.size, edges.mask, edges.pad) == ("edges", 28, 13, 11, 12)
-    assert [task.size(split) for split in ("train", "valid", "test")] == [600, 200, 100]
+    assert [task.size(split) for split in ("train", "valid", "test")] == [600, 200, 50]
 
 
 def test_batches_are_legal_and_depend_on_their_rows_only(task):
@@ -58,17 +57,17 @@ def test_batches_are_legal_and_depend_on_their_rows_only(task):
 
 
 def test_numbers_of_rooms_are_drawn_from_training(task):
-    like = task.like(20_000, 3)
-    assert torch.equal(like.x0, task.like(20_000, 3).x0)
-    assert not torch.equal(like.x0, task.like(20_000, 4).x0)
+    like = task.like(5_000, 3)
+    assert torch.equal(like.x0, task.like(5_000, 3).x0)
+    assert not torch.equal(like.x0, task.like(5_000, 4).x0)
     real = like.valid[:, :8]
     assert torch.equal(like.x0[:, :8], torch.where(real, NODE_MASK, NODE_PAD))
     assert torch.equal(like.x0[:, 8:], torch.where(like.valid[:, 8:], EDGE_MASK, EDGE_PAD))
     for place, (i, j) in enumerate(pairs(8)):
         assert torch.equal(like.valid[:, 8 + place], real[:, i] & real[:, j])
     train = task.batch("train", range(600)).valid[:, :8].sum(1).bincount(minlength=9) / 600
-    drawn = real.sum(1).bincount(minlength=9) / 20_000
-    assert (train - drawn).abs().max() < 0.02
+    drawn = real.sum(1).bincount(minlength=9) / 5_000
+    assert (train - drawn).abs().max() < 4 * 0.5 / 5_000**0.5
     assert not like.known.any()
 
 
@@ -137,64 +136,38 @@ def test_samples_are_evaluated_and_shown(task, tmp_path):
     assert read_plans(path, 8) == [decode(row, 8) for k, row in enumerate(samples.numpy()) if k != 3]
 
 
-def test_fewer_and_more_slots():
-    small = BubbleDiagram(rooms=5, data=ProceduralPlans(train=50, valid=20, test=20, most=5))
-    assert not list(small.check())
-    assert small.build().batch("train", range(50)).x0.shape == (50, 15)
-    large = BubbleDiagram(rooms=14, data=ProceduralPlans(train=50, valid=20, test=20)).build()
-    clean = large.batch("train", range(50))
-    assert clean.x0.shape == (50, 14 + 91)
-    assert large.space.length == 105
-    assert token_validity(clean.x0.numpy(), 14).order.all()
-    assert "nats_per_graph/unigram" in large.baselines()
+@pytest.mark.parametrize(("rooms", "most"), [(5, 5), (14, 8)])
+def test_fewer_and_more_slots(rooms, most):
+    spec = BubbleDiagram(rooms=rooms, data=ProceduralPlans(train=50, valid=20, test=20, most=most))
+    assert not list(spec.check())
+    task = spec.build()
+    clean = task.batch("train", range(50))
+    assert clean.x0.shape == (50, rooms * (rooms + 1) // 2) == (50, task.space.length)
+    assert token_validity(clean.x0.numpy(), rooms).order.all()
+    assert "nats_per_graph/unigram" in task.baselines()
 
 
 def test_plans_from_json_lines(tmp_path, task):
-    lines = [plan_line(decode(row, 8)) for row in task.batch("train", range(100)).x0.numpy()]
     path = tmp_path / "mine.jsonl"
-    path.write_text("\n".join(lines))
+    given = task.batch("train", range(100)).x0
+    path.write_text("\n".join(plan_line(decode(row, 8)) for row in given.numpy()))
     spec = BubbleDiagram(data=JsonPlans(path=str(path), valid=0.2, test=0.1))
     assert not list(spec.check())
-    mine = spec.build()
-    assert [mine.size(split) for split in ("train", "valid", "test")] == [70, 20, 10]
-    given = {tuple(row) for row in task.batch("train", range(100)).x0.tolist()}
-    held = {
-        tuple(row)
-        for split in ("train", "valid", "test")
-        for row in mine.batch(split, range(mine.size(split))).x0.tolist()
-    }
-    assert held == given
+    mine, sizes = spec.build(), {"train": 70, "valid": 20, "test": 10}
+    assert {split: mine.size(split) for split in sizes} == sizes
+    held = torch.cat([mine.batch(split, range(size)).x0 for split, size in sizes.items()])
+    assert sorted(held.tolist()) == sorted(given.tolist())
     alone = BubbleDiagram(data=JsonPlans(path=str(path), valid=0.2, test=0.0)).build()
     assert alone.size("test") == 0
     assert "level_0/real" not in alone.baselines()
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "buckets", "expected"), [(8, None, BucketOrder), (41, None, SampleOrder), (8, False, SampleOrder)]
-)
-def test_training_batches_plans_of_equal_size_by_default(batch_size, buckets, expected):
-    task = BubbleDiagram(data=ProceduralPlans(train=40, valid=4, test=4)).build()
-    assert type(make_order(task, Train(batch_size=batch_size, buckets=buckets), 0)) is expected
-
-
-def test_invalid_files_are_refused(tmp_path):
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"types": ["Kitchen"]}\n')
-    with pytest.raises(Refused) as info:
-        BubbleDiagram(data=JsonPlans(path=str(path))).build()
-    assert {(p.code, p.origin.file, p.origin.line) for p in info.value.problems} == {("invalid-sample", str(path), 1)}
-    with pytest.raises(Refused) as info:
-        BubbleDiagram(data=JsonPlans(path=str(tmp_path / "no.jsonl"))).build()
-    assert info.value.codes == ["file-not-found"]
-
-
-def test_buckets_are_numbers_of_rooms():
+def test_training_batches_plans_of_equal_size_by_default():
     """Diagrams of a bucket have the same real positions."""
-    task = ProceduralPlans(train=40, valid=4, test=4)
-    task = BubbleDiagram(data=task).build()
-    buckets = task.buckets("train")
-    valid = task.batch("train", range(40)).valid
-    assert buckets == valid[:, : task.rooms].sum(1).tolist()
-    for bucket in set(buckets):
-        rows = [row for row, own in enumerate(buckets) if own == bucket]
-        assert len(valid[rows].unique(dim=0)) == 1
+    task = BubbleDiagram(data=ProceduralPlans(train=40, valid=4, test=4)).build()
+    for batch_size, buckets, expected in ((8, None, BucketOrder), (41, None, SampleOrder), (8, False, SampleOrder)):
+        assert type(make_order(task, Train(batch_size=batch_size, buckets=buckets), 0)) is expected
+    numbers, valid = np.array(task.buckets("train")), task.batch("train", range(40)).valid
+    assert numbers.tolist() == valid[:, : task.rooms].sum(1).tolist()
+    for bucket in set(numbers.tolist()):
+        assert len(valid[torch.from_numpy(numbers == bucket)].unique(dim=0)) == 1

@@ -1,15 +1,104 @@
-"""`prepare motifs`: motif files in two formats, and a small genome scanned against a loop over words."""
+"""Motif files, the scan of a genome against a loop over words, thresholds against the enumeration of all words."""
 
 import gzip
+from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
 from dither.engine.cli import main
-from dither.tasks.get_region.data.motif_scan import Motif
+from dither.tasks.get_region.data.motif_scan import Motif, encode, log_odds, scan, score_distribution, threshold
 from dither.tasks.get_region.data_specs import RegionArrays, ScannedRegions
 from dither.tasks.get_region.formats.motif_files import read_motifs
 from dither.tasks.get_region.specs import GetRegion
+
+torch.set_num_threads(1)
+COMPLEMENT = str.maketrans("ACGTN", "TGCAN")
+
+
+def reference(sequence, motif):
+    """Sum of the scores of all hits on both strands, in bits, with nothing but loops."""
+    total, width, sequence = 0, len(motif.scores), sequence.upper()
+    for strand in (sequence, sequence.translate(COMPLEMENT)[::-1]):
+        for start in range(len(strand) - width + 1):
+            word = strand[start : start + width]
+            if "N" in word:
+                continue
+            score = sum(int(motif.scores[i]["ACGT".index(base)]) for i, base in enumerate(word))
+            total += score if score >= motif.threshold else 0
+    return total / 100
+
+
+def some_motifs(random, widths=(4, 5, 5, 7, 4, 12)):
+    return [Motif.of(f"M{i}", random.integers(0, 30, (width, 4)) + 1.0, 0.02) for i, width in enumerate(widths)]
+
+
+@pytest.mark.parametrize("letters", ["ACGT", "ACGTACGTACGTN"])
+def test_the_scan_equals_a_loop_over_words(letters):
+    random = np.random.default_rng(0)
+    sequences = ["".join(random.choice(list(letters), 40)) for _ in range(23)]
+    motifs = some_motifs(random)
+    found = scan(encode(sequences), motifs, rows=5)
+    expected = np.array([[reference(sequence, motif) for motif in motifs] for sequence in sequences])
+    assert (expected > 0).mean() > 0.1  # there is something to find
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_both_strands_count():
+    motif = Motif.of("M", 9 * np.eye(4)[[0, 0, 1, 2]], 1 / 256)
+    best = motif.scores.max(1).sum() / 100
+    found = scan(encode(["TTAACGTT", "GGAACGGG", "GGCGTTGG", "GGGGGGGG"]), [motif])[:, 0]
+    np.testing.assert_allclose(found, [2 * best, best, best, 0], rtol=1e-6)  # AACG, and CGTT as its other strand
+    assert scan(encode(["ACG"]), [motif])[0, 0] == 0
+
+
+def test_bases_as_numbers():
+    assert encode(["ACGTN", "acgt-"]).tolist() == [[0, 1, 2, 3, 4]] * 2
+    with pytest.raises(ValueError, match=r"lengths \[2, 3\]"):
+        encode(["AC", "ACG"])
+
+
+TABLE = np.array([[8, 1, 1, 0], [0, 10, 0, 0], [3, 3, 2, 2], [0, 0, 1, 9], [5, 0, 5, 0]], dtype=float)
+
+
+def scores_of_all_words(scores):
+    words = product(range(4), repeat=len(scores))
+    return np.array([sum(column[base] for column, base in zip(scores, word, strict=True)) for word in words])
+
+
+def test_log_odds_are_hundredths_of_a_bit():
+    # Ten counts and a pseudocount of 1/4 per base: (8.25 / 11) / (1/4) = 3, (0.25 / 11) / (1/4) = 1/11.
+    assert log_odds(TABLE)[0].tolist() == [round(100 * np.log2(value)) for value in (3, 5 / 11, 5 / 11, 1 / 11)]
+    assert (log_odds(np.full((3, 4), 7.0)) == 0).all()
+
+
+def test_the_distribution_by_enumeration():
+    scores = log_odds(TABLE)
+    lowest, chance = score_distribution(scores)
+    words = scores_of_all_words(scores)
+    counted = np.bincount(words - words.min(), minlength=len(chance)) / len(words)
+    assert lowest == words.min()
+    np.testing.assert_allclose(chance, counted, atol=1e-15)
+
+
+def test_the_threshold_is_the_lowest_score_that_is_rare_enough():
+    scores = log_odds(TABLE)
+    words = scores_of_all_words(scores)
+    for p_value in (0.5, 0.1, 0.02, 1 / 128, 1 / 256):
+        level = threshold(scores, p_value, floor=-10_000)
+        assert (words >= level).mean() <= p_value < (words >= level - 1).mean()
+    assert threshold(scores, 1e-4) == words.max()  # of a short motif: 1 of 1,024 words is more than 1e-4
+    assert threshold(log_odds(np.full((6, 4), 5.0)), 0.9) == 50  # without preference: half a bit
+
+
+@pytest.mark.parametrize(
+    "counts", [[], [[1, 2, 3]], [[1, 2, 3, -1]], [[0, 0, 0, 0]], [[1, 2, 3, float("nan")]]], ids=str
+)
+def test_invalid_counts_are_refused(counts):
+    with pytest.raises((ValueError, TypeError)):  # a TypeError where shapes are checked before
+        Motif.of("X", np.array(counts, dtype=float))
+
 
 COUNTS = {"ONE": [[18, 1, 0, 1], [0, 20, 0, 0], [0, 0, 20, 0], [2, 2, 2, 14]], "TWO": [[20, 0, 0, 0], [0, 0, 0, 20]]}
 
@@ -34,19 +123,16 @@ MEME += "".join(in_meme(*motif) for motif in NAMED)
 FORMS = {"jaspar": JASPAR, "bare": BARE, "meme": MEME, "sites": MEME.replace("nsites= 20 ", "")}
 
 
-@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
-def test_motif_files(text, tmp_path):
-    (tmp_path / "motifs.txt").write_text(text)
-    motifs = read_motifs(tmp_path / "motifs.txt", 0.02)
-    for motif, (name, counts) in zip(motifs, COUNTS.items(), strict=True):
-        expected = Motif.of(name, np.array(counts, float), 0.02)
-        assert (motif.name, motif.threshold) == (name, expected.threshold)
-        assert np.array_equal(motif.scores, expected.scores)
-
-
-def test_repeated_names_become_ids(tmp_path):
-    (tmp_path / "motifs.jaspar").write_text(JASPAR.replace("TWO", "ONE"))
-    assert [motif.name for motif in read_motifs(tmp_path / "motifs.jaspar")] == ["MA0.1", "MA1.1"]
+def test_motif_files(tmp_path):
+    path = tmp_path / "motifs.txt"
+    for text in FORMS.values():
+        path.write_text(text)
+        for motif, (name, counts) in zip(read_motifs(path, 0.02), COUNTS.items(), strict=True):
+            expected = Motif.of(name, np.array(counts, float), 0.02)
+            assert (motif.name, motif.threshold) == (name, expected.threshold)
+            assert np.array_equal(motif.scores, expected.scores)
+    path.write_text(JASPAR.replace("TWO", "ONE"))
+    assert [motif.name for motif in read_motifs(path)] == ["MA0.1", "MA1.1"]
 
 
 @pytest.mark.parametrize(
@@ -79,17 +165,6 @@ def files(tmp_path):
     return genome, peaks, [str(tmp_path / name) for name in ("yeast.atac.bed", "genome.fa", "motifs.meme")]
 
 
-def hits(sequence, motif):
-    """Sum of the scores of all hits on both strands, with loops."""
-    total, complement = 0, str.maketrans("ACGTN", "TGCAN")
-    for strand in (sequence.upper(), sequence.upper().translate(complement)[::-1]):
-        for start in range(len(strand) - len(motif.scores) + 1):
-            word = strand[start : start + len(motif.scores)]
-            score = sum(motif.scores[i]["ACGT".index(base)] for i, base in enumerate(word)) if "N" not in word else 0
-            total += score if score >= motif.threshold else 0
-    return total / 100
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_genome_is_scanned(files, tmp_path, packed, capsys):
     genome, peaks, paths = files
@@ -101,7 +176,7 @@ def test_a_genome_is_scanned(files, tmp_path, packed, capsys):
     assert "15 regions x 2 motifs, 1 cell type with" in capsys.readouterr().out
     matrix = RegionArrays(path=out, scale=False, valid=["chr2"], test=["chr3"]).build()
     motifs = read_motifs(tmp_path / "motifs.meme", 0.02)
-    expected = [[hits(genome[name][start:end], motif) for motif in motifs] for name, start, end in peaks]
+    expected = [[reference(genome[name][start:end], motif) for motif in motifs] for name, start, end in peaks]
     assert (np.array(expected) > 0).mean() > 0.2
     np.testing.assert_allclose(np.asarray(matrix.features), expected, rtol=1e-6)
     assert matrix.open[:, 0].tolist() == [start % 3 > 0 for _, start, _ in peaks]
