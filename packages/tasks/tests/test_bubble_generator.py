@@ -3,7 +3,6 @@ import hashlib
 import numpy as np
 import pytest
 
-from dither.registry.files.cache import cache_folder
 from dither.tasks.bubble_diagram import isomorphism, metrics
 from dither.tasks.bubble_diagram.data import procedural as generator
 from dither.tasks.bubble_diagram.data.procedural import BLOCK, LARGER_COUNTS, make_plans
@@ -112,10 +111,10 @@ def test_plan_is_a_function_of_seed_and_number(plans):
     assert (make_plans(1, 0, 100).tokens(8) != whole[:100]).any(1).mean() > 0.9
 
 
-def test_many_plans_are_cached_and_indexed_in_pieces(plans, monkeypatch):
+def test_many_plans_are_cached_and_indexed_in_pieces(plans, cache, monkeypatch):
     monkeypatch.setattr(generator, "CACHED", 700)
     made, cached = make_plans(0, 5, 1500), make_plans(0, 5, 1500)
-    assert len(list(cache_folder().rglob("*.npz"))) == 1
+    assert len(list(cache.rglob("*.npz"))) == 1
     assert (made.tokens(8) == plans[5:1500].tokens(8)).all()
     assert (cached.tokens(8) == made.tokens(8)).all()
     assert (cached.boxes == made.boxes).all()
@@ -126,7 +125,7 @@ def test_many_plans_are_cached_and_indexed_in_pieces(plans, monkeypatch):
     assert (PlanIndex(tokens, 8, made.boxes).relations == whole.relations).all()
     assert (PlanIndex(tokens, 8).keys == whole.keys).all()
     assert frequencies.distances(Frequencies.of(tokens, 8)) == frequencies.distances(frequencies)
-    next(cache_folder().rglob("*.npz")).write_bytes(b"damaged")
+    next(cache.rglob("*.npz")).write_bytes(b"damaged")
     assert (make_plans(0, 5, 1500).tokens(8) == tokens).all()
 
 

@@ -18,9 +18,9 @@ TEXTS = np.array(["AP1/1", "", "chr1:9790-10675", "häm", "x"])
 BYTES = [zarr.codecs.GzipCodec(), zarr.codecs.Crc32cCodec()]
 
 
-def refusal(folder, rows=slice(None)):
+def refusal(folder):
     with pytest.raises(Refused) as refused:
-        ZarrArray(folder)[rows]
+        ZarrArray(folder)[:]
     return refused.value
 
 
@@ -76,41 +76,27 @@ def test_arrays_of_other_writers(tmp_path, name):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("version", [2, 3])
-def test_texts_of_other_writers(tmp_path, version):
-    create(tmp_path / "fixed", TEXTS, version)
+def test_texts_of_any_length(tmp_path, version):
     free = zarr.create_array(str(tmp_path / "free"), shape=(5,), dtype=str, chunks=(2,), zarr_format=version)
     free[:] = TEXTS.astype(object)
-    for name in ("fixed", "free"):
-        array = ZarrArray(tmp_path / name)
-        assert array.dtype.kind == "U"
-        np.testing.assert_array_equal(array[:], TEXTS)
+    np.testing.assert_array_equal(ZarrArray(tmp_path / "free")[:], TEXTS)
 
 
-DAMAGE = {
-    "cut short": lambda content: content[:-9],
-    "empty": lambda content: b"",
-    "junk": lambda content: b"nonsense" * 9,
-    "too little": lambda content: content[: len(content) // 2],
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", WRITTEN)
-def test_damaged_chunks_are_named_with_their_rows(tmp_path, damage, name):
+def test_damaged_chunks_are_named_with_their_rows(tmp_path, name):
     values = np.arange(40, dtype="<f8" if name.startswith("3") else ">f8").reshape(10, 4)
     options = {**WRITTEN[name]}
     if "shards" in options:
         options["shards"] = (4, 4) if isinstance(options["shards"], tuple) else {**options["shards"], "shape": (4, 4)}
-    folder = create(tmp_path / "x", values, chunks=(2, 4), **options)
-    array = ZarrArray(folder)
-    place = (1, 0)
-    path = folder / array.file_name(place)
-    path.write_bytes(DAMAGE[damage](path.read_bytes()))
-    refused = refusal(folder)
-    assert refused.codes == ["damaged-file"]
-    rows = "rows 4 to 7" if "shards" in options else "rows 2 to 3"
-    assert refused.problems[0].message.startswith(f"{path}: {rows} ")
-    np.testing.assert_array_equal(array[0:2], values[0:2])  # other chunks can be read
+    array = ZarrArray(create(tmp_path / "x", values, chunks=(2, 4), **options))
+    path = tmp_path / "x" / array.file_name((1, 0))
+    content, rows = path.read_bytes(), "rows 4 to 7" if "shards" in options else "rows 2 to 3"
+    for damaged in (content[:-9], b"", b"nonsense" * 9, content[: len(content) // 2]):
+        path.write_bytes(damaged)
+        refused = refusal(tmp_path / "x")
+        assert refused.codes == ["damaged-file"]
+        assert refused.problems[0].message.startswith(f"{path}: {rows} ")
+        np.testing.assert_array_equal(array[0:2], values[0:2])  # other chunks can be read
 
 
 def test_a_flipped_byte_in_a_shard_is_found(tmp_path):
@@ -213,12 +199,8 @@ def test_unknown_codecs_of_format_3_are_refused(tmp_path, place):
     path = create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=(25, 7), compressors=BYTES) / "zarr.json"
     header, codec = json.loads(path.read_text()), {"name": "numcodecs.pickle", "configuration": {}}
     shard = header["codecs"][0]["configuration"]
-    if place == "a name":
-        header["codecs"].append("numcodecs.pickle")
-    else:
-        {"codecs": header["codecs"], "codecs of a shard": shard["codecs"], "index codecs": shard["index_codecs"]}[
-            place
-        ].append(codec)
+    lists = {"codecs of a shard": shard["codecs"], "index codecs": shard["index_codecs"]}
+    lists.get(place, header["codecs"]).append("numcodecs.pickle" if place == "a name" else codec)
     path.write_text(json.dumps(header))
     refused = refusal(tmp_path / "x")
     assert refused.codes == ["unknown-format"]
