@@ -14,7 +14,7 @@ from dither.engine.sampling.session import walk
 from dither.engine.training.diffusion import BlockDiffusion, Diffusion
 from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.samplers.ancestral import Ancestral
-from dither.processes.samplers.blocks import Blocks, sample
+from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.schedules.alpha import log_linear
 from dither.processes.schedules.sigma import geometric
@@ -107,7 +107,7 @@ def joint_of(*shape, seed=1):
 def system_of(process, joint, size, loss=score_entropy, inner=None, **options):
     length = joint.ndim
     blocks = BlockDiffusion.of(process.space, ModelFacts(size))
-    sampler = None if inner is None else partial(sample, options=Blocks(size=size, **options), inner=inner)
+    sampler = None if inner is None else partial(Blocks(size=size, **options).sample, inner=inner)
     assert blocks == BlockDiffusion(length, size)
     return Diffusion(None, process, Tabular(process, joint, size), loss, sampler, bound=True, blocks=blocks)
 
@@ -292,7 +292,7 @@ def test_sampling_equals_training(kind, level, position, size, prompt):
     inner = Recording(Ancestral(steps=3, t_min=1e-2).build())
     system = Diffusion(
         None, process, denoiser(process, size, position), score_entropy,
-        partial(sample, options=Blocks(size=size), inner=inner),
+        partial(Blocks(size=size).sample, inner=inner),
         blocks=BlockDiffusion(11, size),
     )  # fmt: skip
     known = (torch.arange(11) < prompt).expand(3, -1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.samplers.blocks import Blocks, sample
+from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, State
@@ -47,7 +47,7 @@ class Script:
 
 
 def blocks(size: int, inner: Any, stop: bool = False) -> Any:
-    return partial(sample, options=Blocks(size=size, stop=stop), inner=inner)
+    return partial(Blocks(size=size, stop=stop).sample, inner=inner)
 
 
 def walked(sampler: Any, process: TokenProcess, text: Tensor, like: Clean | None = None) -> tuple[list[Tensor], Any]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.decoding.self_correction import SelfCorrect, sample
+from dither.processes.decoding.self_correction import SelfCorrect
 from dither.processes.samplers.confidence import Ordered
 from dither.processes.timestep_sampling import time_of
 from dither.registry.flow.records import Clean, State
@@ -137,9 +137,8 @@ def test_self_correction_finds_the_wrong_token(process_of, oracle) -> None:
     known = torch.zeros(4, 4, dtype=torch.bool)
     known[3, 0] = True
     session = Recorder(process, session=oracle(process, joint))
-    options = SelfCorrect(temperature=0.0)
-    like = Clean.of(drafts, known=known)
-    *states, x = sample(process, session, like, options=options, inner=lambda *_: iter([drafts]))
+    options, like = SelfCorrect(temperature=0.0), Clean.of(drafts, known=known)
+    *states, x = options.sample(process, session, like, inner=lambda *_: iter([drafts]))
     assert x[:3].tolist() == [[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
     assert x[3, 0] == 1  # known
     for before, after in itertools.pairwise([*states, x]):

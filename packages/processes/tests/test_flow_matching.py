@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dither.losses.flow import flow_kl
 from dither.processes.features.gaussian import GaussianProcess
-from dither.processes.flow.jumps import step
+from dither.processes.flow.jumps import DiscreteFlow
 from dither.processes.flow.process import FlowMatchingProcess
 from dither.processes.flow.schedules import kappa, rectified_flow
 from dither.processes.schedules.alpha import log_linear
@@ -192,15 +192,8 @@ def test_a_step_jumps_with_the_integrated_rates(part, likely, process_of, correc
     p, prior = torch.tensor([0.5, 0.2, 0.3]), process.prior_probs()[0]
     now, then = (process.schedule(torch.full((n,), t)) for t in (0.8, 0.5))
     pred = process.read(p.log().expand(n, 1, 3), State.of(torch.ones(n, 1, dtype=torch.long)), now)
-    x = step(
-        process,
-        State.of(torch.ones(n, 1).long()),
-        pred,
-        now,
-        then,
-        Clean.of(torch.zeros(n, 1).long()),
-        corrector=corrector,
-    ).x
+    x, like = State.of(torch.ones(n, 1).long()), Clean.of(torch.zeros(n, 1).long())
+    x = DiscreteFlow(corrector=corrector).step(process, x, pred, now, then, like).x
     lost = [1 - float((-noise.sigma[0]).exp()) for noise in (now, then)]
     forward = (1 + corrector) * torch.tensor(lost[0] / lost[1]).log()
     back = corrector * (now.sigma[0] - then.sigma[0])

@@ -1,6 +1,5 @@
 """Plugins: a broken one is reported and affects no other; a lazy session imports only the plugins that are used."""
 
-import subprocess
 import sys
 from functools import partial
 
@@ -190,32 +189,6 @@ def test_file_plugins(tmp_path, block):
         assert codes_of(lambda: load_plugins(files=[path])) == ["plugin-failed"]
     assert codes_of(lambda: load_plugins(files=[tmp_path / "none.py"])) == ["file-not-found"]
     assert codes_of(lambda: load_plugins(files=[path.rename(tmp_path / "a@b.py")])) == ["invalid-value"]
-
-
-def test_classes_of_a_file_plugin_reach_worker_processes(tmp_path, block):
-    path = tmp_path / "my block.py"
-    path.write_text(block("mine"))
-    code = f"""
-import multiprocessing, pathlib, pickle
-from dither.registry.plugins.manager import load_plugins
-def name_of(spec): return spec.name
-if __name__ == "__main__":
-    plugins = load_plugins(files=[pathlib.Path({str(path)!r})])
-    spec = plugins.catalog.parse("block", "mine")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(name_of, [spec]))
-        pathlib.Path({str(path)!r}).write_text("raise SystemExit('changed')")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        try:
-            pool.apply_async(exec, ["import pickle; pickle.loads(" + repr(pickle.dumps(spec)) + ")"]).get(60)
-        except ImportError as error:
-            print(error)
-"""
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
-    assert done.stdout.splitlines()[0] == "['mine']", done.stderr
-    assert "changed after" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["a/b", "a@b", 'a"b', "a\\b", "a,b", "a\x07b", "no:a", "a.py"])

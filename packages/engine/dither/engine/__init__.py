@@ -14,16 +14,8 @@ if TYPE_CHECKING:
     from .training.diffusion import Diffusion
 
 __all__ = [
-    "Diffusion",
-    "Experiment",
-    "Loaded",
-    "draw",
-    "evaluate",
-    "load",
-    "load_experiment",
-    "save_experiment",
-    "train",
-]
+    "Diffusion", "Experiment", "Loaded", "draw", "evaluate", "load", "load_experiment", "save_experiment", "train",
+]  # fmt: skip
 
 MODULES = {
     "Diffusion": "training.diffusion",

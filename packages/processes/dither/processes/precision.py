@@ -36,7 +36,6 @@ class Constant:
         self._copies: dict[torch.device, Tensor] = {torch.device("cpu"): value.cpu()}
 
     def on(self, device: Any) -> Shaped[Tensor, "..."]:
-        """Return the copy on `device`."""
         device = torch.device(device)
         if device not in self._copies:
             value = self._copies[torch.device("cpu")]

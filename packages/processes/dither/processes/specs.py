@@ -36,31 +36,9 @@ __all__ = ["register_components"]
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Register schedules, processes and samplers."""
-    curves: list[type[Spec]] = [
-        Cosine,
-        CosineSquared,
-        Geometric,
-        Kappa,
-        LinearSigma,
-        LogLinear,
-        Polynomial,
-        SigmoidAlpha,
-    ]
-    tables: list[type[Spec]] = [CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta]
-    flow: list[type[Spec]] = [DiscreteFlow, FlowMatching, ODE, RectifiedFlow]
-    processes: list[type[Spec]] = [Absorbing, Gaussian, Hybrid, Marginal, MaskedRegion, Uniform]
-    samplers: list[type[Spec]] = [Analytic, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered]
-    decoding: list[type[Spec]] = [SelfCorrect, SemiAutoregressive]
-    features: list[type[Spec]] = [DDIM, DPMSolver, OrderedRegions, RePaint]
     return [
-        *curves,
-        *tables,
-        *flow,
-        *processes,
-        *samplers,
-        *decoding,
-        *features,
-        ParticleGibbs,
-        PredictorCorrector,
-        ReMDM,
-    ]
+        Absorbing, Analytic, Ancestral, Blocks, Cosine, CosineBeta, CosineSquared, DDIM, DPMSolver, DiscreteFlow, Euler,
+        FirstHitting, FlowMatching, Gaussian, Geometric, Guided, Hybrid, Kappa, LinearBeta, LinearSigma, LogLinear,
+        Marginal, MaskedRegion, ODE, Ordered, OrderedRegions, ParticleGibbs, Polynomial, PredictorCorrector, ReMDM,
+        RePaint, RectifiedFlow, ScaledLinearBeta, SelfCorrect, SemiAutoregressive, SigmoidAlpha, SigmoidBeta, Uniform,
+    ]  # fmt: skip

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from dither.registry.flow.protocols import (
-    GaussianProcess,
-    MaskedFeatureProcess,
-    Process,
-    Schedule,
-    Session,
-    TokenProcess,
-)
-from dither.registry.flow.records import Clean, State
+from dither.registry.flow.protocols import GaussianProcess, Process, Schedule
+from dither.registry.flow.records import Clean
 
 from .precision import wide, wide_dtype
 from .timestep_sampling import time_of
-from .tokens.temperature import warp_prediction
 
 if TYPE_CHECKING:
-    from .samplers.options import GaussianSampler, TokenSteps
+    from .samplers.options import GaussianSampler
 
-__all__ = [
-    "as_times",
-    "even_times",
-    "gaussian_process",
-    "grid_times",
-    "masked_feature_process",
-    "reveal_counts",
-    "spaced_times",
-    "take_steps",
-    "time_rows",
-    "token_process",
-]
+__all__ = ["as_times", "even_times", "grid_times", "reveal_counts", "spaced_times", "time_rows"]
 
 MIN_LOG_SNR = -30.0
 """Least log-SNR of a grid: below, sigmoid rounds to 1 in float64 and times would coincide."""
-
-P = TypeVar("P")
 
 
 def as_times(t: float | Float[Tensor, "..."], like: Clean) -> Float[Tensor, "B *L"]:
@@ -73,19 +51,6 @@ def even_times(steps: int, t_min: float, device: torch.device) -> Float[Tensor, 
 def time_rows(steps: int, t_min: float, like: Clean) -> Float[Tensor, "K B"]:
     """Return K = steps + 1 times from 1 down to t_min, for each sample."""
     return even_times(steps, t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
-
-
-def take_steps(
-    process: Process, model: Session, like: Clean, options: TokenSteps, step: Callable[..., State]
-) -> Iterator[Shaped[Tensor, "B L *M"]]:
-    """Yield the state after each of evenly spaced steps, each drawn by `step` as by `Process.step`; then finish."""
-    state, schedule = process.prior(like), process.schedule
-    times = time_rows(options.steps, options.t_min, like)
-    for t, s in pairwise(times):
-        pred: Any = warp_prediction(model(state, t), options)
-        state = step(state, pred, schedule(t), schedule(s), like)
-        yield state.x
-    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)
 
 
 def reveal_counts(
@@ -140,24 +105,3 @@ def spaced_times(
     times = time_of(schedule, (low + share * (high - low)).neg().sigmoid())
     times[0], times[1:] = 1.0, times[1:].clamp(t_min, 1.0)  # 1 - alpha may be 1 before t is
     return times
-
-
-def token_process(process: Process, sampler: str) -> TokenProcess:
-    """Return the process as a `TokenProcess`, or raise a TypeError."""
-    return _require(process, TokenProcess, sampler)
-
-
-def gaussian_process(process: Process, sampler: str) -> GaussianProcess:
-    """Return the process as a `GaussianProcess`, or raise a TypeError."""
-    return _require(process, GaussianProcess, sampler)
-
-
-def masked_feature_process(process: Process, sampler: str) -> MaskedFeatureProcess:
-    """Return the process as a `MaskedFeatureProcess`, or raise a TypeError."""
-    return _require(process, MaskedFeatureProcess, sampler)
-
-
-def _require(process: Process, protocol: type[P], sampler: str) -> P:
-    if not isinstance(process, protocol):
-        raise TypeError(f'sampler "{sampler}" requires a {protocol.__name__}, not {type(process).__name__}')
-    return cast(P, process)

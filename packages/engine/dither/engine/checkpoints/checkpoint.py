@@ -98,7 +98,6 @@ class Weights:
         self._weights = {name: copies[_place(tensor)] for name, tensor in weights.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights by name."""
         return dict(self._weights)
 
 

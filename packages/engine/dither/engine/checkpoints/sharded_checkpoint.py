@@ -40,7 +40,6 @@ class Shards:
         self._started = False
 
     def size(self) -> int:
-        """Return about the bytes on disk."""
         return sum(tensor.numel() * tensor.element_size() for part in self.parts.values() for tensor in part.values())
 
     def write(self, folder: Path) -> None:

@@ -70,7 +70,6 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
 
 
 def _discard_output() -> int:
-    """Redirect the rest of the output to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
     return 0
 

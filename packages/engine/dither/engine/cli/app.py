@@ -31,7 +31,6 @@ class Command(TyperCommand):
     """A command whose flags are shown without a type."""
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters; only flags are changed."""
         return _without_types(super().get_params(ctx))
 
 
@@ -39,7 +38,6 @@ class Group(TyperGroup):
     """A group of commands whose flags are shown without a type."""
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters; only flags are changed."""
         return _without_types(super().get_params(ctx))
 
 
@@ -146,8 +144,8 @@ PANELS = {
         "report": "runs",
         "sample": "runs",
         "evaluate": "runs",
-        "predict": "apply",
-        "embed": "apply",
+        "predict": "runs",
+        "embed": "runs",
         "export": "runs",
         "diff": "runs",
         "bench": "experiments",

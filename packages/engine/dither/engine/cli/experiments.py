@@ -26,8 +26,8 @@ from .app import (
     app,
     load,
 )
-from .apply import CellOption, OutOption, SplitOption, apply
 from .output import echo, location_record, print_valid, table, wants_json
+from .runs import CellOption, OutOption, SplitOption, apply
 
 __all__: list[str] = []
 

@@ -139,7 +139,6 @@ def print_valid(loaded: Loaded, as_json: bool = False, deep: dict[str, Any] | No
 
 
 def _print(problems: Sequence[Problem]) -> None:
-    """Print problems as text or as GitHub annotations."""
     if output_options.format is Format.GITHUB:
         for problem in problems:
             echo(_annotation(problem))

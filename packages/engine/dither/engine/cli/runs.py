@@ -1,4 +1,4 @@
-"""`dither runs`, `export`, `sample`, `evaluate`, `report`, `diff`: commands on run directories."""
+"""`dither runs`, `export`, `sample`, `evaluate`, `predict`, `embed`, `report`, `diff`: commands on run directories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from .app import Assignments, CheckpointOption, Group, Json, PluginOption, RunDirectory, Words, app, parse_checkpoint
 from .output import echo, table, wants_json
 
-__all__: list[str] = []
+__all__ = ["CellOption", "OutOption", "SplitOption", "apply"]
 
 DAMAGED = 3
 LOSS = "valid/loss"
@@ -22,6 +22,15 @@ WRAPPED = 200
 """Most runs whose list is wrapped to the width of a terminal, which takes 0.6 ms per run."""
 runs = typer.Typer(name="runs", cls=Group, help="List runs, or verify one.", no_args_is_help=True)
 app.add_typer(runs, name="runs")
+Paths = list[Path] | None
+Data = Annotated[Paths, typer.Argument(help="Data of yours; by default those of the run.", show_default=False)]
+Part = Literal["all", "train", "valid", "test"] | None
+SplitOption = Annotated[Part, typer.Option("--split", help="By default valid; all with data of yours.")]
+CellOption = Annotated[
+    str | None, typer.Option("--cell", metavar="NAME", help="Cell type; by default all that the model was trained on.")
+]
+ExportOption = Annotated[Words, typer.Option("--export", metavar="FORMAT", help="Format (repeatable).")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="New folder; by default inside the run.")]
 
 
 @runs.command("list", epilog="Example: dither runs list runs --metric valid/nats_per_token")
@@ -241,3 +250,36 @@ def diff(
 
 def _shown(value: Any) -> str:
     return "(none)" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def apply(
+    verb: Literal["predict", "explain", "embed"], run: Path, data: Paths, split: Any, cell: str | None,
+    forms: Words, out: Path | None, checkpoint: str, selected: Words,
+) -> None:  # fmt: skip
+    """Apply the model of a run, and print the files."""
+    from dither.registry.flow.protocols import DataRequest
+
+    from ..runs.evaluate_run import apply_run
+
+    split, data = split or ("all" if data else "valid"), data or []
+    labels = {} if cell is None else {"cell": cell}
+    names = [verb, split, *labels.values(), *(path.stem for path in data[:1])]
+    paths = (run / verb / "-".join([*names[1:], *number]) for number in ([], *([str(n)] for n in range(2, 10_000))))
+    folder = out or next(path for path in paths if not path.exists())
+    request = DataRequest(folder, tuple(data), split, labels, tuple(dict.fromkeys(forms or ())))
+    for path in apply_run(verb, run, request, parse_checkpoint(checkpoint), selected):
+        echo(path)
+
+
+def _add_verb(verb: Literal["predict", "embed"], text: str) -> None:
+    @app.command(verb, help=text)
+    def command(
+        run_directory: RunDirectory, data: Data = None, split: SplitOption = None, cell: CellOption = None,
+        export: ExportOption = None, out: OutOption = None, checkpoint: CheckpointOption = "newest",
+        selected: PluginOption = None,
+    ) -> None:  # fmt: skip
+        apply(verb, run_directory, data, split, cell, export, out, checkpoint, selected)
+
+
+_add_verb("predict", "Predict unknown values of data: another split, your own data, another cell type.")
+_add_verb("embed", "Write embeddings of the samples of a run or of your data.")

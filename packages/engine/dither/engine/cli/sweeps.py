@@ -19,7 +19,6 @@ class _Sweep(Group):
     """`dither sweep FILE` means `dither sweep start FILE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the word `start`."""
         if args and args[0] not in {*self.commands, "-h", "--help"}:
             args = ["start", *args]
         return super().parse_args(ctx, args)

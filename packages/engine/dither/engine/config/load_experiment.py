@@ -36,7 +36,6 @@ class Loaded:
 
     @property
     def path(self) -> Path:
-        """The experiment file."""
         return self.document.files[-1]
 
 

@@ -24,16 +24,9 @@ from dither.registry.spec.base import Options, PathStr, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 __all__ = [
-    "Evaluate",
-    "Guidance",
-    "LoRA",
-    "Sample",
-    "Train",
-    "check_conditions",
-    "condition_labels",
-    "duplicates",
+    "Evaluate", "Guidance", "LoRA", "Sample", "Train", "check_conditions", "condition_labels", "duplicates",
     "matches_module",
-]
+]  # fmt: skip
 
 
 def duplicates(specs: Sequence[Spec]) -> Iterator[Misfit]:

@@ -33,7 +33,6 @@ class Setting:
 
     @property
     def story(self) -> str:
-        """Return the origin as text: `from --set train.lr=1, over base.toml:14:6`."""
         groups = (", ".join(map(str, places)) for places in (self.places[:1], self.places[1:]))
         places = ", over ".join(filter(None, groups))
         if self.default_of is None:

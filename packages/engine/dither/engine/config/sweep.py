@@ -35,7 +35,6 @@ class Range(Options):
 
     @property
     def integral(self) -> bool:
-        """Whether the values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 

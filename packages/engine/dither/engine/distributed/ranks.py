@@ -79,7 +79,6 @@ class Ranks:
         return value
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         if self.size > 1:
             dist.barrier(group=self.host_group)
 

@@ -19,15 +19,9 @@ from dither.registry.files.limits import read_text
 from .metrics_file import as_json
 
 __all__ = [
-    "KEY",
-    "MANIFEST",
-    "checksum_differs",
-    "text_checksum_differs",
-    "text_with_checksum",
-    "verify",
-    "with_checksum",
+    "KEY", "MANIFEST", "checksum_differs", "text_checksum_differs", "text_with_checksum", "verify", "with_checksum",
     "write_manifest",
-]
+]  # fmt: skip
 
 KEY = "sha256"
 """Key of the checksum in a JSON object."""

@@ -16,21 +16,9 @@ from typing import Any, NamedTuple
 from dither.registry.files.limits import TABLE_BYTES, open_file, read_bytes, read_text
 
 __all__ = [
-    "BEGINNING",
-    "FLOOR",
-    "INTERVAL",
-    "FilePosition",
-    "MetricsFile",
-    "as_json",
-    "as_number",
-    "baselines_of",
-    "changed_lines",
-    "from_json",
-    "is_companion_metric",
-    "read_metrics",
-    "shown_baselines",
-    "with_interval",
-]
+    "BEGINNING", "FLOOR", "INTERVAL", "FilePosition", "MetricsFile", "as_json", "as_number", "baselines_of",
+    "changed_lines", "from_json", "is_companion_metric", "read_metrics", "shown_baselines", "with_interval",
+]  # fmt: skip
 
 
 class FilePosition(NamedTuple):
@@ -71,7 +59,6 @@ class MetricsFile:
         self.position = FilePosition(len(kept), self._hash.hexdigest())
 
     def write(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        """Append a line."""
         line = (as_json({"step": step, "kind": kind, **metrics}) + "\n").encode()
         self._hash.update(line)
         self.position = FilePosition(self.position.bytes + len(line), self._hash.hexdigest())
@@ -97,7 +84,6 @@ class MetricsFile:
             self._warn(f"{self._path} cannot be flushed: {error.strerror}")
 
     def close(self) -> None:
-        """Write buffered lines and close the file."""
         self._flush()
         if self._held:
             self._warn(f"{self._path} lacks its last {len(self._held):,} bytes")

@@ -52,7 +52,6 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update the weights."""
         value = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
             part.step()
@@ -60,7 +59,6 @@ class Muon(Optimizer):
         return value
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state over the same parameters."""
         super().load_state_dict(state_dict)
         self._share()
 
@@ -91,7 +89,6 @@ class Orthogonal(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update the weights."""
         for group in self.param_groups:
             lr, momentum = group["lr"], group["momentum"]
             for matrix in [matrix for matrix in group["params"] if matrix.grad is not None]:

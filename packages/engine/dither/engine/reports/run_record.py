@@ -56,7 +56,6 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """Name of the run."""
         return str(self.resolved.get("name") or self.summary.get("name") or self.path.name)
 
     def last(self) -> dict[str, float]:

@@ -55,7 +55,6 @@ class Axis:
         self.low, self.high = self.low - margin, self.high + margin
 
     def __call__(self, value: float) -> float:
-        """Return the coordinate of a value."""
         if self.log:
             value = math.log10(value) if value > 0 else self.low
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)

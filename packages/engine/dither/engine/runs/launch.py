@@ -229,7 +229,6 @@ class Launch:
     def _train(
         self, directory: RunDirectory, trainer: Trainer, offset: int | None = None, newest: int | None = None
     ) -> int:
-        """Train and print the results."""
         run = self._run(directory, trainer, offset)
         run.saver.newest = newest
         failure: BaseException | None = None

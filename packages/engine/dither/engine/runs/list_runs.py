@@ -97,7 +97,6 @@ def _listed(path: Path) -> ListedRun:
 
 
 def _bytes(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
     size = 0
     for inner, _, names in os.walk(folder):
         for name in names:

@@ -152,7 +152,6 @@ def evaluate_tasks(
 
 
 def _task_name(file: Path) -> str:
-    """Return the name that a task file declares."""
     for line in file.read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "task":

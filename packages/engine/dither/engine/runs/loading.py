@@ -185,7 +185,6 @@ def _located() -> Iterator[None]:
 
 
 def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
-    """Return the weight file and its weights."""
     if foreign:
         return source, read_weights(source)
     if (source / "checkpoints").is_dir():

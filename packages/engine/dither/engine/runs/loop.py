@@ -56,7 +56,6 @@ class Log:
 
     @property
     def position(self) -> FilePosition:
-        """The end of metrics.jsonl."""
         return BEGINNING if self._file is None else self._file.position
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
@@ -67,11 +66,9 @@ class Log:
         self.display.metrics(step, kind, metrics)
 
     def pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        """Report pictures of samples."""
         self._each(lambda tracker: tracker.log_pictures(step, pictures))
 
     def sync(self) -> None:
-        """Flush metrics.jsonl to disk."""
         if self._file is not None:
             self._file.sync()
 
@@ -118,7 +115,6 @@ class Run:
 
     @property
     def ranks(self) -> Ranks:
-        """The processes of the run."""
         return self.trainer.ranks
 
     @property

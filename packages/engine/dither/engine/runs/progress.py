@@ -36,14 +36,12 @@ class Screen(Console):
     """A console that becomes quiet if writing fails: a closed pipe or a full disk never ends a run."""
 
     def __exit__(self, *raised: Any) -> None:
-        """Flush, or become quiet."""
         try:
             super().__exit__(*raised)
         except OSError:
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Continue without output."""
         self.quiet = True
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, (sys.stderr if self.stderr else sys.stdout).fileno())
@@ -131,12 +129,10 @@ class ProgressDisplay:
             self._task = self._bar.add_task("", total=total, completed=done)
 
     def start(self) -> None:
-        """Show the bar."""
         if self._bar is not None:
             self._bar.start()
 
     def stop(self) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 

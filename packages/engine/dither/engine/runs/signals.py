@@ -44,7 +44,6 @@ class Stop:
         self.code = STOPPED
 
     def __call__(self) -> bool:
-        """Return whether to stop."""
         return self.requested is not None
 
 
@@ -114,6 +113,5 @@ def _end(code: int, text: str) -> None:
 
 
 def _print(text: str) -> None:
-    """Write to stderr from a handler, ignoring errors."""
     with suppress(OSError):
         os.write(2, text.encode())

@@ -28,15 +28,9 @@ from ..training.randomness import mix_seed
 from .session import ModelCalls, draw
 
 __all__ = [
-    "SampleSet",
-    "TrajectoryRecorder",
-    "check_forms",
-    "draw_accepted",
-    "export_samples",
-    "make_samples",
-    "missing_samples",
-    "write_samples",
-]
+    "SampleSet", "TrajectoryRecorder", "check_forms", "draw_accepted", "export_samples", "make_samples",
+    "missing_samples", "write_samples",
+]  # fmt: skip
 
 PATHS = 4
 """Number of samples whose trajectory is shown."""
@@ -73,7 +67,6 @@ class TrajectoryRecorder:
         self._seen, self._every = 0, 1
 
     def __call__(self, state: Shaped[Tensor, "N L *M"]) -> None:
-        """Record the next state of a batch."""
         if len(self.rows) >= self.most:
             return
         newest = state[: self.most].to("cpu", copy=True)

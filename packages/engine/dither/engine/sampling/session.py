@@ -105,15 +105,12 @@ class RowwisePrediction:
         self._requested: Tensor | None = None
 
     def log_clean(self) -> Float[Tensor, "B L V"]:
-        """Return log p(x_0 | x_t), normalised; -inf on impossible ids."""
         return cast(Tensor, self.whole().log_clean())
 
     def log_context(self) -> Float[Tensor, "B L V"]:
-        """Return log p(x_0 | the other positions), normalised."""
         return cast(Tensor, self.whole().log_context())
 
     def log_score(self) -> Float[Tensor, "B L V"]:
-        """Return log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
         return cast(Tensor, self.whole().log_score())
 
     def warped(self, warp: Callable[[Tensor], Tensor]) -> RowwisePrediction:
@@ -121,7 +118,6 @@ class RowwisePrediction:
         return _Warped(self, warp)
 
     def whole(self) -> Any:
-        """Return the prediction of every position."""
         return self._whole
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:

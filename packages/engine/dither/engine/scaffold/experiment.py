@@ -75,7 +75,6 @@ def _table(options: Options, tree: Mapping[str, Any], path: tuple[str, ...], cat
 
 
 def _inline(value: Any) -> Any:
-    """Return a value of TOML on one line."""
     if isinstance(value, Mapping):
         table = tomlkit.inline_table()
         table.update({key: _inline(inner) for key, inner in value.items()})

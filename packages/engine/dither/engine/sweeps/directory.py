@@ -89,7 +89,6 @@ class PointFolder:
         return False
 
     def write_status(self, state: str, **facts: Any) -> None:
-        """Replace status.json atomically."""
         write_json(self.path / "status.json", {"state": state, **facts})
 
     def claim(self) -> FileLock | None:
@@ -159,7 +158,6 @@ class SweepDirectory:
         _write_experiment(self.path / "base", tree, plugins)
 
     def record(self, folders: Iterable[PointFolder] = ()) -> None:
-        """Write sweep.json."""
         self.facts["points"] = [{"name": folder.name, "values": folder.values} for folder in folders]
         write_json(self.path / MARK, self.facts)
 
@@ -179,7 +177,6 @@ def _values(file: Path) -> dict[str, Any]:
 
 
 def _write_experiment(folder: Path, tree: Mapping[str, Any], plugins: Plugins) -> None:
-    """Make a folder with an experiment and its plugin files."""
     folder.mkdir()
     for file in plugins.files:
         (folder / "plugins").mkdir(exist_ok=True)

@@ -19,16 +19,9 @@ from dither.registry.spec.misfit import Path
 from ..config.sweep import Sweep
 
 __all__ = [
-    "Point",
-    "add_axes",
-    "format_value",
-    "iter_keys",
-    "key_error",
-    "make_point",
-    "read_points",
-    "short_keys",
+    "Point", "add_axes", "format_value", "iter_keys", "key_error", "make_point", "read_points", "short_keys",
     "sweep_of",
-]
+]  # fmt: skip
 
 FIXED = {"sweep", "plugins", "extends", "name"}
 """Top-level keys that cannot be swept."""
@@ -66,7 +59,6 @@ class Point:
 
     @property
     def by_key(self) -> dict[str, Any]:
-        """The values by dotted key."""
         return {dotted(path): value for path, value, _ in self.values}
 
     def __str__(self) -> str:
@@ -92,7 +84,6 @@ class _SweptValue(Layer):
     given: Origin | None = None
 
     def origin(self, path: Path, value: bool = False) -> Origin:
-        """Return the position of the value in the sweep."""
         return self.given or Origin(self.name)
 
 

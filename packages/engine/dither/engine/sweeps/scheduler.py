@@ -36,7 +36,6 @@ class PointList:
         self.folders = folders
 
     def points(self) -> Iterator[PointFolder]:
-        """Yield the points to run."""
         yield from (folder for folder in self.folders if folder.status()["state"] in RESUMABLE)
 
     def should_prune(self, point: PointFolder) -> bool:

@@ -21,7 +21,6 @@ class CSV(TrackerSpec):
     name: ClassVar[str] = "csv"
 
     def build(self) -> CSVTracker:
-        """Return the tracker."""
         return CSVTracker()
 
 

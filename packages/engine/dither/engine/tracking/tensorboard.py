@@ -29,7 +29,6 @@ class TensorBoard(TrackerSpec):
     name: ClassVar[str] = "tensorboard"
 
     def build(self) -> TensorBoardTracker:
-        """Return the tracker."""
         return TensorBoardTracker()
 
 

@@ -25,15 +25,9 @@ from dither.registry.files.cache import cache_folder
 from ..distributed.ranks import SINGLE_RANK, Ranks
 
 __all__ = [
-    "choose_device",
-    "differences",
-    "environment",
-    "git_state",
-    "keep_freed_memory",
-    "peak_device_memory",
-    "peak_memory",
-    "prepare_compiler",
-]
+    "choose_device", "differences", "environment", "git_state", "keep_freed_memory", "peak_device_memory",
+    "peak_memory", "prepare_compiler",
+]  # fmt: skip
 
 
 def choose_device(name: str) -> torch.device:

@@ -109,7 +109,6 @@ class BlockDiffusion:
         return Noised(self.whole(rows.x0), self.state(rows.state), noise, target_mask, valid, fixed, rows.prior)
 
     def state(self, rows: State) -> State:
-        """Join the states of blocks into states of samples."""
         return State(self.whole(rows.x), self.whole(rows.masked))
 
     def noise(self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B L"], Noised]:
@@ -284,7 +283,7 @@ class Diffusion(nn.Module):
         For get-region: `system.predict(motifs, cell="K562")`, motifs `N L M`, returns `N L K`. Refused if the task does
         not implement `predict_values`.
         """
-        predict = import_module("dither.engine.runs.apply_run").predict  # it samples, which is above this layer
+        predict = import_module("dither.engine.runs.evaluate_run").predict  # it samples, which is above this layer
         return predict(self, x, seed=seed, **labels)
 
     def like(self, n: int, seed: int) -> Clean:

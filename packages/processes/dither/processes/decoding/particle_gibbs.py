@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session, TokenProcess
+    from dither.registry.flow.protocols import Session, TokenProcess
     from dither.registry.flow.records import Clean, Noise, State
 
-__all__ = ["ParticleGibbs", "log_step_prob", "sample"]
+__all__ = ["ParticleGibbs", "log_step_prob"]
 
 
 class ParticleGibbs(TokenSteps):
@@ -60,52 +59,46 @@ class ParticleGibbs(TokenSteps):
             yield Misfit(message, (), ("model", "embedding"), 'use sampler "ancestral"')
         yield from no_effect(self, ("temperature", "top_k", "top_p"), "on weighted particles")
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield the state of one particle after every step, with the known tokens in place; the clean sample last."""
+        import torch
 
+        from dither.registry.flow.records import State
 
-def sample(process: Process, model: Session, like: Clean, *, options: ParticleGibbs) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield the state of one particle after every step, with the known tokens in place; the clean sample last."""
-    import torch
+        from ..timesteps import time_rows
 
-    from dither.registry.flow.records import State
-
-    from ..timesteps import time_rows, token_process
-
-    process = token_process(process, options.name)
-    times, known = time_rows(options.steps, options.t_min, like), like.known
-    free = replace(like, known=torch.zeros_like(known))  # known tokens are noised like the others
-    weighted = bool(known.any())
-    best: Tensor | None = None
-    for _ in range(1 + options.sweeps if weighted else 1):
-        path = _forward_path(process, like.x0 if best is None else best, times, free)
-        x = torch.stack([process.prior(free).x for _ in range(options.particles if weighted else 1)])
-        x = torch.where(known, path[0], x)
-        if best is not None:
-            x[0] = path[0]
-        log_w = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
-        for i, (t, s) in enumerate(pairwise(times)):
-            now, then = process.schedule(t), process.schedule(s)
-            for p, state in enumerate(map(State.of, x)):
-                pred: Any = model(state, t)
-                log_w[p] += log_step_prob(process, state, pred, now, then, path[i + 1], like)
-                x[p] = torch.where(known, path[i + 1], process.step(state, pred, now, then, free).x)
+        times, known = time_rows(self.steps, self.t_min, like), like.known
+        free = replace(like, known=torch.zeros_like(known))  # known tokens are noised like the others
+        weighted = bool(known.any())
+        best: Tensor | None = None
+        for _ in range(1 + self.sweeps if weighted else 1):
+            path = _forward_path(process, like.x0 if best is None else best, times, free)
+            x = torch.stack([process.prior(free).x for _ in range(self.particles if weighted else 1)])
+            x = torch.where(known, path[0], x)
             if best is not None:
-                x[0] = path[i + 1]
-            x, log_w = _resampled(x, log_w, kept=best is not None)
-            yield torch.where(known, like.x0, x[-1])
-        for p, state in enumerate(map(State.of, x)):
-            pred = model(state, times[-1])
-            log_clean = pred.log_clean().gather(-1, like.x0[..., None])[..., 0]
-            log_w[p] += torch.where(known, log_clean.double(), 0.0).sum(1)
-            x[p] = torch.where(known, like.x0, process.finish(state, pred, free))
-        if best is not None:
-            x[0] = best
-        chosen = _weights(log_w).T.multinomial(1)[:, 0]
-        best = x[chosen, torch.arange(x.shape[1], device=x.device)]
-    assert best is not None
-    yield best
+                x[0] = path[0]
+            log_w = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
+            for i, (t, s) in enumerate(pairwise(times)):
+                now, then = process.schedule(t), process.schedule(s)
+                for p, state in enumerate(map(State.of, x)):
+                    pred: Any = model(state, t)
+                    log_w[p] += log_step_prob(process, state, pred, now, then, path[i + 1], like)
+                    x[p] = torch.where(known, path[i + 1], process.step(state, pred, now, then, free).x)
+                if best is not None:
+                    x[0] = path[i + 1]
+                x, log_w = _resampled(x, log_w, kept=best is not None)
+                yield torch.where(known, like.x0, x[-1])
+            for p, state in enumerate(map(State.of, x)):
+                pred = model(state, times[-1])
+                log_clean = pred.log_clean().gather(-1, like.x0[..., None])[..., 0]
+                log_w[p] += torch.where(known, log_clean.double(), 0.0).sum(1)
+                x[p] = torch.where(known, like.x0, process.finish(state, pred, free))
+            if best is not None:
+                x[0] = best
+            chosen = _weights(log_w).T.multinomial(1)[:, 0]
+            best = x[chosen, torch.arange(x.shape[1], device=x.device)]
+        assert best is not None
+        yield best
 
 
 def _forward_path(

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import Sampler, Session, TokenProcess
     from dither.registry.flow.records import Clean
 
-__all__ = ["SelfCorrect", "sample"]
+__all__ = ["SelfCorrect"]
 
 
 class SelfCorrect(TokenSampler):
@@ -58,43 +58,40 @@ class SelfCorrect(TokenSampler):
         yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield warnings of the inner sampler."""
         yield from below("inner", self.inner.warn(process, model))
 
     def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self, inner=self.inner.build())
+        return partial(self.run, inner=self.inner.build())
 
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean, *, inner: Sampler
+    ) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield every state of the draft and of its corrections, the corrected sample last."""
+        import torch
 
-def sample(
-    process: Process, model: Session, like: Clean, *, options: SelfCorrect, inner: Sampler
-) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state of the draft and of its corrections, the corrected sample last."""
-    import torch
+        from dither.registry.flow.records import State
 
-    from dither.registry.flow.records import State
+        from ..tokens.categorical import draw_log
+        from ..tokens.prediction import clean_rows
+        from ..tokens.temperature import warp_options
+        from ..tokens.unmasking import top_positions
 
-    from ..timesteps import token_process
-    from ..tokens.categorical import draw_log
-    from ..tokens.prediction import clean_rows
-    from ..tokens.temperature import warp_options
-    from ..tokens.unmasking import top_positions
-
-    process = token_process(process, options.name)
-    for x in inner(process, model, like):
-        yield x
-    t, free = torch.full((len(x),), options.t, device=x.device), ~like.fixed
-    active = free.any(1)
-    for _ in range(options.iterations if bool(active.any()) else 0):
-        where, drafts, scores = free & active[:, None], list[torch.Tensor](), list[torch.Tensor]()
-        for log_p in clean_rows(model(State.of(x), t), where):
-            warped = warp_options(log_p, options)
-            drafts.append(draw_log(warped))
-            scores.append(warped.gather(-1, drafts[-1][:, None])[:, 0])
-        draft = x.masked_scatter(where, torch.cat(drafts))
-        score = torch.zeros(x.shape, device=x.device, dtype=scores[0].dtype).masked_scatter(where, torch.cat(scores))
-        chosen = top_positions(score, where & (draft != x), active * options.tokens)
-        x, active = torch.where(chosen, draft, x), active & chosen.any(1)
-        yield x
-        if not bool(active.any()):
-            return
+        for x in inner(process, model, like):
+            yield x
+        t, free = torch.full((len(x),), self.t, device=x.device), ~like.fixed
+        active = free.any(1)
+        for _ in range(self.iterations if bool(active.any()) else 0):
+            where, drafts, scores = free & active[:, None], list[torch.Tensor](), list[torch.Tensor]()
+            for log_p in clean_rows(model(State.of(x), t), where):
+                warped = warp_options(log_p, self)
+                drafts.append(draw_log(warped))
+                scores.append(warped.gather(-1, drafts[-1][:, None])[:, 0])
+            draft = x.masked_scatter(where, torch.cat(drafts))
+            score = torch.zeros(x.shape, device=x.device, dtype=scores[0].dtype).masked_scatter(
+                where, torch.cat(scores)
+            )
+            chosen = top_positions(score, where & (draft != x), active * self.tokens)
+            x, active = torch.where(chosen, draft, x), active & chosen.any(1)
+            yield x
+            if not bool(active.any()):
+                return

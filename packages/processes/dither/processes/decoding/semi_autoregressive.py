@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import Process, Sampler, Session, TokenProcess
     from dither.registry.flow.records import Clean, State
 
-__all__ = ["SemiAutoregressive", "sample"]
+__all__ = ["SemiAutoregressive"]
 
 
 class SemiAutoregressive(ProcessSampler):
@@ -57,12 +57,31 @@ class SemiAutoregressive(ProcessSampler):
         yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield warnings of the inner sampler."""
         yield from below("inner", self.inner.warn(process, model))
 
     def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self, inner=self.inner.build())
+        return partial(self.run, inner=self.inner.build())
+
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean, *, inner: Sampler
+    ) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield every state of the whole sample, the clean sample last."""
+        import torch
+
+        from ..tokens.unmasking import fully_masked
+
+        whole, free = fully_masked(process, like, self.name)
+        session = _WholeSession(process, model, free, whole.masked_fill(~free, -1))
+        for start in range(0, whole.shape[1], self.size):
+            block = torch.zeros_like(free)
+            block[:, start : start + self.size] = True
+            if bool((block & free).any()):
+                known = like.known | ~(block & free)
+                for x in inner(process, session, replace(like, x0=whole, known=known)):
+                    yield x
+                whole = x
+        if not free.any():
+            yield whole
 
 
 class _WholeSession:
@@ -82,25 +101,3 @@ class _WholeSession:
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Finished positions stay in the state."""
-
-
-def sample(
-    process: Process, model: Session, like: Clean, *, options: SemiAutoregressive, inner: Sampler
-) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state of the whole sample, the clean sample last."""
-    import torch
-
-    from ..tokens.unmasking import fully_masked
-
-    whole, free = fully_masked(process, like, options.name)
-    session = _WholeSession(process, model, free, whole.masked_fill(~free, -1))
-    for start in range(0, whole.shape[1], options.size):
-        block = torch.zeros_like(free)
-        block[:, start : start + options.size] = True
-        if bool((block & free).any()):
-            known = like.known | ~(block & free)
-            for x in inner(process, session, replace(like, x0=whole, known=known)):
-                yield x
-            whole = x
-    if not free.any():
-        yield whole

@@ -40,7 +40,6 @@ class GaussianPrediction:
 
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
-        """The clean sample."""
         if self.predict == "x0":
             return self.raw
         if self.predict == "eps":
@@ -110,7 +109,6 @@ class GaussianProcess:
         return scales(noise, like)
 
     def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> Any:
-        """Interpret the raw output, at least in float32."""
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         return GaussianPrediction(raw, state.x, noise, self.predict)
 
@@ -143,7 +141,6 @@ class GaussianProcess:
         return self._state(torch.where(where, x, state.x), where)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
-        """Return the predicted clean sample."""
         return self.replace(state, pred.x0, like).x
 
     def _state(self, x: Float[Tensor, "B L M"], noisy: Bool[Tensor, "B L M"]) -> State:

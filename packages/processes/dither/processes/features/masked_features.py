@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from ..options import Mask
 
 __all__ = [
-    "MaskedDistributionPrediction",
-    "MaskedFeaturePrediction",
-    "MaskedRegionProcess",
-]
+    "MaskedDistributionPrediction", "MaskedFeaturePrediction", "MaskedRegionProcess",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,6 @@ class MaskedDistributionPrediction:
         return torch.where(self.state.masked, self.distribution.sample(self.state.x, self.state.masked), self.state.x)
 
     def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Return the errors that train the distribution."""
         return self.distribution.squared_errors(x0, target_mask)
 
 
@@ -133,23 +130,18 @@ class MaskedRegionProcess:
         return self.reveal(state, sample_prediction(pred), masked)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
-        """Fill in all masked values."""
         return self.reveal(state, sample_prediction(pred), torch.zeros_like(state.masked)).x
 
     def units(self, masked: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
-        """Return which units are masked."""
         return self.masks.units(masked)
 
     def unit_sums(self, values: Float[Tensor, "B L M"]) -> Float[Tensor, "B U"]:
-        """Sum values over the elements of each unit."""
         return self.masks.sums(values)
 
     def elements(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
-        """Return the elements that belong to the chosen units."""
         return self.masks.spread(units)
 
     def reveal(self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> State:
-        """Return the state with `masked` still masked, and the values of `x` where the mask was removed."""
         return State(torch.where(state.masked & ~masked, x, state.x), masked)
 
 

@@ -87,7 +87,6 @@ class Masks:
         return each[:, :: self.block if self.mask == "block" else 1, 0]
 
     def spread(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
-        """Return the elements of units."""
         length, width = self.shape
         if self.mask == "element":
             return rearrange(units, "b (l m) -> b l m", m=width)

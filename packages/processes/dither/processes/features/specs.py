@@ -103,7 +103,6 @@ class Gaussian(_MaskedProcess):
             yield Misfit(message, ("schedule",), help=fix)
 
     def facts(self, space: Space) -> ProcessFacts:
-        """Return the facts that losses and samplers check."""
         return ProcessFacts(self.name, _features(self, space), self.predict, "gaussian", masked=self.mask is not None)
 
     def warn(self, space: Space) -> Iterable[Misfit]:
@@ -114,7 +113,6 @@ class Gaussian(_MaskedProcess):
             yield Misfit(message, related=("task",), help="set task.standardise = true")
 
     def build(self, space: Space) -> Process:
-        """Return the process."""
         from .gaussian import GaussianProcess
 
         mask = (self.mask, self.group, self.ratio, self.exact, self.block)
@@ -143,11 +141,9 @@ class MaskedRegion(_MaskedProcess):
             yield from self.check_signal_at_end("would not be masked")
 
     def facts(self, space: Space) -> ProcessFacts:
-        """Return the facts that losses and samplers check."""
         return ProcessFacts(self.name, _features(self, space), "x0", "hidden", self.ratio is not None)
 
     def build(self, space: Space) -> Process:
-        """Return the process."""
         from .masked_features import MaskedRegionProcess
 
         timesteps = self.timesteps(None if self.ratio is None else 1.0)

@@ -11,8 +11,6 @@ positive from noise to data. Under an absorbing prior c = 0 is ancestral samplin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -20,13 +18,10 @@ from pydantic import Field
 from ..samplers.options import TokenSteps
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from dither.registry.flow.protocols import Process, Sampler, Session, TokenProcess
+    from dither.registry.flow.protocols import TokenProcess
     from dither.registry.flow.records import Clean, Noise, State
 
-__all__ = ["DiscreteFlow", "sample", "step"]
+__all__ = ["DiscreteFlow"]
 
 
 class DiscreteFlow(TokenSteps):
@@ -40,40 +35,24 @@ class DiscreteFlow(TokenSteps):
     corrector: float = Field(0.0, ge=0, le=1000)
     """Strength of the corrector, which replaces tokens by noise and draws them again; 0 for none."""
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def step(self, process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+        import torch
 
+        from dither.registry.flow.records import State, over
 
-def sample(process: Process, model: Session, like: Clean, *, options: DiscreteFlow) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state, the clean sample last."""
-    from ..timesteps import take_steps, token_process
+        from ..precision import wide
+        from ..tokens.posterior import lookup
+        from ..tokens.prediction import sample_clean
 
-    process = token_process(process, options.name)
-    yield from take_steps(process, model, like, options, partial(step, process, corrector=options.corrector))
-
-
-def step(
-    process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean, *, corrector: float = 0.0
-) -> State:
-    """Draw the jumps of one step."""
-    import torch
-
-    from dither.registry.flow.records import State, over
-
-    from ..precision import wide
-    from ..tokens.posterior import lookup
-    from ..tokens.prediction import sample_clean
-
-    x = state.x
-    before, after = (wide(over(noise.sigma, x)) for noise in (now, then))
-    forward = ((-(-before).expm1()).log() - (-(-after).expm1()).log()) * (1 + corrector)
-    back = corrector * (before - after)
-    u, rate = torch.rand_like(back.expand(x.shape)), (forward + back).expand(x.shape)
-    jumps = (u < -(-rate).expm1()) & ~like.fixed
-    from_prior = jumps & (torch.rand_like(u) * rate < back)
-    # Where the prior cannot produce x_t it is clean, and p(x_0 | x_t) is all on it.
-    to_clean = jumps & ~from_prior & (lookup(process.prior_probs(x.device), x) > 0)
-    new = torch.where(from_prior, process.prior(like).x, x)
-    new[to_clean] = sample_clean(pred, to_clean)
-    return State.of(new)
+        x = state.x
+        before, after = (wide(over(noise.sigma, x)) for noise in (now, then))
+        forward = ((-(-before).expm1()).log() - (-(-after).expm1()).log()) * (1 + self.corrector)
+        back = self.corrector * (before - after)
+        u, rate = torch.rand_like(back.expand(x.shape)), (forward + back).expand(x.shape)
+        jumps = (u < -(-rate).expm1()) & ~like.fixed
+        from_prior = jumps & (torch.rand_like(u) * rate < back)
+        # Where the prior cannot produce x_t it is clean, and p(x_0 | x_t) is all on it.
+        to_clean = jumps & ~from_prior & (lookup(process.prior_probs(x.device), x) > 0)
+        new = torch.where(from_prior, process.prior(like).x, x)
+        new[to_clean] = sample_clean(pred, to_clean)
+        return State.of(new)

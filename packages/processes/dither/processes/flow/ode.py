@@ -7,7 +7,6 @@ without a singularity; flow matching has z = x. Letters: B batch, L length, M fe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import GaussianProcess, Session
     from dither.registry.flow.records import Clean
 
-__all__ = ["ODE", "sample"]
+__all__ = ["ODE"]
 
 Velocity = Callable[["Tensor", "Tensor"], "Tensor"]
 
@@ -59,56 +58,47 @@ class ODE(ProcessSampler):
             message = 'the velocity at t_min = 0 does not follow from predict = "x0"'
             yield Misfit(message, ("t_min",), ("process", "predict"), "set t_min = 1e-3")
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: GaussianProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
+        import torch
 
+        from dither.registry.flow.records import Noise
 
-def sample(process: Process, model: Session, like: Clean, *, options: ODE) -> Iterator[Float[Tensor, "B L M"]]:
-    """Yield every state, the clean sample last."""
-    import torch
+        from ..precision import wide_dtype
+        from ..timestep_sampling import time_of
+        from .process import path_norm
 
-    from dither.registry.flow.records import Noise
+        state, linear = process.prior(like), getattr(process, "linear_path", False)
+        moves = ~like.fixed if state.noisy is None else state.noisy
 
-    from ..precision import wide_dtype
-    from ..timestep_sampling import time_of
-    from ..timesteps import gaussian_process
-    from .process import path_norm
+        def factor(u: Tensor) -> Tensor:
+            """Return x / z."""
+            return torch.ones_like(u) if linear else 1 / (u.square() + (1 - u).square()).sqrt()
 
-    process = gaussian_process(process, options.name)
-    state, linear = process.prior(like), getattr(process, "linear_path", False)
-    moves = ~like.fixed if state.noisy is None else state.noisy
+        def time(u: Tensor) -> Float[Tensor, " B"]:
+            t = time_of(process.schedule, u.square() / (u.square() + (1 - u).square()))
+            return t.to(like.x0.dtype).expand(len(like.valid))
 
-    def factor(u: Tensor) -> Tensor:
-        """Return x / z."""
-        return torch.ones_like(u) if linear else 1 / (u.square() + (1 - u).square()).sqrt()
+        def velocity(u: Tensor, z: Float[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+            u = u.to(dtype)
+            pred = model(process.replace(state, z * factor(u).to(z.dtype), like), time(u))
+            difference: Tensor = pred.eps - pred.x0
+            return difference.to(z.dtype).masked_fill(~moves, 0.0)
 
-    def time(u: Tensor) -> Float[Tensor, " B"]:
-        t = time_of(process.schedule, u.square() / (u.square() + (1 - u).square()))
-        return t.to(like.x0.dtype).expand(len(like.valid))
-
-    def velocity(u: Tensor, z: Float[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        u = u.to(dtype)
-        pred = model(process.replace(state, z * factor(u).to(z.dtype), like), time(u))
-        difference: Tensor = pred.eps - pred.x0
-        return difference.to(z.dtype).masked_fill(~moves, 0.0)
-
-    dtype = wide_dtype(like.x0.device)
-    ends: Noise = process.schedule(torch.tensor([1.0, options.t_min], dtype=dtype, device=like.x0.device))
-    start, stop = (-(-ends.sigma).expm1()).sqrt() / path_norm(ends, ends.sigma)
-    share = torch.linspace(0, 1, options.steps + 1, dtype=dtype, device=like.x0.device)
-    grid = start + (stop - start) * share
-    for u, z in _solve(velocity, state.x / factor(start).to(state.x.dtype), grid, options):
-        state = process.replace(state, z * factor(u).to(z.dtype), like)
-        yield state.x
-    if options.t_min > 0:
-        yield process.finish(state, model(state, time(grid[-1])), like)
+        dtype = wide_dtype(like.x0.device)
+        ends: Noise = process.schedule(torch.tensor([1.0, self.t_min], dtype=dtype, device=like.x0.device))
+        start, stop = (-(-ends.sigma).expm1()).sqrt() / path_norm(ends, ends.sigma)
+        share = torch.linspace(0, 1, self.steps + 1, dtype=dtype, device=like.x0.device)
+        grid = start + (stop - start) * share
+        for u, z in _solve(velocity, state.x / factor(start).to(state.x.dtype), grid, self):
+            state = process.replace(state, z * factor(u).to(z.dtype), like)
+            yield state.x
+        if self.t_min > 0:
+            yield process.finish(state, model(state, time(grid[-1])), like)
 
 
 def _solve(
     velocity: Velocity, z: Float[Tensor, "B L M"], grid: Float[Tensor, " K"], options: ODE
 ) -> Iterator[tuple[Float[Tensor, ""], Float[Tensor, "B L M"]]]:
-    """Yield u and z after each step."""
     if options.solver == "dopri5":
         from torchdiffeq import odeint
 

@@ -31,7 +31,6 @@ class FlowPrediction:
 
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
-        """The clean sample."""
         return self.raw if self._is_x0 else self.x - self.u * self.raw
 
     @property
@@ -60,7 +59,6 @@ class FlowMatchingProcess(GaussianProcess):
         return (a / (a + b)).to(like.dtype), (b / (a + b)).to(like.dtype)
 
     def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> FlowPrediction:
-        """Interpret the raw output, at least in float32."""
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         return FlowPrediction(raw, state.x, self.scales(noise, raw)[1], self.predict == "x0")
 

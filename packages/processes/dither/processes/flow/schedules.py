@@ -31,11 +31,9 @@ class RectifiedFlow(ScheduleSpec):
     dimensions require (Esser et al. 2024, eq. 23)."""
 
     def sigma_end(self) -> float:
-        """Return sigma(1)."""
         return 2 * math.log(self.shift / TINY)
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return rectified_flow(self.shift)
 
 
@@ -59,7 +57,6 @@ class Kappa(AlphaSchedule):
     """1 is log-linear; above, tokens are replaced early."""
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return kappa(self.power, self.eps)
 
 

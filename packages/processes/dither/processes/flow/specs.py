@@ -30,13 +30,11 @@ class FlowMatching(Gaussian):
     """Meaning of the raw output: the velocity eps - x_0, or x_0."""
 
     def facts(self, space: Space) -> ProcessFacts:
-        """Return the facts that losses and samplers check."""
         predict = "flow-velocity" if self.predict == "velocity" else self.predict
         facts = super().facts(space)
         return ProcessFacts(self.name, facts.space, predict, "gaussian", masked=facts.masked, linear_path=True)
 
     def build(self, space: Space) -> Process:
-        """Return the process."""
         from .process import FlowMatchingProcess
 
         if not isinstance(space, FeatureSpace):

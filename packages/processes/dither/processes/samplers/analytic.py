@@ -12,8 +12,6 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .options import TokenSteps
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session, TokenProcess
+    from dither.registry.flow.protocols import TokenProcess
     from dither.registry.flow.records import Clean, Noise, State
 
-__all__ = ["Analytic", "sample", "step_odds"]
+__all__ = ["Analytic", "step_odds"]
 
 
 class Analytic(TokenSteps):
@@ -37,51 +35,34 @@ class Analytic(TokenSteps):
     name: ClassVar[str] = "analytic"
     requires = "tokens"
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def step(self, process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+        """Draw x_s given x_t; a prediction of clean ids takes the step of the process."""
+        import torch
 
+        from dither.registry.flow.records import State, over, prediction_rows
 
-def sample(process: Process, model: Session, like: Clean, *, options: Analytic) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state, the clean sample last."""
-    from ..timesteps import take_steps, token_process
+        from ..precision import wide
+        from ..tokens.categorical import draw
+        from ..tokens.posterior import lookup
 
-    process = token_process(process, options.name)
-    yield from take_steps(process, model, like, options, partial(step, process))
-
-
-def step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
-    """Draw x_s given x_t; a prediction of clean ids takes the step of the process."""
-    import torch
-
-    from dither.registry.flow.records import State, over, prediction_rows
-
-    from ..precision import wide
-    from ..tokens.categorical import draw
-    from ..tokens.posterior import lookup
-
-    if getattr(pred, "predict", "score") != "score":
-        return process.step(state, pred, now, then, like)
-    x, prior = state.x, process.prior_probs(state.x.device)
-    gap = wide(over(now.since(then).sigma, x)).expand(x.shape)
-    where = ~like.fixed & (lookup(prior, x) > 0) & (gap > 0)
-    ids, gaps, start = x[where], gap[where], 0
-    prior = prior if len(prior) == 1 else prior[where.nonzero()[:, 1]]
-    for rows in prediction_rows(pred, where):
-        log_score = rows.log_score()[0]
-        part = slice(start, start + len(log_score))
-        # Below the rounding of a score an entry has no significant digits, and all entries of a row may be so small.
-        odds = step_odds(
-            log_score,
-            ids[part],
-            prior if len(prior) == 1 else prior[part],
-            gaps[part],
-            least=torch.finfo(log_score.dtype).eps,
-        )
-        ids[part], start = draw(odds), part.stop
-    new = x.clone()
-    new[where] = ids
-    return State.of(new)
+        if getattr(pred, "predict", "score") != "score":
+            return process.step(state, pred, now, then, like)
+        x, prior = state.x, process.prior_probs(state.x.device)
+        gap = wide(over(now.since(then).sigma, x)).expand(x.shape)
+        where = ~like.fixed & (lookup(prior, x) > 0) & (gap > 0)
+        ids, gaps, start = x[where], gap[where], 0
+        prior = prior if len(prior) == 1 else prior[where.nonzero()[:, 1]]
+        for rows in prediction_rows(pred, where):
+            log_score = rows.log_score()[0]
+            part = slice(start, start + len(log_score))
+            rest = prior if len(prior) == 1 else prior[part]
+            # Below its rounding an entry of a score has no significant digits, and all entries may be so small.
+            least = torch.finfo(log_score.dtype).eps
+            odds = step_odds(log_score, ids[part], rest, gaps[part], least=least)
+            ids[part], start = draw(odds), part.stop
+        new = x.clone()
+        new[where] = ids
+        return State.of(new)
 
 
 def step_odds(

@@ -6,7 +6,6 @@ Letters: B batch, L length, M features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
     from jaxtyping import Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import Process, Session
     from dither.registry.flow.records import Clean
 
-__all__ = ["Ancestral", "sample"]
+__all__ = ["Ancestral"]
 
 
 class Ancestral(TokenSteps):
@@ -45,23 +44,17 @@ class Ancestral(TokenSteps):
                 fix = f"remove {option}, or remove process.ratio"
                 yield Misfit(message, (option,), ("process", "ratio"), fix, code="no-effect")
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: Process, model: Session, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
+        """Yield every state, the clean sample last; a process whose states do not depend on time takes one call."""
+        import torch
 
+        from dither.registry.flow.protocols import TimelessProcess
 
-def sample(process: Process, model: Session, like: Clean, *, options: Ancestral) -> Iterator[Shaped[Tensor, "B L *M"]]:
-    """Yield every state, the clean sample last; a process whose states do not depend on time takes one call."""
-    import torch
+        from ..tokens.temperature import warp_prediction
 
-    from dither.registry.flow.protocols import TimelessProcess
-
-    from ..timesteps import take_steps
-    from ..tokens.temperature import warp_prediction
-
-    if isinstance(process, TimelessProcess) and process.fixed_time is not None:
-        t = torch.full((len(like.valid),), process.fixed_time, device=like.valid.device)
-        state = process.prior(like)
-        yield process.finish(state, warp_prediction(model(state, t), options), like)
-        return
-    yield from take_steps(process, model, like, options, process.step)
+        if isinstance(process, TimelessProcess) and process.fixed_time is not None:
+            t = torch.full((len(like.valid),), process.fixed_time, device=like.valid.device)
+            state = process.prior(like)
+            yield process.finish(state, warp_prediction(model(state, t), self), like)
+            return
+        yield from super().sample(process, model, like)

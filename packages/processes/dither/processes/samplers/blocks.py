@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Process, Sampler, Session
     from dither.registry.flow.records import Clean
 
-__all__ = ["Blocks", "sample"]
+__all__ = ["Blocks"]
 
 
 class Blocks(SamplerSpec):
@@ -79,41 +79,37 @@ class Blocks(SamplerSpec):
         yield from below("inner", self.inner.warn(process, model))
 
     def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self, inner=self.inner.build())
+        return partial(self.sample, inner=self.inner.build())
 
+    def sample(self, process: Process, model: Session, like: Clean, *, inner: Sampler) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield every state of the whole sequence, the clean sample last; later blocks are as at t = 1.
 
-def sample(
-    process: Process, model: Session, like: Clean, *, options: Blocks, inner: Sampler
-) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state of the whole sequence, the clean sample last; later blocks are as at t = 1.
+        Raises:
+            ValueError: `stop` is set, and no id ends a sample.
+        """
+        import torch
 
-    Raises:
-        ValueError: `stop` is set, and no id ends a sample.
-    """
-    import torch
-
-    end, (rows, length) = _end_id(process) if options.stop else None, like.valid.shape
-    whole, cached, yielded = process.prior(like).x, 0, None
-    ended = torch.zeros(rows, dtype=torch.bool, device=like.valid.device)
-    for start in range(0, length, options.size):
-        block = slice(start, min(start + options.size, length))
-        piece = like.slice_positions(block.start, block.stop)
-        if bool((piece.fixed | ended[:, None]).all()):
-            whole = _with(whole, block, torch.where(piece.fixed, piece.x0, end or 0))
-            continue
-        if cached < start:
-            model.append(whole[:, cached:start])
-            cached = start
-        for x in inner(process, model, _fix_ended(piece, ended, end)):
-            yielded = whole = _with(whole, block, x)
+        end, (rows, length) = _end_id(process) if self.stop else None, like.valid.shape
+        whole, cached, yielded = process.prior(like).x, 0, None
+        ended = torch.zeros(rows, dtype=torch.bool, device=like.valid.device)
+        for start in range(0, length, self.size):
+            block = slice(start, min(start + self.size, length))
+            piece = like.slice_positions(block.start, block.stop)
+            if bool((piece.fixed | ended[:, None]).all()):
+                whole = _with(whole, block, torch.where(piece.fixed, piece.x0, end or 0))
+                continue
+            if cached < start:
+                model.append(whole[:, cached:start])
+                cached = start
+            for x in inner(process, model, _fix_ended(piece, ended, end)):
+                yielded = whole = _with(whole, block, x)
+                yield whole
+            if end is not None:
+                after = _after_end(whole[:, block], piece.fixed, end)
+                whole = _with(whole, block, whole[:, block].masked_fill(after & ~piece.fixed, end))
+                ended = ended | ((whole[:, block] == end) & ~piece.fixed).any(1)
+        if yielded is not whole:
             yield whole
-        if end is not None:
-            after = _after_end(whole[:, block], piece.fixed, end)
-            whole = _with(whole, block, whole[:, block].masked_fill(after & ~piece.fixed, end))
-            ended = ended | ((whole[:, block] == end) & ~piece.fixed).any(1)
-    if yielded is not whole:
-        yield whole
 
 
 def _end_id(process: Process) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import Session, TokenProcess
     from dither.registry.flow.records import Clean
 
-__all__ = ["Ordered", "sample"]
+__all__ = ["Ordered"]
 
 
 class Ordered(TokenSampler):
@@ -70,32 +69,26 @@ class Ordered(TokenSampler):
         if self.by == "random":
             yield from no_effect(self, ("noise",), 'with by = "random"')
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+        import torch
 
+        from dither.registry.flow.records import State
 
-def sample(process: Process, model: Session, like: Clean, *, options: Ordered) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state, the clean sample last."""
-    import torch
+        from ..timestep_sampling import time_of
+        from ..timesteps import reveal_counts
+        from ..tokens.unmasking import fully_masked
 
-    from dither.registry.flow.records import State
-
-    from ..timestep_sampling import time_of
-    from ..timesteps import reveal_counts
-    from ..tokens.unmasking import fully_masked
-
-    x, masked = fully_masked(process, like, options.name)
-    total = masked.sum(1)
-    adaptive = options.threshold is not None or options.entropy_bound is not None
-    counts = _until_clean(masked) if adaptive else reveal_counts(process, total, options.steps)
-    for due, share in counts:
-        t = time_of(process.schedule, share).to(torch.get_default_dtype())
-        x, chosen = _unmask(x, model(State.of(x), t), masked, due, share, options)
-        masked &= ~chosen
-        yield x
-    if not total.any():
-        yield x
+        x, masked = fully_masked(process, like, self.name)
+        total = masked.sum(1)
+        adaptive = self.threshold is not None or self.entropy_bound is not None
+        counts = _until_clean(masked) if adaptive else reveal_counts(process, total, self.steps)
+        for due, share in counts:
+            t = time_of(process.schedule, share).to(torch.get_default_dtype())
+            x, chosen = _unmask(x, model(State.of(x), t), masked, due, share, self)
+            masked &= ~chosen
+            yield x
+        if not total.any():
+            yield x
 
 
 def _until_clean(masked: Bool[Tensor, "B L"]) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:

@@ -6,7 +6,6 @@ Letters: B batch, L length, M features.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import GaussianProcess, Session
     from dither.registry.flow.records import Clean
 
-__all__ = ["DDIM", "sample"]
+__all__ = ["DDIM"]
 
 
 class DDIM(GaussianSampler):
@@ -31,19 +30,12 @@ class DDIM(GaussianSampler):
     eta: float = Field(0.0, ge=0, le=1)
     """Noise of a step: 0 adds none, 1 is DDPM."""
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: GaussianProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
+        from ..timesteps import grid_times
 
-
-def sample(process: Process, model: Session, like: Clean, *, options: DDIM) -> Iterator[Float[Tensor, "B L M"]]:
-    """Yield every state, the clean sample last."""
-    from ..timesteps import gaussian_process, grid_times
-
-    process = gaussian_process(process, options.name)
-    state, schedule = process.prior(like), process.schedule
-    times = grid_times(options, process, like)
-    for t, s in pairwise(times):
-        state = process.step(state, model(state, t), schedule(t), schedule(s), like, eta=options.eta)
-        yield state.x
-    yield process.finish(state, model(state, times[-1]), like)
+        state, schedule = process.prior(like), process.schedule
+        times = grid_times(self, process, like)
+        for t, s in pairwise(times):
+            state = process.step(state, model(state, t), schedule(t), schedule(s), like, eta=self.eta)
+            yield state.x
+        yield process.finish(state, model(state, times[-1]), like)

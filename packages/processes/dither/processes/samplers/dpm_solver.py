@@ -8,7 +8,6 @@ predicted x_0. Letters: B batch, L length, M features.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import GaussianProcess, Session
     from dither.registry.flow.records import Clean, Noise
 
-__all__ = ["DPMSolver", "log_snr", "sample"]
+__all__ = ["DPMSolver", "log_snr"]
 
 
 class DPMSolver(GaussianSampler):
@@ -35,40 +34,33 @@ class DPMSolver(GaussianSampler):
     order: Literal[1, 2] = 2
     """1 ignores the previous prediction, as DDIM does."""
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: GaussianProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
+        import torch
 
+        from ..flow.process import path_norm
+        from ..timesteps import grid_times
 
-def sample(process: Process, model: Session, like: Clean, *, options: DPMSolver) -> Iterator[Float[Tensor, "B L M"]]:
-    """Yield every state, the clean sample last."""
-    import torch
-
-    from ..flow.process import path_norm
-    from ..timesteps import gaussian_process, grid_times
-
-    process = gaussian_process(process, options.name)
-    state, schedule = process.prior(like), process.schedule
-    times = grid_times(options, process, like)
-    earlier: tuple[Tensor, Tensor] | None = None
-    for t, s in pairwise(times):
-        now, then = schedule(t), schedule(s)
-        x0, now_lambda = model(state, t).x0, log_snr(now)
-        h = log_snr(then) - now_lambda
-        line = x0
-        if earlier is not None and options.order == 2:
-            gap = now_lambda - earlier[0]
-            ratio = h / torch.where(gap > 0, gap, torch.inf)  # first order if no time has passed
-            line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
-        if getattr(process, "linear_path", False):
-            before, after = (path_norm(noise, line).to(line.dtype) for noise in (now, then))
-            x = _solve(state.x * before, line, now, then, h) / after
-        else:
-            x = _solve(state.x, line, now, then, h)
-        state = process.replace(state, x, like)
-        earlier = now_lambda, x0
-        yield state.x
-    yield process.finish(state, model(state, times[-1]), like)
+        state, schedule = process.prior(like), process.schedule
+        times = grid_times(self, process, like)
+        earlier: tuple[Tensor, Tensor] | None = None
+        for t, s in pairwise(times):
+            now, then = schedule(t), schedule(s)
+            x0, now_lambda = model(state, t).x0, log_snr(now)
+            h = log_snr(then) - now_lambda
+            line = x0
+            if earlier is not None and self.order == 2:
+                gap = now_lambda - earlier[0]
+                ratio = h / torch.where(gap > 0, gap, torch.inf)  # first order if no time has passed
+                line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
+            if getattr(process, "linear_path", False):
+                before, after = (path_norm(noise, line).to(line.dtype) for noise in (now, then))
+                x = _solve(state.x * before, line, now, then, h) / after
+            else:
+                x = _solve(state.x, line, now, then, h)
+            state = process.replace(state, x, like)
+            earlier = now_lambda, x0
+            yield state.x
+        yield process.finish(state, model(state, times[-1]), like)
 
 
 def log_snr(noise: Noise) -> Float[Tensor, " B"]:

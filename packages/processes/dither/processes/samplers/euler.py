@@ -7,8 +7,6 @@ sigma(t) - sigma(s), not from sigma'(t) alone. Letters: B batch, L length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -16,13 +14,10 @@ from pydantic import Field
 from .options import TokenSteps
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from dither.registry.flow.protocols import Process, Sampler, Session, TokenProcess
+    from dither.registry.flow.protocols import TokenProcess
     from dither.registry.flow.records import Clean, Noise, State
 
-__all__ = ["Euler", "sample"]
+__all__ = ["Euler"]
 
 
 class Euler(TokenSteps):
@@ -33,47 +28,33 @@ class Euler(TokenSteps):
     steps: int = Field(128, ge=1, le=1_000_000)
     """Steps; the model is called once more, at the end. The distribution of samples is exact in the limit of many."""
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def step(self, process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+        import torch
 
+        from dither.registry.flow.records import State, over, prediction_rows
 
-def sample(process: Process, model: Session, like: Clean, *, options: Euler) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state, the clean sample last."""
-    from ..timesteps import take_steps, token_process
+        from ..precision import wide
+        from ..tokens.categorical import draw_log
+        from ..tokens.posterior import lookup
+        from ..tokens.prediction import log_leaving
 
-    process = token_process(process, options.name)
-    yield from take_steps(process, model, like, options, partial(step, process))
-
-
-def step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
-    """Draw the jumps of one step."""
-    import torch
-
-    from dither.registry.flow.records import State, over, prediction_rows
-
-    from ..precision import wide
-    from ..tokens.categorical import draw_log
-    from ..tokens.posterior import lookup
-    from ..tokens.prediction import log_leaving
-
-    x = state.x
-    prior_prob = lookup(process.prior_probs(x.device), x)
-    scale = wide(over(now.since(then).sigma, x)) * prior_prob
-    u = torch.rand_like(scale)
-    where = ~like.fixed & (scale > 0)
-    if getattr(pred, "predict", "score") != "score":  # then p_t(x) is at least (1 - alpha) prior(x)
-        least = -(-wide(over(now.sigma, x))).expm1() * prior_prob
-        where &= u < -(-scale * (1 - least) / least).expm1()
-    us, scales, ids, start = u[where], scale[where], x[where], 0
-    for rows in prediction_rows(pred, where):
-        log_rate = log_leaving(rows, ids[start:])
-        part = slice(start, start + len(log_rate))
-        leaves = us[part] < -(-scales[part] * wide(log_rate).exp()).expm1()
-        for leaving in prediction_rows(rows, leaves[None]):
-            log_score = leaving.log_score()[0].scatter(-1, ids[part][leaves][:, None], -torch.inf)
-            ids[part] = ids[part].masked_scatter(leaves, draw_log(log_score))
-        start = part.stop
-    new = x.clone()
-    new[where] = ids
-    return State.of(new)
+        x = state.x
+        prior_prob = lookup(process.prior_probs(x.device), x)
+        scale = wide(over(now.since(then).sigma, x)) * prior_prob
+        u = torch.rand_like(scale)
+        where = ~like.fixed & (scale > 0)
+        if getattr(pred, "predict", "score") != "score":  # then p_t(x) is at least (1 - alpha) prior(x)
+            least = -(-wide(over(now.sigma, x))).expm1() * prior_prob
+            where &= u < -(-scale * (1 - least) / least).expm1()
+        us, scales, ids, start = u[where], scale[where], x[where], 0
+        for rows in prediction_rows(pred, where):
+            log_rate = log_leaving(rows, ids[start:])
+            part = slice(start, start + len(log_rate))
+            leaves = us[part] < -(-scales[part] * wide(log_rate).exp()).expm1()
+            for leaving in prediction_rows(rows, leaves[None]):
+                log_score = leaving.log_score()[0].scatter(-1, ids[part][leaves][:, None], -torch.inf)
+                ids[part] = ids[part].masked_scatter(leaves, draw_log(log_score))
+            start = part.stop
+        new = x.clone()
+        new[where] = ids
+        return State.of(new)

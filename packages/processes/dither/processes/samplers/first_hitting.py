@@ -7,7 +7,6 @@ which one it is does not depend on the time. Letters: B batch, L length.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from .options import TokenSampler
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Schedule, Session
+    from dither.registry.flow.protocols import Schedule, Session, TokenProcess
     from dither.registry.flow.records import Clean
 
-__all__ = ["FirstHitting", "next_time", "sample"]
+__all__ = ["FirstHitting", "next_time"]
 
 
 class FirstHitting(TokenSampler):
@@ -35,32 +34,27 @@ class FirstHitting(TokenSampler):
         """Declare that samples follow the model exactly, unless temperature, top-k or top-p is set."""
         return frozenset() if self.warps() else frozenset({"exact-distribution"})
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield every state, the clean sample last; rows with fewer masked positions finish earlier."""
+        import torch
 
+        from dither.registry.flow.records import State
 
-def sample(process: Process, model: Session, like: Clean, *, options: TokenSampler) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state, the clean sample last; rows with fewer masked positions finish earlier."""
-    import torch
+        from ..precision import wide_dtype
+        from ..tokens.temperature import warp_prediction
+        from ..tokens.unmasking import fill, fully_masked, top_positions
 
-    from dither.registry.flow.records import State
-
-    from ..precision import wide_dtype
-    from ..tokens.temperature import warp_prediction
-    from ..tokens.unmasking import fill, fully_masked, top_positions
-
-    x, masked = fully_masked(process, like, options.name)
-    level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
-    calls = int(masked.sum(1).max())
-    for _ in range(calls):
-        t, level = next_time(process.schedule, level, masked)
-        chosen = top_positions(torch.zeros_like(masked, dtype=level.dtype), masked, masked.sum(1).clamp_max(1))
-        x = fill(x, warp_prediction(model(State.of(x), t), options), chosen)
-        masked = masked & ~chosen
-        yield x
-    if not calls:
-        yield x
+        x, masked = fully_masked(process, like, self.name)
+        level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
+        calls = int(masked.sum(1).max())
+        for _ in range(calls):
+            t, level = next_time(process.schedule, level, masked)
+            chosen = top_positions(torch.zeros_like(masked, dtype=level.dtype), masked, masked.sum(1).clamp_max(1))
+            x = fill(x, warp_prediction(model(State.of(x), t), self), chosen)
+            masked = masked & ~chosen
+            yield x
+        if not calls:
+            yield x
 
 
 def next_time(

@@ -12,28 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from . import first_hitting
-from .options import TokenSampler
+from .first_hitting import FirstHitting, next_time
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import Process, Session, TokenProcess
     from dither.registry.flow.records import Clean, Goal
 
-__all__ = ["Guided", "sample"]
+__all__ = ["Guided"]
 
 MIN_EFFECTIVE = 0.5
 """Share of effective particles below which those of a sample are resampled."""
 
 
-class Guided(TokenSampler):
+class Guided(FirstHitting):
     """First-hitting guided to what samples must satisfy: the constraints of the task. Without any it is first-hitting.
 
     Each id is drawn in proportion to its probability times the probability that the constraints will then be met. The
@@ -42,45 +40,35 @@ class Guided(TokenSampler):
     """
 
     name: ClassVar[str] = "guided"
-    requires = "mask"
     particles: int = Field(4, ge=1, le=1024)
     """Candidates drawn for each sample, one of which is kept; each at the cost of a sample."""
     order: Literal["random", "fields"] = "random"
     """Which position is next. random: any. fields: all of the first field, as the rooms, before the next, as relations;
     constraints on both are then met more often. Under a perfect model the distribution is the same."""
 
-    def traits(self) -> frozenset[str]:
-        """Declare that without constraints samples have the model's distribution, unless temperature etc. are set."""
-        return frozenset() if self.warps() else frozenset({"exact-distribution"})
+    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield the heaviest particle after every step, and one drawn by weight last."""
+        import torch
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+        from dither.registry.flow.records import State
 
+        from ..precision import wide_dtype
+        from ..tokens.unmasking import fully_masked, top_positions
 
-def sample(process: Process, model: Session, like: Clean, *, options: Guided) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield the heaviest particle after every step, and one drawn by weight last."""
-    import torch
-
-    from dither.registry.flow.records import State
-
-    from ..precision import wide_dtype
-    from ..tokens.unmasking import fully_masked, top_positions
-
-    if like.goal is None:
-        yield from first_hitting.sample(process, model, like, options=options)
-        return
-    x, masked = fully_masked(process, like, options.name)
-    level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
-    particles, stage = _Particles.of(x, options.particles), _stages(process, options).to(x.device)
-    for _ in range(int(masked.sum(1).max())):
-        t, level = first_hitting.next_time(process.schedule, level, masked)
-        chosen = top_positions(-stage.expand_as(masked), masked, masked.sum(1).clamp_max(1))
-        log_clean = [model(State.of(x), t).log_clean() for x in particles.x]
-        particles = _step(particles, log_clean, chosen, like.goal, options)
-        masked = masked & ~chosen
-        yield particles.heaviest()
-    yield particles.draw()
+        if like.goal is None:
+            yield from super().sample(process, model, like)
+            return
+        x, masked = fully_masked(process, like, self.name)
+        level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
+        particles, stage = _Particles.of(x, self.particles), _stages(process, self).to(x.device)
+        for _ in range(int(masked.sum(1).max())):
+            t, level = next_time(process.schedule, level, masked)
+            chosen = top_positions(-stage.expand_as(masked), masked, masked.sum(1).clamp_max(1))
+            log_clean = [model(State.of(x), t).log_clean() for x in particles.x]
+            particles = _step(particles, log_clean, chosen, like.goal, self)
+            masked = masked & ~chosen
+            yield particles.heaviest()
+        yield particles.draw()
 
 
 def _stages(process: Process, options: Guided) -> Float[Tensor, " L"]:
@@ -140,18 +128,15 @@ class _Particles:
 
     @classmethod
     def of(cls, x: Int[Tensor, "B L"], particles: int) -> _Particles:
-        """Start with equal particles."""
         from ..precision import wide_dtype
 
         weight = x.new_zeros(particles, len(x), dtype=wide_dtype(x.device))
         return cls(x.expand(particles, *x.shape), weight)
 
     def heaviest(self) -> Int[Tensor, "B L"]:
-        """Return the heaviest particle of each sample."""
         return _select(self.x, self.log_weight.argmax(0)[None])[0]
 
     def draw(self) -> Int[Tensor, "B L"]:
-        """Draw one particle of each sample by weight."""
         from ..tokens.categorical import draw
 
         return _select(self.x, draw(_weights(self.log_weight).T)[None])[0]
@@ -179,7 +164,6 @@ def _resample(log_weight: Float[Tensor, "K B"]) -> tuple[Float[Tensor, "K B"], I
 
 
 def _select(values: Shaped[Tensor, "K B *V"], indices: Int[Tensor, "k B"]) -> Shaped[Tensor, "k B *V"]:
-    """Return the particles with the given indices of each sample."""
     import torch
 
     return values[indices, torch.arange(values.shape[1], device=values.device)]

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean, Noise, State
+
 __all__ = ["FeatureSampler", "GaussianSampler", "ProcessSampler", "TokenSampler", "TokenSteps", "no_effect"]
 
 REQUIRED = {
-    "any": "",
-    "tokens": "a process over tokens",
-    "mask": "a process that masks tokens",
-    "gaussian": "a process that adds Gaussian noise",
-    "hidden": "a process that masks features",
+    "any": ("Process", ""),
+    "tokens": ("TokenProcess", "a process over tokens"),
+    "mask": ("TokenProcess", "a process that masks tokens"),
+    "gaussian": ("GaussianProcess", "a process that adds Gaussian noise"),
+    "hidden": ("MaskedFeatureProcess", "a process that masks features"),
 }
+"""The protocol of what a sampler requires, and a description."""
 
 
 class ProcessSampler(SamplerSpec):
@@ -26,14 +36,26 @@ class ProcessSampler(SamplerSpec):
 
     requires: ClassVar[Literal["any", "tokens", "mask", "gaussian", "hidden"]] = "any"
     """What the process must be."""
+    sample: ClassVar[Callable[..., Iterator[Shaped[Tensor, "B L *M"]]]]
+    """Given process, model and template, yields every state, the clean sample last."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless the process is of the required sort."""
         yield from super().check(process, model)
         is_tokens = process.space.data == "tokens"
         if not {"any": True, "tokens": is_tokens}.get(self.requires, process.prior == self.requires):
-            message = f'sampler "{self.name}" requires {REQUIRED[self.requires]}, not process "{process.name}"'
+            message = f'sampler "{self.name}" requires {REQUIRED[self.requires][1]}, not process "{process.name}"'
             yield Misfit(message, (), ("process",), 'use sampler "ancestral"', code="process-mismatch")
+
+    def build(self) -> Sampler:
+        return self.run
+
+    def run(self, process: Process, model: Session, like: Clean, **more: Any) -> Iterator[Shaped[Tensor, "B L *M"]]:
+        """Yield from `sample`; TypeError if the built process lacks the protocol that the sampler requires."""
+        protocol = REQUIRED[self.requires][0]
+        if not isinstance(process, getattr(import_module("dither.registry.flow.protocols"), protocol)):
+            raise TypeError(f'sampler "{self.name}" requires a {protocol}, not {type(process).__name__}')
+        yield from self.sample(process, model, like, **more)
 
 
 class FeatureSampler(ProcessSampler):
@@ -72,6 +94,23 @@ class TokenSteps(TokenSampler):
     """Steps; the model is called once more, at the end."""
     t_min: float = Field(1e-3, ge=0, lt=1)
     """Time of the last state; from there the sample is drawn clean."""
+
+    def sample(self, process: Any, model: Session, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
+        """Yield the state after every `step`, the clean sample last."""
+        from ..timesteps import time_rows
+        from ..tokens.temperature import warp_prediction
+
+        state, schedule = process.prior(like), process.schedule
+        times = time_rows(self.steps, self.t_min, like)
+        for t, s in pairwise(times):
+            state = self.step(process, state, warp_prediction(model(state, t), self), schedule(t), schedule(s), like)
+            yield state.x
+        yield process.finish(state, warp_prediction(model(state, times[-1]), self), like)
+
+    def step(self, process: Any, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+        """Draw x_s given x_t; `process` is a `TokenProcess` if the sampler requires tokens."""
+        stepped: State = process.step(state, pred, now, then, like)
+        return stepped
 
 
 class GaussianSampler(ProcessSampler):

@@ -9,7 +9,6 @@ elements of a unit. Letters: B batch, L length, M features, U units.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import MaskedFeatureProcess, Process, Sampler, Session
+    from dither.registry.flow.protocols import MaskedFeatureProcess, Session
     from dither.registry.flow.records import Clean
 
-__all__ = ["OrderedRegions", "sample"]
+__all__ = ["OrderedRegions"]
 
 
 class OrderedRegions(FeatureSampler):
@@ -48,39 +47,30 @@ class OrderedRegions(FeatureSampler):
         if self.by == "random":
             yield from no_effect(self, ("draws",), 'with by = "random"', 'set by = "spread"')
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: MaskedFeatureProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
+        import torch
 
+        from dither.registry.flow.protocols import sample_prediction
 
-def sample(
-    process: Process, model: Session, like: Clean, *, options: OrderedRegions
-) -> Iterator[Float[Tensor, "B L M"]]:
-    """Yield every state, the clean sample last."""
-    import torch
+        from ..timestep_sampling import time_of
+        from ..timesteps import reveal_counts
+        from ..tokens.unmasking import top_positions
 
-    from dither.registry.flow.protocols import sample_prediction
-
-    from ..timestep_sampling import time_of
-    from ..timesteps import masked_feature_process, reveal_counts
-    from ..tokens.unmasking import top_positions
-
-    process = masked_feature_process(process, options.name)
-    state = process.prior(like)
-    total = process.units(state.masked).sum(1)
-    for due, share in reveal_counts(process, total, options.steps):
-        fixed = process.fixed_time
-        t = time_of(process.schedule, share) if fixed is None else torch.full_like(share, fixed)
-        pred = model(state, t.to(like.x0.dtype))
-        units = process.units(state.masked)
-        score = torch.zeros(units.shape, device=units.device)
-        if options.by == "spread":
-            score = -_variance(process, pred, state.masked, options.draws)
-        masked = state.masked & ~process.elements(top_positions(score, units, due))
-        state = process.reveal(state, sample_prediction(pred), masked)
-        yield state.x
-    if not total.any():
-        yield state.x
+        state = process.prior(like)
+        total = process.units(state.masked).sum(1)
+        for due, share in reveal_counts(process, total, self.steps):
+            fixed = process.fixed_time
+            t = time_of(process.schedule, share) if fixed is None else torch.full_like(share, fixed)
+            pred = model(state, t.to(like.x0.dtype))
+            units = process.units(state.masked)
+            score = torch.zeros(units.shape, device=units.device)
+            if self.by == "spread":
+                score = -_variance(process, pred, state.masked, self.draws)
+            masked = state.masked & ~process.elements(top_positions(score, units, due))
+            state = process.reveal(state, sample_prediction(pred), masked)
+            yield state.x
+        if not total.any():
+            yield state.x
 
 
 def _variance(

@@ -8,7 +8,6 @@ Letters: B batch, L length.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import Session, TokenProcess
     from dither.registry.flow.records import Clean
 
-__all__ = ["PredictorCorrector", "sample"]
+__all__ = ["PredictorCorrector"]
 
 
 class PredictorCorrector(TokenSteps):
@@ -42,27 +41,19 @@ class PredictorCorrector(TokenSteps):
     reach: float = Field(0.5, gt=0, le=1)
     """How far a correction goes back up, as a share of the step."""
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield the state after every step, the clean sample last."""
+        from ..timesteps import time_rows
+        from ..tokens.temperature import warp_prediction
 
-
-def sample(
-    process: Process, model: Session, like: Clean, *, options: PredictorCorrector
-) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield the state after every step, the clean sample last."""
-    from ..timesteps import time_rows, token_process
-    from ..tokens.temperature import warp_prediction
-
-    process = token_process(process, options.name)
-    state, schedule = process.prior(like), process.schedule
-    times = time_rows(options.steps, options.t_min, like)
-    for t, s in pairwise(times):
-        r = s + options.reach * (t - s)
-        now, up, then = schedule(t), schedule(r), schedule(s)
-        state = process.step(state, warp_prediction(model(state, t), options), now, then, like)
-        for _ in range(options.corrections):
-            state = process.renoise(state, up.since(then), like)
-            state = process.step(state, warp_prediction(model(state, r), options), up, then, like)
-        yield state.x
-    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)
+        state, schedule = process.prior(like), process.schedule
+        times = time_rows(self.steps, self.t_min, like)
+        for t, s in pairwise(times):
+            r = s + self.reach * (t - s)
+            now, up, then = schedule(t), schedule(r), schedule(s)
+            state = process.step(state, warp_prediction(model(state, t), self), now, then, like)
+            for _ in range(self.corrections):
+                state = process.renoise(state, up.since(then), like)
+                state = process.step(state, warp_prediction(model(state, r), self), up, then, like)
+            yield state.x
+        yield process.finish(state, warp_prediction(model(state, times[-1]), self), like)

@@ -8,7 +8,6 @@ Letters: B batch, L length, K times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Schedule, Session
+    from dither.registry.flow.protocols import Schedule, Session, TokenProcess
     from dither.registry.flow.records import Clean
 
-__all__ = ["ETA", "ReMDM", "max_remask_prob", "sample", "unmask_prob"]
+__all__ = ["ETA", "ReMDM", "max_remask_prob", "unmask_prob"]
 
 ETA = {"cap": 0.008, "rescale": 0.015, "conf": 1.0, "conf-compensated": 1.0, "loop": 0.02}
 """Default `eta` of each strategy: the settings of the authors."""
@@ -83,41 +82,35 @@ class ReMDM(TokenSteps):
             message += fewer if self.strategy == "conf" else ""
             yield Misfit(message, ("strategy",), help='use "rescale" or "cap", which converge with eta_steps')
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+        import torch
 
+        from dither.registry.flow.records import State
 
-def sample(process: Process, model: Session, like: Clean, *, options: ReMDM) -> Iterator[Int[Tensor, "B L"]]:
-    """Yield every state, the clean sample last."""
-    import torch
+        from ..precision import wide_dtype
+        from ..timesteps import even_times
+        from ..tokens.temperature import warp_prediction
+        from ..tokens.unmasking import fill, fully_masked, log_prob
 
-    from dither.registry.flow.records import State
-
-    from ..precision import wide_dtype
-    from ..timesteps import even_times
-    from ..tokens.temperature import warp_prediction
-    from ..tokens.unmasking import fill, fully_masked, log_prob
-
-    x, free = fully_masked(process, like, options.name)
-    blank, masked = x, free
-    confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
-    times = even_times(options.steps, options.t_min, x.device)
-    shown, model_times = _plan(process.schedule, times, options)
-    for i, (now, then) in enumerate(pairwise(shown.tolist())):
-        pred = model(State.of(x), model_times[i].expand(len(x)))
-        in_loop = options.t_off <= float(times[i + 1]) and float(times[i]) <= options.t_on
-        p_remask, p_unmask = _probabilities(now, then, masked, free, confidence, in_loop, options)
-        u = torch.rand_like(confidence)
-        remask, unmask = free & ~masked & (u < p_remask), masked & (u < p_unmask)
-        x = fill(torch.where(remask, blank, x), warp_prediction(pred, options), unmask)
-        if options.strategy in ("conf", "conf-compensated"):
-            confidence = torch.where(unmask, log_prob(pred, x, unmask).exp(), confidence)
-        masked = (masked | remask) & ~unmask
-        yield x
-    state = State.of(x)
-    pred = warp_prediction(model(state, model_times[-1].expand(len(x))), options)
-    yield process.finish(state, pred, like)
+        x, free = fully_masked(process, like, self.name)
+        blank, masked = x, free
+        confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
+        times = even_times(self.steps, self.t_min, x.device)
+        shown, model_times = _plan(process.schedule, times, self)
+        for i, (now, then) in enumerate(pairwise(shown.tolist())):
+            pred = model(State.of(x), model_times[i].expand(len(x)))
+            in_loop = self.t_off <= float(times[i + 1]) and float(times[i]) <= self.t_on
+            p_remask, p_unmask = _probabilities(now, then, masked, free, confidence, in_loop, self)
+            u = torch.rand_like(confidence)
+            remask, unmask = free & ~masked & (u < p_remask), masked & (u < p_unmask)
+            x = fill(torch.where(remask, blank, x), warp_prediction(pred, self), unmask)
+            if self.strategy in ("conf", "conf-compensated"):
+                confidence = torch.where(unmask, log_prob(pred, x, unmask).exp(), confidence)
+            masked = (masked | remask) & ~unmask
+            yield x
+        state = State.of(x)
+        pred = warp_prediction(model(state, model_times[-1].expand(len(x))), self)
+        yield process.finish(state, pred, like)
 
 
 def max_remask_prob(shown: float, later: float) -> float:

@@ -8,7 +8,6 @@ in place. Letters: B batch, L length, M features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import GaussianProcess, Process, Sampler, Session
+    from dither.registry.flow.protocols import GaussianProcess, Session
     from dither.registry.flow.records import Clean, Noise, State
 
-__all__ = ["RePaint", "sample", "visits"]
+__all__ = ["RePaint", "visits"]
 
 
 class RePaint(GaussianSampler):
@@ -58,38 +57,32 @@ class RePaint(GaussianSampler):
             message = 'sampler "repaint" noises known values, which a model trained with process.mask has seen clean'
             yield Misfit(message, related=("process", "mask"), help='use sampler "ddim", or remove process.mask')
 
-    def build(self) -> Sampler:
-        """Return the sampler."""
-        return partial(sample, options=self)
+    def sample(self, process: GaussianProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
+        """Yield every state with known values in place, the clean sample last."""
+        from dataclasses import replace
 
+        import torch
 
-def sample(process: Process, model: Session, like: Clean, *, options: RePaint) -> Iterator[Float[Tensor, "B L M"]]:
-    """Yield every state with known values in place, the clean sample last."""
-    from dataclasses import replace
+        from dither.registry.flow.records import Noise
 
-    import torch
+        from ..timesteps import grid_times
 
-    from dither.registry.flow.records import Noise
-
-    from ..timesteps import gaussian_process, grid_times
-
-    process = gaussian_process(process, options.name)
-    times = grid_times(options, process, like)
-    rising = [process.schedule(t) for t in reversed(times)]
-    clean = Noise(torch.zeros_like(rising[0].sigma), rising[0].rate)  # below the first time
-    free = replace(like, known=torch.zeros_like(like.known))
-    state, last = process.prior(free), options.steps
-    for place in visits(options.steps, options.jump, options.visits):
-        if place < last:
-            pred = model(state, times[options.steps - 1 - place])
-            now, then = rising[place], rising[place - 1] if place else clean
-            state = _down(process, state, pred, now, then, like, free, options.eta)
-        else:
-            gap = rising[last].since(rising[last - 1] if last else clean)
-            where = ~free.fixed if state.noisy is None else state.noisy
-            state = process.add_noise(state.x, gap, where)[0]
-        last = place
-        yield torch.where(like.known, like.x0, state.x)
+        times = grid_times(self, process, like)
+        rising = [process.schedule(t) for t in reversed(times)]
+        clean = Noise(torch.zeros_like(rising[0].sigma), rising[0].rate)  # below the first time
+        free = replace(like, known=torch.zeros_like(like.known))
+        state, last = process.prior(free), self.steps
+        for place in visits(self.steps, self.jump, self.visits):
+            if place < last:
+                pred = model(state, times[self.steps - 1 - place])
+                now, then = rising[place], rising[place - 1] if place else clean
+                state = _down(process, state, pred, now, then, like, free, self.eta)
+            else:
+                gap = rising[last].since(rising[last - 1] if last else clean)
+                where = ~free.fixed if state.noisy is None else state.noisy
+                state = process.add_noise(state.x, gap, where)[0]
+            last = place
+            yield torch.where(like.known, like.x0, state.x)
 
 
 def _down(

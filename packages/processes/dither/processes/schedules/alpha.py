@@ -21,19 +21,9 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Schedule
 
 __all__ = [
-    "AlphaSchedule",
-    "Cosine",
-    "CosineSquared",
-    "LogLinear",
-    "Polynomial",
-    "SigmoidAlpha",
-    "alpha_schedule",
-    "cosine",
-    "cosine_squared",
-    "log_linear",
-    "polynomial",
-    "sigmoid",
-]
+    "AlphaSchedule", "Cosine", "CosineSquared", "LogLinear", "Polynomial", "SigmoidAlpha", "alpha_schedule", "cosine",
+    "cosine_squared", "log_linear", "polynomial", "sigmoid",
+]  # fmt: skip
 
 FLAT = 1e-3
 """A stretch of a sigmoid that rises by less loses too many digits."""
@@ -46,7 +36,6 @@ class AlphaSchedule(ScheduleSpec):
     """The signal left at t = 1."""
 
     def sigma_end(self) -> float:
-        """Return sigma(1)."""
         return -math.log(self.eps)
 
 
@@ -56,7 +45,6 @@ class LogLinear(AlphaSchedule):
     name: ClassVar[str] = "log-linear"
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return log_linear(self.eps)
 
 
@@ -73,7 +61,6 @@ class Polynomial(AlphaSchedule):
     """1 is log-linear."""
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return polynomial(self.power, self.eps)
 
 
@@ -88,7 +75,6 @@ class Cosine(AlphaSchedule):
     name: ClassVar[str] = "cosine"
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return cosine(self.eps)
 
 
@@ -103,7 +89,6 @@ class CosineSquared(AlphaSchedule):
     name: ClassVar[str] = "cosine-squared"
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return cosine_squared(self.eps)
 
 
@@ -136,7 +121,6 @@ class SigmoidAlpha(AlphaSchedule):
         return self
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return sigmoid(self.start, self.end, self.tau, self.eps)
 
 

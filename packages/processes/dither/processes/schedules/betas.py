@@ -22,15 +22,8 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Schedule
 
 __all__ = [
-    "MAX_SIGMA",
-    "CosineBeta",
-    "LinearBeta",
-    "ScaledLinearBeta",
-    "SigmoidBeta",
-    "linear",
-    "sigmas",
-    "tabulated",
-]
+    "MAX_SIGMA", "CosineBeta", "LinearBeta", "ScaledLinearBeta", "SigmoidBeta", "linear", "sigmas", "tabulated",
+]  # fmt: skip
 
 MAX_SIGMA = 64.0
 """sigma at which no signal is left: sqrt(alpha) is 1e-14 there, which float32 cannot distinguish from 0 next to 1."""
@@ -62,11 +55,9 @@ class Betas(ScheduleSpec):
         """Return the share of the variance that each step replaces by noise."""
 
     def sigma_end(self) -> float:
-        """Return sigma(1)."""
         return sigmas(self.betas(), self.zero_snr)[-1]
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return tabulated(sigmas(self.betas(), self.zero_snr))
 
 
@@ -84,7 +75,6 @@ class LinearBeta(Betas):
     """The last beta."""
 
     def betas(self) -> Sequence[float]:
-        """Return the betas."""
         return linear(self.first, self.last, self.steps)
 
 
@@ -104,7 +94,6 @@ class ScaledLinearBeta(Betas):
     """The last beta."""
 
     def betas(self) -> Sequence[float]:
-        """Return the betas."""
         return [root * root for root in linear(math.sqrt(self.first), math.sqrt(self.last), self.steps)]
 
 
@@ -118,7 +107,6 @@ class SigmoidBeta(Betas):
     """Upper limit of the last beta."""
 
     def betas(self) -> Sequence[float]:
-        """Return the betas."""
         first, last = self.first, self.last
         return [first + (last - first) / (1 + math.exp(-u)) for u in linear(-REACH, REACH, self.steps)]
 
@@ -131,7 +119,6 @@ class CosineBeta(Betas):
     """Largest beta."""
 
     def betas(self) -> Sequence[float]:
-        """Return the betas."""
         places = ((i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2 for i in range(self.steps + 1))
         alphas = [math.cos(place) ** 2 for place in places]
         return [min(1 - later / alpha, self.most) for alpha, later in pairwise(alphas)]

@@ -40,11 +40,9 @@ class Geometric(ScheduleSpec):
         return self
 
     def sigma_end(self) -> float:
-        """Return sigma(1)."""
         return self.sigma_max
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return geometric(self.sigma_min, self.sigma_max)
 
 
@@ -69,11 +67,9 @@ class LinearSigma(ScheduleSpec):
     """sigma at t = 1."""
 
     def sigma_end(self) -> float:
-        """Return sigma(1)."""
         return self.sigma_max
 
     def build(self) -> Schedule:
-        """Return t -> Noise."""
         return linear_sigma(self.sigma_max)
 
 

@@ -38,7 +38,6 @@ class CategoricalPrediction:
         self.log, self.predict, self.posterior = log, predict, posterior
 
     def log_clean(self) -> Float[Tensor, "B L V"]:
-        """Return log p(x_0 | x_t), normalised; -inf on impossible ids."""
         return self.log if self.predict == "posterior" else self.posterior.posterior(self.log_context())
 
     def log_context(self) -> Float[Tensor, "B L V"]:

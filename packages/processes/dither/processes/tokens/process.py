@@ -97,7 +97,6 @@ class TokenProcess:
         return State.of(torch.where(moved, self._draw_prior(state.x), state.x))
 
     def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> CategoricalPrediction:
-        """Interpret the raw output, at least in float32."""
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         posterior = self.posterior(state, noise)
         if self.predict != "score":
@@ -118,7 +117,6 @@ class TokenProcess:
         return Posterior(state.x, noise, self.table.on(device), self.clean.on(device))
 
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
-        """Return the prior, one row per position or one for all positions; rows sum to 1."""
         return self.table.on(device or "cpu")
 
     def prior(self, like: Clean) -> State:
@@ -168,7 +166,6 @@ class TokenProcess:
         return nelbo(self, self.timesteps.t_min, clean, measured, denoise)
 
     def _moves(self, x: Int[Tensor, "B L"], noise: Noise) -> Bool[Tensor, "B L"]:
-        """Draw which tokens are replaced."""
         return _uniform(x) < -(-wide(over(noise.sigma, x))).expm1()
 
     def _noised(self, clean: Clean, noise: Noise, moved: Bool[Tensor, "B L"]) -> Noised:
@@ -179,7 +176,6 @@ class TokenProcess:
         return Noised(x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)
 
     def _draw_prior(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
-        """Draw from the prior at every position."""
         if self.absorbing:
             return self._single.on(like.device).expand(like.shape)
         return draw_along(self._cumulative.on(like.device), *like.shape)

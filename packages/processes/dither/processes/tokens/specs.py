@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, named
+from dither.registry import Misfit, Slot, Space, TokenSpace, named
 from dither.registry.config.errors import nearest
 from dither.registry.kinds import TOKENS, ProcessFacts, ScheduleSpec
 
@@ -18,6 +18,7 @@ from ..timestep_specs import ScheduledProcess
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Process
+    from dither.registry.flow.spaces import Field as TokenField
 
 __all__ = ["Absorbing", "Hybrid", "Marginal", "Uniform", "prior_kl"]
 
@@ -27,7 +28,32 @@ MAX_SIGNAL = 0.5
 """Largest alpha at t = 1 of a schedule under process "uniform", which otherwise only warns."""
 
 
-class Absorbing(ScheduledProcess):
+class _Tokens(ScheduledProcess):
+    """A process whose replaced tokens are draws from a prior."""
+
+    serves = TOKENS
+    predict: PredictionType = "posterior"
+    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    prior: ClassVar[Literal["mask", "uniform", "frequencies", "mixture"]]
+
+    def check(self, space: Space) -> Iterable[Misfit]:
+        """Yield why the process cannot act on the space, or would not replace enough."""
+        yield from super().check(space)
+        for field in space.fields if isinstance(space, TokenSpace) else ():
+            if not _count_clean(field):
+                yield Misfit(f'field "{field.name}" has no id except MASK and PAD', related=("task",))
+
+    def facts(self, space: Space) -> ProcessFacts:
+        return ProcessFacts(self.name, self.tokens(space), self.predict, self.prior)
+
+    def tokens(self, space: Space) -> TokenSpace:
+        """Return the space of the model, with MASK if the prior has it."""
+        if not isinstance(space, TokenSpace):
+            raise TypeError(f'process "{self.name}" requires tokens, not {space}')
+        return space.with_mask() if self.prior in ("mask", "mixture") else space
+
+
+class Absorbing(_Tokens):
     """Replaced tokens become MASK (MDLM).
 
     A field without a MASK id gets one. Ids that clean data cannot hold have probability 0, and an unmasked token does
@@ -35,9 +61,7 @@ class Absorbing(ScheduledProcess):
     """
 
     name: ClassVar[str] = "absorbing"
-    serves = TOKENS
-    predict: PredictionType = "posterior"
-    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    prior = "mask"
     estimator: Literal["time", "importance", "mask-count", "exact"] = "time"
     """Estimator of the bound; all have the same mean. time: uniform times. importance: uniform log(1 - alpha), so that
     all times have the same weight (MDLM; more variance on short samples). mask-count: at least one token is masked, so
@@ -47,62 +71,44 @@ class Absorbing(ScheduledProcess):
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or would not mask enough."""
         yield from super().check(space)
-        yield from _clean_ids(space)
         yield from self.check_signal_at_end("of the tokens would stay unmasked")
         if self.estimator == "importance" and self.t_min == 0:
             message = 'estimator "importance" draws log(1 - alpha), which is -inf at t_min = 0'
             yield Misfit(message, ("estimator",), help="set t_min = 1e-3")
         if self.estimator == "exact" and space.length > MAX_POSITIONS:
-            message = (
-                f'estimator "exact" enumerates the masks of at most {MAX_POSITIONS} positions, not of {space.length}'
-            )
+            message = f'estimator "exact" enumerates masks of at most {MAX_POSITIONS} positions, not of {space.length}'
             yield Misfit(message, ("estimator",), ("task",), 'use estimator "mask-count"')
 
-    def facts(self, space: Space) -> ProcessFacts:
-        """Return the facts that losses and samplers check."""
-        return ProcessFacts(self.name, _tokens(self, space).with_mask(), self.predict, "mask")
-
     def build(self, space: Space) -> Process:
-        """Return the process; its space has a MASK id in every field."""
         from .process import TokenProcess, mask_prior
 
-        masked = _tokens(self, space).with_mask()
+        masked = self.tokens(space)
         return TokenProcess(masked, mask_prior(masked), self.timesteps(), self.predict, self.estimator)
 
 
-class Uniform(ScheduledProcess):
+class Uniform(_Tokens):
     """Replaced tokens become any clean id of their field (SEDD uniform, UDLM, DUO)."""
 
     name: ClassVar[str] = "uniform"
-    serves = TOKENS
+    prior = "uniform"
     schedule: Slot[ScheduleSpec] = named("geometric")
     """Noise as a function of time."""
     predict: PredictionType = "score"
     """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
 
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space."""
-        yield from super().check(space)
-        yield from _clean_ids(space)
-
     def warn(self, space: Space) -> Iterable[Misfit]:
         """Yield if much signal is left at t = 1, and its cost; it is allowed because SEDD's default does so."""
         for misfit in self.check_signal_at_end("of the tokens would still be clean"):
-            fields, sigma = _tokens(self, space).fields, self.schedule.sigma_end() or 0.0
-            costs = [f.length * prior_kl(len(_clean_of(f.size, f.mask, f.pad)), sigma) for f in fields]
+            fields, sigma = self.tokens(space).fields, self.schedule.sigma_end() or 0.0
+            costs = [f.length * prior_kl(_count_clean(f), sigma) for f in fields]
             nats = sum(costs) / space.length
             cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || uniform), are added to any bound"
             yield replace(misfit, message=cost)
 
-    def facts(self, space: Space) -> ProcessFacts:
-        """Return the facts that losses and samplers check."""
-        return ProcessFacts(self.name, _tokens(self, space), self.predict, "uniform")
-
     def build(self, space: Space) -> Process:
-        """Return the process."""
         from .process import TokenProcess, even_prior
 
-        tokens = _tokens(self, space)
+        tokens = self.tokens(space)
         return TokenProcess(tokens, even_prior(tokens), self.timesteps(MAX_SIGNAL), self.predict)
 
 
@@ -117,24 +123,21 @@ def prior_kl(ids: int, sigma: float) -> float:
     return stays * math.log(ids * stays) + ((1 - stays) * math.log(level) if level else 0.0)
 
 
-class Marginal(ScheduledProcess):
+class Marginal(_Tokens):
     """Replaced tokens become clean ids with given frequencies, such as those of the data (DiGress)."""
 
     name: ClassVar[str] = "marginal"
-    serves = TOKENS
-    predict: PredictionType = "posterior"
-    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    prior = "frequencies"
     frequencies: dict[str, list[Share]] = {}
     """By name of the field: the frequency of each clean id, in order, of any sum. Other fields: uniform."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or its frequencies do not fit it."""
         yield from super().check(space)
-        yield from _clean_ids(space)
         yield from self.check_signal_at_end("of the tokens would still be clean")
         if not isinstance(space, TokenSpace):
             return
-        counts = {field.name: len(_clean_of(field.size, field.mask, field.pad)) for field in space.fields}
+        counts = {field.name: _count_clean(field) for field in space.fields}
         for name, odds in self.frequencies.items():
             path = ("frequencies", name)
             if name not in counts:
@@ -146,19 +149,14 @@ class Marginal(ScheduledProcess):
                 message = f"expected {counts[name]} frequencies with a positive sum, got {odds}"
                 yield Misfit(message, path, ("task",))
 
-    def facts(self, space: Space) -> ProcessFacts:
-        """Return the facts that losses and samplers check."""
-        return ProcessFacts(self.name, _tokens(self, space), self.predict, "frequencies")
-
     def build(self, space: Space) -> Process:
-        """Return the process."""
         from .process import TokenProcess, frequency_prior
 
-        tokens = _tokens(self, space)
+        tokens = self.tokens(space)
         return TokenProcess(tokens, frequency_prior(tokens, self.frequencies), self.timesteps(), self.predict)
 
 
-class Hybrid(ScheduledProcess):
+class Hybrid(_Tokens):
     """Replaced tokens become MASK, or any clean id of their field with probability `uniform` (GIDD).
 
     The model sees wrong tokens in training, and so can correct its own: sampler "self-correct". In the published
@@ -166,42 +164,22 @@ class Hybrid(ScheduledProcess):
     """
 
     name: ClassVar[str] = "hybrid"
-    serves = TOKENS
-    predict: PredictionType = "posterior"
-    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    prior = "mixture"
     uniform: float = Field(0.1, gt=0, lt=1)
     """Share of the replaced tokens that become any clean id; the others become MASK."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space."""
         yield from super().check(space)
-        yield from _clean_ids(space)
         yield from self.check_signal_at_end("of the tokens would still be clean")
 
-    def facts(self, space: Space) -> ProcessFacts:
-        """Return the facts that losses and samplers check."""
-        return ProcessFacts(self.name, _tokens(self, space).with_mask(), self.predict, "mixture")
-
     def build(self, space: Space) -> Process:
-        """Return the process; its space has a MASK id in every field."""
         from .process import TokenProcess, even_prior, mask_prior
 
-        masked = _tokens(self, space).with_mask()
+        masked = self.tokens(space)
         prior = self.uniform * even_prior(masked) + (1 - self.uniform) * mask_prior(masked)
         return TokenProcess(masked, prior, self.timesteps(), self.predict)
 
 
-def _tokens(spec: Spec, space: Space) -> TokenSpace:
-    if not isinstance(space, TokenSpace):
-        raise TypeError(f'process "{spec.name}" requires tokens, not {space}')
-    return space
-
-
-def _clean_of(size: int, *special: int | None) -> list[int]:
-    return [i for i in range(size) if i not in special]
-
-
-def _clean_ids(space: Space) -> Iterable[Misfit]:
-    for field in space.fields if isinstance(space, TokenSpace) else ():
-        if not _clean_of(field.size, field.mask, field.pad):
-            yield Misfit(f'field "{field.name}" has no id except MASK and PAD', related=("task",))
+def _count_clean(field: TokenField) -> int:
+    return len(set(range(field.size)) - {field.mask, field.pad})

@@ -8,28 +8,26 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dither.registry.flow.protocols import Process
+from dither.registry.flow.protocols import TokenProcess
 from dither.registry.flow.records import Clean
 
 from ..precision import wide, wide_dtype
-from ..timesteps import token_process
 from .posterior import lookup
 from .prediction import clean_rows, sample_clean
 
 __all__ = ["fill", "fully_masked", "gumbel", "log_prob", "top_positions"]
 
 
-def fully_masked(process: Process, like: Clean, sampler: str) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
+def fully_masked(process: TokenProcess, like: Clean, sampler: str) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
     """Return the state at t = 1 and the mask of positions to unmask: all except padding and known ids.
 
     Raises:
         TypeError: The process does not mask tokens.
     """
-    tokens = token_process(process, sampler)
-    if not tokens.absorbing:
+    if not process.absorbing:
         raise TypeError(f'sampler "{sampler}" requires an absorbing TokenProcess')
     x = process.prior(like).x
-    return x, (lookup(tokens.prior_probs(x.device), x) > 0) & ~like.fixed
+    return x, (lookup(process.prior_probs(x.device), x) > 0) & ~like.fixed
 
 
 def fill(x: Int[Tensor, "B L"], pred: Any, where: Bool[Tensor, "B L"]) -> Int[Tensor, "B L"]:

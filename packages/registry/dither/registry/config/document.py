@@ -243,7 +243,6 @@ class Document:
         return document
 
     def merge(self, layer: Layer) -> None:
-        """Override values by those of a layer."""
         self._merge(self.tree, layer.tree, (), layer)
         if layer.file is not None:
             self.files.append(layer.file)
@@ -297,7 +296,6 @@ class Document:
         return tree
 
     def at(self, path: Path) -> Any:
-        """Return the value at a path, or None."""
         return self.value_of(self.tree, path)
 
     def origin(self, path: Path, value: bool = False) -> Origin | None:

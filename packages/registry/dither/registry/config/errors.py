@@ -195,7 +195,6 @@ class Refused(Exception):  # noqa: N818 - a user error, not a program error
 
     @property
     def codes(self) -> list[str]:
-        """The code of each problem, in order."""
         return [problem.code for problem in self.problems]
 
     def __str__(self) -> str:

@@ -129,7 +129,6 @@ def _by_type(schema: Schema) -> Schema:
 
 
 def _kinds_in(schemas: Iterable[Any]) -> set[str]:
-    """Return the kinds that schemas refer to."""
     found = set()
     for schema in schemas:
         if isinstance(schema, dict):

@@ -9,12 +9,10 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 __all__ = ["atomic_folder", "atomic_write", "follow_umask", "fsync", "sha256_of"]
-
-UMASK = os.umask(0o22)
-os.umask(UMASK)
 
 
 def sha256_of(path: Path) -> str:
@@ -82,7 +80,14 @@ def _swap(temporary: Path, folder: Path, former: Path) -> None:
 
 def follow_umask(path: Path) -> None:
     """Give a file the mode that `open` gives new files; safetensors writes files that only their owner can read."""
-    path.chmod(0o666 & ~UMASK)
+    path.chmod(0o666 & ~_umask())
+
+
+@cache
+def _umask() -> int:
+    umask = os.umask(0o77)  # it cannot be read without being set
+    os.umask(umask)
+    return umask
 
 
 def fsync(path: Path) -> None:

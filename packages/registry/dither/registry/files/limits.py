@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 __all__ = [
-    "EXPANSION",
-    "LINE_BYTES",
-    "RECORD_BYTES",
-    "TABLE_BYTES",
-    "max_expanded",
-    "open_file",
-    "read_bytes",
-    "read_text",
-]
+    "EXPANSION", "LINE_BYTES", "RECORD_BYTES", "TABLE_BYTES", "max_expanded", "open_file", "read_bytes", "read_text",
+]  # fmt: skip
 
 RECORD_BYTES = 1 << 26
 """Most bytes of a JSON or TOML file, a plugin file, or a tokenizer."""

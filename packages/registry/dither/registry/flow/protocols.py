@@ -4,6 +4,7 @@ Letters: B batch, L length, M features, V vocabulary, D width, C condition width
 `B L *M` is `B L` for tokens, `B L M` for features.
 """
 
+# ruff: noqa: F403, F405
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,74 +15,15 @@ from torch import Tensor, nn
 
 from .records import Clean, Context, Measured, Noise, Noised, State
 from .spaces import Space
-from .task_protocols import (
-    AssetTask,
-    BucketedTask,
-    CorpusTask,
-    DataRequest,
-    DataWarnings,
-    EditableTask,
-    Embeds,
-    Explains,
-    Exports,
-    Metrics,
-    Picture,
-    PredictionMetric,
-    Predicts,
-    RatioSums,
-    SampledMetrics,
-    SampleMetric,
-    ShowsTrajectories,
-    Split,
-    Task,
-    TextTask,
-    Tracker,
-    TrainedModel,
-)
+from .task_protocols import *
 
 __all__ = [
-    "FUSED_FROM",
-    "AssetTask",
-    "BoundedProcess",
-    "BucketedTask",
-    "CorpusTask",
-    "DataRequest",
-    "DataWarnings",
-    "Denoiser",
-    "DistributionHead",
-    "DistributionPrediction",
-    "EditableTask",
-    "Embeds",
-    "Explains",
-    "Exports",
-    "FusedLoss",
-    "GaussianProcess",
-    "ImportanceSampledProcess",
-    "KeyValueCache",
-    "LiteralProcess",
-    "Loss",
-    "MaskedFeatureProcess",
-    "Metrics",
-    "Picture",
-    "PredictionMetric",
-    "Predicts",
-    "Process",
-    "RatioSums",
-    "SampleMetric",
-    "SampledMetrics",
-    "Sampler",
-    "Schedule",
-    "Session",
-    "ShowsTrajectories",
-    "Split",
-    "Task",
-    "TextTask",
-    "TimelessProcess",
-    "TokenProcess",
-    "Tracker",
-    "TrainedModel",
-    "ValueDistribution",
-    "sample_prediction",
+    "FUSED_FROM", "AssetTask", "BoundedProcess", "BucketedTask", "CorpusTask", "DataRequest", "DataWarnings",
+    "Denoiser", "DistributionHead", "DistributionPrediction", "EditableTask", "Embeds", "Explains", "Exports",
+    "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache", "LiteralProcess", "Loss",
+    "MaskedFeatureProcess", "Metrics", "Picture", "PredictionMetric", "Predicts", "Process", "RatioSums",
+    "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories", "Split", "Task",
+    "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "TrainedModel", "ValueDistribution", "sample_prediction",
 ]  # fmt: skip
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]

@@ -38,11 +38,9 @@ class _TensorRecord:
         return replace(self, **{f.name: changed(getattr(self, f.name)) for f in fields(self)})  # type: ignore[type-var, arg-type]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """Return the record on `device`."""
         return self.apply(lambda value: value.to(device, non_blocking=non_blocking))
 
     def __getitem__(self, rows: slice) -> Self:
-        """Return some samples of the batch."""
         return self.apply(lambda value: value[rows])
 
 

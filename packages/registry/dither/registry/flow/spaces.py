@@ -89,7 +89,6 @@ class TokenSpace:
 
     @property
     def data(self) -> Data:
-        """The type of data: tokens."""
         return "tokens"
 
     @property
@@ -194,7 +193,6 @@ class FeatureSpace:
 
     @property
     def data(self) -> Data:
-        """The type of data: features."""
         return "features"
 
 

@@ -17,28 +17,9 @@ from .records import Clean, Measured, Noised
 from .spaces import Space
 
 __all__ = [
-    "AssetTask",
-    "BucketedTask",
-    "CorpusTask",
-    "DataRequest",
-    "DataWarnings",
-    "EditableTask",
-    "Embeds",
-    "Explains",
-    "Exports",
-    "Metrics",
-    "Picture",
-    "PredictionMetric",
-    "Predicts",
-    "RatioSums",
-    "SampleMetric",
-    "SampledMetrics",
-    "ShowsTrajectories",
-    "Split",
-    "Task",
-    "TextTask",
-    "Tracker",
-    "TrainedModel",
+    "AssetTask", "BucketedTask", "CorpusTask", "DataRequest", "DataWarnings", "EditableTask", "Embeds", "Explains",
+    "Exports", "Metrics", "Picture", "PredictionMetric", "Predicts", "RatioSums", "SampleMetric", "SampledMetrics",
+    "ShowsTrajectories", "Split", "Task", "TextTask", "Tracker", "TrainedModel",
 ]  # fmt: skip
 
 Split = Literal["train", "valid", "test"]

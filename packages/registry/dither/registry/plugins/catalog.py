@@ -34,7 +34,6 @@ class Component:
 
     @property
     def kind(self) -> str:
-        """The kind, such as "block"."""
         return self.spec.kind
 
     @property
@@ -49,7 +48,6 @@ class Component:
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring."""
         return summary_of(self.spec)
 
     @property
@@ -112,11 +110,9 @@ class Catalog:
         return [part for key in keys for part in sorted(self._components[key], key=lambda part: part.plugin)]
 
     def count(self, plugin: str) -> int:
-        """Return the number of loaded components of a plugin."""
         return sum(part.plugin == plugin for found in self._components.values() for part in found)
 
     def names(self, kind: str) -> list[str]:
-        """Return the names registered for a kind."""
         self.load(None)
         return sorted(name for k, name in self._components if k == kind)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 
-from packaging.requirements import Requirement
-
 __all__ = ["install_command"]
 
 
@@ -15,6 +13,8 @@ def install_command(distribution: str, extra: str) -> str:
 
     It names the libraries, so it is the same for a checkout and for wheels.
     """
+    from packaging.requirements import Requirement
+
     try:
         required = [Requirement(text) for text in importlib.metadata.requires(distribution) or ()]
     except importlib.metadata.PackageNotFoundError:

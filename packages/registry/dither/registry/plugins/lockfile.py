@@ -104,7 +104,6 @@ def _other_changes(before: Entries, now: Entries, plugins: Plugins) -> Iterator[
 
 
 def _write(path: Path, entries: Entries) -> None:
-    """Replace the catalogue below the marker."""
     try:
         content = _content(path, path.read_bytes() if path.exists() else b"", entries)
         with atomic_write(path) as temporary:

@@ -52,12 +52,10 @@ class Plugins:
 
     @property
     def reports(self) -> list[PluginStatus]:
-        """The state of each plugin."""
         return list(self._reports.values())
 
     @property
     def files(self) -> dict[Path, PluginStatus]:
-        """The one-file plugins by path."""
         return {Path(report.source).resolve(): report for report in self.reports if report.sha256}
 
     @property
