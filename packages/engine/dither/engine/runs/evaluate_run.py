@@ -15,7 +15,17 @@ from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import (
-    CorpusTask, DataRequest, DataWarnings, EditableTask, Embeds, Explains, Predicts, Split, TextTask, TimelessProcess)
+    CorpusTask,
+    DataRequest,
+    DataWarnings,
+    EditableTask,
+    Embeds,
+    Explains,
+    Predicts,
+    Split,
+    TextTask,
+    TimelessProcess,
+)
 from dither.registry.flow.records import Clean, State
 
 from ..config.load_experiment import Loaded, load_experiment
