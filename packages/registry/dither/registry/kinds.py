@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import PrivateAttr
 
-from .config.errors import nearest
+from .config.errors import did_you_mean
 from .flow.facts import ModelFacts, ProcessFacts
 from .flow.spaces import Condition, Data, Space
 from .spec.base import Spec, WrongReturnError, checked_method
@@ -59,9 +59,8 @@ def missing_condition(
     known = {condition.name: condition for condition in conditions}
     if name not in known:
         listed = ", ".join(f'"{other}"' for other in known) or "none"
-        close = nearest(name, known)
         message = f'the task has no condition "{name}"; conditions: {listed}'
-        yield Misfit(message, path, ("task",), f'did you mean "{close}"?' if close else None)
+        yield Misfit(message, path, ("task",), did_you_mean(name, known))
     elif labels != (known[name].size is not None):
         types = ("one label per sample", "one number per position")
         actual, required = types if known[name].size is not None else types[::-1]

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor, nn
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import follow_umask, fsync
 from dither.registry.files.limits import read_text
 
@@ -309,7 +309,6 @@ class Scores:
     def require(self, metrics: Mapping[str, float]) -> None:
         """Raise Refused if the metric is not one of these."""
         if self.metric not in metrics:
-            close = nearest(self.metric, metrics)
-            hint = f'did you mean "{close}"?' if close else None
+            hint = did_you_mean(self.metric, metrics)
             message = f'unknown metric "{self.metric}"; evaluation computes {", ".join(metrics)}'
             raise Refused(Problem(message, ("evaluate", "best"), help=hint, code="unknown-metric"))

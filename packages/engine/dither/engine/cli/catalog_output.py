@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.describe import describe
@@ -41,8 +41,7 @@ def filter_components(
     components = [c for c in components if not plugin_names or c.plugin in plugin_names]
     matching = [c for c in components if fnmatch.fnmatchcase(c.name, pattern or "*")]
     if pattern is not None and not matching:
-        close = nearest(pattern, {component.name for component in components})
-        hint = f'did you mean "{close}"?' if close else None
+        hint = did_you_mean(pattern, {component.name for component in components})
         raise Refused(Problem(f'no component matches "{pattern}"', help=hint, code="unknown-component"))
     return matching
 
@@ -53,8 +52,7 @@ def known_kind(kind: str) -> str:
 
 
 def _unknown(what: str, word: str, known: Iterable[str]) -> NoReturn:
-    close = nearest(word, known)
-    hint = f'did you mean "{close}"?' if close else f"known: {', '.join(known)}"
+    hint = did_you_mean(word, known, f"known: {', '.join(known)}")
     code = "unknown-plugin" if what == "plugin" else "unknown-value"
     raise Refused(Problem(f'unknown {what} "{word}"', help=hint, code=code))
 

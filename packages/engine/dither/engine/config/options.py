@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dither.registry.config.errors import nearest
+from dither.registry.config.errors import did_you_mean
 from dither.registry.config.validation import PATTERN_MESSAGE
 from dither.registry.flow.spaces import Condition, Space
 from dither.registry.kinds import (
@@ -64,10 +64,9 @@ def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterato
         missing = list(missing_condition(space.conditions, name, path, labels=True))
         yield from missing
         if not missing and _number(condition := conditions[name], label) is None:
-            close = nearest(str(label), condition.labels)
             names = f": {', '.join(condition.labels)}" if condition.labels else ", without names"
             message = f'"{name}" has no label {label!r}; its labels are 0 to {(condition.size or 1) - 1}{names}'
-            yield Misfit(message, path, ("task",), f'did you mean "{close}"?' if close else None, "unknown-value")
+            yield Misfit(message, path, ("task",), did_you_mean(label, condition.labels), "unknown-value")
 
 
 def condition_labels(sample: Sample, space: Space) -> Mapping[str, int]:
@@ -179,12 +178,8 @@ class Train(Options):
     def check(self, model: ModelSpec) -> Iterator[Misfit]:
         """Yield options that are incompatible with each other, and layouts that the model does not support."""
         if self.epochs is not None and "steps" in self.model_fields_set:
-            yield Misfit(
-                "epochs and steps are both given",
-                ("epochs",),
-                ("train", "steps"),
-                "remove one of them: --unset train.steps",
-            )
+            hint = "remove one of them: --unset train.steps"
+            yield Misfit("epochs and steps are both given", ("epochs",), ("train", "steps"), hint)
         if self.batch_size % self.accumulate:
             message = f"train.batch_size = {self.batch_size} is not divisible by train.accumulate = {self.accumulate}"
             yield Misfit(message, ("accumulate",), ("train", "batch_size"))
@@ -197,15 +192,13 @@ class Train(Options):
             hint = "set both, or remove gather"
             yield Misfit(message, ("gather",), ("train", "strategy"), hint)
         if self.start_layout is not None and self.start_from is None:
-            yield Misfit(
-                "start_layout requires start_from", ("start_layout",), help="set start_from to the weight file"
-            )
+            hint = "set start_from to the weight file"
+            yield Misfit("start_layout requires start_from", ("start_layout",), help=hint)
         elif self.start_layout is not None and self.start_layout not in model.layouts:
             known = ", ".join(model.layouts) or "none"
-            close = nearest(self.start_layout, model.layouts)
             message = f'model "{model.name}" has no layout "{self.start_layout}"; its layouts are: {known}'
-            nearest_name = f'did you mean "{close}"?' if close else None
-            yield Misfit(message, ("start_layout",), ("model",), nearest_name, "unknown-value")
+            hint = did_you_mean(self.start_layout, model.layouts)
+            yield Misfit(message, ("start_layout",), ("model",), hint, "unknown-value")
         if self.lora is not None and self.freeze:
             message = "freeze has no effect with LoRA, which freezes every weight that lora.whole does not name"
             yield Misfit(message, ("freeze",), ("train", "lora"), "remove freeze")

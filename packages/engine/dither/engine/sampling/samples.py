@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int, Shaped
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_write, follow_umask
 from dither.registry.flow.protocols import Exports, Picture, ShowsTrajectories
 from dither.registry.flow.records import Clean
@@ -213,9 +213,8 @@ def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:
     """Raise Refused for export formats that the task does not have."""
     offered, wrong = ", ".join(task.exports) or "none", []
     for form in [form for form in dict.fromkeys(forms) if form not in task.exports]:
-        close = nearest(form, task.exports)
         what = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
-        wrong.append(Problem(what, help=f'did you mean "{close}"?' if close else None, code="unknown-format"))
+        wrong.append(Problem(what, help=did_you_mean(form, task.exports), code="unknown-format"))
     if wrong:
         raise Refused(wrong)
 

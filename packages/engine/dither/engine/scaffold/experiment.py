@@ -10,7 +10,7 @@ from typing import Any
 
 import tomlkit
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.experiment_files import shipped_experiments
 from dither.registry.config.validation import dump
 from dither.registry.plugins.catalog import Catalog
@@ -42,8 +42,7 @@ def complete(task: str) -> str:
     files = {name.partition("/")[0].replace("_", "-"): path for name, path in shipped_experiments().items()
              if name.endswith("/quick")}  # fmt: skip
     if task not in files:
-        close = nearest(task, files)
-        hint = f'did you mean "{close}"?' if close else f"known: {', '.join(files)}"
+        hint = did_you_mean(task, files, f"known: {', '.join(files)}")
         raise Refused(Problem(f'no experiment of task "{task}" comes with dither', help=hint, code="unknown-value"))
     loaded = load_experiment(files[task])
     head = f"Every option of a small experiment of the task {task}. Options that are not set are commented out.\n#\n"

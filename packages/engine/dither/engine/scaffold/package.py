@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.kinds import KINDS
 
 __all__ = ["Names", "check_names", "example_file", "render", "write_plugin"]
@@ -85,8 +85,7 @@ def check_names(names: Names, plugins: Collection[str], components: Collection[s
     """Refuse an unknown kind, and a name that is malformed, or taken by a plugin or a component of the kind."""
     name, kind = names.name, names.kind
     if kind not in KINDS:
-        close = nearest(kind, KINDS)
-        hint = f'did you mean "{close}"?' if close else f"kinds: {', '.join(KINDS)}"
+        hint = did_you_mean(kind, KINDS, f"kinds: {', '.join(KINDS)}")
         raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
     reserved = any(map(keyword.iskeyword, (name, name.capitalize()))) or keyword.issoftkeyword(name)
     if re.match("dither(-|$)", name) or reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.limits import read_text
 
 from ..files.metrics_file import read_metrics
@@ -70,8 +70,7 @@ def require_metric(name: str, measured: Iterable[Mapping[str, Any]], option: str
     """Refuse a name under which nothing was measured, if anything was."""
     known = dict.fromkeys(key for metrics in measured for key in metrics)
     if known and name not in known:
-        close = nearest(name, known)
-        hint = f'did you mean "{close}"?' if close else f"known: {', '.join(known)}"
+        hint = did_you_mean(name, known, f"known: {', '.join(known)}")
         raise Refused(Problem(f'{option}: unknown metric "{name}"', help=hint, code="unknown-metric"))
 
 

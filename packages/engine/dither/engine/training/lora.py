@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import follow_umask
 
 from ..checkpoints.checkpoint import load_weights
@@ -114,8 +114,7 @@ def _unmatched(
     """Yield patterns that match none of the names; `others` are further names to suggest."""
     for number, pattern in enumerate(patterns):
         if not any(matches(name, pattern) for name in names):
-            close = nearest(pattern, dict.fromkeys([*others, *names]))
-            hint = f'did you mean "{close}"?' if close else f"the names are {', '.join(names)}"
+            hint = did_you_mean(pattern, dict.fromkeys([*others, *names]), f"the names are {', '.join(names)}")
             yield Problem(f'"{pattern}" matches no {kind}', (*path, number), help=hint, code="unknown-value")
 
 

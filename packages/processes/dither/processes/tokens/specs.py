@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, TokenSpace, named
-from dither.registry.config.errors import nearest
+from dither.registry.config.errors import did_you_mean
 from dither.registry.kinds import TOKENS, ProcessFacts, ScheduleSpec
 
 from ..options import MAX_POSITIONS, PredictionType
@@ -141,8 +141,7 @@ class Marginal(_Tokens):
         for name, odds in self.frequencies.items():
             path = ("frequencies", name)
             if name not in counts:
-                close = nearest(name, counts)
-                hint = f'did you mean "{close}"?' if close else None
+                hint = did_you_mean(name, counts)
                 message = f'unknown field "{name}"; fields: {", ".join(counts)}'
                 yield Misfit(message, path, ("task",), hint, code="unknown-value")
             elif len(odds) != counts[name] or not sum(odds) > 0:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..files.limits import open_file
 from ..spec.misfit import Path
-from .errors import Origin, Problem, Refused, dotted, nearest
+from .errors import Origin, Problem, Refused, did_you_mean, dotted, nearest
 from .experiment_files import name_of, shipped_experiments
 from .toml_spans import STRING, Span, key_spans
 
@@ -276,8 +276,7 @@ class Document:
         layer, path = Layer.removal(key)
         table = self.at(path[:-1])
         if not isinstance(table, dict) or path[-1] not in table:
-            close = nearest(key, map(dotted, _paths(self.tree)))
-            hint = f'did you mean "{close}"?' if close else None
+            hint = did_you_mean(key, map(dotted, _paths(self.tree)))
             raise Refused(Problem(f"{layer.name}: no such key", help=hint, code="unknown-key"))
         value = table.pop(path[-1])
         self._drop_origins(value if isinstance(value, dict) else {}, path)

@@ -16,8 +16,8 @@ from unicodedata import combining, east_asian_width
 from ..spec.misfit import Path
 
 __all__ = [
-    "CODES", "MAX_PROBLEMS", "Origin", "Problem", "Refused", "codes_page", "dotted", "nearest", "omitted_problems",
-    "printable",
+    "CODES", "MAX_PROBLEMS", "Origin", "Problem", "Refused", "codes_page", "did_you_mean", "dotted", "nearest",
+    "omitted_problems", "printable",
 ]  # fmt: skip
 
 CODES: dict[str, str] = {
@@ -227,6 +227,12 @@ def nearest(word: object, allowed: Iterable[str]) -> str | None:
     folded = {name.replace("_", "-").lower(): name for name in islice(allowed, CANDIDATES)}
     close = difflib.get_close_matches(str(word)[:MAX_KEY].replace("_", "-").lower(), folded, 1, 0.6)
     return folded[close[0]] if close else None
+
+
+def did_you_mean(word: object, allowed: Iterable[str], otherwise: str | None = None) -> str | None:
+    """Return a help text with the allowed name most similar to `word`; if there is none, another text."""
+    close = nearest(word, allowed)
+    return f'did you mean "{close}"?' if close else otherwise
 
 
 def dotted(path: Path) -> str:
