@@ -197,8 +197,8 @@ class Train(Options):
         elif self.start_layout is not None and self.start_layout not in model.layouts:
             known = ", ".join(model.layouts) or "none"
             message = f'model "{model.name}" has no layout "{self.start_layout}"; its layouts are: {known}'
-            hint = did_you_mean(self.start_layout, model.layouts)
-            yield Misfit(message, ("start_layout",), ("model",), hint, "unknown-value")
+            similar = did_you_mean(self.start_layout, model.layouts)
+            yield Misfit(message, ("start_layout",), ("model",), similar, "unknown-value")
         if self.lora is not None and self.freeze:
             message = "freeze has no effect with LoRA, which freezes every weight that lora.whole does not name"
             yield Misfit(message, ("freeze",), ("train", "lora"), "remove freeze")
