@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dither.registry.flow.protocols import GaussianProcess, Process, Schedule
+from dither.registry.flow.protocols import Process, Schedule
 from dither.registry.flow.records import Clean
 
 from .precision import wide, wide_dtype
 from .timestep_sampling import time_of
 
-if TYPE_CHECKING:
-    from .samplers.options import GaussianSampler
-
-__all__ = ["as_times", "even_times", "grid_times", "reveal_counts", "spaced_times", "time_rows"]
+__all__ = ["as_times", "even_times", "reveal_counts", "spaced_times", "time_rows"]
 
 MIN_LOG_SNR = -30.0
 """Least log-SNR of a grid: below, sigmoid rounds to 1 in float64 and times would coincide."""
@@ -65,13 +61,6 @@ def reveal_counts(
         if due.any():
             yield due, wide(left) / total.clamp_min(1)
             left = left - due
-
-
-def grid_times(options: GaussianSampler, process: GaussianProcess, like: Clean) -> Float[Tensor, "K B"]:
-    """Return the times of a sampler through Gaussian noise for each sample, in the precision of the sample."""
-    device = like.valid.device
-    times = spaced_times(process.schedule, options.steps, options.spacing, options.t_min, device)
-    return times.to(like.x0.dtype)[:, None].expand(-1, len(like.valid))
 
 
 def spaced_times(

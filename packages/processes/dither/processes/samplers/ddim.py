@@ -31,10 +31,8 @@ class DDIM(GaussianSampler):
     """Noise of a step: 0 adds none, 1 is DDPM."""
 
     def sample(self, process: GaussianProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
-        from ..timesteps import grid_times
-
         state, schedule = process.prior(like), process.schedule
-        times = grid_times(self, process, like)
+        times = self.times(process, like)
         for t, s in pairwise(times):
             state = process.step(state, model(state, t), schedule(t), schedule(s), like, eta=self.eta)
             yield state.x

@@ -38,10 +38,9 @@ class DPMSolver(GaussianSampler):
         import torch
 
         from ..flow.process import path_norm
-        from ..timesteps import grid_times
 
         state, schedule = process.prior(like), process.schedule
-        times = grid_times(self, process, like)
+        times = self.times(process, like)
         earlier: tuple[Tensor, Tensor] | None = None
         for t, s in pairwise(times):
             now, then = schedule(t), schedule(s)

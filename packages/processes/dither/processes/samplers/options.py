@@ -13,10 +13,10 @@ from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
 if TYPE_CHECKING:
-    from jaxtyping import Shaped
+    from jaxtyping import Float, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.protocols import GaussianProcess, Process, Sampler, Session
     from dither.registry.flow.records import Clean, Noise, State
 
 __all__ = ["FeatureSampler", "GaussianSampler", "ProcessSampler", "TokenSampler", "TokenSteps", "no_effect"]
@@ -133,6 +133,13 @@ class GaussianSampler(ProcessSampler):
         if self.spacing == "leading" and self.t_min * self.steps > 1 + 1e-9:
             message = f"leading requires t_min <= 1 / steps, not t_min = {self.t_min} with steps = {self.steps}"
             yield Misfit(message, ("t_min",), help=f"set t_min = {1 / self.steps:.2g}")
+
+    def times(self, process: GaussianProcess, like: Clean) -> Float[Tensor, "K B"]:
+        """Return the times of the calls for each sample, in the precision of the sample."""
+        from ..timesteps import spaced_times
+
+        times = spaced_times(process.schedule, self.steps, self.spacing, self.t_min, like.valid.device)
+        return times.to(like.x0.dtype)[:, None].expand(-1, len(like.valid))
 
 
 def no_effect(spec: SamplerSpec, options: Iterable[str], where: str, fix: str | None = None) -> Iterable[Misfit]:

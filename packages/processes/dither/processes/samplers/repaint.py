@@ -65,9 +65,7 @@ class RePaint(GaussianSampler):
 
         from dither.registry.flow.records import Noise
 
-        from ..timesteps import grid_times
-
-        times = grid_times(self, process, like)
+        times = self.times(process, like)
         rising = [process.schedule(t) for t in reversed(times)]
         clean = Noise(torch.zeros_like(rising[0].sigma), rising[0].rate)  # below the first time
         free = replace(like, known=torch.zeros_like(like.known))

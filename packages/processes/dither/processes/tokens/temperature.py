@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -11,17 +11,14 @@ from torch import Tensor
 
 from ..precision import wide
 
-if TYPE_CHECKING:
-    from ..samplers.options import TokenSampler
-
 __all__ = ["FEW", "warp_log_probs", "warp_options", "warp_prediction"]
 
 FEW = 1024
 """Vocabularies up to this size are sorted; of larger ones, at least this many likeliest ids are selected."""
 
 
-def warp_prediction(pred: Any, options: TokenSampler) -> Any:
-    """Apply temperature, top-k and top-p of a sampler to a prediction, before x_t is taken into account.
+def warp_prediction(pred: Any, options: Any) -> Any:
+    """Apply temperature, top-k and top-p of a `TokenSampler` to a prediction, before x_t is taken into account.
 
     They change p(x_0 | the other positions), so that they mean the same under every process.
 
@@ -35,7 +32,7 @@ def warp_prediction(pred: Any, options: TokenSampler) -> Any:
     return pred.warped(partial(warp_options, options=options))
 
 
-def warp_options(log_p: Float[Tensor, "*B V"], options: TokenSampler) -> Float[Tensor, "*B V"]:
+def warp_options(log_p: Float[Tensor, "*B V"], options: Any) -> Float[Tensor, "*B V"]:
     """Apply temperature, top-k and top-p of a sampler to log-probabilities."""
     return warp_log_probs(log_p, options.temperature, options.top_k, options.top_p)
 
