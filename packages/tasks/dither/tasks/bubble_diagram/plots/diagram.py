@@ -163,8 +163,10 @@ class Scene:
         return replace(label, x=self.x + (column + width / 2) * _CELL, y=self.y + (row + height / 2) * _CELL)
 
 
-def draw_gallery(placements: Sequence[Placement], *, columns: int = 4, size: float = 230.0) -> Page:
-    """Draw diagrams in a grid with a common legend."""
+def draw_gallery(
+    placements: Sequence[Placement], verdicts: Sequence[str] = (), *, columns: int = 4, size: float = 230.0
+) -> Page:
+    """Draw diagrams in a grid with a common legend; captions begin with the verdicts, one per diagram."""
     columns = max(1, min(columns, len(placements)))
     gap, caption = 14.0, 18.0
     shapes: list[Shape] = []
@@ -175,6 +177,7 @@ def draw_gallery(placements: Sequence[Placement], *, columns: int = 4, size: flo
         diagram, broken = placement.diagram, placement.broken
         summary = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations"
         summary += f", {broken} violated" * bool(broken)
+        summary = f"{verdicts[index]}: {summary}" if verdicts else summary
         shapes.append(Text(x + size / 2, y + size + caption / 2 - 2, summary, 9.5, BROKEN if broken else PALE))
     width = gap + columns * (size + gap)
     height = gap + ceil(len(placements) / columns) * (size + caption + gap)
@@ -222,8 +225,8 @@ def label_shapes(label: Label, *, background: bool = True) -> list[Shape]:
     return shapes
 
 
-def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
-    """Draw a floor plan with walls, doors, windows, areas, a scale bar and the total area; see `floor_plan`."""
+def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> Page:
+    """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
     foot, rim = 26.0, size / 26
     types = placement.diagram.types
     plan = floor_plan(types, placement.boxes)
@@ -258,10 +261,11 @@ def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
     y, width, pixels = size - foot / 2, size - 2 * rim, scene.scale / METRES
     bar = next((metres for metres in (5, 2) if metres * pixels < 0.35 * width), 1)
     end, broken = rim + bar * pixels, placement.broken
-    caption = f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
+    summary = f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
+    caption = " · ".join(filter(None, (f"{bar} m", summary, verdict)))
     shapes += [Line(x, y - 3, x, y + 3, PALE, 1.2) for x in (rim, end)]
     shapes.append(Line(rim, y, end, y, PALE, 1.2))
-    shapes.append(Text(end + 8, y, f"{bar} m · {caption}", 9.5, BROKEN if broken else PALE, left=True))
+    shapes.append(Text(end + 8, y, caption, 9.5, BROKEN if broken else PALE, left=True))
     return Page(size, size, tuple(shapes))
 
 

@@ -62,14 +62,15 @@ def sample_pictures(samples: Int[np.ndarray, "N L"], rooms: int) -> Iterator[Pic
     decoded = read_samples(samples, rooms)
     diagrams = [diagram for diagram, _ in decoded if diagram]
     page_samples = list(decode_samples(samples[: PAGE_SAMPLES if diagrams else 0], rooms))
-    placements = [sample.placement for sample in page_samples if sample.placement]
-    if placements:
+    drawn = [(sample.placement, sample.verdict) for sample in page_samples if sample.placement]
+    if drawn:
+        placements, verdicts = zip(*drawn, strict=True)
         shown, total = len(page_samples), len(samples)
         html = draw_html_gallery(page_samples, f"{shown} of {total} samples" if total > shown else "Samples")
         for name, page in (
-            ("diagram", draw_gallery(placements[:1], size=420.0)),
-            ("floorplan", draw_floorplan(placements[0])),
-            ("gallery", draw_gallery(placements[:GRID_SAMPLES])),
+            ("diagram", draw_gallery(placements[:1], verdicts[:1], size=420.0)),
+            ("floorplan", draw_floorplan(*drawn[0])),
+            ("gallery", draw_gallery(placements[:GRID_SAMPLES], verdicts)),
         ):
             yield Picture(name, png=to_png(page), svg=to_svg(page), html=html if name == "gallery" else None)
     if diagrams:
