@@ -84,7 +84,7 @@ def test_ordered_is_block_refinement(process_of, steps: int, threshold: float | 
     assert len(states) == steps if threshold is None else len(states) < LENGTH + (threshold > 0.9)
 
 
-@pytest.mark.parametrize("size", [3, 4, 12])
+@pytest.mark.parametrize("size", [3, 4, 6])
 @pytest.mark.parametrize("prompt", [0, 2, 4])
 @pytest.mark.parametrize("threshold", [0.4, 0.8])
 def test_blocks_are_the_pipeline_of_llada2(process_of, size: int, prompt: int, threshold: float) -> None:
