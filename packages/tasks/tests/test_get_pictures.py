@@ -41,10 +41,10 @@ def shown(task, samples, like):
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({}, {"motif-scatter", "accessibility"}),
-        ({"accessibility": False}, {"motif-scatter"}),
+        ({}, {"scatter", "accessibility"}),
+        ({"accessibility": False}, {"scatter"}),
         ({"given": "motifs", "fill": 1.0}, {"accessibility"}),
-        ({"draws": 3, "standardise": True}, {"motif-scatter", "accessibility", "imputation"}),
+        ({"draws": 3, "standardise": True}, {"scatter", "accessibility", "calibration"}),
     ],
 )
 def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
@@ -53,7 +53,7 @@ def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
     like = task.like(6, 0)
     pictures = shown(task, noisy(like), like)
     heat_maps = {f"window-{number:03d}" for number in range(2 if "draws" in options else 4)}
-    assert pictures.keys() == names | heat_maps
+    assert pictures.keys() == names | heat_maps | {"tracks"}
     assert all(png.startswith(b"\x89PNG") for png in pictures.values())
     assert shown(task, like.x0, like).keys() == heat_maps  # nothing was drawn
     assert shown(task, like.x0[:0], like[:0]) == {}

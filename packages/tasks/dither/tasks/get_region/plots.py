@@ -1,7 +1,7 @@
-"""Plots of samples: heat maps of a window and of a trajectory, motifs, accessibility, and the spread of draws.
+"""Plots of samples: heat maps of a window and of a trajectory, tracks, scatter plots, curves, calibration.
 
-Letters: N samples or regions (rows), L regions, M columns (motifs, then accessibility and expression), T states, n
-pairs.
+Letters: N samples or regions (rows), L regions, K draws, M columns (motifs, then accessibility and expression), T
+states, n pairs.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ GREY: Final = "#868e96"
 LIGHT: Final = "#dee2e6"
 """Guide lines."""
 HEAT: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest"}
-STRIP, WIDE_STRIP = 0.07, 1.5
-"""Width of a column after the motifs, as a share of that of a panel; the wider one if no motif was sampled."""
+STRIP, WIDE_STRIP = 0.16, 0.5
+"""Width of a column after the motifs, as a share of that of the motifs; the wider one if no motif was sampled."""
 SHOWN, MIN_PAIRS, DOTS = 12, 8, 3000
-"""Motifs in the scatter plot, smallest number of pairs of each, and largest number of dots."""
+"""Columns in the scatter plot, smallest number of pairs of each, and largest number of dots."""
 ATTRIBUTED = 30
 """Motifs in the picture of attributions."""
 LINES = 48
 """Values shown as lines."""
-BINS, REGIONS = 10, 60
-"""Groups of elements with similar spread, and the largest number of regions shown."""
+BINS = 10
+"""Groups of elements with similar spread."""
+TRACKS = 3
+"""Largest number of columns shown as tracks."""
 
 
 def _new_figure(width: float, height: float, title: str) -> Figure:
@@ -88,46 +90,57 @@ class _Window:
 
 
 def _draw_window(picture: _Window) -> bytes:
-    """Return a PNG of four heat maps side by side; columns after the motifs are a strip right of each."""
+    """Return a PNG of heat maps side by side: truth, and mask, sample and difference of what was sampled.
+
+    Columns after the motifs are strips right of the motifs, each with its own colours. A mask that is the same for all
+    regions is left out.
+    """
     from matplotlib.colors import ListedColormap
 
-    count, strips = len(picture.motifs), len(picture.extra)
+    count = len(picture.motifs)
+    order = np.argsort(-picture.truth[:, :count].mean(0), kind="stable")  # the most frequent motifs first
     motifs = picture.truth[:, :count]
-    order = np.argsort(-motifs.mean(0), kind="stable")  # the most frequent motifs first
-    largest = picture.truth[:, count:].max(0, initial=1.0)  # strips are from 0 to 1
-    high = float(np.quantile(motifs[motifs > 0], 0.95)) if (motifs > 0).any() else 1.0
+    largest = [float(np.quantile(motifs[motifs > 0], 0.95)) if (motifs > 0).any() else 1.0]
+    largest += [float(column.max()) or 1.0 for column in picture.truth[:, count:].T]
     masked, colours = ~picture.given, ListedColormap(["#e9ecef", "#f08c00"])
-    panels: list[tuple[str, Any, Any, Any, float, float, str]] = [
-        ("truth", picture.truth, "Blues", "Greens", 0.0, high, "motif score"),
-        (f"mask: {masked.mean():.1%} sampled", masked, colours, colours, 0.0, 1.0, "given        sampled"),
-        ("sampled and given", picture.drawn, "Blues", "Greens", 0.0, high, "motif score"),
-        ("sample minus truth", picture.drawn - picture.truth, "RdBu_r", "RdBu_r", -high, high, "difference"),
+    parts: list[Any] = [order, *([column] for column in range(count, picture.truth.shape[1]))]
+    panels: list[tuple[str, Any]] = [
+        ("truth", picture.truth),
+        (f"mask: {masked.mean():.1%} sampled", masked),
+        ("sampled and given", picture.drawn),
+        ("sample minus truth", picture.drawn - picture.truth),
     ]
-    if (masked == masked[:1]).all():  # whole columns are sampled, so there is nothing to see in a mask
+    if (masked == masked[:1]).all():
         del panels[1]
+    sampled = [masked[:, part].any() for part in parts]
+    shown = [(panel, part) for panel in panels for part, own in enumerate(sampled) if own or panel is panels[0]]
+    strip = STRIP if sampled[0] else WIDE_STRIP
     figure = _new_figure(15, 7.0, picture.title)
-    share = STRIP if masked[:, :count].any() else WIDE_STRIP
-    widths = [1, share * strips] * len(panels) if strips else [1] * len(panels)
-    axes = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
-    for number, (title, values, colour, strip, low, top, label) in enumerate(panels):
-        axis = axes[number * len(widths) // len(panels)]
-        image = axis.imshow(values[:, :count][:, order], vmin=low, vmax=top, cmap=colour, **HEAT)
-        _bare(axis, title, f"{count} motifs, most frequent first")
-        columns = _spread(count, 7 if strips and share == WIDE_STRIP else 16)
-        axis.set_xticks(columns, [picture.motifs[order[column]] for column in columns], rotation=90, fontsize=7)
-        bar = figure.colorbar(image, ax=axis, location="bottom", shrink=0.8, aspect=30, pad=0.02)
-        bar.set_label(label, fontsize=8)
+    axes = figure.subplots(1, len(shown), sharey=True, width_ratios=[strip if part else 1 for _, part in shown])
+    before = None
+    for axis, ((title, values), part) in zip(np.atleast_1d(axes), shown, strict=True):
+        of_mask, of_difference, high = values is masked, title == panels[-1][0], largest[part]
+        colour: Any = colours if of_mask else "RdBu_r" if of_difference else "Greens" if part else "Blues"
+        low, top = (0.0, 1.0) if of_mask else (-high if of_difference else 0.0, high)
+        image = axis.imshow(values[:, parts[part]], vmin=low, vmax=top, cmap=colour, **HEAT)
+        _bare(axis, "" if title == before else title).tick_params(left=before is None)
+        before = title
+        bar = figure.colorbar(image, ax=axis, location="bottom", shrink=0.8, aspect=30 if not part else 8, pad=0.02)
         bar.outline.set_visible(False)
-        if colour is colours:
-            bar.set_ticks([])
-        if strips:
-            side = _bare(axes[2 * number + 1])
-            extra = values[:, count:] / (1.0 if colour is colours else largest)
-            side.imshow(extra, vmin=-1 if low < 0 else 0, vmax=1, cmap=strip, **HEAT)
-            side.set_xticks(range(strips), picture.extra, rotation=90, fontsize=7)
-    rows = _spread(len(picture.places), 17)
-    axes[0].set_yticks(rows, [picture.places[row] for row in rows], fontsize=7)
-    axes[0].set_ylabel(f"{len(picture.places)} regions, in genome order", fontsize=9)
+        bar.set_ticks([] if of_mask else [low, top], labels=None if of_mask else [f"{low:.2g}", f"{top:.2g}"])
+        bar.ax.tick_params(labelsize=7)
+        if part:
+            axis.set_xticks([0], [picture.extra[part - 1]], rotation=90, fontsize=7)
+            continue
+        columns = _spread(count, 16 if sampled[0] else 24)
+        axis.set_xticks(columns, [picture.motifs[order[column]] for column in columns], rotation=90, fontsize=7)
+        axis.set_xlabel(f"{count} motifs, most frequent first", fontsize=9)
+        bar.set_label(
+            "given        sampled" if of_mask else "difference" if of_difference else "motif score", fontsize=8
+        )
+    rows, first = _spread(len(picture.places), 17), np.atleast_1d(axes)[0]
+    first.set_yticks(rows, [picture.places[row] for row in rows], fontsize=7)
+    first.set_ylabel(f"{len(picture.places)} regions, in genome order", fontsize=9)
     return _png(figure)
 
 
@@ -160,27 +173,28 @@ def _draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " 
     return _png(figure)
 
 
-def _frequent_motifs(names: Sequence[str], pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
-    """Return the most frequent motifs whose truth varies, with enough pairs for a correlation."""
-    motifs = [
-        (name, pair)
-        for name, pair in zip(names, pairs, strict=True)
+def _quantitative(names: Sequence[str], pairs: Sequence[Pair], motifs: int) -> list[tuple[str, Pair]]:
+    """Return quantitative columns after the motifs, then the most frequent motifs, if a correlation is defined."""
+    columns = [
+        (name, pair, column >= motifs)
+        for column, (name, pair) in enumerate(zip(names, pairs, strict=True))
         if len(pair[0]) >= MIN_PAIRS and varies(pair[0]) and np.isfinite(pair[1]).all()
     ]
-    return sorted(motifs, key=lambda motif: -np.count_nonzero(motif[1][0]) / len(motif[1][0]))[:SHOWN]
+    columns.sort(key=lambda column: (not column[2], -np.count_nonzero(column[1][0]) / len(column[1][0])))
+    return [(name, pair) for name, pair, extra in columns if not (extra and is_binary(pair[0]))][:SHOWN]
 
 
-def _draw_motif_scatter(motifs: Sequence[tuple[str, Pair]]) -> bytes:
-    """Return a PNG: truth against prediction of motifs."""
-    columns = min(4, len(motifs))
-    rows = -(-len(motifs) // columns)
-    figure = _new_figure(3.1 * columns, 2.9 * rows + 0.5, f"The {len(motifs)} most frequent motifs")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis in axes[len(motifs) :]:
-        axis.set_visible(False)
-    for axis, (name, (truth, guess)) in zip(axes, motifs, strict=False):
-        title = f"{name}:  r = {pearson(truth, guess):z.2f}, R² = {r2(truth, guess):z.2f}"
-        _bare(axis, title, "truth", "prediction")
+def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
+    """Return a PNG: prediction against truth of columns."""
+    width = min(4, len(columns))
+    rows = -(-len(columns) // width)
+    figure = _new_figure(3.1 * width, 2.9 * rows + 0.5, "Predicted and observed values")
+    axes = figure.subplots(rows, width, squeeze=False).ravel()
+    for axis in axes[len(columns) :]:
+        axis.remove()
+    for axis, (name, (truth, guess)) in zip(axes, columns, strict=False):
+        title = f"{name}\nr = {pearson(truth, guess):z.2f}, R² = {r2(truth, guess):z.2f}"
+        _bare(axis, title, "observed", "predicted")
         low, high = min(0.0, float(truth.min()), float(guess.min())), max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
         step = -(-len(truth) // DOTS)
@@ -217,46 +231,62 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
     return _png(figure)
 
 
-def _draw_imputation(
-    draws: Draws, name: str, truth: Float[np.ndarray, " L"], values: Float[np.ndarray, "K L"], places: Sequence[str]
-) -> bytes:
-    """Return a PNG: one column of a window with its intervals, and the calibration of all draws."""
+def _draw_calibration(draws: Draws) -> bytes:
+    """Return a PNG: the calibration of several draws of each window."""
     metrics, binary = draw_metrics(draws), is_binary(draws.truth)
     summary = f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
     if not binary:
         summary = f"{metrics['draw_coverage_90']:.1%} of the truths are inside the {LEVEL:.0%} interval, {summary}"
-    figure = _new_figure(12, 7.2, f"{draws.count} draws of each window, {draws.truth.size:,} values: {summary}")
-    above, below = figure.subplots(2, 1, height_ratios=[1, 1.25])
-    _draw_column(_bare(above, y=name), truth[:REGIONS], values[:, :REGIONS], places, binary)
-    _bare(below, "calibration").plot([0, 1], [0, 1], color=LIGHT)
+    figure = _new_figure(8, 5, f"{draws.count} draws of each window, {draws.truth.size:,} values\n{summary}")
+    axis = _bare(figure.subplots())
+    axis.plot([0, 1], [0, 1], color=LIGHT)
     if binary:
         group = np.minimum((draws.above * BINS).astype(int), BINS - 1)
         groups = [rows for number in range(BINS) if (rows := np.flatnonzero(group == number)).size]
         shares = [draws.above[rows].mean() for rows in groups]
-        below.plot(shares, [draws.truth[rows].mean() for rows in groups], color=BLUE, marker="o")
-        below.set(xlabel="share of draws above 1/2", ylabel="share of truths that are 1")
+        axis.plot(shares, [draws.truth[rows].mean() for rows in groups], color=BLUE, marker="o")
+        axis.set(xlabel="share of draws above 1/2", ylabel="share of truths that are 1")
     else:
         levels = np.linspace(0.05, 0.95, 19)
-        below.plot(levels, [coverage(draws, level) for level in levels], color=BLUE, marker=".")
-        below.set(xlabel="level of the interval", ylabel="share of truths inside")
+        axis.plot(levels, [coverage(draws, level) for level in levels], color=BLUE, marker=".")
+        axis.set(xlabel="level of the interval", ylabel="share of truths inside")
     return _png(figure)
 
 
-def _draw_column(
-    axis: Axes, truth: Float[np.ndarray, " L"], draws: Float[np.ndarray, "K L"], places: Sequence[str], binary: bool
-) -> None:
-    place, middle = np.arange(truth.size), draws.mean(0)
-    half = half_width(len(draws), LEVEL) * draws.std(0, ddof=1)
-    if not binary:
-        label = f"{LEVEL:.0%} interval"
-        axis.vlines(place, middle - half, middle + half, color=LIGHT, linewidth=5, zorder=0, label=label)
-    axis.scatter(np.tile(place, len(draws)), draws, s=5, color=BLUE, alpha=0.35, linewidths=0, label="draws")
-    axis.scatter(place, middle, s=26, color=BLUE, marker="_", label="their mean")
-    axis.scatter(place, truth, s=22, color=ORANGE, marker="x", linewidths=1.2, label="truth")
-    step = max(1, truth.size // 12)
-    axis.set_xticks(place[::step], places[: truth.size : step], rotation=20, fontsize=7, ha="right")
-    axis.set_xlim(-1, truth.size)
-    axis.legend(fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+@dataclass(frozen=True)
+class _Track:
+    """One column of a window along the genome, where it was sampled: positions in bases, truth, and draws."""
+
+    name: str
+    place: Float[np.ndarray, " n"]
+    truth: Float[np.ndarray, " n"]
+    draws: Float[np.ndarray, "K n"]
+
+
+def _draw_tracks(tracks: Sequence[_Track], sites: Sequence[float], title: str) -> bytes:
+    """Return a PNG: truth and prediction of each column over genome coordinates, its error, and start sites."""
+    figure = _new_figure(13, 0.8 + 2.9 * len(tracks), title)
+    axes = figure.subplots(2 * len(tracks), 1, sharex=True, height_ratios=[2, 1] * len(tracks), squeeze=False)[:, 0]
+    for values, errors, track in zip(axes[::2], axes[1::2], tracks, strict=True):
+        x, mean, count = track.place / 1e6, track.draws.mean(0), len(track.draws)
+        label = f"mean of {count} draws" if count > 1 else "prediction"
+        _bare(values, y=track.name)
+        if count > 1 and not is_binary(track.truth):
+            half = half_width(count, LEVEL) * track.draws.std(0, ddof=1)
+            values.vlines(
+                x, mean - half, mean + half, color=LIGHT, linewidth=4, zorder=0, label=f"{LEVEL:.0%} interval"
+            )
+        values.vlines(x, mean, track.truth, color=GREY, linewidth=0.5, zorder=1)
+        values.scatter(x, track.truth, s=18, color=ORANGE, marker="x", linewidths=1.2, label="truth")
+        values.scatter(x, mean, s=12, color=BLUE, linewidths=0, label=label)
+        if len(sites):
+            low = np.full(len(sites), values.get_ylim()[0])
+            values.scatter(np.array(sites) / 1e6, low, s=20, color="black", marker="^", label="transcription start")
+        values.legend(fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+        _bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
+        errors.vlines(x, 0, mean - track.truth, color=BLUE, linewidth=1.5)
+    axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
+    return _png(figure)
 
 
 PICTURES = 4
@@ -319,22 +349,29 @@ def plot_samples(
     starts = windows_of(like.apply(lambda value: value[first]))
     metrics.predictions.add(truth[first], np.stack([values[rows].mean(0) for rows in groups]), counted[first], starts)
     pairs = metrics.predictions.pairs()
-    if motifs := _frequent_motifs(labels.motifs, pairs[: len(labels.motifs)]):
-        yield Picture("motif-scatter", png=_draw_motif_scatter(motifs))
+    if columns := _quantitative([*labels.motifs, *labels.extra], pairs, len(labels.motifs)):
+        yield Picture("scatter", png=_draw_scatter(columns))
     cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
     draws = Draws.of(truth, values, counted, groups)
     shown, of = (metrics, "sampled") if evaluated is None or draws is not None else (evaluated, "evaluated")
     if "open" in labels.extra and counted.any() and (png := _draw_accessibility(shown, f"{cells}, {of}")) is not None:
         yield Picture("accessibility", png=png)
-    if draws is not None:  # show the last sampled column of the first window with several draws
-        rows = next(rows for rows in groups if rows.stop - rows.start > 1 and counted[rows.start].any())
-        row = rows.start
-        number = int(np.flatnonzero(counted[row].any(0))[-1])
-        where = counted[row, :, number]
-        name = [*labels.motifs, *labels.titles(like, row)][number]
-        places = np.array(labels.places(like, row))[where[like.valid[row].cpu().numpy()]].tolist()
-        png = _draw_imputation(draws, name, truth[row, where, number], values[rows][:, where, number], places)
-        yield Picture("imputation", png=png)
+    if draws is not None:
+        yield Picture("calibration", png=_draw_calibration(draws))
+    for rows in (rows for rows in groups[:1] if counted[rows.start].any()):
+        row, names = rows.start, [*labels.motifs, *labels.titles(like, rows.start)]
+        centre = like.cond["centre"][rows.start].cpu().numpy().astype(float)
+        sampled = np.flatnonzero(counted[row].any(0))
+        after = [column for column in sampled.tolist() if column >= len(labels.motifs)]
+        most = sampled[[np.argmax(truth[row][:, sampled].mean(0))]].tolist()  # a motif, if nothing else was sampled
+        tracks = [
+            _Track(names[column], centre[where], truth[row, where, column], values[rows][:, where, column])
+            for column in (after or most)[:TRACKS]
+            for where in (counted[row, :, column],)
+        ]
+        sites = centre[like.cond["tss"][row].cpu().numpy() > 0].tolist() if "tss" in like.cond else []
+        places = labels.places(like, row)
+        yield Picture("tracks", png=_draw_tracks(tracks, sites, f"{places[0]} to {places[-1]}"))
 
 
 def plot_trajectory(
