@@ -43,7 +43,7 @@ BASELINE_REGIONS = 1 << 15
 """Largest number of regions of an evaluation on which baselines are measured; windows are thinned out evenly."""
 
 MAX_FIT_REGIONS = 1 << 17
-"""Largest number of training regions that are in memory at once."""
+"""Largest number of training regions in memory."""
 
 REGIONS: Final = Kind("regions", 4, "dither prepare get PATHS", earlier=("regions.json",))
 """Prepared regions; earlier versions had regions.json."""
@@ -162,7 +162,7 @@ def unknown_names(known: Mapping[str, Sequence[bool]], cells: Sequence[str]) -> 
 
     Args:
         known: For each kind of value, whether it is known of each cell type. A region is open where its atpm is above
-            0, so "open" is known wherever "atpm" is.
+            0, so "open" is known if "atpm" is.
         cells: All cell types.
     """
     if "atpm" in known:

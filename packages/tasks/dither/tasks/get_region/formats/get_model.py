@@ -110,7 +110,7 @@ def _wrong_shape(path: Path, name: str, array: ZarrArray, peaks: tuple[int, ...]
 
 
 def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
-    """Read a store; its features stay on disk. Raises Refused if there is no store."""
+    """Read a store; its features stay on disk. Raises Refused for a path without a store."""
     stored, problems, notes = _survey(path, empty_chunks=empty_chunks)
     arrays: dict[str, Any] = {"features": stored["data"]} if "data" in stored else {}
     with collect_problems(problems):

@@ -164,7 +164,7 @@ def _numeric(
                 bad += 1
         if bad == len(values) > 1:
             wrong[-bad:] = []
-            message = f'{path}: the column "{name}" holds no numbers, but text such as "{str(values[0])[:40]}"'
+            message = f'{path}: the column "{name}" holds text such as "{str(values[0])[:40]}"'
             problems.append(Problem(message, code="wrong-shape"))
     problems += [Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))]
     return table, problems

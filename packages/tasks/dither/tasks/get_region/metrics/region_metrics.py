@@ -54,7 +54,7 @@ MIN_WINDOWS = 8
 """Fewer windows give no interval: they do not show how windows vary."""
 
 MAX_NUMBERS = 2**22
-"""Largest number of values in memory at once."""
+"""Largest number of values in memory."""
 PREFIXES = {"motifs": "motif"}
 """Prefix of the metrics of a group, if it is not the name of the group."""
 
