@@ -26,9 +26,6 @@ def table():
         "atpm": RANDOM.random((P, 2)).astype(np.float32) * (np.arange(P) % 3 > 0)[:, None],
         "expression": RANDOM.random((P, 2, 2)).astype(np.float32),
         "tss": RANDOM.integers(0, 2, (P, 2, 2)).astype(np.int8),
-        "gene_index": np.array([3, 5]),
-        "gene_name": np.array(["TAL1", "GAPDH"]),
-        "gene_strand": np.array(["+", "-"]),
     }
 
 
@@ -125,10 +122,6 @@ MISTAKES = {
     "no peaks": ("peak_names", peaks()[:0], "wrong-shape", "(0,)"),
     "motif without a name": ("motif_names", np.array(["a", " ", "c"]), "invalid-sample", "number 2 of the motifs"),
     "truth values": ("data", ARRAYS["features"] > 1, "wrong-shape", '"data" holds bool'),
-    "gene of no peak": ("gene_idx_info_index", np.array([3, 5000]), "invalid-sample", "index, row 1: 5000"),
-    "strand": ("gene_idx_info_strand", np.array(["+", "x"]), "invalid-sample", 'strand, row 1: "x"'),
-    "more names than genes": ("gene_idx_info_name", np.array(["a", "b", "c"]), "wrong-shape", "name (3,)"),
-    "genes in a table": ("gene_idx_info_index", np.zeros((2, 1), int), "wrong-shape", 'index" has the shape (2, 1)'),
 }
 
 
@@ -155,7 +148,6 @@ CHUNKS = {
     "tss/k562": ("1", "0"),
     "peak_names": ("0",),
     "motif_names": ("0",),
-    "gene_idx_info_name": ("0",),
 }
 """A chunk of each kind of array."""
 
@@ -164,7 +156,7 @@ CHUNKS = {
 def test_a_missing_chunk_is_refused_or_noted_in_every_array(store, tmp_path, refusal, name):
     path = chunk(store, name, *CHUNKS[name])
     path.unlink()
-    whole = {"motif_names": "rows 0 to 2", "peak_names": f"rows 0 to {P - 1}", "gene_idx_info_name": "rows 0 to 1"}
+    whole = {"motif_names": "rows 0 to 2", "peak_names": f"rows 0 to {P - 1}"}
     place = f"{path.relative_to(store / name)} ({whole.get(name, 'rows 1000 to 1999')})"
     line = f'x.zarr: "{name}": missing chunk: {place}'
     options = {"path": str(store)} if "_name" in name else {"path": str(store), "empty_chunks": False}
@@ -258,11 +250,7 @@ def test_a_part_of_a_store(old_store, refusal):
 
 KEPT = 24
 """Regions in the older folders, of one chromosome each eight."""
-OLD = {
-    name: values[::100] if len(values) == P else values
-    for name, values in ARRAYS.items()
-    if name not in ("motifs", "gene_index", "gene_name", "gene_strand")
-}
+OLD = {name: values[::100] if len(values) == P else values for name, values in ARRAYS.items() if name != "motifs"}
 
 
 def write_legacy(folder, arrays, rows=None):

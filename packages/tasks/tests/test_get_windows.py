@@ -108,13 +108,6 @@ def test_window_numbers_out_of_range():
     assert cell.tolist() == [0, 0]
 
 
-def test_too_many_windows_are_refused(monkeypatch, refusal):
-    monkeypatch.setattr("dither.tasks.get_region.data.windows.MAX_WINDOWS", 110)
-    cut(matrix(), "train", regions=3, stride=1, jitter=1)
-    (problem,) = refusal(cut, matrix(), "train", regions=3, stride=1, jitter=9).problems
-    assert (problem.code, "646" in problem.message) == ("too-large", True)
-
-
 def test_each_region_is_in_one_split_and_chromosomes_stay_whole():
     table = matrix()
     rows = {split: table.rows(split) for split in ("train", "valid", "test")}

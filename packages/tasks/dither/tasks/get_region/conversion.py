@@ -23,7 +23,6 @@ __all__ = ["convert"]
 
 ARRAY_NAMES: Final = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
 DTYPES: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
-GENES: Final = ("gene_index", "gene_name", "gene_strand")
 
 
 def convert(
@@ -74,9 +73,6 @@ def _write_regions(writer: Writer, raw: RawArrays, blocks: Iterator[Any], dtype:
     for name, kind in DTYPES.items():
         if name in arrays:  # cell types come first on disk, so that values of one are contiguous
             writer.add(name, np.asarray(arrays[name]).swapaxes(0, 1).astype(kind))
-    for name in GENES:
-        if name in arrays:
-            writer.add(name, np.asarray(arrays[name]))
     info = RegionInfo(
         motifs=tuple(map(str, arrays["motifs"])),
         cells=tuple(map(str, arrays.get("cells", ()))),

@@ -43,8 +43,6 @@ SHOWN, MIN_PAIRS, DOTS = 12, 8, 3000
 """Columns in the scatter plot, smallest number of pairs of each, and largest number of dots."""
 ATTRIBUTED = 30
 """Motifs in the picture of attributions."""
-LINES = 48
-"""Values shown as lines."""
 BINS = 10
 """Groups of elements with similar spread."""
 TRACKS = 3
@@ -155,21 +153,17 @@ def _draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " 
         return None
     order = np.argsort(-truth, kind="stable")
     path, truth = path[:, order], truth[order]
-    figure = _new_figure(12, 6.4, title)
-    above, true, below = figure.subplots(3, 1, height_ratios=[3, 0.3, 2])
+    figure = _new_figure(12, 5, title)
+    above, true = figure.subplots(2, 1, height_ratios=[9, 1])
     low, high = float(truth.min()), float(truth.max())
     options: dict[str, Any] = {"vmin": low, "vmax": high, "cmap": "viridis", **HEAT}
-    _bare(above, "from noise (top) to sample (bottom)", y="state").imshow(path, **options)
+    image = _bare(above, "from noise (top) to sample (bottom)", y="state").imshow(path, **options)
     above.set_xticks([])
     above.locator_params(axis="y", integer=True)
     _bare(true, x="sampled values, by decreasing truth").imshow(truth[None], **options)
     true.set_yticks([0], ["truth"])
     true.set_xticks([])
-    _bare(below, "trajectories of values; orange: truth above the middle of its range", "state", "value")
-    for place in range(0, len(truth), -(-len(truth) // LINES)):
-        is_high = truth[place] > (low + high) / 2
-        below.plot(path[:, place], color=ORANGE if is_high else GREY, alpha=0.6 if is_high else 0.3, linewidth=1)
-    below.locator_params(axis="x", integer=True)
+    figure.colorbar(image, ax=[above, true], label="value").outline.set_visible(False)
     return _png(figure)
 
 

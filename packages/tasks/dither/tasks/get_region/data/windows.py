@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Int, Integer
-
-from dither.registry.config.errors import Problem, Refused
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
     from .region_matrix import RegionMatrix
 
 __all__ = ["WindowOptions", "Windows", "cut_windows"]
-
-MAX_WINDOWS: Final = 1 << 26
-"""Largest number of windows in a split; each takes 24 bytes."""
 
 
 @dataclass(frozen=True)
@@ -100,17 +95,9 @@ def cut_windows(
         subset: For each cell type the regions to use; None for all. Windows are consecutive among those.
         covering: Windows do not overlap and cover every region (unless they are too wide); the last one of a
             chromosome may be shorter. Otherwise all are full, and one starts every `stride` regions.
-
-    Raises:
-        Refused: There are more windows than fit into memory.
     """
     inside = matrix.rows(split)
     runs = [np.flatnonzero(inside & used) for used in subset] if subset is not None else [np.flatnonzero(inside)]
-    count = sum(map(len, runs)) // options.stride * (2 * options.jitter + 1) * (len(cells) if subset is None else 1)
-    if count > MAX_WINDOWS and not covering:
-        message = f"about {count:,} windows with all shifts and cell types, the limit is {MAX_WINDOWS:,}"
-        fix = "raise stride, or lower jitter"
-        raise Refused(Problem(message, path=("task", "jitter"), help=fix, code="too-large"))
     windows = [_cut_rows(matrix, rows, options, covering=covering) for rows in runs]
     offsets = np.cumsum([0, *map(len, runs)]).tolist()
     if subset is None:

@@ -2,11 +2,10 @@
 
     data (P M)   peak_names (P), as "chr1:9790-10675"   motif_names (M)   atpm/CELL (P)
     expression_positive/CELL, expression_negative/CELL (P)   tss/CELL (P 2)
-    gene_idx_info_index, gene_idx_info_name, gene_idx_info_strand (G)
 
-Only the first three are required. Letters: P peaks, M motifs, C cell types, G genes. zarr 3 leaves out chunks that hold
-only the fill value, which look like those of an incomplete copy: they are read as such, and noted, or refused if an
-option says so. Names are always complete.
+Only the first three are required; other arrays, such as those of genes, are not read. zarr 3 leaves
+out chunks that hold only the fill value, which look like those of an incomplete copy: they are read as such, and noted,
+or refused if an option says so. Names are always complete. Letters: P peaks, M motifs, C cell types.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from jaxtyping import Shaped
 from dither.registry.config.errors import Problem, Refused
 
 from ..data.column_groups import unknown_names
-from .region_checks import Places, RawArrays, collect_problems, decoded, invalid_rows, parse_names
+from .region_checks import Places, RawArrays, collect_problems, decoded, parse_names
 from .zarr_store import COPY_AGAIN, ZarrArray, is_group
 
 __all__ = ["read_store"]
@@ -30,13 +29,10 @@ NEEDED: Final = ("data", "peak_names", "motif_names")
 STRANDS: Final = ("expression_positive", "expression_negative")
 GROUPS: Final = ("atpm", *STRANDS, "tss")
 """Groups with one array per cell type."""
-GENES: Final = ("gene_idx_info_index", "gene_idx_info_name", "gene_idx_info_strand")
 DISPLAY_NAMES: Final = {"features": "data", "motifs": "motif_names"}
 """Arrays that have another name in a store."""
-MAX_NAMES: Final = 1 << 29
-"""Bytes that the names of peaks may take."""
 SHOWN_CHUNKS: Final = 3
-TEXTS: Final = (*NEEDED[1:], *GENES)
+TEXTS: Final = NEEDED[1:]
 """Arrays whose chunks are never all fill value."""
 
 
@@ -55,7 +51,7 @@ def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], li
         raise Refused(Problem(f"{path}: not a zarr store", help=fix, code="unknown-format"))
     cells = _cells(path)
     existing = [f"{group}/{cell}" for group in GROUPS for cell in cells if (path / group / cell).is_dir()]
-    existing += [name for name in (*NEEDED, *GENES) if (path / name).is_dir()]
+    existing += [name for name in NEEDED if (path / name).is_dir()]
     problems = [*_absent(path, existing, cells)]
     arrays: dict[str, ZarrArray] = {}
     notes: list[str] = []
@@ -80,7 +76,7 @@ def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], li
 
 def _absent(path: Path, existing: Sequence[str], cells: Sequence[str]) -> Iterator[Problem]:
     """Yield arrays that are required, or required by the others of their group."""
-    for together in (NEEDED, GENES, *([f"{strand}/{cell}" for strand in STRANDS] for cell in cells)):
+    for together in (NEEDED, *([f"{strand}/{cell}" for strand in STRANDS] for cell in cells)):
         if together is NEEDED or not {*together}.isdisjoint(existing):
             for name in (name for name in together if name not in existing):
                 message = f'{path}: no array "{name}"; it has {", ".join(existing) or "none"}'
@@ -94,16 +90,14 @@ def _missing_chunks(array: ZarrArray, missing: Sequence[tuple[int, ...]]) -> str
 
 
 def _wrong_shape(path: Path, name: str, array: ZarrArray, peaks: tuple[int, ...] | None) -> Iterator[Problem]:
-    is_text, group = name.endswith("_names") or name in GENES[1:], name.partition("/")[0]
+    is_text, group = name in TEXTS, name.partition("/")[0]
     axes = 2 if group in ("data", "tss") else 1
     text = ""
     if array.dtype.kind not in ("US" if is_text else "biuf"):
         text = f"holds {array.dtype}, expected {'text' if is_text else 'numbers'}"
-    elif is_text and array.ndim == 1 and len(array) * max(array.dtype.itemsize, 4) > MAX_NAMES:
-        yield Problem(f'{path}: "{name}" takes {len(array) * array.dtype.itemsize:,} bytes of text', code="too-large")
     elif array.ndim != axes or (group == "tss" and array.shape[1] != 2):
         text = f"has the shape {array.shape}, expected {('(P,)', '(P, 2)' if group == 'tss' else '(P, M)')[axes - 1]}"
-    elif not is_text and name not in GENES and array.shape[:1] != peaks:
+    elif not is_text and array.shape[:1] != peaks:
         text = f"has the shape {array.shape}, expected {peaks} for the peaks of the other arrays"
     if text:
         yield Problem(f'{path}: "{name}" {text}', code="wrong-shape")
@@ -120,9 +114,6 @@ def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
         if "peak_names" in stored:
             arrays |= dict(zip(("chromosome", "start", "end"), _places(stored["peak_names"], path), strict=True))
     arrays |= _by_cell(stored, _cells(path), problems)
-    if all(name in stored for name in GENES):
-        with collect_problems(problems):
-            arrays |= _genes(stored, path)
     return RawArrays(arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name), tuple(notes))
 
 
@@ -162,24 +153,3 @@ def _locate(array: str, row: int, column: str) -> str:
     if array in ("atpm", "expression", "tss"):
         return f"{column.replace(':', '/', 1)}, row {row}"
     return f"peak_names, row {row}"
-
-
-def _genes(stored: Mapping[str, ZarrArray], path: Path) -> dict[str, Any]:
-    """Return `gene_index`, `gene_name` and `gene_strand`."""
-    index, name, strand = (stored[gene][:] for gene in GENES)
-    name, strand = decoded(name, f"{path}: {GENES[1]}"), decoded(strand, f"{path}: {GENES[2]}")
-    if len({len(index), len(name), len(strand)}) > 1:
-        shapes = ", ".join(f"{gene} {stored[gene].shape}" for gene in GENES)
-        raise Refused(f"{path}: arrays of genes differ in shape, expected (G,): {shapes}", code="wrong-shape")
-    peaks = next((len(stored[array]) for array in NEEDED[:2] if array in stored), None)
-    outside = np.zeros(len(index), bool) if peaks is None else ~np.isin(index, np.arange(peaks))
-    problems = [
-        *invalid_rows(outside, lambda row: f"{path}: {GENES[0]}, row {row}: {index[row]} is not the index of a peak"),
-        *invalid_rows(
-            ~np.isin(strand, ["+", "-"]),
-            lambda row: f'{path}: {GENES[2]}, row {row}: "{strand[row]}" is neither "+" nor "-"',
-        ),
-    ]
-    if problems:
-        raise Refused(problems)
-    return {"gene_index": index, "gene_name": name, "gene_strand": strand}

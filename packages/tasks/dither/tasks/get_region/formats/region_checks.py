@@ -289,17 +289,15 @@ def check_order(locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool) -
 def _chromosomes(
     where: Callable[[int], str], chromosome: Shaped[np.ndarray, " P"], begins: Bool[np.ndarray, " P"]
 ) -> Iterator[Problem]:
-    seen: dict[str, int] = {}
-    again, odd = [], []
-    for row in np.flatnonzero(begins).tolist():
-        name = str(chromosome[row])
-        if name in seen:
-            again.append(f"{where(row)}: {name} occurs a second time; keep the regions of a chromosome together")
-        elif not CHROMOSOME.fullmatch(name) or name.lower() in MISSING_VALUES:
-            odd.append(f'{where(row)}: "{name[:60]}" is not the name of a chromosome')
-        seen.setdefault(name, row)
-    for lines, code in ((again, "unsorted"), (odd, "invalid-sample")):
-        yield from (Problem(line, code=code) for line in limited(iter(lines), len(lines)))
+    rows = np.flatnonzero(begins)
+    names, first = np.unique(chromosome[rows], return_index=True)
+    again = np.isin(np.arange(len(chromosome)), np.delete(rows, first))
+    text = "{} occurs a second time; keep the regions of a chromosome together"
+    yield from invalid_rows(again, lambda row: f"{where(row)}: {text.format(chromosome[row])}", "unsorted")
+    valid = {name: CHROMOSOME.fullmatch(name) and name.lower() not in MISSING_VALUES for name in names.tolist()}
+    odd = np.isin(chromosome, [name for name in names.tolist() if not valid[name]]) & begins & ~again
+    yield from invalid_rows(odd, lambda row: f'{where(row)}: "{chromosome[row][:60]}" is not the name of a chromosome')
+    seen = dict(zip(names.tolist(), rows[first].tolist(), strict=True))
     long = next((name for name in seen if name.startswith("chr")), None)
     short = next((name for name in seen if ENSEMBL.fullmatch(name)), None)
     if long and short:
