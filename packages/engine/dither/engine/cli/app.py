@@ -27,25 +27,21 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Command(TyperCommand):
+class _PlainFlags:
+    def get_params(self, ctx: Any) -> Any:
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class Command(_PlainFlags, TyperCommand):
     """A command whose flags are shown without a type."""
 
-    def get_params(self, ctx: Any) -> Any:
-        return _without_types(super().get_params(ctx))
 
-
-class Group(TyperGroup):
+class Group(_PlainFlags, TyperGroup):
     """A group of commands whose flags are shown without a type."""
-
-    def get_params(self, ctx: Any) -> Any:
-        return _without_types(super().get_params(ctx))
-
-
-def _without_types(parameters: list[Any]) -> list[Any]:
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
 
 
 app = typer.Typer(
@@ -123,69 +119,42 @@ def parse_checkpoint(word: str) -> Any:
 
 PANELS = {
     "experiments": {
-        "run": "experiments",
-        "sweep": "sweeps",
-        "validate": "experiments",
-        "explain": "experiments",
-        "resolve": "experiments",
-        "prepare": "data",
-        "load-hf": "data",
-        "init": "plugins",
+        "run": ("experiments", "run bubble_diagram/quick train.steps=500 model.width=128"),
+        "sweep": ("sweeps", ""),
+        "validate": ("experiments", "validate my.toml --deep"),
+        "explain": ("experiments", "explain my.toml train.optimizer"),
+        "resolve": ("experiments", "resolve my.toml > complete.toml"),
+        "prepare": ("data", "prepare text corpus.txt --tokenizer chars"),
+        "load-hf": ("data", "load-hf LLaDA-8B-Instruct --out llada --length 512"),
+        "init": ("plugins", "init language-model"),
     },
     "components and plugins": {
-        "list": "components",
-        "describe": "components",
-        "plugins": "components",
-        "doctor": "plugins",
-        "registry": "plugins",
+        "list": ("components", "list sampler"),
+        "describe": ("components", "describe sampler ancestral"),
+        "plugins": ("components", "plugins -p my_block.py"),
+        "doctor": ("plugins", "doctor"),
+        "registry": ("plugins", ""),
     },
     "runs": {
-        "runs": "runs",
-        "report": "runs",
-        "sample": "runs",
-        "evaluate": "runs",
-        "predict": "runs",
-        "embed": "runs",
-        "export": "runs",
-        "diff": "runs",
-        "bench": "experiments",
+        "runs": ("runs", ""),
+        "report": ("runs", "report runs/RUN"),
+        "sample": ("runs", "sample runs/RUN --count 64 sampler.steps=100"),
+        "evaluate": ("runs", "evaluate runs/RUN --split test"),
+        "predict": ("runs", "predict runs/RUN my.zarr --cell K562 --export csv"),
+        "embed": ("runs", "embed runs/RUN --split test"),
+        "export": ("runs", "export runs/RUN --to my-model"),
+        "diff": ("runs", "diff runs/FIRST runs/SECOND"),
+        "bench": ("experiments", "bench bubble_diagram/quick --steps 50"),
     },
-    "development": {"new": "plugins", "test-plugin": "plugins", "schema": "plugins"},
+    "development": {
+        "new": ("plugins", ""),
+        "test-plugin": ("plugins", "test-plugin wavelet"),
+        "schema": ("plugins", "schema --out experiment.schema.json"),
+    },
 }
-"""Commands in the order of the help, each with the module that defines it."""
-EXAMPLES = {
-    "run": "dither run bubble_diagram/quick train.steps=500 model.width=128",
-    "start": "dither sweep bubble_diagram/quick --sweep 'train.optimizer.lr=[1e-3, 3e-3]' --jobs 2",
-    "status": "dither sweep status runs/SWEEP",
-    "validate": "dither validate my.toml --deep",
-    "explain": "dither explain my.toml train.optimizer",
-    "resolve": "dither resolve my.toml > complete.toml",
-    "prepare": "dither prepare text corpus.txt --tokenizer chars",
-    "load-hf": "dither load-hf LLaDA-8B-Instruct --out llada --length 512",
-    "list": "dither list sampler",
-    "describe": "dither describe sampler ancestral",
-    "plugins": "dither plugins -p my_block.py",
-    "doctor": "dither doctor",
-    "sync": "dither registry sync",
-    "check": "dither registry check",
-    "verify": "dither runs verify runs/RUN",
-    "report": "dither report runs/RUN",
-    "sample": "dither sample runs/RUN --count 64 sampler.steps=100",
-    "evaluate": "dither evaluate runs/RUN --split test",
-    "predict": "dither predict runs/RUN my.zarr --cell K562 --export csv",
-    "embed": "dither embed runs/RUN --split test",
-    "export": "dither export runs/RUN --to my-model",
-    "diff": "dither diff runs/FIRST runs/SECOND",
-    "bench": "dither bench bubble_diagram/quick --steps 50",
-    "plugin": "dither new plugin wavelet --kind block",
-    "experiment": "dither new experiment my.toml --from language_model/quick",
-    "init": "dither init language-model",
-    "test-plugin": "dither test-plugin wavelet",
-    "schema": "dither schema --out experiment.schema.json",
-}
-"""The last line of the help of each command."""
+"""Commands in the order of the help, each with the module that defines it and an example for its own help."""
 DOTTED = re.compile(r"--(?P<key>[a-z_][\w-]*(?:\.[\w-]+)+)(?:=(?P<value>.*))?", re.DOTALL)
-VERBS = {verb: module for panel in PANELS.values() for verb, module in panel.items()}
+VERBS = {verb: module for panel in PANELS.values() for verb, (module, _) in panel.items()}
 """Every built-in command and its module; some are groups of commands, such as `runs list`."""
 OURS = frozenset({"core-blocks", "embeddings", "engine", "losses", "processes", "tasks"})
 """Plugins of this repository, which add no commands."""
@@ -217,6 +186,7 @@ def _import_verbs(modules: Iterable[str]) -> None:
     for module in modules:
         import_module(f".{module}", __package__)
     panel_of = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
+    examples = {verb: example for verbs in PANELS.values() for verb, (_, example) in verbs.items()}
     for entries in ENTRIES:
         entries.sort(key=lambda entry: list(VERBS).index(_name(entry)))
         for entry in entries:
@@ -224,7 +194,7 @@ def _import_verbs(modules: Iterable[str]) -> None:
     groups = [entry.typer_instance for entry in app.registered_groups if entry.typer_instance is not None]
     for command in [*app.registered_commands, *(one for group in groups for one in group.registered_commands)]:
         command.cls = Command
-        command.epilog = command.epilog or f"Example: {EXAMPLES[_name(command)]}"
+        command.epilog = command.epilog or f"Example: dither {examples[_name(command)]}"
 
 
 def _name(entry: Any) -> str:

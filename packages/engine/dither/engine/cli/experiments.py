@@ -133,11 +133,6 @@ def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
     Console().print(modules, "", memory)
 
 
-def _escape(match: re.Match[str]) -> str:
-    """Return a character as TOML escapes it in a string, unless it is printable."""
-    return match[0] if match[0].isprintable() else f"\\U{ord(match[0]):08x}"
-
-
 @app.command()
 def resolve(
     experiment: Experiment,
@@ -157,7 +152,8 @@ def resolve(
     loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
     tree = dump(loaded.experiment, loaded.plugins.catalog)
     tree["plugins"] = [os.path.relpath(path) for path in loaded.plugins.files] + loaded.plugins.requested
-    typer.echo(UNPRINTABLE.sub(_escape, tomlkit.dumps(tree)), nl=False)
+    text = tomlkit.dumps(tree)
+    typer.echo(UNPRINTABLE.sub(lambda m: m[0] if m[0].isprintable() else f"\\U{ord(m[0]):08x}", text), nl=False)
 
 
 @app.command()

@@ -27,7 +27,7 @@ def _group() -> None:
     """Write a new plugin or experiment file."""
 
 
-@new.command("experiment")
+@new.command("experiment", epilog="Example: dither new experiment my.toml --from language_model/quick")
 def new_experiment(
     file: Annotated[Path, typer.Argument(help="The new file.", show_default=False)],
     source: Annotated[str, typer.Option("--from", metavar="NAME", help="An experiment file, or the name of one.")],
@@ -55,7 +55,7 @@ def init(
     typer.echo(f"{write_new(file, complete(task))}; next: dither run {file}")
 
 
-@new.command("plugin")
+@new.command("plugin", epilog="Example: dither new plugin wavelet --kind block")
 def new_plugin(
     name: Annotated[str, typer.Argument(help="Name in kebab-case, such as wavelet.", show_default=False)],
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of its component.")],
@@ -102,7 +102,7 @@ def doctor(selected: PluginOption = None, runs: Runs = Path("runs"), as_json: Js
     return show_findings(list(examine(Path(), runs, selected)), as_json)
 
 
-@registry.command()
+@registry.command(epilog="Example: dither registry sync")
 def sync(
     file: File = None,
     accept: Annotated[
@@ -123,7 +123,7 @@ def sync(
     typer.echo("\n".join([*changes, f"{path}: {len(changes)} changes"]))
 
 
-@registry.command()
+@registry.command(epilog="Example: dither registry check")
 def check(file: File = None) -> None:
     """Compare the installed components with registry.toml, as CI does."""
     from dither.registry.config.errors import Refused

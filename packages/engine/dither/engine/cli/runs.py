@@ -74,7 +74,7 @@ def list_(
             echo("  ".join(pads).rstrip())
 
 
-@runs.command()
+@runs.command(epilog="Example: dither runs verify runs/RUN")
 def verify(run_directory: RunDirectory, as_json: Json = False) -> int:
     """Verify the checksums of all files needed to resume. Exits with 3 if one is damaged."""
     from ..runs.list_runs import verify_run
@@ -259,13 +259,11 @@ def apply(
     """Apply the model of a run, and print the files."""
     from dither.registry.flow.protocols import DataRequest
 
-    from ..runs.evaluate_run import apply_run
+    from ..runs.evaluate_run import apply_run, free_folder
 
     split, data = split or ("all" if data else "valid"), data or []
     labels = {} if cell is None else {"cell": cell}
-    names = [verb, split, *labels.values(), *(path.stem for path in data[:1])]
-    paths = (run / verb / "-".join([*names[1:], *number]) for number in ([], *([str(n)] for n in range(2, 10_000))))
-    folder = out or next(path for path in paths if not path.exists())
+    folder = out or free_folder(run / verb, "-".join([split, *labels.values(), *(path.stem for path in data[:1])]))
     request = DataRequest(folder, tuple(data), split, labels, tuple(dict.fromkeys(forms or ())))
     for path in apply_run(verb, run, request, parse_checkpoint(checkpoint), selected):
         echo(path)

@@ -33,7 +33,7 @@ sweeps = typer.Typer(
 app.add_typer(sweeps, name="sweep")
 
 
-@sweeps.command()
+@sweeps.command(epilog="Example: dither sweep bubble_diagram/quick --sweep 'train.optimizer.lr=[1e-3, 3e-3]' --jobs 2")
 def start(
     experiment: OptionalExperiment = None,
     words: Assignments = None,
@@ -70,7 +70,7 @@ def start(
     return start_sweep(find_experiment(experiment), changes, removals or (), values or (), runs, argv, settings)
 
 
-@sweeps.command()
+@sweeps.command(epilog="Example: dither sweep status runs/SWEEP")
 def status(
     directory: Annotated[Path, typer.Argument(help="A sweep directory.", show_default=False)],
     sort: Annotated[str | None, typer.Option("--sort", metavar="METRIC", help="A metric or a swept key.")] = None,

@@ -28,18 +28,13 @@ class Muon(Optimizer):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        lr: float,
-        momentum: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float,
+        self, module: nn.Module, lr: float, momentum: float, betas: tuple[float, float], eps: float, weight_decay: float
     ) -> None:
         outside = {id(parameter) for name, parameter in module.named_parameters() if name.startswith("head.")}
         outside |= {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
         groups = parameter_groups(module, weight_decay, "matrices")
-        inside = [p for p in module.parameters() if p.requires_grad and _is_matrix(p) and id(p) not in outside]
+        trained = (p for p in module.parameters() if p.requires_grad and id(p) not in outside)
+        inside = [p for p in trained if p.ndim == 2 and min(p.shape) > 1]
         ours = {id(parameter) for parameter in inside}
         rest = [{**group, "params": [p for p in group["params"] if id(p) not in ours]} for group in groups]
         rest = [group for group in rest if group["params"]]
@@ -71,10 +66,6 @@ class Muon(Optimizer):
             start = stop
             for group in part.param_groups:
                 part.state.update({p: self.state[p] for p in group["params"] if p in self.state})
-
-
-def _is_matrix(parameter: nn.Parameter) -> bool:
-    return parameter.ndim == 2 and min(parameter.shape) > 1
 
 
 class Orthogonal(Optimizer):

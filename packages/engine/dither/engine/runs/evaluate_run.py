@@ -39,7 +39,7 @@ from .loading import Which, load_run
 from .progress import Screen, say, show_metrics
 from .run_directory import resolved_file
 
-__all__ = ["SystemModel", "apply_run", "evaluate_run", "predict", "sample_run", "text_task"]
+__all__ = ["SystemModel", "apply_run", "evaluate_run", "free_folder", "predict", "sample_run", "text_task"]
 
 EVALUATION = ("evaluate",)
 """Tables of options that --set may change for an evaluation."""
@@ -142,8 +142,11 @@ def sample_run(
     if infill is not None:
         for misfit in loaded.experiment.warn_known():
             say(console, f"{misfit.message}; {misfit.help}", "yellow")
-    folder = out or _free_folder(run_directory / "samples", f"step-{step:08d}-seed-{seed}-count-{count}")
-    _make_folder(folder)
+    folder = out or free_folder(run_directory / "samples", f"step-{step:08d}-seed-{seed}-count-{count}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
     try:
         with console.status(f"sampling {count} samples"):
             settings = loaded.experiment.sample
@@ -169,14 +172,7 @@ def _check_out(run_directory: Path, out: Path | None) -> None:
         raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists")
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
-
-
-def _free_folder(parent: Path, name: str) -> Path:
+def free_folder(parent: Path, name: str) -> Path:
     """Return a folder that does not exist: of this name, or with the first free number."""
     paths = (parent / (name + end) for end in ("", *(f"-{number}" for number in range(2, 10_000))))
     return next(path for path in paths if not path.exists())
@@ -186,9 +182,8 @@ def _show_metrics(console: Console, system: Diffusion, samples: SampleSet, metri
     """Print metrics of samples next to those of real ones, and warnings."""
     baselines = system.task.baselines() if metrics and samples.figures else {}
     of_samples = {key: value for key, value in baselines.items() if key.startswith("sample ")} or baselines
-    own = {
-        key: of_samples[key] for key in of_samples if key.removeprefix("sample ").partition("/")[0] in samples.figures
-    }
+    measured = samples.figures.keys()
+    own = {k: v for k, v in of_samples.items() if k.removeprefix("sample ").partition("/")[0] in measured}
     show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": own})
     warnings = system.task.data_warnings() if isinstance(system.task, DataWarnings) else ()
     for line in (*warnings, *missing_samples(samples.figures)):
