@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import PrivateAttr
 
 from .config.errors import did_you_mean
-from .flow.facts import ModelFacts, ProcessFacts
-from .flow.spaces import Condition, Data, Space
+from .flow.spaces import Condition, Data, ModelFacts, ProcessFacts, Space
 from .spec.base import Spec, WrongReturnError, checked_method
 from .spec.misfit import Misfit, Path
 

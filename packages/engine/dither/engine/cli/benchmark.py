@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from ..config.load_experiment import Loaded
 from ..config.machine_memory import size
 from ..optimizers.optimizer_state import flatten
 from ..runs.loading import build
+from ..runs.progress import table
 from ..training.device import environment, peak_memory
 from ..training.trainer import Trainer
 
@@ -87,12 +87,12 @@ def _memory(trainer: Trainer) -> dict[str, int]:
 
 def show_bench(console: Console, result: dict[str, Any]) -> None:
     """Print the result of `bench`."""
-    table = Table("phase", "ms", "share", box=None, pad_edge=False, header_style="bold")
+    page = table("phase", "ms", "share")
     whole = result["step_seconds"]
     for name, seconds in result["phases"].items():
-        table.add_row(name, f"{seconds * 1e3:.3f}", f"{seconds / whole:.1%}")
-    table.add_row("step", f"{whole * 1e3:.3f}", "")
-    console.print(table)
+        page.add_row(name, f"{seconds * 1e3:.3f}", f"{seconds / whole:.1%}")
+    page.add_row("step", f"{whole * 1e3:.3f}", "")
+    console.print(page)
     least, most = result["step_seconds_least"], result["step_seconds_most"]
     memory = ", ".join(f"{name} {size(count)}" for name, count in result["memory"].items())
     words = result["environment"]

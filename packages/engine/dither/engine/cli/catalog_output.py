@@ -22,7 +22,8 @@ from dither.registry.plugins.describe import describe
 from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.base import summary_of
 
-from .output import table, wants_json
+from ..runs.progress import table
+from .output import wants_json
 
 __all__ = [
     "filter_components", "known_kind", "show_component", "show_components", "show_plugins", "show_reference",

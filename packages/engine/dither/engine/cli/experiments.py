@@ -26,7 +26,7 @@ from .app import (
     app,
     load,
 )
-from .output import echo, location_record, print_valid, table, wants_json
+from .output import echo, location_record, print_valid, wants_json
 from .runs import CellOption, OutOption, SplitOption, apply
 
 __all__: list[str] = []
@@ -115,6 +115,7 @@ def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
     from rich.console import Console
 
     from ..config.machine_memory import size, total_memory
+    from ..runs.progress import table
 
     def cells(parameters: int, output: tuple[int, ...], flops: int) -> tuple[str, str, str]:
         return f"{parameters:,}", " x ".join(map(str, output)), f"{flops:.3g}"

@@ -15,15 +15,13 @@ import typer
 from .app import app
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from dither.registry.config.errors import Origin, Problem, Refused
 
     from ..config.load_experiment import Loaded
 
 __all__ = [
     "Format", "echo", "global_options", "hoist_global_options", "location_record", "output_options", "print_problems",
-    "print_valid", "table", "wants_json",
+    "print_valid", "wants_json",
 ]  # fmt: skip
 
 
@@ -99,16 +97,6 @@ def echo(text: object = "", nl: bool = True, err: bool = False) -> None:
 def wants_json(as_json: bool = False) -> bool:
     """Return whether to print JSON: by --json or by --format json."""
     return as_json or output_options.format is Format.JSON
-
-
-def table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """Return an empty table in the style of this command line; long cells are wrapped."""
-    from rich.table import Table
-
-    result = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        result.add_column(column, overflow="fold", justify="right" if column in right else "left")
-    return result
 
 
 def print_problems(refused: Refused) -> None:

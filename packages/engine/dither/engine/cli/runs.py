@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .app import Assignments, CheckpointOption, Group, Json, PluginOption, RunDirectory, Words, app, parse_checkpoint
-from .output import echo, table, wants_json
+from .output import echo, wants_json
 
 __all__ = ["CellOption", "OutOption", "SplitOption", "apply"]
 
@@ -42,7 +42,7 @@ def list_(
     """List the runs of a folder or sweep with status, step and a metric."""
     from ..config.machine_memory import size
     from ..runs.list_runs import list_runs
-    from ..runs.progress import Screen, cell, say
+    from ..runs.progress import Screen, cell, say, table
     from ..sweeps.summary import require_metric
 
     listed = list(list_runs(folder))

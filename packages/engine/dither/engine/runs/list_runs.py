@@ -92,7 +92,7 @@ def _listed(path: Path) -> ListedRun:
         ended = summary["step"] if summary.get("steps") == steps else steps  # early stopping
     newest = next((step for step, _ in checkpoint_folders(path / "checkpoints")), None)
     state = "empty" if newest is None else "done" if figures and newest == ended else "stopped"
-    state = "running" if is_locked(path) else "damaged" if damaged else state
+    state = "running" if is_locked(path / "run.lock") else "damaged" if damaged else state
     return ListedRun(path, name, state, newest, steps, figures, _bytes(path))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from dither.registry.config.errors import printable
 from ..config.machine_memory import size
 from ..files.metrics_file import FLOOR, baselines_of, is_companion_metric, shown_baselines, with_interval
 
-__all__ = ["ProgressDisplay", "Screen", "cell", "say", "show_metrics", "show_result"]
+__all__ = ["ProgressDisplay", "Screen", "cell", "say", "show_metrics", "show_result", "table"]
 
 REDRAW = 0.1
 """Seconds between two updates of the bar."""
@@ -51,6 +51,14 @@ class Screen(Console):
 def cell(value: object) -> Text:
     """Return a value of a foreign file for a table: in one line, without markup, escapes and overrides of direction."""
     return Text(printable(str(value)).replace("\n", " "))
+
+
+def table(*columns: str, right: Collection[str] = ()) -> Table:
+    """Return an empty table; long cells are wrapped."""
+    page = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        page.add_column(cell(column), overflow="fold", justify="right" if column in right else "left")
+    return page
 
 
 def say(console: Console, text: object, style: str | None = None) -> None:
@@ -88,19 +96,18 @@ def headline(summary: Mapping[str, Any]) -> list[str]:
 def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[str] = ()) -> None:
     """Print metrics with interval, noise floor and baselines, by default all, then the baselines of other metrics."""
     metrics, baselines = summary["figures"], dict(summary["baselines"])
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("metric", "model", "baseline"):
-        wraps = column == "baseline"
-        table.add_column(column, justify="right" if column == "model" else "left", no_wrap=not wraps, overflow="fold")
+    page = table("metric", "model", "baseline", right=["model"])
+    for column in page.columns[:2]:
+        column.no_wrap = True
     for kind, values in metrics.items():
         for name in [name for name in values if not is_companion_metric(name, values)]:
             if only and f"{kind}/{name}" not in only:
                 continue
             floor = [f"floor {values[name + FLOOR]:.4g}"] if name + FLOOR in values else []
             shown = ", ".join(filter(None, [*floor, shown_baselines(kind, name, baselines)]))
-            table.add_row(*map(cell, (f"{kind} {name}", with_interval(name, values), shown)))
-    if table.row_count:
-        console.print(table)
+            page.add_row(*map(cell, (f"{kind} {name}", with_interval(name, values), shown)))
+    if page.row_count:
+        console.print(page)
     if only:
         return
     names = {full for kind, values in metrics.items() for name in values for full in (name, f"{kind} {name}")}

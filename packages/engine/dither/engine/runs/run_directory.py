@@ -33,7 +33,10 @@ from ..config.paths import absolute_paths, not_a_run
 from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
 from ..files.metrics_file import as_json
 
-__all__ = ["RunDirectory", "flat", "is_locked", "read_manifest", "resolved", "resolved_file"]
+__all__ = [
+    "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "is_locked", "read_manifest", "resolved",
+    "resolved_file",
+]  # fmt: skip
 
 TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
@@ -44,6 +47,10 @@ CHANGEABLE = (
     "train.timeout", "train.compile", "train.trackers", "train.non_finite", "train.skip_limit",
 )  # fmt: skip
 """Prefixes of options that may change when a run resumes."""
+
+
+LOCK_TIMEOUT = 1.0
+"""Seconds to wait for a lock, which `is_locked` of another process shares for a moment."""
 
 
 class RunDirectory:
@@ -84,11 +91,7 @@ class RunDirectory:
 
     def record(self, loaded: Loaded, manifest: Mapping[str, Any]) -> None:
         """Write the experiment files as given, the resolved experiment, and the manifest."""
-        *parents, given = loaded.document.files
-        shutil.copyfile(given, self.path / "experiment.toml")
-        for number, parent in enumerate(parents, 1):
-            (self.path / "extends").mkdir(exist_ok=True)
-            shutil.copyfile(parent, self.path / "extends" / f"{number}-{parent.name}")
+        copy_experiment(loaded.document, self.path)
         self.write_json("manifest.json", manifest)
         self.accept(loaded)  # last: resolved.toml marks a run directory
 
@@ -146,6 +149,15 @@ class RunDirectory:
     def _write_text(self, name: str, text: str) -> None:
         with atomic_write(self.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def copy_experiment(document: Document, folder: Path) -> None:
+    """Copy an experiment file, and those that it extends, as given."""
+    *parents, given = document.files
+    shutil.copyfile(given, folder / "experiment.toml")
+    for number, parent in enumerate(parents, 1):
+        (folder / "extends").mkdir(exist_ok=True)
+        shutil.copyfile(parent, folder / "extends" / f"{number}-{parent.name}")
 
 
 def resolved(loaded: Loaded) -> dict[str, Any]:
@@ -208,7 +220,7 @@ def _lock(path: Path) -> FileLock:
     file = path / "run.lock"
     lock = FileLock(file, thread_local=False, fallback_to_soft=False)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.01)
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         file.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
     except Timeout:
@@ -225,13 +237,13 @@ def _lock(path: Path) -> FileLock:
     return lock
 
 
-def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock of a run directory.
-
-    The lock is looked up in /proc/locks: acquiring it could take it away from a run that is just starting.
-    """
+def is_locked(file: Path) -> bool:
+    """Return whether a process holds a lock, by sharing it for a moment; False where locks cannot be shared."""
     try:
-        inode = f":{(path / 'run.lock').stat().st_ino} "
-        return any("FLOCK" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
-    except OSError:
-        return False
+        import fcntl
+
+        with file.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (ImportError, OSError) as error:  # otherwise there is no such file, or this is Windows
+        return isinstance(error, BlockingIOError)
+    return False

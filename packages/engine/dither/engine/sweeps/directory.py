@@ -24,7 +24,7 @@ from ..config.load_experiment import Loaded
 from ..config.paths import absolute_paths, not_a_run
 from ..config.plugins import governing_policy_file
 from ..files.metrics_file import as_json
-from ..runs.run_directory import resolved
+from ..runs.run_directory import LOCK_TIMEOUT, copy_experiment, is_locked, resolved
 
 __all__ = ["MARK", "RESUMABLE", "PointFolder", "SweepDirectory", "now", "write_json"]
 
@@ -32,8 +32,6 @@ RESUMABLE = ("waiting", "stopped", "lost", "failed")
 """States of points that `--resume` runs; the others are running, done and pruned."""
 MARK = "sweep.json"
 """The file that identifies a sweep directory."""
-LOCK_TIMEOUT = 1.0
-"""Seconds to wait for a lock, since a reader of the status of a lost point shares it for a moment."""
 
 
 def now() -> str:
@@ -71,22 +69,9 @@ class PointFolder:
             return {"state": "waiting"}
         except (OSError, ValueError, KeyError, TypeError) as error:
             return {"state": "lost", "reason": f"status.json is damaged: {error}"}
-        if running and not self._locked():
+        if running and not is_locked(self.path / "point.lock"):
             return status | {"state": "lost", "reason": "its process ended unexpectedly"}
         return status
-
-    def _locked(self) -> bool:
-        """Return whether a process works on the point, by trying to share its lock."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            return True
-        try:
-            with (self.path / "point.lock").open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:  # otherwise there is no such file
-            return isinstance(error, BlockingIOError)
-        return False
 
     def write_status(self, state: str, **facts: Any) -> None:
         write_json(self.path / "status.json", {"state": state, **facts})
@@ -116,13 +101,10 @@ class SweepDirectory:
     def create(cls, runs: Path, document: Document, argv: Sequence[str], **facts: Any) -> SweepDirectory:
         """Make a new sweep directory inside `runs`; `facts` are added to sweep.json."""
         path = runs / f"sweep-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-        *parents, given = document.files
+        given = document.files[-1]
         try:
             path.mkdir(parents=True)
-            shutil.copyfile(given, path / "experiment.toml")
-            for number, parent in enumerate(parents, 1):
-                (path / "extends").mkdir(exist_ok=True)
-                shutil.copyfile(parent, path / "extends" / f"{number}-{parent.name}")
+            copy_experiment(document, path)
         except OSError as error:
             message = f"cannot make the sweep directory {path}: {error.strerror}"
             raise Refused(message, code="unreadable-file") from None

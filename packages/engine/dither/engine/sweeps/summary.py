@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.limits import read_text
 
 from ..files.metrics_file import read_metrics
-from ..runs.progress import cell, say
+from ..runs.progress import cell, say, table
 from .directory import PointFolder, SweepDirectory
 from .points import format_value, short_keys
 
@@ -85,16 +84,15 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
     """Print a table, the number of points by state, and the reasons of failures; `metric` is the first column."""
     keys, metrics = columns_of(rows)
     metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("point", "state", "step", *short_keys([tuple(key.split(".")) for key in keys]), *metrics):
-        table.add_column(cell(header), overflow="fold", justify="right" if header in ("step", *metrics) else "left")
+    headers = ("point", "state", "step", *short_keys([tuple(key.split(".")) for key in keys]), *metrics)
+    page = table(*headers, right=("step", *metrics))
     for row in rows:
         values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
         numbers = [row["figures"].get(name) for name in metrics]
         texts = [f"{number:.5g}" if isinstance(number, int | float) else "" for number in numbers]
         step = "" if row["step"] is None else str(row["step"])
-        table.add_row(*map(cell, (row["name"].partition("-")[0], row["state"], step, *values, *texts)))
-    console.print(table)
+        page.add_row(*map(cell, (row["name"].partition("-")[0], row["state"], step, *values, *texts)))
+    console.print(page)
     states = [row["state"] for row in rows]
     say(console, ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
     for row in rows:

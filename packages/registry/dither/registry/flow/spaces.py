@@ -1,6 +1,6 @@
-"""Spaces: the shape and vocabulary of one sample of a task.
+"""Spaces: the shape and vocabulary of one sample of a task; and facts of processes and models.
 
-A space is plain data, known before torch is imported, so that incompatible components are rejected early. Only methods
+Both are plain data, known before torch is imported, so that incompatible components are rejected early. Only methods
 that return tensors import torch. Letters: B batch, L length, V vocabulary (the largest of all fields).
 """
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped
     from torch import Tensor
 
-__all__ = ["Condition", "Data", "FeatureSpace", "Field", "Group", "Space", "TokenSpace"]
+__all__ = [
+    "Condition", "Data", "FeatureSpace", "Field", "Group", "ModelFacts", "ProcessFacts", "Space", "TokenSpace",
+]  # fmt: skip
 
 Data = Literal["tokens", "features"]
 
@@ -197,3 +199,52 @@ class FeatureSpace:
 
 
 Space = TokenSpace | FeatureSpace
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """Properties of a process for losses and samplers.
+
+    Attributes:
+        name: Registered name of the process.
+        space: The space the model must serve, MASK included.
+        predict: Meaning of the raw output: posterior, plug-in, score; x0, eps, velocity, flow-velocity.
+        prior: The distribution at t = 1: all on MASK, uniform over clean ids, their frequencies, a mixture of MASK and
+            clean ids; Gaussian noise; hidden features.
+        timeless: Whether states are independent of time; see `TimelessProcess`.
+        masked: Whether noise is added only to a mask's selection, next to values that stay clean.
+        linear_path: Whether the factors of x_0 and Gaussian noise add up to 1 (flow matching), not their squares.
+    """
+
+    name: str
+    space: Space
+    predict: str
+    prior: Literal["mask", "uniform", "frequencies", "mixture", "gaussian", "hidden"]
+    timeless: bool = False
+    masked: bool = False
+    linear_path: bool = False
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Properties of a model for samplers.
+
+    Attributes:
+        block_size: Positions per block under block-causal attention; None for full attention. A model with a block size
+            takes `context=`: over tokens of a single field it is trained block by block, each after the clean ones.
+        cache: Whether it supports a key-value cache (`new_cache`, and `cache=` of its forward).
+        dropped_conditions: Conditions that training drops at random, which classifier-free guidance requires.
+        reads_known: Whether the model distinguishes known tokens from noised ones (`State.noisy`).
+    """
+
+    block_size: int | None = None
+    cache: bool = True
+    dropped_conditions: tuple[str, ...] = ()
+    reads_known: bool = False
+
+    def trained_blocks(self, space: Space) -> int | None:
+        """Return the block size of training over this space, or None if it is trained on whole samples.
+
+        For features or several fields, block-causal attention only restricts what a position attends to.
+        """
+        return self.block_size if isinstance(space, TokenSpace) and len(space.fields) == 1 else None
