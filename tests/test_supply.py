@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from rich.console import Console
 
 from dither.engine.runs.loop import Log
-from dither.engine.tracking.tensorboard import TensorBoard
+from dither.engine.tracking.trackers import TensorBoard
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")

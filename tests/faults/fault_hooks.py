@@ -134,7 +134,7 @@ def bound_by_permissions() -> None:
 def broken_log() -> None:
     """Fail the first ten lines of metrics as on a full disk, and all of TensorBoard."""
     from dither.engine.files import metrics_file
-    from dither.engine.tracking.tensorboard import TensorBoardTracker
+    from dither.engine.tracking.trackers import TensorBoardTracker
 
     write, seen = os.write, [0]
 

@@ -11,8 +11,8 @@ from dither.engine import Experiment
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.api import toml
 from dither.engine.runs.progress import headline
+from dither.registry.config.document import find_experiment
 from dither.registry.config.errors import Refused
-from dither.registry.config.experiment_files import find_experiment
 
 TINY = {
     "task.data": {"use": "procedural-plans", "train": 64, "valid": 16, "test": 64},

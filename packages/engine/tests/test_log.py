@@ -13,7 +13,7 @@ from dither.engine.files.metrics_file import BEGINNING, FilePosition, MetricsFil
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import run
 from dither.engine.runs.loop import Log
-from dither.engine.tracking.tensorboard import TensorBoard
+from dither.engine.tracking.trackers import TensorBoard
 from dither.registry import Refused
 from dither.registry.flow.protocols import Picture
 

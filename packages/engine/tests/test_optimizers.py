@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.optimizers.components import AdamW, Muon
-from dither.engine.optimizers.lr_schedules import WSD, Constant, Cosine, Linear
+from dither.engine.optimizers.components import WSD, AdamW, Constant, Cosine, Linear, Muon
 from dither.engine.optimizers.moving_average import MovingAverage
-from dither.engine.optimizers.muon import orthogonal
+from dither.engine.optimizers.muon import orthogonal, parameter_groups
 from dither.engine.optimizers.optimizer_state import flatten, restore
-from dither.engine.optimizers.parameter_groups import parameter_groups
 
 
 class Net(nn.Module):

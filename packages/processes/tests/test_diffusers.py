@@ -18,8 +18,7 @@ from dither.processes.samplers.ddim import DDIM
 from dither.processes.samplers.dpm_solver import DPMSolver
 from dither.processes.samplers.repaint import RePaint, visits
 from dither.processes.schedules.betas import MAX_SIGMA, CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
-from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.timesteps import spaced_times
+from dither.processes.timestep_sampling import TimestepSampling, spaced_times
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace
 

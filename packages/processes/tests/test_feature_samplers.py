@@ -14,8 +14,7 @@ from dither.processes.samplers.repaint import RePaint
 from dither.processes.schedules import betas
 from dither.processes.schedules.alpha import cosine_squared, log_linear
 from dither.processes.schedules.betas import LinearBeta, tabulated
-from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.timesteps import spaced_times
+from dither.processes.timestep_sampling import TimestepSampling, spaced_times
 from dither.registry import default_catalog
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace

@@ -13,11 +13,10 @@ from dither.losses.flow import flow_kl
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.flow.jumps import DiscreteFlow
 from dither.processes.flow.process import FlowMatchingProcess
-from dither.processes.flow.schedules import kappa, rectified_flow
+from dither.processes.flow.specs import kappa, rectified_flow
 from dither.processes.schedules.alpha import log_linear
 from dither.processes.schedules.betas import LinearBeta
-from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.timesteps import even_times
+from dither.processes.timestep_sampling import TimestepSampling, even_times
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 from dither.registry.kinds import ModelFacts, ProcessFacts

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dither.processes.timesteps import as_times
+from dither.processes.timestep_sampling import as_times
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dither.registry import Spec, hookimpl
 
-from .optimizers.components import AdamW, Muon
-from .optimizers.lr_schedules import WSD, Constant, Cosine, Linear
-from .tracking.csv import CSV
-from .tracking.tensorboard import TensorBoard
+from .optimizers.components import WSD, AdamW, Constant, Cosine, Linear, Muon
+from .tracking.trackers import CSV, TensorBoard
 
 __all__ = ["register_components"]
 

@@ -17,10 +17,9 @@ from dither.engine.config.load_experiment import load_experiment, open_experimen
 from dither.engine.runs.launch import run
 from dither.engine.runs.signals import SIGNALS
 from dither.engine.sweeps import launch, point_process, scheduler
-from dither.engine.sweeps.directory import PointFolder, SweepDirectory
+from dither.engine.sweeps.directory import PointFolder, SweepDirectory, rows_of
 from dither.engine.sweeps.launch import Settings, check_points, resume_sweep
 from dither.engine.sweeps.points import add_axes, read_points, short_keys
-from dither.engine.sweeps.summary import rows_of
 from dither.registry.config.errors import Refused
 
 LR = "train.optimizer.lr"

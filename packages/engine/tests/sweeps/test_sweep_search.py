@@ -10,10 +10,9 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.sweeps import scheduler
-from dither.engine.sweeps.directory import SweepDirectory
+from dither.engine.sweeps.directory import SweepDirectory, rows_of
 from dither.engine.sweeps.launch import Settings, resume_sweep
 from dither.engine.sweeps.search import Trials
-from dither.engine.sweeps.summary import rows_of
 from dither.registry.config.errors import Refused
 
 SPACE = """

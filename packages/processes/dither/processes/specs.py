@@ -10,8 +10,7 @@ from .decoding.semi_autoregressive import SemiAutoregressive
 from .features.specs import Gaussian, MaskedRegion
 from .flow.jumps import DiscreteFlow
 from .flow.ode import ODE
-from .flow.schedules import Kappa, RectifiedFlow
-from .flow.specs import FlowMatching
+from .flow.specs import FlowMatching, Kappa, RectifiedFlow
 from .samplers.analytic import Analytic
 from .samplers.ancestral import Ancestral
 from .samplers.blocks import Blocks

@@ -1,20 +1,24 @@
-"""Training timesteps and the noise level passed to the model. Letters: n number of times, B batch, L length."""
+"""Training timesteps, the level passed to the model, and the times at which samplers call it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from dither.registry.flow.protocols import Schedule
+from dither.registry.flow.protocols import Process, Schedule
+from dither.registry.flow.records import Clean
+
+from .precision import wide, wide_dtype
 
 if TYPE_CHECKING:
     from .options import Level
 
-__all__ = ["TimestepSampling", "time_of"]
+__all__ = ["TimestepSampling", "as_times", "even_times", "reveal_counts", "spaced_times", "time_of", "time_rows"]
 
 PARTS, SEARCH_STEPS = 64, 9
 """Parts of an interval in a search step, and steps: 2^-54 of the unit interval, enough for float64."""
@@ -68,3 +72,83 @@ def time_of(schedule: Schedule, one_minus_alpha: Float[Tensor, " *B"]) -> Float[
         width /= PARTS
         low = low + width * early.sum(-1)
     return (low + width).clamp_max(1.0)
+
+
+MIN_LOG_SNR = -30.0
+"""Least log-SNR of a grid: below, sigmoid rounds to 1 in float64 and times would coincide."""
+
+
+def as_times(t: float | Float[Tensor, "..."], like: Clean) -> Float[Tensor, "B *L"]:
+    """Return t as one time per sample or per position; a single time is that of all samples.
+
+    Raises:
+        ValueError: Another number of times; or a time outside [0, 1] or NaN, except on a GPU, where finding it would
+            synchronise.
+    """
+    samples, positions = like.valid.shape
+    t = torch.as_tensor(t, device=like.valid.device)
+    t = t if t.is_floating_point() else t.float()
+    if t.numel() == 1:
+        t = t.reshape(1).expand(samples)
+    if t.shape not in ((samples,), (samples, positions)):
+        raise ValueError(f"t must have 1, {samples} or {samples} x {positions} elements, not shape {tuple(t.shape)}")
+    if t.device.type == "cpu" and not ((t >= 0) & (t <= 1)).all():
+        raise ValueError(f"t must be in [0, 1], not {t[~((t >= 0) & (t <= 1))][0]}")
+    return t
+
+
+def even_times(steps: int, t_min: float, device: torch.device) -> Float[Tensor, " K"]:
+    """Return K = steps + 1 times from 1 down to t_min."""
+    return torch.linspace(1, t_min, steps + 1, device=device)
+
+
+def time_rows(steps: int, t_min: float, like: Clean) -> Float[Tensor, "K B"]:
+    """Return K = steps + 1 times from 1 down to t_min, for each sample."""
+    return even_times(steps, t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
+
+
+def reveal_counts(
+    process: Process, total: Int[Tensor, " B"], steps: int
+) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
+    """Yield, for each step that reveals any of `total` units, how many it reveals and the share still masked before."""
+    targets = -(-process.schedule(wide(even_times(steps, 0.0, total.device))).sigma).expm1()
+    targets[-1] = 0.0  # some schedules have noise at t = 0
+    left = total
+    for target in targets[1:]:
+        due = left - torch.minimum((total * target).round().long(), left)
+        if due.any():
+            yield due, wide(left) / total.clamp_min(1)
+            left = left - due
+
+
+def spaced_times(
+    schedule: Schedule, steps: int, spacing: str = "trailing", t_min: float = 1e-3, device: torch.device | None = None
+) -> Float[Tensor, " K"]:
+    """Return K times from late to early, in float64 where the device has it; after the last one x_0 is taken.
+
+    With t_min = 1 / T, a `steps` that divides T and a schedule of T betas, these are the time steps of discrete
+    diffusion under the same names (Lin et al. 2023, table 2): time step i of T is t = (i + 1) / T.
+
+    Args:
+        schedule: Time -> noise.
+        steps: K, the calls of the model.
+        spacing: trailing: 1, 1 - 1/K .. 1/K. leading: the same less 1/K - t_min, so that it ends at t_min and begins
+            below 1. linspace: even from 1 to t_min. log-snr: even in log alpha / (1 - alpha) from 1 to t_min.
+        t_min: The last time, except under trailing.
+        device: Of the result.
+    """
+    dtype = wide_dtype(torch.device(device or "cpu"))
+    falling = torch.arange(steps, 0, -1, device=device, dtype=dtype)
+    if spacing == "trailing":
+        return falling / steps
+    if spacing == "leading":
+        return t_min + (falling - 1) / steps
+    ends = torch.tensor([1.0, t_min], device=device, dtype=dtype)
+    share = (steps - falling) / max(steps - 1, 1)
+    if spacing == "linspace":
+        return ends[0] + share * (ends[1] - ends[0])
+    sigma = schedule(ends).sigma
+    low, high = (-sigma - (-(-sigma).expm1()).log()).clamp_min(MIN_LOG_SNR)
+    times = time_of(schedule, (low + share * (high - low)).neg().sigmoid())
+    times[0], times[1:] = 1.0, times[1:].clamp(t_min, 1.0)  # 1 - alpha may be 1 before t is
+    return times

@@ -50,8 +50,8 @@ def run(
     ] = False,
 ) -> int:
     """Train, evaluate, sample and plot the experiment of a file."""
+    from dither.registry.config.document import shipped_experiments
     from dither.registry.config.errors import Problem, Refused
-    from dither.registry.config.experiment_files import shipped_experiments
 
     from ..runs.run_directory import resolved_file
 
@@ -186,8 +186,7 @@ def explain(
     from dither.registry.config.validation import validate
 
     from ..config.experiment import Experiment as Model
-    from ..config.load_experiment import open_experiment
-    from ..config.setting_origins import select, settings
+    from ..config.load_experiment import open_experiment, select, settings
 
     keys = [word for word in words or () if "=" not in word]
     if len(keys) > 1:

@@ -33,7 +33,7 @@ def new_experiment(
     source: Annotated[str, typer.Option("--from", metavar="NAME", help="An experiment file, or the name of one.")],
 ) -> None:
     """Copy an experiment file, such as one that comes with dither. Nothing is overwritten."""
-    from dither.registry.config.experiment_files import find_experiment
+    from dither.registry.config.document import find_experiment
 
     from ..config.load_experiment import load_experiment
     from ..scaffold.experiment import copied, write_new
@@ -89,7 +89,7 @@ def check_plugin(
     ] = None,
 ) -> int:
     """Run the conformance kit over the components of an installed plugin or a file."""
-    from ..scaffold.conformance import run_kit
+    from ..scaffold.package import run_kit
 
     return run_kit(name, expected or ())
 

@@ -43,7 +43,7 @@ def list_(
     from ..config.machine_memory import size
     from ..runs.list_runs import list_runs
     from ..runs.progress import Screen, cell, say, table
-    from ..sweeps.summary import require_metric
+    from ..sweeps.directory import require_metric
 
     listed = list(list_runs(folder))
     if metric != LOSS:

@@ -50,8 +50,8 @@ def start(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate and list the points.")] = False,
 ) -> int:
     """Validate every point of a sweep, then run them all; "start" may be omitted."""
+    from dither.registry.config.document import find_experiment
     from dither.registry.config.errors import Refused
-    from dither.registry.config.experiment_files import find_experiment
 
     from ..reports.pages import write_sweep_page
     from ..sweeps.launch import Settings, resume_sweep, start_sweep
@@ -83,15 +83,14 @@ def status(
     """Show every point of a sweep with its newest metrics, best first."""
     from rich.console import Console
 
-    from ..sweeps import summary
-    from ..sweeps.directory import SweepDirectory
+    from ..sweeps.directory import SweepDirectory, rows_of, show_rows
 
     sweep = SweepDirectory.open(directory)
-    rows = summary.rows_of(sweep, sort, descending)
+    rows = rows_of(sweep, sort, descending)
     if wants_json(as_json):
         echo(json.dumps(rows, indent=2))
     else:
-        summary.show_rows(Console(), rows, sort)
+        show_rows(Console(), rows, sort)
     if page is not None:
         from ..reports.pages import write_sweep_page
 

@@ -14,8 +14,7 @@ from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 from .component_errors import attribute_errors
-from .options import Evaluate, Sample, Train, check_conditions, duplicates
-from .sweep import Sweep
+from .options import Evaluate, Sample, Sweep, Train, check_conditions, duplicates
 
 __all__ = ["Experiment"]
 

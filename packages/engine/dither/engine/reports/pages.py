@@ -17,9 +17,8 @@ from dither.registry.files.atomic import atomic_write
 
 from ..files.metrics_file import FLOOR, INTERVAL, is_companion_metric, with_interval
 from ..runs.run_directory import flat
-from ..sweeps.directory import MARK, PointFolder, SweepDirectory
+from ..sweeps.directory import MARK, PointFolder, SweepDirectory, columns_of, rows_of
 from ..sweeps.points import format_value, short_keys
-from ..sweeps.summary import columns_of, rows_of
 from .run_record import PictureFile, RunRecord, read_run
 from .svg import COLOURS, curve, line_classes, scatters
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import tomlkit
 
+from dither.registry.config.document import shipped_experiments
 from dither.registry.config.errors import Problem, Refused, did_you_mean
-from dither.registry.config.experiment_files import shipped_experiments
 from dither.registry.config.validation import dump
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.spec.base import Options, Spec

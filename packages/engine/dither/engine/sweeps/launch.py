@@ -21,12 +21,11 @@ from ..config.plugins import unrecorded_plugins
 from ..files.resource_errors import shortage
 from ..runs.progress import Screen, say
 from ..runs.signals import STOPPED
-from .directory import RESUMABLE, SweepDirectory, write_json
+from .directory import RESUMABLE, SweepDirectory, rows_of, show_rows, write_json
 from .point_process import EXHAUSTED, TRUSTED, run_job
 from .points import Point, add_axes, read_points
 from .scheduler import FAILED, PointList, run_points
 from .search import Trials, read_search
-from .summary import rows_of, show_rows
 
 __all__ = ["Settings", "check_points", "resume_sweep", "start_sweep"]
 

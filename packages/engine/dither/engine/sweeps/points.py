@@ -16,7 +16,7 @@ from dither.registry.config.validation import validate
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Path
 
-from ..config.sweep import Sweep
+from ..config.options import Sweep
 
 __all__ = [
     "Point", "add_axes", "format_value", "iter_keys", "key_error", "make_point", "read_points", "short_keys",

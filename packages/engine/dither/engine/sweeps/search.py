@@ -22,14 +22,13 @@ from dither.registry.spec.misfit import Path
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import check_experiment, open_experiment
-from ..config.sweep import Range, Search
+from ..config.options import Range, Search
 from ..files.metrics_file import read_metrics
 from ..runs.progress import say
-from .directory import RESUMABLE, PointFolder, SweepDirectory, write_json
+from .directory import RESUMABLE, PointFolder, SweepDirectory, require_metric, row_of, write_json
 from .point_process import EXHAUSTED
 from .points import iter_keys, key_error, make_point, sweep_of
 from .scheduler import PointList
-from .summary import require_metric, row_of
 
 __all__ = ["Trials", "open_study", "read_search"]
 

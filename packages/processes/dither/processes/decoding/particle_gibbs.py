@@ -65,7 +65,7 @@ class ParticleGibbs(TokenSteps):
 
         from dither.registry.flow.records import State
 
-        from ..timesteps import time_rows
+        from ..timestep_sampling import time_rows
 
         times, known = time_rows(self.steps, self.t_min, like), like.known
         free = replace(like, known=torch.zeros_like(known))  # known tokens are noised like the others

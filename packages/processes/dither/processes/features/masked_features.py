@@ -17,8 +17,7 @@ from dither.registry.flow.records import Clean, Noise, Noised, State, over
 from dither.registry.flow.spaces import FeatureSpace, Space
 
 from ..precision import wide
-from ..timestep_sampling import TimestepSampling, time_of
-from ..timesteps import as_times
+from ..timestep_sampling import TimestepSampling, as_times, time_of
 from .masks import Masks
 
 if TYPE_CHECKING:

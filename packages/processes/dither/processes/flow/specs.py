@@ -1,18 +1,24 @@
-"""Processes of flow matching. No torch at import."""
+"""Processes and schedules of flow matching: linear paths of features, and kappa(t) = (1 - t)^n of tokens. No torch."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
 
 from dither.registry import FeatureSpace, Slot, Space, named
 from dither.registry.kinds import ProcessFacts, ScheduleSpec
 
 from ..features.specs import Gaussian
+from ..schedules.alpha import AlphaSchedule, alpha_schedule
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Process
+    from torch import Tensor
 
-__all__ = ["FlowMatching"]
+    from dither.registry.flow.protocols import Process, Schedule
+
+__all__ = ["FlowMatching", "Kappa", "RectifiedFlow", "kappa", "rectified_flow"]
 
 
 class FlowMatching(Gaussian):
@@ -41,3 +47,50 @@ class FlowMatching(Gaussian):
             raise TypeError(f'process "{self.name}" requires features, not {space}')
         mask = (self.mask, self.group, self.ratio, self.exact, self.block)
         return FlowMatchingProcess(space, self.timesteps(), self.predict, *mask)
+
+
+TINY = 1e-14
+"""Least 1 - t: sigma(1) is 64, where float32 cannot distinguish the signal from 0."""
+
+
+class RectifiedFlow(ScheduleSpec):
+    """sqrt(1 - alpha) / sqrt(alpha) = shift t / (1 - t): under process "flow-matching", x_t = (1 - t) x_0 + t eps."""
+
+    name: ClassVar[str] = "rectified-flow"
+    shift: float = Field(1.0, gt=0, le=100)
+    """Noise-to-signal ratio relative to that of straight time: above 1 more steps are noisy, as samples of more
+    dimensions require (Esser et al. 2024, eq. 23)."""
+
+    def sigma_end(self) -> float:
+        return 2 * math.log(self.shift / TINY)
+
+    def build(self) -> Schedule:
+        return rectified_flow(self.shift)
+
+
+def rectified_flow(shift: float = 1.0) -> Schedule:
+    """Return sigma = log(1 + (shift t / (1 - t))^2), the path to u = shift t / (1 + (shift - 1) t) of the noise."""
+    from ..precision import wide_schedule
+
+    def curve(t: Tensor) -> tuple[Tensor, Tensor]:
+        left = (1 - t).clamp_min(TINY)
+        squares = left.square() + (shift * t).square()
+        return (shift * t / left).square().log1p(), 2 * shift**2 * t / (left * squares)
+
+    return wide_schedule(curve)
+
+
+class Kappa(AlphaSchedule):
+    """alpha = (1 - t)^power, down to eps: the polynomial mixture path of discrete flow matching (Gat et al. 2024)."""
+
+    name: ClassVar[str] = "kappa"
+    power: float = Field(2.0, ge=1, le=16)
+    """1 is log-linear; above, tokens are replaced early."""
+
+    def build(self) -> Schedule:
+        return kappa(self.power, self.eps)
+
+
+def kappa(power: float = 2.0, eps: float = 1e-3) -> Schedule:
+    """Return alpha = eps + (1 - eps) (1 - t)^power."""
+    return alpha_schedule(lambda t: (1 - (1 - t) ** power, power * (1 - t) ** (power - 1)), eps)

@@ -74,8 +74,7 @@ class Ordered(TokenSampler):
 
         from dither.registry.flow.records import State
 
-        from ..timestep_sampling import time_of
-        from ..timesteps import reveal_counts
+        from ..timestep_sampling import reveal_counts, time_of
         from ..tokens.unmasking import fully_masked
 
         x, masked = fully_masked(process, like, self.name)

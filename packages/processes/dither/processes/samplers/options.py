@@ -97,7 +97,7 @@ class TokenSteps(TokenSampler):
 
     def sample(self, process: Any, model: Session, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
         """Yield the state after every `step`, the clean sample last."""
-        from ..timesteps import time_rows
+        from ..timestep_sampling import time_rows
         from ..tokens.temperature import warp_prediction
 
         state, schedule = process.prior(like), process.schedule
@@ -136,7 +136,7 @@ class GaussianSampler(ProcessSampler):
 
     def times(self, process: GaussianProcess, like: Clean) -> Float[Tensor, "K B"]:
         """Return the times of the calls for each sample, in the precision of the sample."""
-        from ..timesteps import spaced_times
+        from ..timestep_sampling import spaced_times
 
         times = spaced_times(process.schedule, self.steps, self.spacing, self.t_min, like.valid.device)
         return times.to(like.x0.dtype)[:, None].expand(-1, len(like.valid))

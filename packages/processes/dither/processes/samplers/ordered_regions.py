@@ -52,8 +52,7 @@ class OrderedRegions(FeatureSampler):
 
         from dither.registry.flow.protocols import sample_prediction
 
-        from ..timestep_sampling import time_of
-        from ..timesteps import reveal_counts
+        from ..timestep_sampling import reveal_counts, time_of
         from ..tokens.unmasking import top_positions
 
         state = process.prior(like)

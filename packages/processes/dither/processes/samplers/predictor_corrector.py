@@ -43,7 +43,7 @@ class PredictorCorrector(TokenSteps):
 
     def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
         """Yield the state after every step, the clean sample last."""
-        from ..timesteps import time_rows
+        from ..timestep_sampling import time_rows
         from ..tokens.temperature import warp_prediction
 
         state, schedule = process.prior(like), process.schedule

@@ -88,7 +88,7 @@ class ReMDM(TokenSteps):
         from dither.registry.flow.records import State
 
         from ..precision import wide_dtype
-        from ..timesteps import even_times
+        from ..timestep_sampling import even_times
         from ..tokens.temperature import warp_prediction
         from ..tokens.unmasking import fill, fully_masked, log_prob
 

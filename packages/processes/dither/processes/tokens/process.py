@@ -20,8 +20,7 @@ from dither.registry.flow.records import Clean, Measured, Noise, Noised, State, 
 from dither.registry.flow.spaces import Field, Space, TokenSpace
 
 from ..precision import Constant, wide, wide_dtype
-from ..timestep_sampling import TimestepSampling
-from ..timesteps import as_times
+from ..timestep_sampling import TimestepSampling, as_times
 from .categorical import draw_along, draw_log
 from .nelbo import Denoise, Estimator, exact_nelbo, mask_at_least_one, nelbo, place_times
 from .posterior import Posterior, lookup

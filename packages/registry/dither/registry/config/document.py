@@ -1,9 +1,10 @@
-"""Experiment files: TOML with `extends`, overrides from the command line, and the place of every value and mistake."""
+"""Experiment files: TOML with `extends`, overrides, the place of every value and mistake; and those that come with dither."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,10 +17,9 @@ from typing import Any
 from ..files.limits import open_file
 from ..spec.misfit import Path
 from .errors import Origin, Problem, Refused, did_you_mean, dotted, nearest
-from .experiment_files import name_of, shipped_experiments
 from .toml_spans import STRING, Span, key_spans
 
-__all__ = ["Document", "Layer"]
+__all__ = ["Document", "Layer", "find_experiment", "name_of", "shipped_experiments"]
 
 MAX_FILES = 32
 """Files that one experiment may consist of."""
@@ -360,3 +360,28 @@ def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
         if not file.exists():
             file = shipped_experiments().get(name_of(FilePath(name)), file)
         yield layer.origin(place, value=True), file
+
+
+def shipped_experiments() -> dict[str, FilePath]:
+    """Return the experiment files by name, such as `bubble_diagram/quick`."""
+    places = [FilePath(folder) for folder in sys.modules["dither"].__path__]
+    checkouts = [place.parents[2] for place in places if place.parents[1].name == "packages"]
+    folders = [folder / "experiments" for folder in (*checkouts, *places)]
+    files = ((folder, file) for folder in folders for file in sorted(folder.glob("*/*.toml")))
+    return {name_of(file.relative_to(folder)): file for folder, file in files}
+
+
+def name_of(path: FilePath) -> str:
+    """Return the name of an experiment given as `bubble_diagram/quick` or `experiments/bubble_diagram/quick.toml`."""
+    return path.as_posix().removesuffix(".toml").removeprefix("experiments/")
+
+
+def find_experiment(path: FilePath) -> FilePath:
+    """Return the file of an experiment, given by its path or as in `shipped_experiments`; `.toml` may be omitted.
+
+    A path that names nothing is returned as it is.
+    """
+    if path.exists() or path.is_absolute():
+        return path
+    file = FilePath(f"{path}.toml")
+    return file if file.is_file() else shipped_experiments().get(name_of(path), path)

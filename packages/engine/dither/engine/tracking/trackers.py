@@ -1,7 +1,8 @@
-"""The TensorBoard tracker: event files in the folder `tensorboard` of a run."""
+"""Trackers: TensorBoard event files in the folder `tensorboard` of a run, and metrics.csv."""
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import socket
@@ -17,7 +18,7 @@ from dither.registry.plugins.install_command import install_command
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Picture
 
-__all__ = ["TensorBoard", "TensorBoardTracker"]
+__all__ = ["CSV", "CSVTracker", "TensorBoard", "TensorBoardTracker"]
 
 MAX_CHARACTERS = 20_000
 """Characters of a text that are written."""
@@ -106,3 +107,38 @@ def _image_summary(name: str, png: bytes) -> Any:
         width, height = image.size
     encoded = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
     return Summary(value=[Summary.Value(tag=name, image=encoded)])
+
+
+class CSV(TrackerSpec):
+    """metrics.csv: one row per metric, with step, kind, name and value."""
+
+    name: ClassVar[str] = "csv"
+
+    def build(self) -> CSVTracker:
+        return CSVTracker()
+
+
+class CSVTracker:
+    """Appends rows; a resumed run keeps those up to its checkpoint."""
+
+    def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
+        """Open the file."""
+        path = folder / "metrics.csv"
+        kept = [["step", "kind", "name", "value"]]
+        if step and path.is_file():
+            kept = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        self._file = path.open("w", newline="", encoding="utf-8")
+        self._rows = csv.writer(self._file)
+        self._rows.writerows(row for row in kept if not row[0].isdecimal() or int(row[0]) <= step)
+
+    def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
+        """Write a row for each metric."""
+        self._rows.writerows((step, kind, name, value) for name, value in metrics.items())
+        self._file.flush()
+
+    def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
+        """Write nothing."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Close the file."""
+        self._file.close()
