@@ -1,4 +1,4 @@
-"""Sweep directories: `sweep.json`, a folder per point with experiment, status, output, lock and run; and their results."""
+"""Sweep directories: `sweep.json`, a folder per point with experiment, status, output, lock, run; results."""
 
 from __future__ import annotations
 

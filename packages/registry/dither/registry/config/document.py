@@ -1,4 +1,4 @@
-"""Experiment files: TOML with `extends`, overrides, the place of every value and mistake; and those that come with dither."""
+"""Experiment files: TOML with `extends`, overrides, the place of every value; those that come with dither."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ class ExampleBlock(BlockSpec):
             yield Misfit(f"ratio = {self.ratio:g} gives an empty hidden layer at width {width}", ("ratio",))
 
     def build(self, width: int, cond: int) -> nn.Module:
-        """Return one layer."""
         import torch
         from torch import nn
 
@@ -75,5 +74,4 @@ class ExampleBlock(BlockSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the block."""
     return [ExampleBlock]

@@ -22,7 +22,6 @@ class ExampleCondition(ConditionSpec):
     """Width of the hidden layer."""
 
     def build(self, width: int) -> nn.Module:
-        """Return the embedding."""
         import torch
         from torch import nn
         from torch.nn.functional import silu
@@ -45,5 +44,4 @@ class ExampleCondition(ConditionSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the condition."""
     return [ExampleCondition]

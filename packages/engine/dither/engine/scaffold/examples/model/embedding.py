@@ -25,7 +25,6 @@ class ExampleEmbedding(EmbeddingSpec):
     """Width of the tables."""
 
     def build(self, space: Space, width: int) -> nn.Module:
-        """Return the embedding."""
         import torch
         from torch import nn
 
@@ -50,5 +49,4 @@ class ExampleEmbedding(EmbeddingSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the embedding."""
     return [ExampleEmbedding]

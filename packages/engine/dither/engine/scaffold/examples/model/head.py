@@ -22,7 +22,6 @@ class ExampleHead(HeadSpec):
     """Width of the hidden layer."""
 
     def build(self, space: Space, width: int) -> nn.Module:
-        """Return the head."""
         import torch
         from torch import nn
         from torch.nn.functional import gelu, pad
@@ -49,5 +48,4 @@ class ExampleHead(HeadSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the head."""
     return [ExampleHead]

@@ -39,7 +39,6 @@ class ExampleModel(ModelSpec):
         yield from below("head", self.head.check(space, self.width))
 
     def build(self, space: Space) -> nn.Module:
-        """Return the model."""
         embedding, head = self.embedding.build(space, self.width), self.head.build(space, self.width)
         return network(self.width, self.depth, embedding, self.condition.build(self.width), head)
 
@@ -100,5 +99,4 @@ def network(width: int, depth: int, embedding: nn.Module, condition: nn.Module, 
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the model."""
     return [ExampleModel]

@@ -23,7 +23,6 @@ class ExamplePosition(PositionSpec):
     """Number of sines."""
 
     def build(self, space: Space, width: int) -> nn.Module:
-        """Return the position embedding."""
         import torch
         from torch import nn
 
@@ -47,5 +46,4 @@ class ExamplePosition(PositionSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the position embedding."""
     return [ExamplePosition]

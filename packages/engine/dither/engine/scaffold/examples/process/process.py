@@ -45,9 +45,26 @@ class ExampleProcess(ProcessSpec):
         return ProcessFacts(self.name, space.with_mask(), "posterior", "mask")
 
     def build(self, space: Space) -> Process:
-        """Return the process."""
         assert isinstance(space, TokenSpace)
         return masking(space.with_mask(), self.schedule.build(), self.t_min)
+
+
+class Posterior:
+    """p(x_0 | x_t), a `TokenPrediction`."""
+
+    def __init__(self, log: Tensor, x: Tensor, masked: Tensor, noise: Noise) -> None:
+        self.log, self.x, self.masked, self.noise = log, x, masked, noise
+
+    def log_clean(self) -> Tensor:  # B L V
+        return self.log
+
+    def log_score(self) -> Tensor:
+        """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
+        from dither.registry.flow.records import over
+
+        odds = -over(self.noise.sigma, self.x).expm1().log()
+        score = (self.log + odds[..., None].to(self.log.dtype)).masked_fill(~self.masked[..., None], -math.inf)
+        return score.scatter(-1, self.x[..., None], 0.0)
 
 
 def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
@@ -55,24 +72,9 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
     import torch
     from torch.nn.functional import log_softmax, one_hot
 
-    from dither.registry.flow.records import Noised, State, over
+    from dither.registry.flow.records import Noised, State
 
     mask = space.table(lambda field: torch.tensor(field.mask))  # rows
-
-    class Posterior:
-        """p(x_0 | x_t), a `TokenPrediction`."""
-
-        def __init__(self, log: Tensor, x: Tensor, noise: Noise) -> None:
-            self.log, self.x, self.noise = log, x, noise
-
-        def log_clean(self) -> Tensor:  # B L V
-            return self.log
-
-        def log_score(self) -> Tensor:
-            """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
-            odds = -over(self.noise.sigma, self.x).expm1().log()
-            score = (self.log + odds[..., None].to(self.log.dtype)).masked_fill(~masked(self.x)[..., None], -torch.inf)
-            return score.scatter(-1, self.x[..., None], 0.0)
 
     class Masking:
         def __init__(self) -> None:
@@ -101,7 +103,8 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
             raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
             log = log_softmax(raw.masked_fill(~space.clean().to(raw.device), -torch.inf), -1)
             unchanged = torch.full_like(log, -torch.inf).scatter(-1, state.x[..., None], 0.0)
-            return Posterior(torch.where(masked(state.x)[..., None], log, unchanged), state.x, noise)
+            masked = state.x == mask.to(raw.device)
+            return Posterior(torch.where(masked[..., None], log, unchanged), state.x, masked, noise)
 
         def prior(self, like: Clean) -> State:
             """Return the state at t = 1."""
@@ -111,27 +114,24 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
             """Draw x_s given x_t: a MASK is replaced with probability (alpha_s - alpha_t) / (1 - alpha_t)."""
             lost = now.one_minus_alpha(state.x)
             stays = then.one_minus_alpha(state.x) / torch.where(lost > 0, lost, 1.0)
-            return State.of(draw(state.x, pred, torch.rand(state.x.shape, device=lost.device) >= stays, like))
+            return State.of(unmask(state.x, mask, pred, torch.rand(state.x.shape, device=lost.device) >= stays, like))
 
         def finish(self, state: State, pred: Any, like: Clean) -> Tensor:
             """Replace every MASK that is left."""
-            return draw(state.x, pred, like.valid, like)
-
-    def masked(x: Tensor) -> Tensor:
-        return x == mask.to(x.device)
-
-    def draw(x: Tensor, pred: Any, where: Tensor, like: Clean) -> Tensor:
-        """Return x with ids drawn from p(x_0 | x_t) at the masked positions of `where`."""
-        where = where & masked(x) & ~like.fixed
-        new = x.clone()
-        if where.any():
-            new[where] = torch.multinomial(pred.log_clean()[where].exp(), 1)[:, 0]
-        return new
+            return unmask(state.x, mask, pred, like.valid, like)
 
     return Masking()
 
 
+def unmask(x: Tensor, mask: Tensor, pred: Any, where: Tensor, like: Clean) -> Tensor:
+    """Return x with ids drawn from p(x_0 | x_t) at the masked positions of `where`."""
+    where = where & (x == mask.to(x.device)) & ~like.fixed
+    new = x.clone()
+    if where.any():
+        new[where] = pred.log_clean()[where].exp().multinomial(1)[:, 0]
+    return new
+
+
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the process."""
     return [ExampleProcess]

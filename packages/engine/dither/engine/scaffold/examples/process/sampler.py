@@ -44,5 +44,4 @@ class ExampleSampler(SamplerSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the sampler."""
     return [ExampleSampler]

@@ -45,5 +45,4 @@ class ExampleSchedule(ScheduleSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the schedule."""
     return [ExampleSchedule]

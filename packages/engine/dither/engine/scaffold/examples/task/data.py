@@ -50,5 +50,4 @@ def expand(symbol: str, random: Random) -> str:
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the data source."""
     return [ExampleData]

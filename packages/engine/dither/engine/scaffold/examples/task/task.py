@@ -40,6 +40,20 @@ class ExampleTask(TaskSpec):
         return progressions(self.space(), self.ids)
 
 
+class NatsPerToken:
+    """Weighted mean of the loss, from sums, so that it does not depend on the batch size."""
+
+    def __init__(self) -> None:
+        self.total = self.weight = 0.0
+
+    def update(self, clean: Clean, noised: Any, pred: Any, measured: Measured) -> None:
+        self.total += float((measured.values.double() * measured.weights.double()).sum())
+        self.weight += float(measured.weights.double().sum())
+
+    def compute(self) -> dict[str, float]:
+        return {"nats_per_token": self.total / max(self.weight, 1e-9)}
+
+
 def progressions(space: TokenSpace, ids: int) -> Task:
     """Return the task: one progression in ten for validation, one for testing."""
     import torch
@@ -51,19 +65,6 @@ def progressions(space: TokenSpace, ids: int) -> Task:
     samples = (number // ids + number % ids * torch.arange(space.length)) % ids  # N L
     fold = 7 * torch.arange(ids * ids) % 10
     splits = {"train": samples[fold < 8], "valid": samples[fold == 8], "test": samples[fold == 9]}
-
-    class NatsPerToken:
-        """Weighted mean of the loss, from sums, so that it does not depend on the batch size."""
-
-        def __init__(self) -> None:
-            self.total = self.weight = 0.0
-
-        def update(self, clean: Clean, noised: Any, pred: Any, measured: Measured) -> None:
-            self.total += float((measured.values.double() * measured.weights.double()).sum())
-            self.weight += float(measured.weights.double().sum())
-
-        def compute(self) -> dict[str, float]:
-            return {"nats_per_token": self.total / max(self.weight, 1e-9)}
 
     class Progressions:
         def __init__(self) -> None:
@@ -105,5 +106,4 @@ def progressions(space: TokenSpace, ids: int) -> Task:
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the task."""
     return [ExampleTask]

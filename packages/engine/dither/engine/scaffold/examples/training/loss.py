@@ -49,5 +49,4 @@ class ExampleLoss(LossSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the loss."""
     return [ExampleLoss]

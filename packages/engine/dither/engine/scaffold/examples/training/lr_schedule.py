@@ -30,5 +30,4 @@ class ExampleLrSchedule(LRScheduleSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the schedule."""
     return [ExampleLrSchedule]

@@ -33,5 +33,4 @@ class ExampleMetric(MetricSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the metric."""
     return [ExampleMetric]

@@ -59,5 +59,4 @@ class ExampleOptimizer(OptimizerSpec):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the optimizer."""
     return [ExampleOptimizer]

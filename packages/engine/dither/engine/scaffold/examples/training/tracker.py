@@ -19,7 +19,6 @@ class ExampleTracker(TrackerSpec):
     name: ClassVar[str] = "example-tracker"
 
     def build(self) -> Tracker:
-        """Return the tracker."""
         return CsvTracker()
 
 
@@ -45,5 +44,4 @@ class CsvTracker:
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Register the tracker."""
     return [ExampleTracker]
