@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count as count_from
 from pathlib import Path
 from typing import Any, Literal
@@ -143,24 +143,16 @@ def sample_run(
         for misfit in loaded.experiment.warn_known():
             say(console, f"{misfit.message}; {misfit.help}", "yellow")
     folder = out or free_folder(run_directory / "samples", f"step-{step:08d}-seed-{seed}-count-{count}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
-    try:
+    with _new_folder(folder):
         with console.status(f"sampling {count} samples"):
             settings = loaded.experiment.sample
             samples = make_samples(
                 system, count, seed, settings.batch_size, tries=settings.tries, metrics=metrics, pictures=pictures,
                 like=like,
             )  # fmt: skip
-    except BaseException:
-        with suppress(OSError):
-            folder.rmdir()  # it is empty
-        raise
-    assert samples is not None
-    for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
-        say(console, line)
+        assert samples is not None
+        for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
+            say(console, line)
     _show_metrics(console, system, samples, metrics)
     return 0
 
@@ -170,6 +162,20 @@ def _check_out(run_directory: Path, out: Path | None) -> None:
         reject_escaping_links(run_directory, "use --out FOLDER")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists")
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Make a folder, and remove it at the end if it is empty."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def free_folder(parent: Path, name: str) -> Path:
@@ -250,9 +256,5 @@ def apply_run(
         offered = ", ".join(name for name, kind in PROTOCOLS.items() if isinstance(system.task, kind)) or "none"
         message = f'task "{loaded.experiment.task.name}" does not implement {verb}'
         raise Refused(Problem(message, help=f"of these verbs it has: {offered}", code="usage"))
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with _new_folder(folder):
         return list(getattr(system.task, verb)(SystemModel(system, loaded.experiment.seed), request))
-    finally:
-        with suppress(OSError):
-            folder.rmdir()  # if nothing was written
