@@ -22,8 +22,7 @@ from torch import nn
 
 from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Saver
 from dither.engine.config.options import Train
-from dither.engine.optimizers.components import AdamW
-from dither.engine.optimizers.components import Cosine
+from dither.engine.optimizers.components import AdamW, Cosine
 from dither.engine.optimizers.optimizer_state import flatten
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
