@@ -18,7 +18,7 @@ from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, mask_prior
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import Noise, Noised, State
+from dither.registry.flow.records import Context, Noise, Noised, State
 
 IDS, WIDTH, HEADS, COND, DEPTH, LENGTH = 11, 24, 3, 10, 2, 6
 
@@ -57,8 +57,19 @@ def made(ids=IDS, width=WIDTH, heads=HEADS, cond=COND, depth=DEPTH):
     return weights
 
 
-def sedd(w: dict[str, Tensor], ids: Tensor, sigma: Tensor, heads: int = HEADS, scale_by_sigma: bool = False) -> Tensor:
-    """The public model, written from its description: log scores, 0 at the input ids."""
+def sedd(
+    w: dict[str, Tensor],
+    ids: Tensor,
+    sigma: Tensor,
+    heads: int = HEADS,
+    scale_by_sigma: bool = False,
+    x0: Tensor | None = None,
+    size: int = 1,
+) -> Tensor:
+    """The public model, written from its description: log scores, 0 at the input ids.
+
+    With `x0` it is that of BD3-LM in training: over [x_t | x_0], both at positions 0 .. L - 1, under its block mask.
+    """
 
     def norm(x: Tensor, scale: Tensor) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
@@ -70,7 +81,7 @@ def sedd(w: dict[str, Tensor], ids: Tensor, sigma: Tensor, heads: int = HEADS, s
     def rotated(x: Tensor) -> Tensor:
         """Pairs (j, j + E/2), as complex numbers."""
         half = x.shape[-1] // 2
-        angle = torch.arange(x.shape[1])[:, None] * 10_000.0 ** (-torch.arange(half) / half)
+        angle = torch.arange(length).repeat(x.shape[1] // length)[:, None] * 10_000.0 ** (-torch.arange(half) / half)
         pairs = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)[:, None, :]
         return torch.cat([pairs.real, pairs.imag], -1)
 
@@ -78,20 +89,25 @@ def sedd(w: dict[str, Tensor], ids: Tensor, sigma: Tensor, heads: int = HEADS, s
     angle = sigma[:, None] * torch.exp(-math.log(10_000) * torch.arange(128) / 128)
     c = linear(functional.silu(linear(torch.cat([angle.cos(), angle.sin()], -1), "sigma_map.mlp.0")), "sigma_map.mlp.2")
     c = functional.silu(c)
-    x = w["vocab_embed.embedding"][ids]
+    x = w["vocab_embed.embedding"][ids if x0 is None else torch.cat([ids, x0], 1)]
+    clean, block = torch.arange(x.shape[1]) >= length, torch.arange(x.shape[1]) % length // size
+    (q_clean, k_clean), (q_block, k_block) = ((value[:, None], value) for value in (clean, block))
+    allowed = (q_block == k_block) & (q_clean == k_clean) | (q_block > k_block) & k_clean
+    allowed |= torch.tensor(x0 is None)
     for n in range(sum(name.endswith("attn_qkv.weight") for name in w)):
         name = f"blocks.{n}"
         six = linear(c, f"{name}.adaLN_modulation")[:, None].chunk(6, -1)
         y = norm(x, w[f"{name}.norm1.weight"]) * (1 + six[1]) + six[0]
-        q, k, v = linear(y, f"{name}.attn_qkv").view(batch, length, 3, heads, -1).unbind(2)
+        q, k, v = linear(y, f"{name}.attn_qkv").view(batch, x.shape[1], 3, heads, -1).unbind(2)
         scores = torch.einsum("bqhe,bkhe->bhqk", rotated(q), rotated(k)) / math.sqrt(q.shape[-1])
-        y = torch.einsum("bhqk,bkhe->bqhe", scores.softmax(-1), v).flatten(2)
+        weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+        y = torch.einsum("bhqk,bkhe->bqhe", weights, v).flatten(2)
         x = x + six[2] * linear(y, f"{name}.attn_out")
         y = linear(norm(x, w[f"{name}.norm2.weight"]) * (1 + six[4]) + six[3], f"{name}.mlp.0")
         y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
         x = x + six[5] * linear(y, f"{name}.mlp.2")
     shift, scale = linear(c, "output_layer.adaLN_modulation")[:, None].chunk(2, -1)
-    out = linear(norm(x, w["output_layer.norm_final.weight"]) * (1 + scale) + shift, "output_layer.linear")
+    out = linear(norm(x, w["output_layer.norm_final.weight"]) * (1 + scale) + shift, "output_layer.linear")[:, :length]
     if scale_by_sigma:
         out = out - sigma.expm1().log()[:, None, None] - math.log(out.shape[-1] - 1)
     return out.scatter(-1, ids[..., None], 0.0)
@@ -264,3 +280,20 @@ def test_mdlm_ignores_the_noise_level() -> None:
     for level in (0.0, 3.0):
         ours = model(State.of(ids), torch.full((2,), level), valid, {})
         torch.testing.assert_close(ours.scatter(-1, own, 0.0), expected.scatter(-1, own, 0.0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_bd3_lm_is_the_layout_of_mdlm_with_blocks(size: int) -> None:
+    """Published weights of BD3-LM have the names of MDLM; blocks are in the attention mask of [x_t | x_0]."""
+    theirs = made()
+    spec = default_catalog().parse("model", {**options_of_sedd(theirs), "block_size": size})
+    model = spec.build(TokenSpace((Field("text", LENGTH, IDS, mask=10),))).eval()
+    prefixed = {f"backbone.{name}": weight for name, weight in theirs.items()}
+    model.load_state_dict(spec.rename("mdlm", prefixed))
+    x, x0 = (torch.randint(0, IDS, (3, LENGTH)) for _ in range(2))
+    expected = sedd(theirs, x, torch.zeros(3), x0=x0, size=size)
+    context = Context(State.of(x0), torch.zeros(3))
+    found = model(State.of(x), torch.rand(3, LENGTH), torch.ones(3, LENGTH, dtype=torch.bool), {}, context=context)
+    own = x[..., None]  # SEDD sets the score of the id itself to 0
+    torch.testing.assert_close(found.scatter(-1, own, 0.0), expected, rtol=1e-5, atol=1e-5)
+    assert size == LENGTH or (sedd(theirs, x, torch.zeros(3)) - expected).abs().max() > 0.01

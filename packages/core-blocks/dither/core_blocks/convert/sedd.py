@@ -72,7 +72,7 @@ def _without_time(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 MDLM = replace(SEDD, model_name="an MDLM", normalize=_without_time)
-"""MDLM (Sahoo et al., 2024) and BD3-LM (Arriola et al., 2025) with `time_conditioning = False`, as published."""
+"""MDLM (Sahoo et al., 2024) and, with `block_size`, BD3-LM (Arriola et al., 2025), without time conditioning."""
 
 weights_of_sedd = SEDD.weights
 load_sedd = SEDD.load
