@@ -269,8 +269,24 @@ def test_texts_are_a_function_of_seed_and_stream(monkeypatch):
     assert MarkovChain(8, seed=3).text(100) != one.text(100)
     text = one.text(200)
     assert text[:100] == one.text(100)
-    monkeypatch.setattr(markov, "PIECE", 7)
-    assert one.text(200) == text
+    for stretch, stretches in ((7, 1), (3, 5), (16, 4)):  # how it is cut makes no difference
+        monkeypatch.setattr(markov, "STRETCH", stretch)
+        monkeypatch.setattr(markov, "STRETCHES", stretches)
+        assert one.text(200) == text
+
+
+@pytest.mark.parametrize(
+    ("states", "order", "concentration"), [(2, 1, 0.01), (8, 1, 0.3), (3, 4, 0.05), (62, 1, 1000.0)]
+)
+def test_text_is_drawn_symbol_by_symbol(states, order, concentration, monkeypatch):
+    """Stretches that start from guessed contexts end up as the chain that draws one symbol after the other."""
+    monkeypatch.setattr(markov, "STRETCHES", 9)
+    chain, rng = MarkovChain(states, order=order, concentration=concentration), np.random.default_rng([0, 1, 0])
+    context, rows, symbols = int(rng.choice(len(chain.stationary), p=chain.stationary)), chain.transitions.cumsum(1), []
+    for u in rng.random(5000):
+        symbols.append(min(int(np.searchsorted(rows[context], u, "right")), states - 1))
+        context = (context * states + symbols[-1]) % len(rows)
+    assert chain.text(5000) == "".join(ALPHABET[symbol] for symbol in symbols)
 
 
 @pytest.mark.parametrize("length", [1, 40, 3000])

@@ -8,7 +8,6 @@ A context is the number formed by its K symbols in base V, the newest symbol las
 from __future__ import annotations
 
 import string
-from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -22,7 +21,7 @@ ALPHABET = string.ascii_lowercase + string.ascii_uppercase + string.digits
 FLOOR = 0.01
 """Share of the uniform distribution in every row of transitions, so that the chain is ergodic."""
 
-PIECE = 1 << 16  # symbols drawn per chunk: a list of numbers takes forty times the memory of the text
+STRETCH, STRETCHES = 256, 2048  # symbols of a piece: stretches are drawn next to each other
 
 
 class MarkovChain:
@@ -94,14 +93,35 @@ class MarkovChain:
         context = int(rng.choice(len(self.stationary), p=self.stationary))
         rows = self.transitions.cumsum(1)
         rows[:, -1] = 1.0  # rounding must not leave a gap at the end
-        ladders, contexts = rows.tolist(), len(self.transitions)
-        for start in range(0, length, PIECE):
-            drawn = []
-            for u in rng.random(min(PIECE, length - start)).tolist():
-                symbol = bisect_right(ladders[context], u)
-                context = (context * self.states + symbol) % contexts
-                drawn.append(ALPHABET[symbol])
-            yield "".join(drawn)
+        letters = np.frombuffer(ALPHABET.encode(), np.uint8)
+        for start in range(0, length, STRETCH * STRETCHES):
+            contexts = self._walk(rows, context, rng.random(min(STRETCH * STRETCHES, length - start)))
+            context = int(contexts[-1])
+            yield letters[contexts % self.states].tobytes().decode()
+
+    def _walk(
+        self, rows: Float64[np.ndarray, "C V"], context: int, u: Float64[np.ndarray, " N"]
+    ) -> Int64[np.ndarray, " N"]:
+        """Return the context after each draw, given cumulative transitions.
+
+        Stretches are walked in parallel from guessed contexts, again from the context at which the one before it ends,
+        until nothing changes; walks with the same draws soon meet.
+        """
+        count = -(-len(u) // STRETCH)
+        draws = np.append(u, np.zeros(count * STRETCH - len(u))).reshape(count, STRETCH).T.copy()
+        contexts = np.full((STRETCH + 1, count), -1)
+        contexts[0], stale = context, np.arange(count)
+        while len(stale):
+            now = contexts[0, stale]
+            for step in range(STRETCH):
+                symbols = (rows[now] <= draws[step, stale, None]).sum(1)
+                now = (now * self.states + symbols) % len(rows)
+                if (now == contexts[step + 1, stale]).all():
+                    break
+                contexts[step + 1, stale] = now
+            stale = 1 + np.flatnonzero(contexts[0, 1:] != contexts[-1, :-1])
+            contexts[0, 1:] = contexts[-1, :-1]
+        return contexts[1:].T.reshape(-1)[: len(u)]
 
     @cached_property
     def _numbers(self) -> Int64[np.ndarray, " codes"]:
