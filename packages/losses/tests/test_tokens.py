@@ -86,3 +86,19 @@ def test_score_entropy_is_the_formula_of_sedd(process_of, ids: int, moved: bool)
     noised = record(process, torch.tensor([[x0]]), torch.tensor([[x]]), sigmas, rate=2.0)
     got = score_entropy(process.read(log_s[None, None], noised.state, noised.noise), noised).values
     torch.testing.assert_close(got.squeeze(), 2.0 * (positive - negative + constant))
+
+
+def test_masked_ce_of_scores_is_that_of_plug_in_and_leaves_their_scale_untrained(process_of) -> None:
+    """Why `MaskedCE.check` refuses scores: adding log 2 to all changes rates of jumps, but neither loss nor gradient."""
+    processes = {name: process_of("absorbing", text(4, 5), name, SCHEDULES[1]) for name in ("plug-in", "score")}
+    clean = clean_of(processes["score"].space, 8)
+    noised = processes["score"].corrupt(clean, torch.linspace(0.1, 1, 8, dtype=torch.float64))
+    raw = torch.randn(8, 4, processes["score"].space.vocab, dtype=torch.float64)
+    plain, scores, scaled = (
+        processes[name].read(raw + math.log(scale), noised.state, noised.noise)
+        for name, scale in (("plug-in", 1), ("score", 1), ("score", 2))
+    )
+    for pred in (scores, scaled):
+        torch.testing.assert_close(masked_ce(pred, noised).values, masked_ce(plain, noised).values)
+    masked = noised.target_mask
+    torch.testing.assert_close(scaled.log_leaving()[masked], scores.log_leaving()[masked] + math.log(2))
