@@ -89,7 +89,7 @@ def test_score_entropy_is_the_formula_of_sedd(process_of, ids: int, moved: bool)
 
 
 def test_masked_ce_of_scores_is_that_of_plug_in_and_leaves_their_scale_untrained(process_of) -> None:
-    """Why `MaskedCE.check` refuses scores: adding log 2 to all changes rates of jumps, but neither loss nor gradient."""
+    """Why `MaskedCE.check` refuses scores: adding log 2 to all changes rates of jumps, but not the loss."""
     processes = {name: process_of("absorbing", text(4, 5), name, SCHEDULES[1]) for name in ("plug-in", "score")}
     clean = clean_of(processes["score"].space, 8)
     noised = processes["score"].corrupt(clean, torch.linspace(0.1, 1, 8, dtype=torch.float64))

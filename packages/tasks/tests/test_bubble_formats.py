@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.io import savemat
 
+from dither.registry.files.restricted_pickle import Stub, load_restricted
 from dither.tasks.bubble_diagram.data.plan_files import find_source
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.formats import graph2plan
@@ -24,8 +25,6 @@ from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
 from dither.tasks.bubble_diagram.formats.resplan import (
     PIXELS_PER_METRE,
-    Stub,
-    load_restricted,
     on_grid,
     polygons_of,
     read_msd,

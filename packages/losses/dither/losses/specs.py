@@ -68,7 +68,7 @@ class MaskedCE(_TokenLoss):
             message = f'loss "{self.name}" requires a process that masks tokens, not "{process.name}"'
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
         elif process.predict == "score":
-            # Cross-entropy normalises scores away: it is that of "plug-in", and constant in the scale, which "euler" reads.
+            # Cross-entropy normalises scores: it is that of "plug-in", and constant in the scale, which "euler" reads.
             message = f'loss "{self.name}" leaves the scale of predicted scores untrained'
             fix = 'set predict = "plug-in", whose figures are the same; or use loss "score-entropy"'
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")

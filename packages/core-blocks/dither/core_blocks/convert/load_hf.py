@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import read_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,7 +123,7 @@ def read_shards(folder: Path) -> dict[str, Tensor]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(read_text(path))
     except OSError as error:
         raise Refused(Problem(f"{path} cannot be read: {error.strerror}", code="file-not-found")) from None
     except ValueError as error:

@@ -5,12 +5,14 @@ Tensors and plain containers are read; other globals in a pickle are neither imp
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.errors import Refused
-from .limits import open_file
+from .limits import RECORD_BYTES, open_file
+from .restricted_pickle import load_restricted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +60,12 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
     from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
     try:
+        with zipfile.ZipFile(path) as archive:  # torch hashes the keys of dicts, and reads records in full
+            records = [record for record in archive.infolist() if record.filename.endswith("/data.pkl")]
+            if any(record.file_size > RECORD_BYTES for record in records):
+                raise ValueError(f"data.pkl has more than {RECORD_BYTES:,} bytes")
+            for record in records:
+                load_restricted(archive.read(record), persistent=True)
         stubs: list[Any] = [(STUBS.get(name, _Stub), name) for name in get_unsafe_globals_in_checkpoint(path)]
         with safe_globals(stubs):
             loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
@@ -96,6 +104,9 @@ def _extract_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:
         for name, value in items.items()
         if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized
     }
+    for name, value in weights.items():
+        if value.nbytes > value.untyped_storage().nbytes():  # repeated by strides of 0
+            raise Refused(f"{path}: {name} has {value.nbytes:,} bytes, more than are stored", code="too-large")
     if not weights:
         names = ", ".join(str(name) for name in list(items)[:8]) or type(loaded).__name__
         raise Refused(f"{path} contains no named weights, only: {names}", code="missing-array")

@@ -6,7 +6,7 @@ Letters: P regions, M motifs, C cell types.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ __all__ = [
     "invalid_rows",
     "label_like",
     "limited",
+    "name_array",
     "parse_names",
     "table_locator",
     "texts_of",
@@ -50,6 +51,8 @@ KIND_NAMES: Final = {"fiu": "numbers", "bfiu": "0 and 1", "U": "text"}
 OF_CELLS: Final = ("open", "atpm", "expression", "tss")
 PLACES: Final = ("chromosome", "start", "end")
 LARGEST: Final = float(np.finfo(np.float32).max)
+MAX_NAME: Final = 1000
+"""Characters of a chromosome or of the name of a region."""
 MAX_BASE: Final = 2**40
 """More than the number of bases of any chromosome."""
 CHROMOSOME: Final = re.compile(r"[^\s:]{1,60}")
@@ -350,6 +353,13 @@ def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, 
     return np.array(texts, np.str_).reshape(values.shape)
 
 
+def name_array(names: Sequence[str], where: str) -> Shaped[np.ndarray, " P"]:
+    """Return names as an array, which takes the bytes of the longest for each; Refused if it is too long."""
+    if (longest := max(map(len, names), default=0)) > MAX_NAME:
+        raise Refused(f"{where}: a name of {longest:,} characters, the limit is {MAX_NAME:,}", code="too-large")
+    return np.array(names, np.str_)
+
+
 def texts_of(values: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Shaped[np.ndarray, " P"]:
     """Return a column of names as text; whole numbers are names as well.
 
@@ -360,4 +370,5 @@ def texts_of(values: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> S
         wrong = np.array([not isinstance(value, str) for value in values.tolist()], np.bool_)
         if problems := invalid_rows(wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"):
             raise Refused(problems)
+        return name_array(values.tolist(), where(0))
     return values.astype(np.str_)

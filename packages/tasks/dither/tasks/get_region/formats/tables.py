@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import LINE_BYTES, max_expanded
+from dither.registry.files.limits import LINE_BYTES, bounded_memory, max_expanded
 from dither.registry.plugins.install_command import install_command
 
 from ...prepared.arrays import LIMIT, Arrays
@@ -185,10 +185,12 @@ def _read_parquet(path: Path) -> Any:
         raise _missing_package(path, "pyarrow", "parquet") from None
     try:
         metadata = parquet.read_metadata(path)
-        if (size := metadata.num_rows * metadata.num_columns * 8) > LIMIT:
-            raise Refused(f"{path}: takes {size:,} bytes, the limit is {LIMIT:,}", code="too-large")
-        frame = pandas.read_parquet(path)
-    except (OSError, ValueError, ArrowException) as error:
+        most = max_expanded(path.stat().st_size)
+        if (size := metadata.num_rows * metadata.num_columns * 8) > (limit := min(LIMIT, most)):
+            raise Refused(f"{path}: takes {size:,} bytes, the limit is {limit:,}", code="too-large")
+        with bounded_memory(4 * most):  # texts may be repeated by number
+            frame = pandas.read_parquet(path)
+    except (OSError, ValueError, MemoryError, ArrowException) as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "damaged-file"
         raise Refused(f"{path}: cannot be read as parquet ({str(error)[:200]})", code=code) from None
     if {*PLACES} & {*standard_names([*map(str, frame.index.names)])}:
@@ -209,7 +211,8 @@ def read_anndata(path: Path) -> RawArrays:
     except ImportError:
         raise _missing_package(path, "anndata", "anndata") from None
     try:
-        file = anndata.read_h5ad(path)
+        with bounded_memory(4 * max_expanded(path.stat().st_size)):  # chunks that were never written take no bytes
+            file = anndata.read_h5ad(path)
     except Exception as error:  # readers of AnnData and HDF5 raise almost anything
         message = f"{path}: cannot be read as AnnData ({type(error).__name__}: {str(error)[:160]})"
         raise Refused(message, code="damaged-file") from None

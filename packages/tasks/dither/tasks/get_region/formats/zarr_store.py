@@ -17,8 +17,9 @@ import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import bounded_memory
 
-from .region_checks import limited
+from .region_checks import limited, name_array
 
 __all__ = ["COPY_AGAIN", "ZarrArray", "is_group"]
 
@@ -104,8 +105,13 @@ class ZarrArray:
         return f"rows {first} to {min(first + self.files[0], len(self)) - 1}"
 
     def _decode(self, *part: slice) -> Shaped[np.ndarray, "..."]:
-        values = np.asarray(self._array[part])
-        return np.array(values.tolist(), np.str_).reshape(values.shape) if self.dtype.kind == "U" else values
+        low, high, _ = part[0].indices(len(self))
+        size = (high - low) * math.prod(self.shape[1:]) + 8 * math.prod(self.chunks)
+        with bounded_memory(4 * size * self.dtype.itemsize):  # a stream may hold more than the chunk
+            values = np.asarray(self._array[part])
+        if self.dtype.kind != "U":
+            return values
+        return name_array(values.ravel().tolist(), str(self.folder)).reshape(values.shape)
 
     def _damaged_files(self, low: int, high: int) -> Iterator[str]:
         """Read the files of some rows one by one, and yield those that cannot be read."""

@@ -5,6 +5,7 @@ Letters: N ids, V size of the vocabulary.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from jaxtyping import Int64, Integer
 
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
+from dither.registry.files.limits import EXPANSION, read_text
 
 from ..builtin_texts import cached_json
 from ..text_files import cut_pieces
@@ -121,13 +123,33 @@ def read_tokenizer(name: str) -> Learned:
 
     engine: Any
     try:
-        engine = Engine.from_str(path.read_text("utf-8"))
+        text = read_text(path)
+        if (growth := max(_growth(json.loads(text).get(key) or {}) for key in ("normalizer", "decoder"))) > EXPANSION:
+            raise ValueError(
+                f"its normalizer or decoder may make a text {growth:,} times as long, the limit is {EXPANSION}"
+            )
+        engine = Engine.from_str(text)
     except Exception as error:  # the library raises bare exceptions
         what = f"{path}: not a tokenizer.json: {error}"
         raise Refused(Problem(what, path=("task", "tokenizer"), code="damaged-file")) from error
     if not engine.get_vocab():
         raise Refused(Problem(f"{path}: empty vocabulary", path=("task", "tokenizer"), code="damaged-file"))
     return Learned(str(path), engine)
+
+
+def _growth(step: Any) -> int:
+    """Return how many times as long a normalizer or decoder of a tokenizer.json may make a text."""
+    growth = {"NFKC": 18, "NFKD": 18}.get(step.get("type"), 1)  # one ligature has 18 letters
+    pattern, content = step.get("pattern", {}), step.get("content", step.get("prepend", ""))
+    growth *= max(1, -(-len(content) // len(pattern["String"])) if pattern.get("String") else 1 + len(content))
+    if charsmap := base64.b64decode(step.get("precompiled_charsmap") or ""):
+        growth *= max(
+            len(text.decode("utf-8", "replace"))
+            for text in charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
+        )
+    for inner in (*step.get("normalizers", ()), *step.get("decoders", ())):
+        growth *= _growth(inner)
+    return growth
 
 
 LAYOUT = 2

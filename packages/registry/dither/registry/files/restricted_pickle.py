@@ -1,0 +1,86 @@
+"""Read the plain data of a pickle: nothing is imported or called, and keys cannot take exponential time."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, ClassVar
+
+__all__ = ["MAX_TUPLE_DEPTH", "Stub", "load_restricted"]
+
+MAX_TUPLE_DEPTH = 12
+"""Levels of nested tuples in a pickle."""
+
+
+class Stub:
+    """Inert stand-in for an object in a pickle: the name of its class, and its constructor arguments and state."""
+
+    what: ClassVar[str] = ""
+    args: tuple[Any, ...] = ()
+    state: Any = None
+
+    def __new__(cls, *args: Any, **_: Any) -> Any:  # noqa: D102
+        if cls.what == "_codecs.encode" and args[1:] == ("latin1",):
+            return args[0].encode("latin-1")  # bytes in pickle protocols 0 to 2
+        stub = super().__new__(cls)
+        stub.args = args
+        return stub
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def append(self, item: Any) -> None: ...  # noqa: D102
+
+    def extend(self, items: Any) -> None: ...  # noqa: D102
+
+    def add(self, item: Any) -> None: ...  # noqa: D102
+
+
+class _RestrictedUnpickler(pickle._Unpickler):
+    """Unpickler that resolves every class and function to a fresh `Stub`, so nothing is imported or called.
+
+    The pure Python implementation: the C one allocates its memo up to the largest index that a file names.
+    """
+
+    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)
+    depths: dict[int, tuple[int, Any]]
+
+    def _load_tuple(self, load: Any) -> None:
+        """Limit the depth of tuples: the hash of one that holds another twice takes 2^depth steps."""
+        load(self)
+        top = self.stack[-1]  # type: ignore[attr-defined]
+        depth = 1 + max((self.depths.get(id(item), (0, None))[0] for item in top if type(item) is tuple), default=0)
+        if depth > MAX_TUPLE_DEPTH:
+            raise pickle.UnpicklingError(f"tuples are nested more than {MAX_TUPLE_DEPTH} levels deep")
+        self.depths[id(top)] = depth, top  # kept alive, so that its id stays its own
+
+    def find_class(self, module: str, name: str) -> Any:
+        return type("Stub", (Stub,), {"what": f"{module}.{name}"})
+
+
+def _limited(load: Any) -> Any:
+    return lambda unpickler: unpickler._load_tuple(load)
+
+
+for _code in (pickle.TUPLE[0], pickle.TUPLE1[0], pickle.TUPLE2[0], pickle.TUPLE3[0]):
+    _RestrictedUnpickler.dispatch[_code] = _limited(pickle._Unpickler.dispatch[_code])
+
+
+def load_restricted(content: bytes, persistent: bool = False) -> Any:
+    """Return the plain data in a pickle, with a `Stub` for every other object, and None for `persistent` ids.
+
+    Raises:
+        pickle.UnpicklingError: The pickle is damaged, nests tuples too deeply, or uses persistent ids.
+    """
+    try:
+        unpickler: Any = _RestrictedUnpickler(io.BytesIO(content))
+        unpickler.depths = {}
+        if persistent:
+            unpickler.persistent_load = lambda _: None
+        return unpickler.load()
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        raise pickle.UnpicklingError(str(error) or type(error).__name__) from None

@@ -1,0 +1,158 @@
+"""Small data files that would take gigabytes or years: each is refused by name, in little memory, and quickly."""
+
+import gzip
+import json
+import os
+import pickle
+import resource
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from dither.core_blocks.convert.load_hf import read_shards
+from dither.registry import Refused
+from dither.registry.files.limits import bounded_memory
+from dither.registry.files.weight_files import read_weights
+from dither.tasks.get_region.formats.tables import read_anndata, read_table
+from dither.tasks.get_region.formats.zarr_store import ZarrArray
+from dither.tasks.language_model.data.tokenizers.huggingface import read_tokenizer
+from dither.tasks.prepared.arrays import load_npz
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+MEGABYTES, SECONDS = 700, 10
+
+
+def zeros(gigabytes: int) -> bytes:
+    return gzip.compress(bytes(1 << 24), 1) * 64 * gigabytes
+
+
+def tokenizer(path, steps=12, **step):
+    normalizers = [step or {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaa"}] * steps
+    model = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
+    whole = {"version": "1.0", "added_tokens": [], "normalizer": {"type": "Sequence", "normalizers": normalizers}}
+    empty = dict.fromkeys(("truncation", "padding", "pre_tokenizer", "post_processor", "decoder"))
+    path.write_text(json.dumps({**whole, **empty, "model": model}))
+    return lambda: read_tokenizer(str(path)).encode("a" * 1000)
+
+
+def regex(path):
+    return tokenizer(path, type="Replace", pattern={"Regex": ""}, content="ab")
+
+
+def ligatures(path):
+    return tokenizer(path, 4, type="NFKC")
+
+
+def parquet(path):
+    from pyarrow import array, parquet, table
+
+    path = path.with_suffix(".parquet")
+    with parquet.ParquetWriter(path, (part := table({"a": array(np.zeros(1 << 22))})).schema) as writer:
+        for _ in range(10):
+            writer.write_table(part)
+    return lambda: read_table(path)
+
+
+def h5ad(path):
+    import anndata
+    import h5py
+
+    anndata.AnnData(np.zeros((1, 1), np.float32)).write_h5ad(path)
+    with h5py.File(path, "a") as file:
+        facts = dict(file["X"].attrs)
+        del file["X"]
+        file.create_dataset("X", (60_000, 60_000), "f4", chunks=(1000, 1000)).attrs.update(facts)
+    return lambda: read_anndata(path)
+
+
+def zarr(path):
+    import numcodecs
+    from zarr import create_array
+
+    create_array(str(path), shape=(9,), chunks=(9,), dtype="f4", zarr_format=2, compressors=numcodecs.GZip())[:] = 1
+    (path / "0").write_bytes(zeros(2))
+    return lambda: ZarrArray(path)[0:9]
+
+
+def endless_line(path):
+    path = path.with_suffix(".csv.gz")
+    path.write_bytes(gzip.compress(b"chromosome,start,end,A\n") + zeros(2))
+    return lambda: read_table(path)
+
+
+def long_name(path):
+    path.write_text("name,A\n" + "x" * 20_000_000 + ",1\n" + "x,1\n" * 1000)
+    return lambda: read_table(path)
+
+
+def npz(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file, file.open("a.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (5 << 24,)})
+        for _ in range(20):
+            member.write(bytes(1 << 24))
+    return lambda: load_npz(path, path)
+
+
+def hashed_keys(path):
+    data = b"\x80\x02}K\x01" + b"2\x86" * 45 + b"K\x01s."
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", data)
+        file.writestr("archive/version", "3")
+    return lambda: read_weights(path)
+
+
+def strides_of_zero(path):
+    torch.save({"w": torch.zeros(1).expand(100_000, 100_000)}, path)
+    return lambda: read_weights(path)["w"] + 1
+
+
+def shards(path):
+    path.mkdir()
+    (path / "model.safetensors.index.json").write_bytes(b"[" * (1 << 27))
+    return lambda: read_shards(path)
+
+
+BOMBS = (
+    tokenizer, regex, ligatures, parquet, h5ad, zarr, endless_line, long_name, npz, hashed_keys, strides_of_zero,
+    shards,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.__name__)
+def test_a_bomb_is_refused_by_name(bomb, tmp_path):
+    read = bomb(tmp_path / "bomb")
+    out, back = os.pipe()
+    if (child := os.fork()) == 0:
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        result: object = "not refused"
+        try:
+            read()
+        except Refused as refused:
+            result = [str(refused), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024]
+        except BaseException as error:
+            result = repr(error)
+        os.write(back, pickle.dumps(result))
+        os._exit(0)
+    os.close(back)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    with open(out, "rb") as pipe:
+        result = pickle.load(pipe)
+    assert isinstance(result, list), result
+    message, megabytes = result
+    assert "bomb" in message
+    assert megabytes < MEGABYTES
+
+
+def test_sound_tokenizers_are_read(tmp_path):
+    for step in ({"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, {"type": "NFKC"}):
+        assert len(tokenizer(tmp_path / "t.json", 1, **step)()) == 1
+
+
+def test_memory_is_bounded_for_a_while():
+    with pytest.raises(MemoryError), bounded_memory(0):
+        np.ones(1 << 30)
+    assert np.zeros(1 << 30).nbytes == 8 << 30
