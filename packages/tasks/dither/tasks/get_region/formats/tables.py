@@ -252,10 +252,8 @@ def read_anndata(path: Path) -> RawArrays:
             places = parse_names(names, lambda row: f"{path}: obs_names, row {row} (from 0)")
             arrays |= dict(zip(PLACES, places, strict=True))
     arrays |= by_cell or {"features": _dense(file.X), "motifs": motifs}
-    display_names = (
-        {"features": "varm", "open": "X", "atpm": "X"} if by_cell else {"features": "X", "motifs": "var_names"}
-    )
-    return RawArrays(arrays, locate, tuple(problems), lambda name: display_names.get(name, name))
+    shown = {"features": "varm", "open": "X", "atpm": "X"} if by_cell else {"features": "X", "motifs": "var_names"}
+    return RawArrays(arrays, locate, tuple(problems), lambda name: shown.get(name, name))
 
 
 def _dense(matrix: Any) -> Shaped[np.ndarray, "P K"]:
