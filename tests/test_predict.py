@@ -87,6 +87,9 @@ def test_predictions_of_a_run(planted, tmp_path, capsys):
     assert abs(found["prediction"].mean() - 6) < 0.5
     again = dither.load(run).predict(features[None, :20].astype(np.float32), cell="b")
     np.testing.assert_allclose(again[0, :, 0], found["prediction"][0, :20, 0], rtol=1e-4)
+    kept = dict(np.load(run / "assets/columns.npz"))  # the units of the columns
+    np.testing.assert_array_equal(kept["divisor"][:M], features[200:].max(0).astype(np.float32))
+    assert kept["cell"].tolist() == [*CELLS]
     assert main(["embed", str(run)]) == 0
     assert (run / "embed/valid/embeddings.npz").is_file()
     assert main(["predict", str(run), "--cell", "c"]) == 2

@@ -145,3 +145,14 @@ def test_samples_in_another_cell_type_are_compared_with_its_truth(store, arrays,
     assert set(found["cell"]) == {"b"}
     rows = np.flatnonzero(arrays["chromosome"] == "chr2")[found["start"][0][found["valid"][0]] // 1000]
     np.testing.assert_allclose(found["truth"][0][found["valid"][0]][:, M + 1 :], arrays["expression"][rows, 1])
+
+
+@pytest.mark.parametrize("transform", ["none", "sqrt", "quantile"])
+def test_units_are_kept_without_data(store, tmp_path, refusal, transform):
+    task, _, samples = drawn_from(store, scale=True, cell_type="a", transform=transform)
+    task.save_assets(tmp_path)
+    spec = GetRegion(data=RegionStore(path="gone"), regions=WINDOW)
+    kept = spec.restore(tmp_path, task.space)
+    np.testing.assert_array_equal(kept.inverse_transform(samples), task.inverse_transform(samples))
+    np.savez(tmp_path / "columns.npz", mean=np.zeros(1))
+    assert refusal(spec.restore, tmp_path, task.space).codes == ["damaged-file"]

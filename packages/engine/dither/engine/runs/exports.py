@@ -38,13 +38,11 @@ from ..training.diffusion import Diffusion
 from ..training.lora import write_merged
 from .loading import WEIGHTS, Which, build, find_checkpoint, load_run, on_device
 from .progress import Screen, say
-from .run_directory import resolved_file
+from .run_directory import ASSETS, resolved_file
 
 __all__ = ["export_run", "load", "pack", "read_missing_data", "space_as_json", "space_from_json"]
 
 EXPERIMENT = "experiment.toml"
-ASSETS = "assets"
-"""Folder of files that a task needs without its data, such as a tokenizer."""
 MAX_FILE_BYTES = 1 << 26
 """Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
 MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})

@@ -237,6 +237,7 @@ class Launch:
                 say(self.console, line)
             for line in data_warnings(run.experiment, run.system):
                 say(self.console, line, "yellow")
+            directory.save_assets(run.system.task)
         try:
             run.call("before_run")
             run.log.display.start()

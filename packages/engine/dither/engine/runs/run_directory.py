@@ -24,8 +24,9 @@ from filelock import FileLock, Timeout
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, path_options, validate
-from dither.registry.files.atomic import atomic_write, fsync
+from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
 from dither.registry.files.limits import read_text
+from dither.registry.flow.protocols import AssetTask, Task
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
@@ -34,10 +35,12 @@ from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text
 from ..files.metrics_file import as_json
 
 __all__ = [
-    "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "is_locked", "read_manifest", "resolved",
+    "ASSETS", "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "is_locked", "read_manifest", "resolved",
     "resolved_file",
 ]  # fmt: skip
 
+ASSETS = "assets"
+"""Folder of files that a task needs without its data, such as a tokenizer."""
 TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
 CHANGEABLE = (
@@ -131,6 +134,12 @@ class RunDirectory:
                 with atomic_write(copy) as temporary:
                     shutil.copyfile(path, temporary)
         self._write_text("resolved.toml", text_with_checksum(tomlkit.dumps(resolved(loaded))))
+
+    def save_assets(self, task: Task) -> None:
+        """Write the files that a task needs without its data, if it has some and they are not there."""
+        if isinstance(task, AssetTask) and not (self.path / ASSETS).exists():
+            with atomic_folder(self.path / ASSETS) as folder:
+                task.save_assets(folder)
 
     def clear(self, restarts: bool = False) -> None:
         """Remove temporary files of interrupted writes, and the summary of a run that restarts at step 0."""

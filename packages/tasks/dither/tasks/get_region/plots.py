@@ -352,20 +352,29 @@ def plot_samples(
         yield Picture("accessibility", png=png)
     if draws is not None:
         yield Picture("calibration", png=_draw_calibration(draws))
-    for rows in (rows for rows in groups[:1] if counted[rows.start].any()):
-        row, names = rows.start, [*labels.motifs, *labels.titles(like, rows.start)]
-        centre = like.cond["centre"][rows.start].cpu().numpy().astype(float)
-        sampled = np.flatnonzero(counted[row].any(0))
-        after = [column for column in sampled.tolist() if column >= len(labels.motifs)]
-        most = sampled[[np.argmax(truth[row][:, sampled].mean(0))]].tolist()  # a motif, if nothing else was sampled
-        tracks = [
-            _Track(names[column], centre[where], truth[row, where, column], values[rows][:, where, column])
-            for column in (after or most)[:TRACKS]
-            for where in (counted[row, :, column],)
-        ]
-        sites = centre[like.cond["tss"][row].cpu().numpy() > 0].tolist() if "tss" in like.cond else []
-        places = labels.places(like, row)
-        yield Picture("tracks", png=_draw_tracks(tracks, sites, f"{places[0]} to {places[-1]}"))
+    if groups and counted[0].any():
+        yield Picture("tracks", png=_tracks_of(like, truth[0], values[groups[0]], counted[0], labels))
+
+
+def _tracks_of(
+    like: Clean,
+    truth: Float[np.ndarray, "L M"],
+    draws: Float[np.ndarray, "K L M"],
+    counted: Bool[np.ndarray, "L M"],
+    labels: Labels,
+) -> bytes:
+    """Draw the columns after the motifs of the first window, or a frequent motif if nothing else was sampled."""
+    names, centre = [*labels.motifs, *labels.titles(like, 0)], like.cond["centre"][0].cpu().numpy().astype(float)
+    sampled = np.flatnonzero(counted.any(0))
+    shown = sampled[sampled >= len(labels.motifs)][:TRACKS]
+    tracks = [
+        _Track(names[column], centre[where], truth[where, column], draws[:, where, column])
+        for column in (shown if len(shown) else sampled[[np.argmax(truth[:, sampled].mean(0))]]).tolist()
+        for where in (counted[:, column],)
+    ]
+    sites = centre[like.cond["tss"][0].cpu().numpy() > 0].tolist() if "tss" in like.cond else []
+    places = labels.places(like, 0)
+    return _draw_tracks(tracks, sites, f"{places[0]} to {places[-1]}")
 
 
 def plot_trajectory(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -10,7 +11,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused, nearest
-from dither.registry.flow.spaces import FeatureSpace, Group
+from dither.registry.flow.spaces import FeatureSpace, Group, Space
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import Slot, named
 from dither.registry.spec.misfit import Misfit, below
@@ -218,6 +219,12 @@ class GetRegion(TaskSpec):
         conditions = conditions_of(facts.chromosomes, tss, cells.get("train", ()), held)
         given = given_groups(groups, self.given)
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions, given, self.standardise)
+
+    def restore(self, folder: Path, space: Space) -> object:
+        """Return the units of columns, with `inverse_transform`, without data."""
+        from .data.units import UNITS, ColumnUnits
+
+        return ColumnUnits.read(folder / UNITS)
 
     def build(self) -> RegionWindows:
         """Read the regions and cut them into windows."""

@@ -23,6 +23,7 @@ from dither.registry.flow.records import Clean
 from . import predict as verbs
 from .data.column_groups import BASELINE_REGIONS, Given, extra_columns, given_groups
 from .data.dataset import RegionSamples
+from .data.units import UNITS
 from .metrics.baselines import Baselines, MaskedBatch
 from .metrics.region_metrics import RegionMetrics, baseline_metrics
 from .metrics.sample_metrics import draw_groups, sample_metrics, sampled_batches, sampled_mask
@@ -115,6 +116,12 @@ class RegionWindows:
         Accessibility under `largest = "window"` remains a share of the largest of its window.
         """
         return self.units.inverse_transform(values.detach().to("cpu", torch.float32).numpy())
+
+    def save_assets(self, folder: Path) -> None:
+        """Write the units of columns, for a run and exports without data."""
+        kept: dict[str, Any] = {"motif": np.array(self.matrix.motifs), "cell": np.array(self.samples.cells, np.str_)}
+        kept |= {"transform": np.array(self.units.transform), **self.units.arrays()}
+        np.savez(folder / UNITS, **kept)
 
     def _fit(self, cell: int) -> Baselines:
         """Return baselines fitted on the training regions of a cell type; on all for a held-out one (-1)."""

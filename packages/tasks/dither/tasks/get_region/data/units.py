@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float, Float32
 
+from dither.registry.config.errors import Refused
+
+from ...prepared.arrays import load_npz
 from .column_groups import Transform
 from .region_matrix import ColumnStats
 
-__all__ = ["ColumnUnits"]
+__all__ = ["UNITS", "ColumnUnits"]
+
+UNITS: Final = "columns.npz"
+"""File of a run and of exports that holds the units, motifs and cell types."""
 
 Function = Callable[[Any], Any]
 
@@ -62,8 +69,8 @@ class ColumnUnits:
         return self._of_motifs(plain, 1)
 
     def inverse_transform(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
-        """Model -> source, as of scikit-learn; values that were cut at 1 come back as `divisor`."""
-        source: Float32[np.ndarray, "*B W"] = self.inverse(values) * self.divisor
+        """Model -> source, as of scikit-learn; values that were cut at 1 come back as `divisor`. Takes tensors too."""
+        source: Float32[np.ndarray, "*B W"] = self.inverse(np.asarray(values, np.float32)) * self.divisor
         return source
 
     def _of_motifs(self, values: Float[np.ndarray, "*B W"], way: int) -> Float32[np.ndarray, "*B W"]:
@@ -85,3 +92,13 @@ class ColumnUnits:
         """Return the arrays that a run and its exports keep."""
         kept = {"divisor": self.divisor, "mean": self.standard.mean, "std": self.standard.std}
         return kept | ({} if self.quantiles is None else {"quantiles": self.quantiles})
+
+    @classmethod
+    def read(cls, path: Path) -> ColumnUnits:
+        """Read the units that `save_assets` of the task wrote; raises Refused if they are missing or damaged."""
+        kept = load_npz(path, path)
+        try:
+            standard, names = ColumnStats(kept["mean"], kept["std"]), kept["motif"]
+            return cls(kept["divisor"], standard, str(kept["transform"]), len(names), kept.get("quantiles"))  # type: ignore[arg-type]
+        except (KeyError, TypeError) as error:
+            raise Refused(f"{path}: damaged ({error})", code="damaged-file") from None
