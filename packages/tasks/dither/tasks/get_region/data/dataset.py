@@ -207,10 +207,10 @@ class RegionSamples:
         }
         self.windows = {split: self._cut(split, numbers[split]) for split in get_args(Split)}
         self._check_windows()
-        self.measured = self.columns.measure(self._covering)
-        self.units = self._fit_units(transform)
         names, self._chromosome = np.unique(matrix.chromosome, return_inverse=True)
         self.chromosomes: list[str] = names.tolist()
+        self.measured = self.columns.measure(self._covering)
+        self.units = self._fit_units(transform)
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
         self._tss: Bool[np.ndarray, "C P"] | None = None
         if matrix.tss is not None and tss_known(self.cells, matrix.unknown):
