@@ -70,6 +70,12 @@ class OverSpace(Spec):
     """A component that is built for a space, and may serve one type of data only."""
 
     serves: ClassVar[frozenset[Data]] = ANY
+    space_of: ClassVar[str] = "process"
+    """Where the space comes from: the process, which adds MASK, or the task."""
+
+    def check(self, *given: Any, **named: Any) -> Iterable[Misfit]:
+        """Yield reasons why the component cannot serve the space, which is given first."""
+        yield from unserved_space(self, self.serves, given[0], (self.space_of,))
 
 
 class TaskSpec(Spec):
@@ -83,14 +89,6 @@ class TaskSpec(Spec):
     """Whether the built task is a `flow.protocols.BucketedTask`; None if that is unknown before."""
     headline: ClassVar[tuple[str, ...]] = ()
     """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the rest follow."""
-
-    def check(self) -> Iterable[Misfit]:
-        """Yield incompatible options."""
-        return ()
-
-    def warn(self) -> Iterable[Misfit]:
-        """Yield warnings about valid options that are likely a mistake."""
-        return ()
 
     def trains_known(self) -> bool:
         """Whether training samples have known tokens, such as prompts."""
@@ -190,19 +188,12 @@ class ProcessSpec(OverSpace):
     """A diffusion process: adds noise to clean samples, and removes it step by step."""
 
     kind: ClassVar[str] = "process"
+    space_of: ClassVar[str] = "task"
     built_attributes: ClassVar[tuple[str, ...]] = ("space", "schedule", "times", "corrupt", "read")
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield reasons why the process cannot act on the task's space."""
-        yield from unserved_space(self, self.serves, space, ("task",))
 
     @abstractmethod
     def facts(self, space: Space) -> ProcessFacts:
         """Return the properties that losses and samplers need; the model must serve `facts.space`."""
-
-    def warn(self, space: Space) -> Iterable[Misfit]:
-        """Yield warnings about valid options that are likely a mistake."""
-        return ()
 
     @abstractmethod
     def build(self, space: Space) -> Process:
@@ -222,10 +213,6 @@ class SamplerSpec(Spec):
         """Yield reasons why the sampler cannot be used with this process and model."""
         return ()
 
-    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield warnings about valid options that are likely a mistake."""
-        return ()
-
     @abstractmethod
     def build(self) -> Sampler:
         """Return the sampler."""
@@ -237,10 +224,6 @@ class ModelSpec(OverSpace):
     kind: ClassVar[str] = "model"
     layouts: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Naming schemes of external weights that `rename` understands, each with its origin."""
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield reasons why the model cannot serve the space."""
-        yield from unserved_space(self, self.serves, space, ("process",))
 
     def facts(self) -> ModelFacts:
         """Return the properties that samplers need."""
@@ -260,10 +243,6 @@ class BlockSpec(Spec):
 
     kind: ClassVar[str] = "block"
 
-    def check(self, width: int, cond: int) -> Iterable[Misfit]:
-        """Yield reasons why the block cannot have these widths."""
-        return ()
-
     def at(self, layer: int, depth: int) -> Self:
         """Return the options of layer 0 .. depth-1; by default they are the same for all."""
         return self
@@ -278,10 +257,6 @@ class EmbeddingSpec(OverSpace):
 
     kind: ClassVar[str] = "embedding"
 
-    def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield reasons why the space cannot be embedded."""
-        yield from unserved_space(self, self.serves, space, ("process",))
-
     def extra(self) -> int:
         """Return the number of tokens put before the positions, such as a class token."""
         return 0
@@ -295,10 +270,6 @@ class PositionSpec(OverSpace):
     """Position embedding: forward(start, length, cond) -> `1 L D` or `B L D`, added to the embedded values."""
 
     kind: ClassVar[str] = "position"
-
-    def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield reasons why positions of this space cannot be embedded."""
-        yield from unserved_space(self, self.serves, space, ("process",))
 
     @abstractmethod
     def build(self, space: Space, width: int) -> nn.Module:
@@ -326,10 +297,6 @@ class ConditionSpec(Spec):
         """Return the conditions that training drops at random, which guidance requires."""
         return ()
 
-    def check(self, width: int) -> Iterable[Misfit]:
-        """Yield reasons why the condition cannot have this width."""
-        return ()
-
     @abstractmethod
     def build(self, width: int) -> nn.Module:
         """Return the embedding of noise level and conditions."""
@@ -339,10 +306,6 @@ class HeadSpec(OverSpace):
     """Output layer: forward(h `B L D`) -> `B L M` or `B L V`, ids outside a field's vocabulary at -inf."""
 
     kind: ClassVar[str] = "head"
-
-    def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield reasons why the head cannot serve the space."""
-        yield from unserved_space(self, self.serves, space, ("process",))
 
     @abstractmethod
     def build(self, space: Space, width: int) -> nn.Module:
@@ -359,10 +322,6 @@ class LossSpec(OverSpace):
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield reasons why the loss is wrong for the process."""
         yield from unserved_space(self, self.serves, process.space, ("process",))
-
-    def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield warnings about valid options that are likely a mistake."""
-        return ()
 
     @abstractmethod
     def build(self, process: ProcessFacts) -> Loss:
@@ -398,11 +357,8 @@ class MetricSpec(OverSpace):
     """Numbers computed from predictions or from samples, listed by `[evaluate] metrics = [...]`."""
 
     kind: ClassVar[str] = "metric"
+    space_of: ClassVar[str] = "task"
     built_attributes: ClassVar[tuple[str, ...]] = ()
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield reasons why the metric cannot be computed over the task's space."""
-        yield from unserved_space(self, self.serves, space, ("task",))
 
     @abstractmethod
     def build(self, space: Space) -> PredictionMetric | SampleMetric:

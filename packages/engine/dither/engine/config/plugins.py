@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from dither.registry.config.document import Document
-from dither.registry.config.errors import MAX_PROBLEMS, Problem, Refused
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import sha256_of
 from dither.registry.files.limits import read_text
 from dither.registry.plugins.manager import Plugins
@@ -40,17 +40,12 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
     before, unless `trust` is set. Both can be overridden with -p.
 
     Raises:
-        Refused: With a problem for each plugin that cannot be loaded, up to a limit.
+        Refused: With a problem for each plugin that cannot be loaded.
     """
     problems: list[Problem] = []
     cause: Exception | None = None
-    names = names_in(document)
     is_shared = cache(came_with_run)
-    for index, name in enumerate(names):
-        if len(problems) == MAX_PROBLEMS:
-            message = f"{len(names) - index:,} more plugins were not loaded"
-            problems.append(Problem(message, ("plugins",), document.origin(("plugins",)), code="more-problems"))
-            break
+    for index, name in enumerate(names_in(document)):
         origin = document.origin(("plugins", index))
         file = None if origin is None or origin.file.startswith("--") else Path(origin.file)
         try:

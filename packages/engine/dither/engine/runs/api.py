@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import tomlkit
 from dither.registry.config.validation import dump
 from dither.registry.flow.protocols import Split
 from dither.registry.plugins.catalog import Component
+from dither.registry.plugins.describe import toml
 from dither.registry.plugins.manager import load_plugins
 
 from ..config.experiment import Experiment
@@ -53,15 +53,6 @@ def train(
     if code:
         raise RuntimeError(f"the run ended with exit code {code}: {''.join(map(str, directories))}")
     return directories[0]
-
-
-def toml(value: Any) -> str:
-    """Return a value as TOML on one line; a Path is a string."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)} = {toml(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return tomlkit.item(str(value) if isinstance(value, Path) else value).as_string()
 
 
 def save_experiment(experiment: Experiment, path: str | Path) -> Path:

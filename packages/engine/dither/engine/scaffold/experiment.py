@@ -14,6 +14,7 @@ from dither.registry.config.document import shipped_experiments
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.validation import dump
 from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.describe import toml
 from dither.registry.spec.base import Options, Spec
 from dither.registry.spec.option_docs import docs_of
 
@@ -57,7 +58,7 @@ def _table(options: Options, tree: Mapping[str, Any], path: tuple[str, ...], cat
     if isinstance(options, Spec):
         names = ", ".join(catalog.names(options.kind))
         yield from _comment(f"The {options.kind}; one of: {names}.")
-        yield f"use = {tomlkit.item(options.name).as_string()}"
+        yield f"use = {toml(options.name)}"
     for key in type(options).model_fields:
         value = getattr(options, key)
         if isinstance(value, Options) and isinstance(tree.get(key), Mapping):
@@ -65,24 +66,12 @@ def _table(options: Options, tree: Mapping[str, Any], path: tuple[str, ...], cat
             continue
         yield ""
         yield from _comment(" ".join(docs.get(key, "").split()))
-        yield f"# {key} = ..." if value is None else f"{key} = {_inline(tree.get(key, value)).as_string()}"
+        yield f"# {key} = ..." if value is None else f"{key} = {toml(tree.get(key, value))}"
     for key, table, values in inner:
         here = (*path, key)
         yield ""
         yield f"[{'.'.join(here)}]"
         yield from _table(table, values, here, catalog)
-
-
-def _inline(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        table = tomlkit.inline_table()
-        table.update({key: _inline(inner) for key, inner in value.items()})
-        return table
-    if isinstance(value, list | tuple):
-        array = tomlkit.array()
-        array.extend(map(_inline, value))
-        return array
-    return tomlkit.item(value)
 
 
 def _comment(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 from pydantic.fields import FieldInfo
 
+from ..config.errors import dotted
 from ..kinds import KINDS
 from ..spec.base import Place, Spec, summary_of, with_article
 from ..spec.option_docs import docs_of
@@ -136,11 +138,11 @@ def toml(value: Any) -> str:
     if isinstance(value, dict):
         if set(value) == {"use"}:
             return toml(value["use"])
-        return "{ " + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{dotted((key,))} = {toml(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False)
     return repr(value)
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from .misfit import Path
+from .misfit import Misfit, Path
 
 __all__ = [
     "Alias", "Options", "PathMark", "PathStr", "Place", "Slot", "Spec", "WrongReturnError", "checked_method",
@@ -124,6 +124,14 @@ class Spec(Options):
         """Raise WrongReturnError if this cannot be the component."""
         if missing := [name for name in self.built_attributes if not hasattr(built, name)]:
             raise WrongReturnError(f"build returned {_shown(built)}, which lacks {', '.join(missing)}")
+
+    def check(self, *given: Any, **named: Any) -> Iterable[Misfit]:
+        """Yield incompatibilities without torch; most kinds are given the arguments of `build`."""
+        return ()
+
+    def warn(self, *given: Any, **named: Any) -> Iterable[Misfit]:
+        """Yield warnings about valid options that are likely a mistake, given the arguments of `check`."""
+        return ()
 
     def traits(self) -> frozenset[str]:
         """Return properties that these options guarantee, such as "zero-init"; the conformance kit checks each."""
