@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,7 +103,7 @@ def validate(
         return
     from ..training.model_summary import build_on_meta, memory_needs, summarize_model
 
-    summary = asdict(summarize_model(loaded.experiment))
+    summary = summarize_model(loaded.experiment)
     memory = memory_needs(loaded.experiment, build_on_meta(loaded.experiment))
     print_valid(loaded, as_json, {"parameters": summary["parameters"], "memory": memory, "shapes": summary})
     if not wants_json(as_json):

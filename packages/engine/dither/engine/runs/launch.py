@@ -10,7 +10,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
@@ -79,7 +78,7 @@ def run(
         train = loaded.experiment.train
         report = partial(say, errors, style="yellow")
         joined = join_ranks(train.device, train.timeout, report)
-        with stop_on_signals() as stop, joined as ranks, _located(loaded.document):
+        with stop_on_signals() as stop, joined as ranks, located(loaded.document):
             if ranks.is_main:
                 for line in (*loaded.warnings, *unrecorded_plugins(loaded.plugins.files)):
                     say(errors, line, "yellow")
@@ -109,17 +108,6 @@ def run(
         if isinstance(error, OSError) and error.filename is not None:
             raise Refused(_reason(error)) from None
         raise
-
-
-@contextmanager
-def _located(document: Document) -> Iterator[None]:
-    """Add places in the files to problems of the block."""
-    try:
-        yield
-    except Damaged:
-        raise
-    except Refused as refused:
-        raise located(refused, document) from refused
 
 
 def _reason(error: BaseException, message: str = "") -> str:

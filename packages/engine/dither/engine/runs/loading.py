@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -52,10 +51,8 @@ def build(loaded: Loaded, training: bool = False, task: Task | None = None) -> t
     device = choose_device(train.device)
     if training and train.keep_memory and device.type == "cpu":
         keep_freed_memory()
-    try:
+    with located(loaded.document):
         system = Diffusion.build(loaded.experiment, loaded.plugins.catalog, task)
-    except Refused as refused:
-        raise located(refused, loaded.document) from None
     return system.to(device), device
 
 
@@ -144,9 +141,12 @@ def start_from(
     Raises:
         Refused: The file cannot be read, weights do not match or contain NaN or inf. Damaged: Checksums do not match.
     """
-    with _located():
+    try:
         path, stored = _read(source, foreign=rename is not None)
         loaded, own = merged(stored) if rename is None else rename(stored), model.state_dict()
+    except Refused as refused:
+        refused.problems = tuple(replace(problem, path=problem.path or FROM) for problem in refused.problems)
+        raise
     common = loaded.keys() & own.keys()
     fits = {name for name in common if loaded[name].shape == own[name].shape}
     pointers = {own[name].data_ptr() for name in fits}  # tied weights are stored once
@@ -173,15 +173,6 @@ def start_from(
 
 def _finite(weight: Tensor) -> bool:
     return bool(weight.isfinite().all())
-
-
-@contextmanager
-def _located() -> Iterator[None]:
-    """Give problems without a place that of `train.start_from`."""
-    try:
-        yield
-    except Refused as refused:
-        raise type(refused)([replace(problem, path=problem.path or FROM) for problem in refused.problems]) from None
 
 
 def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -32,7 +31,7 @@ from .device import choose_device
 from .lora import select_trained
 
 __all__ = [
-    "ModelSummary", "Row", "build_on_meta", "memory_needs", "require_memory", "require_names", "summarize_model",
+    "build_on_meta", "memory_needs", "require_memory", "require_names", "summarize_model",
 ]  # fmt: skip
 
 ADAM_STATES = 2
@@ -94,10 +93,8 @@ def require_names(loaded: Loaded) -> None:
         model = build_on_meta(loaded.experiment)
     except Refused:  # it is too large for this machine, or is only known with its data
         return
-    try:
+    with located(loaded.document):
         select_trained(model, loaded.experiment.train)
-    except Refused as refused:
-        raise located(refused, loaded.document) from None
 
 
 def build_on_meta(experiment: Experiment, limit: int | None = None) -> nn.Module:
@@ -136,36 +133,13 @@ def _refusal(message: str) -> Refused:
     return Refused(Problem(message, ("model",), help="lower the width or depth of the model", code="out-of-memory"))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One module of a model: its path, its component such as `block "adaln-zero"` or "", and its size and cost.
+def summarize_model(experiment: Experiment) -> dict[str, Any]:
+    """Return size and cost of a model, run forward and backward on the meta device; Refused naming what failed.
 
-    Parameters include those of inner rows; the output shape is that of the last module of a list.
+    Keys are `parameters`, shared ones counted once; FLOPs of the `forward` pass and of a training `step`, two for a
+    multiply-add; shape of the `output`; and `rows`: name, component (`part`), parameters with those of inner rows,
+    forward `flops` and output shape (of a list, that of the last module) of each module.
     """
-
-    name: str
-    part: str
-    parameters: int
-    flops: int
-    output: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ModelSummary:
-    """Size and cost of a model: its parameters, FLOPs of the forward pass and of a training step, and output shape.
-
-    Shared parameters are counted once. A multiply-add counts as two operations.
-    """
-
-    parameters: int
-    forward: int
-    step: int
-    output: tuple[int, ...]
-    rows: tuple[Row, ...]
-
-
-def summarize_model(experiment: Experiment) -> ModelSummary:
-    """Build the model on the meta device and run one forward and backward pass; Refused naming what failed."""
     space, train = experiment.process.facts(experiment.task.space()).space, experiment.train
     with _attributed({}, "built"):
         model = build_on_meta(experiment).train()
@@ -194,9 +168,11 @@ def summarize_model(experiment: Experiment) -> ModelSummary:
         paths = [f"{name}.{i}" for i in range(len(inner))] if isinstance(inner, nn.ModuleList) else [name]
         flops = sum(forward.get(f"{type(model).__name__}.{path}", 0) for path in paths)
         title = "" if spec is None else f'{spec.kind} "{spec.name}"'
-        rows.append(Row(name, title, _count(inner), flops, outputs.get(paths[-1], ()) if paths else ()))
+        row = {"name": name, "part": title, "parameters": _count(inner), "flops": flops}
+        rows.append(row | {"output": outputs.get(paths[-1], ()) if paths else ()})
     step, whole = counter.get_total_flops() * train.accumulate, forward["Global"] * train.accumulate
-    return ModelSummary(_count(model), whole, step, tuple(out.shape), tuple(rows))
+    costs = {"parameters": _count(model), "forward": whole, "step": step}
+    return {**costs, "output": tuple(out.shape), "rows": rows}
 
 
 def _parts(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str, nn.Module, Spec | None]]:

@@ -7,7 +7,7 @@ import math
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -97,15 +97,19 @@ def problems_of(misfits: Iterable[Misfit], document: Document) -> list[Problem]:
     return problems
 
 
-def located(refused: Refused, document: Document) -> Refused:
-    """Add places to problems that have a path only, such as those raised while components are built."""
-
-    def placed(problem: Problem) -> Problem:
-        if not problem.path or problem.origin is not None:
-            return problem
-        return replace(problem, origin=document.origin(problem.path, value=True), given=document.at(problem.path))
-
-    return Refused([placed(problem) for problem in refused.problems])
+@contextmanager
+def located(document: Document) -> Iterator[None]:
+    """Add places in the files to problems of the block that have a path only, such as those of building components."""
+    try:
+        yield
+    except Refused as refused:
+        refused.problems = tuple(
+            replace(problem, origin=document.origin(problem.path, value=True), given=document.at(problem.path))
+            if problem.path and problem.origin is None
+            else problem
+            for problem in refused.problems
+        )
+        raise
 
 
 def dump(options: Options, catalog: Catalog | None = None) -> dict[str, Any]:
