@@ -13,7 +13,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -45,17 +45,6 @@ class Damaged(Refused):
 
     def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str = "damaged-checkpoint") -> None:
         super().__init__(problems, code=code)
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A damaged checkpoint, and what is wrong with it."""
-
-    path: Path
-    reason: str
-
-    def __str__(self) -> str:
-        return f"checkpoint {self.path} is damaged and was skipped: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -115,29 +104,29 @@ class Checkpoints:
         """Return steps and folders of the checkpoints, newest first."""
         return checkpoint_folders(self.folder)
 
-    def newest(self) -> tuple[Path | None, list[Damage]]:
-        """Return the newest intact checkpoint, or None without any checkpoint, and the damaged ones that are newer.
+    def newest(self) -> tuple[Path | None, dict[Path, str]]:
+        """Return the newest intact checkpoint, or None without any, and a message for each damaged one that is newer.
 
         Raises Damaged if there are checkpoints and none is intact.
         """
         if self.folder.is_file():
             raise Damaged(f"not a folder: {self.folder}")
-        damaged: list[Damage] = []
+        damaged: dict[Path, str] = {}
         for _, path in self.steps():
             reason = verify(path)
             if reason is None:
                 return path, damaged
-            damaged.append(Damage(path, reason))
+            damaged[path] = f"checkpoint {path} is damaged and was skipped: {reason}"
         if damaged:
-            raise Damaged("no intact checkpoint:\n  " + "\n  ".join(map(str, damaged)))
-        return None, []
+            raise Damaged("no intact checkpoint:\n  " + "\n  ".join(damaged.values()))
+        return None, {}
 
-    def clear(self, damaged: list[Damage]) -> None:
+    def clear(self, damaged: Iterable[Path]) -> None:
         """Remove leftovers of interrupted writes and rename damaged checkpoints. Requires the lock of the run."""
         for path in self.folder.glob(".tmp-*") if self.folder.is_dir() else ():
             shutil.rmtree(path, ignore_errors=True)
-        for damage in damaged:
-            damage.path.rename(damage.path.with_name(f"damaged-{damage.path.name}-{secrets.token_hex(3)}"))
+        for path in damaged:
+            path.rename(path.with_name(f"damaged-{path.name}-{secrets.token_hex(3)}"))
 
     def save(self, step: int, contents: Contents | Shards) -> Path:
         """Write a checkpoint and delete older ones.

@@ -10,11 +10,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dither.registry.config.errors import Refused, dotted
+from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.spec.base import components_in, path_mark
 from dither.registry.spec.fingerprint import fingerprint
 
@@ -22,7 +21,7 @@ from .experiment import Experiment
 from .load_experiment import Loaded
 
 __all__ = [
-    "Change", "changed_data", "changed_plugin_files", "changes", "component_record", "data_record", "plugin_record",
+    "changed_data", "changed_plugin_files", "changes", "component_record", "data_record", "plugin_record",
     "provenance", "recorded",
 ]  # fmt: skip
 
@@ -34,17 +33,6 @@ BLOCKS = 1024
 BLOCK = 1 << 14
 ZARR_FILES = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """Hidden files that belong to the data."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A difference between a run and what it would resume with; `code` as in `CODES`."""
-
-    message: str
-    code: str
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def provenance(loaded: Loaded) -> dict[str, dict[str, dict[str, Any]]]:
@@ -82,14 +70,15 @@ def _tables(manifest: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
     return {name: table for name, table in recorded(manifest, key).items() if isinstance(table, dict)}
 
 
-def changes(manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mapping[str, Any]]) -> list[Change]:
+def changes(manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
     """Return what differs from the last start of a run; `now` is the `provenance` of the experiment to resume it."""
     components = [
         *_changed_components(_tables(manifest, "parts"), now["parts"], loaded),
         *_changed_plugins(_tables(manifest, "plugins"), now["plugins"], now["parts"]),
     ]
-    found = [Change(message, "changed-components") for message in components]
-    return found + [Change(message, "changed-data") for message in changed_data(_tables(manifest, "data"), now["data"])]
+    data = changed_data(_tables(manifest, "data"), now["data"])
+    messages = {"changed-components": components, "changed-data": data}
+    return [Problem(message, code=code) for code, found in messages.items() for message in found]
 
 
 def changed_plugin_files(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:

@@ -152,11 +152,11 @@ class Launch:
             now = provenance(loaded)
             found = changes(before, loaded, now)
             if found and not accept_changes:
-                message = f"the run in {path} cannot resume unchanged: "
-                problems = [Problem(message + change.message, help=ACCEPT, code=change.code) for change in found]
-                raise Refused(problems)
-            notes = directory.changes(loaded, moved=accept_changes) + list(map(str, found)) if ranks.is_main else []
-            newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.is_main else (None, [])
+                start = f"the run in {path} cannot resume unchanged: "
+                raise Refused([replace(change, message=start + change.message, help=ACCEPT) for change in found])
+            notes = directory.changes(loaded, moved=accept_changes) if ranks.is_main else []
+            notes += [change.message for change in found]
+            newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.is_main else (None, {})
             shared = ranks.broadcast(None if newest is None else str(newest))
             newest = None if shared is None else Path(shared)
             if newest is None and ranks.is_main and not accept_changes:
@@ -170,7 +170,7 @@ class Launch:
             if ranks.is_main:
                 metrics = path / "metrics.jsonl"
                 reason = changed_lines(metrics, position)
-                for warning in (*damaged, *([f"{metrics} {reason}"] if reason else [])):
+                for warning in (*damaged.values(), *([f"{metrics} {reason}"] if reason else [])):
                     say(console, warning, "yellow")
                 for note in notes:
                     say(console, f"changed: {note}")

@@ -95,7 +95,7 @@ def find_checkpoint(run_directory: Path, which: Which = "newest", console: Conso
     checkpoints = Checkpoints(run_directory / "checkpoints")
     if which == "newest":
         newest, damaged = checkpoints.newest()
-        for damage in damaged:
+        for damage in damaged.values():
             say(console or Screen(stderr=True), damage, "yellow")
         if newest is None:
             raise Damaged(f"{run_directory} has no checkpoint yet", code="missing-checkpoint")

@@ -228,10 +228,10 @@ def load_plugins(
     """
     plugins = Plugins(policy)
     found = installed_plugins()
-    selection = select_plugins(select or (), found, plugins.policy, named)
+    blocked, requested, selected = select_plugins(select or (), found, plugins.policy, named)
     for name, points in found.items():
-        if name in selection.blocked:
-            plugins.note(points, "blocked", selection.blocked[name])
+        if name in blocked:
+            plugins.note(points, "blocked", blocked[name])
         elif reason := misnamed(name) or points[0].failure:
             plugins.note(points, "failed", reason)
         elif len(points) > 1:
@@ -244,9 +244,9 @@ def load_plugins(
     failed = [report for report in plugins.reports if report.state in ("failed", "clash")]
     if strict and failed:
         raise Refused([Problem(f'plugin "{r.name}" ({r.origin}): {r.reason}', code=CODES[r.state]) for r in failed])
-    for name in selection.requested:
+    for name in requested:
         plugins.request(name)
-    for path in (*selection.files, *files):
+    for path in (*selected, *files):
         plugins.load_file(path)
     return plugins
 

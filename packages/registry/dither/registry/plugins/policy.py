@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -134,20 +133,12 @@ def find_policy(start: Path) -> Policy:
     return Policy() if path is None else read_policy(path)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which plugins must not be imported, each with the rule that blocks it; plugins and files to load in any case."""
-
-    blocked: dict[str, str]
-    requested: list[str]
-    files: list[Path]
-
-
 def select_plugins(
     given: Sequence[str], found: Mapping[str, Sequence[Installed]], policy: Policy, named: Collection[str] = ()
-) -> Selection:
+) -> tuple[dict[str, str], list[str], list[Path]]:
     """Decide which of the installed plugins may be used; for the arguments see `load_plugins`.
 
+    Returns the plugins that must not be imported, each with the rule that blocks it, and plugins and files to load.
     Raises `Refused` if a name is not that of an installed plugin, or a requested plugin is blocked.
     """
     files = [Path(name) for name in given if name.endswith(".py")]
@@ -172,7 +163,7 @@ def select_plugins(
     for name in requested:
         if name in blocked:
             raise Refused(f'-p {name}: plugin "{name}" is blocked ({blocked[name]})', code="plugin-blocked")
-    return Selection(blocked, requested, files)
+    return blocked, requested, files
 
 
 def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
