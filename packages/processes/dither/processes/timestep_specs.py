@@ -43,8 +43,7 @@ class ScheduledProcess(ProcessSpec):
         Args:
             max_signal: Largest alpha at t = 1; by default `MAX_SIGNAL_AT_END`.
 
-        Raises:
-            Refused: More signal is left at t = 1.
+        Refused if more signal is left at t = 1.
         """
         from .timestep_sampling import TimestepSampling
 

@@ -131,8 +131,7 @@ class Checkpoints:
     def save(self, step: int, contents: Contents | Shards) -> Path:
         """Write a checkpoint and delete older ones.
 
-        Raises:
-            OSError: It cannot be written, ENOSPC if the disk is full; earlier checkpoints are untouched.
+        OSError if it cannot be written, ENOSPC if the disk is full; earlier checkpoints are untouched.
         """
         final = self.folder / f"step-{step:08d}"
         if final.exists():
@@ -265,8 +264,7 @@ class Scores:
     ) -> Scores:
         """Return the scores in metrics.jsonl of a run, of a `damaged` file those in its valid lines.
 
-        Raises:
-            Refused: The file is missing or damaged.
+        Refused if the file is missing or damaged.
         """
         path = run_directory / "metrics.jsonl"
         try:

@@ -207,13 +207,9 @@ def _invalid_constraints(layer: Layer) -> list[Problem]:
 
 @dataclass(frozen=True)
 class Setting:
-    """The effective value of one option.
+    """The effective value of one option, and where it was given: the effective place, then those it overrides.
 
-    Attributes:
-        path: Keys from the top of the experiment.
-        value: The value, or None.
-        places: Where it was given: the effective place first, then those it overrides.
-        default_of: The component or table whose default is used, if no value is given.
+    If no value is given, `default_of` is the component or table whose default is used.
     """
 
     path: KeyPath

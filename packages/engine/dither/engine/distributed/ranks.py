@@ -136,8 +136,7 @@ def join_ranks(device: str = "auto", seconds: float = 1800, report: Callable[[st
         seconds: Timeout of collectives.
         report: Called in a thread with a message on ranks that do not respond.
 
-    Raises:
-        Refused: The environment describes ranks, but they cannot connect.
+    Refused if the environment describes ranks, but they cannot connect.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield SINGLE_RANK

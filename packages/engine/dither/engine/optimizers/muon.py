@@ -122,10 +122,7 @@ def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["mat
     """Split the parameters that require gradients into those that decay and those that do not.
 
     With "matrices", only weights with at least two axes longer than 1 decay, and tables of `nn.Embedding` do not.
-    Without weight decay all are in one group, which saves a kernel.
-
-    Raises:
-        ValueError: No parameter requires a gradient.
+    Without weight decay all are in one group, which saves a kernel. ValueError if no parameter requires a gradient.
     """
     tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
     decayed: list[nn.Parameter] = []

@@ -16,8 +16,7 @@ PLAIN = (bool, int, float, str, type(None))
 def flatten(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors by `parameter.key`, and all other values as JSON.
 
-    Raises:
-        TypeError: The state contains another type.
+    TypeError if the state contains another type.
     """
     state_dict = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
@@ -51,8 +50,7 @@ def _plain(optimizer: Optimizer, key: str, value: Any) -> Any:
 def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
     """Restore the state that `flatten` returned into an optimizer over the same parameters.
 
-    Raises:
-        ValueError: It belongs to other parameters.
+    ValueError if it belongs to other parameters.
     """
     fresh = optimizer.state_dict()["param_groups"]
     sizes, own_sizes = ([len(group["params"]) for group in groups] for groups in (plain["groups"], fresh))

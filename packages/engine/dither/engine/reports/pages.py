@@ -46,16 +46,9 @@ class Table:
 
 @dataclass
 class Section:
-    """A section of a page.
+    """A section of a page: a paragraph, a table, charts (name, SVG) that share a legend of lines, pictures by heading.
 
-    Attributes:
-        title: Heading, also in the table of contents.
-        note: A paragraph.
-        table: A table.
-        legend: Names of lines that the charts share.
-        charts: (name, SVG).
-        galleries: (heading, pictures).
-        texts: (summary, text), collapsible, the first one open.
+    `texts` are (summary, text), collapsible, the first one open.
     """
 
     title: str
@@ -74,12 +67,8 @@ class Section:
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Write the page of a run or sweep, or one that compares several runs; return its path.
 
-    Args:
-        paths: Run directories. A sweep among others stands for the runs of its points, a point for its run.
-        out: The file; by default report.html in the run or sweep, or comparison.html in the working directory.
-
-    Raises:
-        Refused: A path is not a run directory, or the page cannot be written.
+    A sweep among several paths stands for the runs of its points, a point for its run. `out` is by default report.html
+    in the run or sweep, or comparison.html in the working directory. Refused if a path is not a run directory.
     """
     named = list(dict.fromkeys(paths))
     if len(named) == 1 and (named[0] / MARK).is_file():

@@ -30,18 +30,9 @@ class PictureFile(NamedTuple):
 
 @dataclass
 class RunRecord:
-    """Content of a run directory.
+    """Content of a run directory: its JSON files, resolved.toml as tables and as text, experiment.toml as `given`.
 
-    Attributes:
-        path: The run directory.
-        manifest: manifest.json.
-        summary: summary.json, empty for an unfinished run.
-        resolved: resolved.toml as tables.
-        toml: resolved.toml as text.
-        given: experiment.toml as text.
-        curves: Kind -> name of a metric -> (step, value).
-        pictures: The newest pictures.
-        problems: What is missing or damaged.
+    `curves` are (step, value) by kind and metric, `pictures` the newest, `problems` what is missing or damaged.
     """
 
     path: Path

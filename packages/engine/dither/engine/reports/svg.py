@@ -37,14 +37,9 @@ Points = Sequence[tuple[int, float]]
 
 
 class Axis:
-    """A linear axis, or a logarithmic one for positive values that differ by a factor of more than `LOG_RATIO`.
+    """A linear axis from coordinate `start` to `end`, or a logarithmic one for values of a ratio above `LOG_RATIO`.
 
-    Args:
-        low: Smallest value.
-        high: Largest value.
-        start: Coordinate of the start of the axis.
-        end: Coordinate of its end.
-        steps: Whether the values are steps: linear, without margins.
+    If the values are `steps`, it is linear and has no margins.
     """
 
     def __init__(self, low: float, high: float, start: float, end: float, *, steps: bool = False) -> None:
@@ -112,10 +107,8 @@ def curve(
 ) -> str:
     """Return an <svg> element with lines over steps, or an empty text if nothing can be drawn.
 
-    Args:
-        series: Name -> (step, value); NaN, inf and huge values are gaps.
-        baselines: Name -> value of a horizontal line; omitted where it would squeeze the lines.
-        intervals: Name of a line -> (step, half-width of an interval around its value); drawn for a single line only.
+    NaN, inf and huge values are gaps. Baselines are omitted where they would squeeze the lines; `intervals` are (step,
+    half-width of the interval around a line), drawn for a single line only.
     """
     finite = {name: [p for p in points if abs(p[1]) < MAX_PLOTTED] for name, points in series.items()}
     few = sum(map(bool, finite.values())) <= FEW

@@ -232,8 +232,7 @@ class SystemModel:
 def predict(system: Diffusion, x: Any, *, seed: int = 0, **labels: str) -> Any:
     """Return the task's predictions for inputs of the user, both in the units of the data; see `Diffusion.predict`.
 
-    Raises:
-        Refused: The task does not implement `predict_values`, or the input does not match it.
+    Refused if the task does not implement `predict_values`, or the input does not match it.
     """
     method = getattr(system.task, "predict_values", None)
     if method is None:

@@ -101,8 +101,7 @@ class RunDirectory:
     def changes(self, loaded: Loaded, moved: bool = False) -> list[str]:
         """Return the options in which an experiment differs from this run; if `moved`, paths of data may differ.
 
-        Raises:
-            Refused: An option differs with which a run cannot resume.
+        Refused if an option differs with which a run cannot resume.
         """
         before, after = flat(self._read_resolved(loaded)), flat(resolved(loaded))
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]

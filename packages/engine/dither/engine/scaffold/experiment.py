@@ -37,8 +37,7 @@ def copied(source: Path, target: Path) -> str:
 def complete(task: str) -> str:
     """Return an experiment file with every option of the quick experiment of a task, each with its description.
 
-    Raises:
-        Refused: No experiment that comes with dither has this task.
+    Refused if no experiment that comes with dither has this task.
     """
     files = {name.partition("/")[0].replace("_", "-"): path for name, path in shipped_experiments().items()
              if name.endswith("/quick")}  # fmt: skip

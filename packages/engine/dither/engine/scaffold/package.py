@@ -198,8 +198,7 @@ def test_conformance(case):
 def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
     """Run the kit over an installed plugin or a file; return 0 if each check passed or is `expected` to fail, else 1.
 
-    Raises:
-        Refused: The kit or the plugin is unusable, or a text of `expected` is not `kind:name-check=reason`.
+    Refused if the kit or the plugin is unusable, or a text of `expected` is not `kind:name-check=reason`.
     """
     matches = {text: EXPECTED.fullmatch(text) for text in expected}
     failures = {(match["component"], match["check"]): match["reason"] for match in matches.values() if match}

@@ -47,11 +47,9 @@ class _Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """One assignment of values.
+    """One assignment of values: key, value, and the path of the value in the document or None.
 
-    Attributes:
-        name: Name of its folder: the number, then the values under short keys.
-        values: Key, value, and the path of the value in the document or None.
+    `name` is that of its folder: the number, then the values under short keys.
     """
 
     name: str

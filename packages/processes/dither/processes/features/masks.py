@@ -46,8 +46,7 @@ class Masks:
     def maskable(self, clean: Clean) -> Bool[Tensor, "B L M"]:
         """True where a value may be masked: not on padding, known values, and columns of other groups.
 
-        Raises:
-            ValueError: The mask is "tss", and the batch has no such condition.
+        ValueError if the mask is "tss", and the batch has no such condition.
         """
         free = ~clean.fixed & self._columns.on(clean.x0.device)
         if self.mask != "tss":
@@ -108,11 +107,7 @@ def pick(units: Bool[Tensor, "B U"], share: Float[Tensor, "B U"], exact: bool) -
 
 
 def columns(space: FeatureSpace, group: str | None) -> Bool[Tensor, " M"]:
-    """Return the mask of the columns of a group, or of all.
-
-    Raises:
-        ValueError: There is no such group.
-    """
+    """Return the mask of the columns of a group, or of all; ValueError if there is no such group."""
     if group is None:
         return torch.ones(space.width, dtype=torch.bool)
     for known in space.groups:

@@ -84,8 +84,7 @@ class Blocks(SamplerSpec):
     def sample(self, process: Process, model: Session, like: Clean, *, inner: Sampler) -> Iterator[Int[Tensor, "B L"]]:
         """Yield every state of the whole sequence, the clean sample last; later blocks are as at t = 1.
 
-        Raises:
-            ValueError: `stop` is set, and no id ends a sample.
+        ValueError if `stop` is set, and no id ends a sample.
         """
         import torch
 

@@ -33,8 +33,7 @@ CPU_PIECE = 1 << 20
 def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
     """Draw one id per row with odds `weights` (at least 0, of any sum); an id of weight 0 is never drawn.
 
-    Raises:
-        ValueError: A row has no positive weight, or a non-finite one.
+    ValueError if a row has no positive weight, or a non-finite one.
     """
     return _drawn(weights, logarithms=False)
 
@@ -42,8 +41,7 @@ def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
 def draw_log(log_weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
     """Draw one id per row with odds exp(`log_weights`), which may be off by a constant per row.
 
-    Raises:
-        ValueError: A row is -inf throughout, or has another non-finite number.
+    ValueError if a row is -inf throughout, or has another non-finite number.
     """
     return _drawn(log_weights, logarithms=True)
 

@@ -107,8 +107,7 @@ def exact_nelbo(process: TokenProcess, clean: Clean, denoise: Denoise) -> Measur
         clean: The batch.
         denoise: State and time -> prediction, of as many rows as the batch has.
 
-    Raises:
-        ValueError: The samples have more positions than `MAX_POSITIONS`.
+    ValueError if the samples have more positions than `MAX_POSITIONS`.
     """
     length, device = clean.x0.shape[1], clean.x0.device
     if length > MAX_POSITIONS:

@@ -185,11 +185,7 @@ def _uniform(like: Tensor) -> Float[Tensor, "..."]:
 
 
 def mask_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
-    """All mass on MASK.
-
-    Raises:
-        ValueError: A field has no MASK id.
-    """
+    """All mass on MASK; ValueError if a field has no MASK id."""
 
     def row(field: Field) -> Tensor:
         if field.mask is None:
@@ -207,8 +203,7 @@ def even_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
 def frequency_prior(space: TokenSpace, frequencies: Mapping[str, Sequence[float]]) -> Float[Tensor, "rows V"]:
     """Proportional to `frequencies` of each field by name, one per clean id in order; uniform for other fields.
 
-    Raises:
-        ValueError: The number of frequencies differs from the number of clean ids.
+    ValueError if the number of frequencies differs from the number of clean ids.
     """
 
     def row(field: Field) -> Tensor:

@@ -20,10 +20,8 @@ FEW = 1024
 def warp_prediction(pred: Any, options: Any) -> Any:
     """Apply temperature, top-k and top-p of a `TokenSampler` to a prediction, before x_t is taken into account.
 
-    They change p(x_0 | the other positions), so that they mean the same under every process.
-
-    Raises:
-        TypeError: Some option is set, and the prediction has no method `warped`.
+    They change p(x_0 | the other positions), so that they mean the same under every process. TypeError if some option
+    is set, and the prediction has no method `warped`.
     """
     if not options.warps():
         return pred

@@ -21,8 +21,7 @@ __all__ = ["fill", "fully_masked", "gumbel", "log_prob", "top_positions"]
 def fully_masked(process: TokenProcess, like: Clean, sampler: str) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
     """Return the state at t = 1 and the mask of positions to unmask: all except padding and known ids.
 
-    Raises:
-        TypeError: The process does not mask tokens.
+    TypeError if the process does not mask tokens.
     """
     if not process.absorbing:
         raise TypeError(f'sampler "{sampler}" requires an absorbing TokenProcess')
