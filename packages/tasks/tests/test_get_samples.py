@@ -1,5 +1,6 @@
 """Samples: columns, cell types, conditions; held-out values are never seen."""
 
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import DataWarnings
+from dither.registry.flow.records import Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Condition, Group
 from dither.registry.kinds import DataSpec
 from dither.tasks.get_region.data.region_matrix import RegionMatrix
@@ -304,3 +306,29 @@ def test_the_space_has_given_columns_and_standardisation(given, standardise):
         assert info.value.codes == dropped.value.codes == ["no-samples"]
     finally:
         ARRAYS["atpm"] = saved
+
+
+def test_held_out_cell_types_on_trained_chromosomes_are_evaluated_apart():
+    options = {"valid_cells": ["c"], "given": "motifs", "fill": 1.0, "rivals": False}
+    strict, both = (spec(trained_chromosomes=on, **options).build() for on in (False, True))
+    found, windows = [], [every(task, "valid") for task in (strict, both)]
+    for task, clean in zip((strict, both), windows, strict=True):
+        noise = Noise(torch.ones(len(clean.x0)), torch.ones(len(clean.x0)))
+        target = ~clean.fixed
+        noised = Noised(clean.x0, State(clean.x0, target), noise, target, clean.valid, clean.fixed)
+        halves = task.metrics(), task.metrics()
+        for half, rows in zip(halves, (slice(0, None, 2), slice(1, None, 2)), strict=True):
+            guess = SimpleNamespace(x0=(0.3 * clean.x0 + 0.1)[rows])
+            half.update(clean[rows], noised[rows], guess, Measured(torch.zeros(1), torch.zeros(1)))
+        halves[0].merge(halves[1])
+        task._latest = halves[0]
+        found.append(halves[0].compute() | task.baselines())
+    assert {name: value for name, value in found[1].items() if not name.startswith("trained")} == found[0]
+    assert int(windows[1].valid.sum()) == P - LENGTHS["chr1"]
+    assert {*windows[1].cond["chromosome"].tolist()} == {1, 2, 3, 4}
+    opened = ARRAYS["open"][~np.isin(ARRAYS["chromosome"], ("chr1", "chr2")), 2]
+    error = np.square(0.7 * opened - 0.1).mean()
+    assert found[1]["trained_chromosomes_accessibility_mse"] == pytest.approx(error, rel=1e-5)
+    assert "trained_chromosomes_accessibility_auc/logistic" in found[1]
+    assert {*both.like(40, 0).cond["chromosome"].tolist()} == {1}
+    assert [misfit.code for misfit in spec(trained_chromosomes=True).warn()] == ["no-effect"]

@@ -84,6 +84,8 @@ class GetRegion(TaskSpec):
     """Cell types held out for validation, on its chromosomes; by default those of the training split."""
     test_cells: list[str] = []
     """Cell types held out for testing, on its chromosomes; by default those of the training split."""
+    trained_chromosomes: bool = False
+    """Evaluate held-out cell types on the training chromosomes too; these metrics begin with trained_chromosomes_."""
     drop_closed: bool = False
     """Drop, for each cell type, the regions that are closed in it, before windows are cut."""
     motifs: int | None = Option(None, ge=1)
@@ -163,6 +165,9 @@ class GetRegion(TaskSpec):
         if self.largest != options["largest"].default and self.column() != "quantitative":
             fix = 'set accessibility = "quantitative"'
             yield Misfit("largest has no effect", ("largest",), help=fix, code="no-effect")
+        if self.trained_chromosomes and not (self.valid_cells or self.test_cells):
+            fix = "set valid_cells or test_cells"
+            yield Misfit("trained_chromosomes has no effect", ("trained_chromosomes",), help=fix, code="no-effect")
         if self.expressed == options["expressed"].default:
             return
         if not self.expression:
@@ -249,6 +254,7 @@ class GetRegion(TaskSpec):
             standardise=self.standardise,
             transform=self.transform,
             drop_closed=self.drop_closed,
+            trained_chromosomes=self.trained_chromosomes,
         )
         unit, rivals = self.fill_unit, self.rivals
         return RegionWindows(samples, given=self.given, fill=self.fill, fill_unit=unit, draws=self.draws, rivals=rivals)

@@ -25,7 +25,7 @@ from .data.column_groups import BASELINE_REGIONS, Given, extra_columns, given_gr
 from .data.dataset import RegionSamples
 from .data.units import UNITS
 from .metrics.baselines import Baselines, MaskedBatch
-from .metrics.region_metrics import RegionMetrics, baseline_metrics
+from .metrics.region_metrics import APART, RegionMetrics, baseline_metrics
 from .metrics.sample_metrics import draw_groups, sample_metrics, sampled_batches, sampled_mask
 from .plots import Labels, plot_samples, plot_trajectory
 
@@ -88,7 +88,7 @@ class RegionWindows:
         draws of one masked window share (`B`); a window that occurs again is another imputation.
         """
         random = np.random.default_rng(seed)
-        size, count = self.size("valid"), -(-n // self.draws)
+        size, count = self.samples.strict["valid"], -(-n // self.draws)
         rows = np.concatenate([np.zeros(0, int), *(random.permutation(size) for _ in range(-(-count // size)))])[:count]
         clean = self.batch("valid", rows.tolist())
         places = clean.valid if self.fill_unit == "region" else ~clean.fixed.flatten(1)
@@ -108,7 +108,8 @@ class RegionWindows:
         return self._latest
 
     def _new_metrics(self) -> RegionMetrics:
-        return RegionMetrics(self.space.groups, self.units, self._measured.mean)
+        apart = self.samples.trained_chromosomes
+        return RegionMetrics(self.space.groups, self.units, self._measured.mean, apart if len(apart) else None)
 
     def inverse_transform(self, values: Float[Tensor, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
@@ -134,11 +135,14 @@ class RegionWindows:
         """
         evaluated = [] if self._latest is None else self._latest.subset.batches
         batches = {"": evaluated or list(self._all_elements(split)), "sample ": self._sampled}
+        if self._latest is not None and self._latest.trained is not None:
+            batches[APART] = self._latest.trained.subset.batches
         return baseline_metrics(self._new_metrics, self._fit, batches)
 
     def _all_elements(self, split: Split) -> Iterator[MaskedBatch]:
         """Yield evenly spaced windows with everything masked that may be."""
-        for row in range(0, self.size(split), max(1, -(-self.size(split) * self.regions // BASELINE_REGIONS))):
+        size = self.samples.strict[split]
+        for row in range(0, size, max(1, -(-size * self.regions // BASELINE_REGIONS))):
             clean = self.batch(split, [row])
             yield MaskedBatch.of(self._new_metrics().in_data_units(clean.x0), ~clean.fixed, clean)
 

@@ -179,6 +179,7 @@ class RegionSamples:
         standardise: Give every column mean 0 and standard deviation 1 over the training regions.
         transform: Transform of the motifs.
         drop_closed: Drop, for each cell type, the regions that are closed in it.
+        trained_chromosomes: Append windows on the training chromosomes to splits with cell types of their own.
 
     Raises:
         Refused: There is no such cell type, or a split has no windows.
@@ -194,6 +195,7 @@ class RegionSamples:
         standardise: bool = False,
         transform: Transform = "none",
         drop_closed: bool = False,
+        trained_chromosomes: bool = False,
     ) -> None:
         self.matrix, self.options, self.standardised = matrix, options, standardise
         trained = list(cells.get("train", ()))
@@ -209,6 +211,12 @@ class RegionSamples:
         self._check_windows()
         names, self._chromosome = np.unique(matrix.chromosome, return_inverse=True)
         self.chromosomes: list[str] = names.tolist()
+        self.strict = {split: len(windows) for split, windows in self.windows.items()}  # the first ones
+        self.trained_chromosomes = np.zeros(0, np.int64)
+        if trained_chromosomes:
+            self.trained_chromosomes = np.unique(self._chromosome[matrix.rows("train")])
+            for split in (split for split in get_args(Split)[1:] if cells.get(split)):
+                self.windows[split] += self._cut("train", numbers[split], covering=True)
         self.measured = self.columns.measure(self._covering)
         self.units = self._fit_units(transform)
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
@@ -290,9 +298,9 @@ class RegionSamples:
         measured = self.measured if transform == "none" else columns.measure(self._covering, units)
         return replace(units, standard=measured)
 
-    def _cut(self, split: Split, numbers: Sequence[int]) -> Windows:
+    def _cut(self, split: Split, numbers: Sequence[int], *, covering: bool = False) -> Windows:
         subset = None if self.subset is None else [self.subset[number] for number in numbers]
-        return cut_windows(self.matrix, split, self.options, numbers, subset, covering=split != "train")
+        return cut_windows(self.matrix, split, self.options, numbers, subset, covering=covering or split != "train")
 
     def _covering(self, cell: int) -> Iterator[Integer[np.ndarray, " n"]]:
         """Yield the training regions of a cell type in windows that do not overlap."""

@@ -59,6 +59,12 @@ class Windows:
     def __len__(self) -> int:
         return len(self.first)
 
+    def __add__(self, other: Windows) -> Windows:
+        first = np.concatenate([self.first, other.first + len(self.rows)])
+        parts = ((getattr(self, name), getattr(other, name)) for name in ("rows", "count", "cell"))
+        rows, count, cell = map(np.concatenate, parts)
+        return Windows(rows, first, count, cell, self.wide + other.wide)
+
     def take(
         self, numbers: Sequence[int], length: int
     ) -> tuple[Int[np.ndarray, "B L"], Bool[np.ndarray, "B L"], Int[np.ndarray, " B"]]:

@@ -32,10 +32,10 @@ from .column_metrics import (
     rank_metrics,
     squared_error,
     varies,
-    windows_of,
 )
 
 __all__ = [
+    "APART",
     "DRAWS",
     "BaselineSubset",
     "RegionMetrics",
@@ -46,6 +46,9 @@ __all__ = [
 
 DRAWS = 500
 """Number of resamples."""
+
+APART = "trained_chromosomes_"
+"""Prefix of the metrics of held-out cell types on training chromosomes."""
 
 ONE_COLUMN = ("logistic", *RIVALS)
 """Baselines of single columns after the motifs."""
@@ -104,11 +107,19 @@ class RegionMetrics:
         groups: Columns of motifs, accessibility and expression.
         standard: Transform and standardisation of x0, which are inverted.
         mean: Mean of each column over the training regions, in scaled units.
+        trained_chromosomes: Numbers of chromosomes on which windows of held-out cell types (label -1) are accumulated
+            apart; the names of their metrics begin with "trained_chromosomes_". Empty for none.
     """
 
     def __init__(
-        self, groups: Sequence[Group], standard: ColumnUnits | ColumnStats, mean: Float[np.ndarray, " M"]
+        self,
+        groups: Sequence[Group],
+        standard: ColumnUnits | ColumnStats,
+        mean: Float[np.ndarray, " M"],
+        trained_chromosomes: Integer[np.ndarray, " n"] | None = None,
     ) -> None:
+        self.chromosomes = trained_chromosomes
+        self.trained = None if trained_chromosomes is None else RegionMetrics(groups, standard, mean)
         self.groups, self.mean = groups, mean
         if isinstance(standard, ColumnStats):
             standard = ColumnUnits(np.ones_like(standard.mean), standard)
@@ -121,13 +132,26 @@ class RegionMetrics:
         """Add one batch; `pred` has x0."""
         target = noised.target_mask & noised.valid[..., None]
         truth, guess = self.in_data_units(noised.x0), self.in_data_units(pred.x0)
-        self.predictions.add(truth, guess, target.cpu().numpy(), windows_of(clean))
-        self.subset.add(MaskedBatch.of(truth, target, clean, guess))
+        batch = MaskedBatch.of(truth, target, clean, guess)
+        if self.trained is None:
+            self._add(batch)
+            return
+        apart = (batch.cell < 0) & np.isin(clean.cond["chromosome"].cpu().numpy(), self.chromosomes)
+        for metrics, rows in ((self, ~apart), (self.trained, apart)):
+            if rows.any():
+                metrics._add(batch.of_windows(rows))
+
+    def _add(self, batch: MaskedBatch) -> None:
+        assert batch.guess is not None
+        self.predictions.add(batch.truth, batch.guess, batch.target, batch.window)
+        self.subset.add(batch)
 
     def merge(self, other: RegionMetrics) -> None:
         """Add what another rank accumulated."""
         self.predictions.merge(other.predictions)
         self.subset.merge(other.subset)
+        if self.trained is not None and other.trained is not None:
+            self.trained.merge(other.trained)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics and their confidence intervals, and keep them in `values`."""
@@ -137,6 +161,8 @@ class RegionMetrics:
             self.values[name] = value
             if (half := resampled.half(name)) is not None:
                 self.values[f"{name}_ci95"] = half
+        if self.trained is not None:
+            self.values |= {f"{APART}{name}": value for name, value in self.trained.compute().items()}
         return self.values
 
     def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
