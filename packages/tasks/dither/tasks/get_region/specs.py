@@ -50,7 +50,7 @@ class GetRegion(TaskSpec):
 
     name: ClassVar[str] = "get-region"
     bucketed: ClassVar[bool | None] = False
-    rev: ClassVar[int] = 2
+    rev: ClassVar[int] = 3
     headline: ClassVar[tuple[str, ...]] = (
         "valid/masked_mse", "valid/masked_gain", "valid/accessibility_auc", "valid/accessibility_auprc",
         "valid/accessibility_pearson", "sample/masked_mse", "sample/accessibility_auc", "sample/accessibility_pearson",

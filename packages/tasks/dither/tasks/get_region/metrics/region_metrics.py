@@ -133,7 +133,7 @@ class RegionMetrics:
         target = noised.target_mask & noised.valid[..., None]
         truth, guess = self.in_data_units(noised.x0), self.in_data_units(pred.x0)
         batch = MaskedBatch.of(truth, target, clean, guess)
-        if self.trained is None:
+        if self.trained is None or self.chromosomes is None:
             self._add(batch)
             return
         apart = (batch.cell < 0) & np.isin(clean.cond["chromosome"].cpu().numpy(), self.chromosomes)
