@@ -12,6 +12,7 @@ from dither.engine import load_experiment
 from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.runs.evaluate_run import evaluate_run, sample_run
 from dither.engine.runs.exports import export_run
+from dither.engine.runs.frontier import frontier
 from dither.engine.runs.launch import run as run_experiment
 from dither.engine.training.evaluation import task_baselines
 from dither.registry.config.errors import Refused
@@ -63,6 +64,24 @@ def test_infilling_keeps_what_is_known(run, tmp_path) -> None:
         with pytest.raises(Refused) as refused:
             sample_run(run, 1, infill=text)
         assert [problem.code for problem in refused.value.problems] == ["misfit"]
+
+
+def test_a_frontier_compares_options_of_sampling_with_real_text(run, tmp_path) -> None:
+    changes, grid = ["sampler=ancestral", "evaluate.samples=4"], {"temperature": ["0.5", "1"], "steps": ["2", "4"]}
+    rows, picture = frontier(run, grid, changes=changes)
+    assert [row.get("temperature") for row in rows] == [None, 0.5, 0.5, 1.0, 1.0]
+    assert [row.get("steps") for row in rows] == [None, 2, 4, 2, 4]
+    assert all(0 < row["model_calls_per_sample"] <= row["steps"] + 1 for row in rows[1:])
+    assert all({"ngram_perplexity", "sample_unigram_bits", "distinct_2", "mauve"} <= row.keys() for row in rows)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert json.loads((picture.parent / "frontier.json").read_text()) == rows
+    for change, path in (
+        ("sampler=first-hitting", ("sampler", "steps")),
+        (f"evaluate.samples={10**6}", ("evaluate", "samples")),
+    ):
+        with pytest.raises(Refused) as refused:
+            frontier(run, grid, changes=[*changes, change])
+        assert refused.value.problems[0].path == path
 
 
 def test_an_export_has_its_tokenizer(run, tmp_path) -> None:

@@ -24,6 +24,7 @@ from dither.tasks.language_model.metrics.baselines import (
     strong_baselines,
     trivial_baselines,
 )
+from dither.tasks.language_model.metrics.frontier import mauve, pair_features
 from dither.tasks.language_model.task import LanguageModelling
 
 
@@ -144,3 +145,28 @@ def test_published_values_of_downloaded_texts_and_tokenizers():
     known = {"2-gram": 3.670, "3-gram": 3.017, "4-gram": 2.640, "5-gram": 2.487, "xz": 2.438}
     for name, bits in known.items():  # counted elsewhere, on nearly the same text
         assert found[f"bits_per_char/{name}"] == pytest.approx(bits, abs=0.004), name
+
+
+# The distance of samples from real text
+
+
+def test_mauve_of_equal_apart_and_mixed_features():
+    """1 where clusters have equal frequencies; 5 B(6, 5), the area for disjoint ones, up to the half counts."""
+    rng = np.random.default_rng(0)
+    near, far = (center + 1e-3 * rng.normal(size=(400, 5)) for center in (0.0, 10.0))
+    assert mauve(near[:200], near[200:]) > 0.9
+    apart = mauve(near[:200], far[:200])
+    assert 5 / 1260 < apart < 0.02
+    shares = [mauve(np.concatenate([near[:k], far[: 200 - k]]), near[200:]) for k in (200, 150, 50, 0)]
+    assert shares == sorted(shares, reverse=True)
+    assert mauve(near[:200], far[:200]) == apart
+
+
+def test_features_are_pairs_of_neighbours():
+    one, swapped, other = pair_features(
+        [np.array(ids, np.uint16) for ids in ([1, 2, 1, 2], [1, 2, 1, 2], [2, 2, 2, 2])]
+    )
+    assert np.array_equal(one, swapped)
+    assert sorted(one[one > 0] ** 2) == pytest.approx([1 / 3, 2 / 3])
+    assert other.max() == 1.0
+    assert not pair_features([np.array([3])]).any()

@@ -56,7 +56,6 @@ class MaskedCE(_TokenLoss):
     """
 
     name: ClassVar[str] = "masked-ce"
-    rev: ClassVar[int] = 2
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the closed form does not hold for the process."""
@@ -88,7 +87,6 @@ class ScoreEntropy(_TokenLoss):
     """
 
     name: ClassVar[str] = "score-entropy"
-    rev: ClassVar[int] = 2
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
@@ -105,7 +103,6 @@ class FlowKL(_TokenLoss):
     """
 
     name: ClassVar[str] = "flow-kl"
-    rev: ClassVar[int] = 2
 
     def traits(self) -> frozenset[str]:
         """Return that it is the bound of jumps straight to x_0."""

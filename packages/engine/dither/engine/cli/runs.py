@@ -181,6 +181,10 @@ def evaluate(
         str | None, typer.Option("--tasks", metavar="NAMES", help="Tasks or task files of lm-evaluation-harness.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Examples of each of --tasks.")] = None,
+    frontier: Annotated[
+        Words,
+        typer.Option("--frontier", metavar="OPTION=V,V", help="Sample over a sampler option (repeatable)."),
+    ] = None,
     changes: Annotated[
         Words, typer.Option("--set", metavar="KEY=VALUE", help="Override evaluate.* (repeatable).")
     ] = None,
@@ -188,6 +192,18 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines."""
+    if frontier:
+        from ..runs import frontier as frontiers
+
+        which = parse_checkpoint(checkpoint)
+        rows, picture = frontiers.frontier(run_directory, _grid(frontier), which, selected, changes or ())
+        if wants_json(as_json):
+            echo(json.dumps(rows, indent=2))
+            return
+        for name in rows[-1]:
+            echo(f"{name:24}" + " ".join(f"{row[name]:>9.4g}" if name in row else "     real" for row in rows))
+        echo(picture)
+        return
     if tasks is not None:
         from ..runs.lm_eval import evaluate_tasks
 
@@ -208,6 +224,18 @@ def evaluate(
         for name in [name for name in metrics if not is_companion_metric(name, metrics)]:
             shown = shown_baselines(split, name, baselines)
             echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
+
+
+def _grid(options: list[str]) -> dict[str, list[str]]:
+    """Parse option=number,number."""
+    grid = {}
+    for text in options:
+        if not re.fullmatch(r"[a-z_.]+=[0-9.e-]+(,[0-9.e-]+)*", text):
+            message = f'expected OPTION=NUMBER,NUMBER such as temperature=0.8,1, got "{text}"'
+            raise typer.BadParameter(message, param_hint="--frontier")
+        name, _, values = text.partition("=")
+        grid[name] = values.split(",")
+    return grid
 
 
 @app.command()

@@ -20,8 +20,8 @@ from .task_protocols import *
 __all__ = [
     "FUSED_FROM", "AssetTask", "BoundedProcess", "BucketedTask", "CorpusTask", "DataRequest", "DataWarnings",
     "Denoiser", "DistributionHead", "DistributionPrediction", "EditableTask", "Embeds", "Explains", "Exports",
-    "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache", "LiteralProcess", "Loss",
-    "MaskedFeatureProcess", "Metrics", "Picture", "PredictionMetric", "Predicts", "Process", "RatioSums",
+    "FrontierTask", "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache", "LiteralProcess",
+    "Loss", "MaskedFeatureProcess", "Metrics", "Picture", "PredictionMetric", "Predicts", "Process", "RatioSums",
     "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories", "Split", "Task",
     "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "TrainedModel", "ValueDistribution", "sample_prediction",
 ]  # fmt: skip

@@ -18,8 +18,8 @@ from .spaces import Space
 
 __all__ = [
     "AssetTask", "BucketedTask", "CorpusTask", "DataRequest", "DataWarnings", "EditableTask", "Embeds", "Explains",
-    "Exports", "Metrics", "Picture", "PredictionMetric", "Predicts", "RatioSums", "SampleMetric", "SampledMetrics",
-    "ShowsTrajectories", "Split", "Task", "TextTask", "Tracker", "TrainedModel",
+    "Exports", "FrontierTask", "Metrics", "Picture", "PredictionMetric", "Predicts", "RatioSums", "SampleMetric",
+    "SampledMetrics", "ShowsTrajectories", "Split", "Task", "TextTask", "Tracker", "TrainedModel",
 ]  # fmt: skip
 
 Split = Literal["train", "valid", "test"]
@@ -153,6 +153,19 @@ class CorpusTask(TextTask, Protocol):
 
     def over_texts(self, texts: Sequence[str]) -> Task:
         """Return the task with other documents as its validation split."""
+
+
+@runtime_checkable
+class FrontierTask(Protocol):
+    """A task that compares samples over options of sampling with real ones."""
+
+    def frontier(
+        self, draws: Iterable[tuple[Mapping[str, float], Tensor, Clean, Mapping[str, float]]], count: int
+    ) -> tuple[list[dict[str, float]], Picture]:
+        """Return one row of metrics for real samples, then one per draw, and a picture.
+
+        `draws` are options, `count` samples, their templates and metrics; they are drawn on iteration.
+        """
 
 
 @runtime_checkable

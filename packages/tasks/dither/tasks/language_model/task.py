@@ -6,7 +6,7 @@ Letters: B batch, L length, N samples.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -39,6 +39,7 @@ from .metrics.baselines import (
     strong_baselines,
     trivial_baselines,
 )
+from .metrics.frontier import frontier_plot, mauve, pair_features
 from .metrics.judge import FolderJudge
 from .metrics.perplexity import TextMetrics, after_end
 
@@ -279,6 +280,25 @@ class LanguageModelling(TextTemplates):
         if self._judge is not None:
             metrics |= self._judge.metrics(self.tokenizer.decode(row) for row in texts)
         return metrics
+
+    def frontier(
+        self, draws: Iterable[tuple[Mapping[str, float], Tensor, Clean, Mapping[str, float]]], count: int
+    ) -> tuple[list[dict[str, float]], Picture]:
+        """Return metrics of real windows and of each draw, with the distance `mauve` from other real windows."""
+        if self._judge is None and self._order is None:
+            what = "a frontier requires the perplexity of samples"
+            raise Refused(Problem(what, ("task", "ngrams"), help="set task.ngrams or task.judge", code="misfit"))
+        if (size := self.size("valid")) < 2 * count:
+            what = f"{2 * count} windows of validation are compared, but there are {size}"
+            raise Refused(Problem(what, ("evaluate", "samples"), code="no-samples"))
+        numbers = np.linspace(0, size - 1, 2 * count).astype(np.int64)
+        reference, real = (self.batch("valid", numbers[half::2].tolist()) for half in (0, 1))
+        features = pair_features(self._texts(reference.x0, reference))
+        rows: list[dict[str, float]] = []
+        for options, samples, like, metrics in (({}, real.x0, real, self.sample_metrics(real.x0, real)), *draws):
+            rows.append({**options, **metrics, "mauve": mauve(pair_features(self._texts(samples, like)), features)})
+        judge = "ngram_perplexity" if self._judge is None else "judge_perplexity"
+        return rows, Picture("frontier", png=frontier_plot(rows, list(options), judge))
 
     @cached_property
     def _ngrams(self) -> WittenBell | None:
