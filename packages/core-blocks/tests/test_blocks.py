@@ -5,7 +5,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dither.core_blocks.adaln import Final
 from dither.core_blocks.attention import QVBiasedLinear
 from dither.core_blocks.blocks import DropPath
 from dither.core_blocks.specs import AdaLNZero, PreNorm
@@ -19,39 +18,12 @@ def inputs():
     return torch.randn(2, 5, WIDTH), torch.randn(2, COND)
 
 
-def adaln_zero(**options):
-    return AdaLNZero(heads=HEADS, **options).build(WIDTH, COND)
-
-
 def pre_norm(**options):
     block = PreNorm(heads=HEADS, **options).build(WIDTH, COND)
     generator = torch.Generator().manual_seed(0)
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.3, generator=generator)
     return block
-
-
-def test_adaln_zero_equals_dit(opened):
-    """Linear(c) -> shift, scale, gate of attention, then of the MLP (DiT's code; the text of seed 000 swaps two)."""
-    x, c = inputs()
-    block = opened(adaln_zero().eval())
-    shift1, scale1, gate1, shift2, scale2, gate2 = (
-        (c @ block.modulation.linear.weight.T + block.modulation.linear.bias).view(2, 6, 1, WIDTH).unbind(1)
-    )
-    h = x + gate1 * block.attention(functional.layer_norm(x, (WIDTH,), eps=1e-6) * (1 + scale1) + shift1)
-    expected = h + gate2 * block.mlp(functional.layer_norm(h, (WIDTH,), eps=1e-6) * (1 + scale2) + shift2)
-    torch.testing.assert_close(block(x, c), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("cond", [COND, None])
-def test_final_norm_equals_its_formula(opened, cond):
-    x, c = inputs()
-    final = opened(Final(WIDTH, cond, norm="layer", affine=False, eps=0.1))
-    expected = functional.layer_norm(x, (WIDTH,), eps=0.1)
-    if cond is not None:
-        shift, scale = (c @ final.modulation.linear.weight.T + final.modulation.linear.bias)[:, None].chunk(2, -1)
-        expected = expected * (1 + scale) + shift
-    torch.testing.assert_close(final(x, c), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_every_option_reaches_its_layer():
@@ -83,32 +55,6 @@ def test_incompatible_widths(options, width, paths):
     if width == 12 and paths:
         allowed = "1, 2, 3, 6" if options.get("rope") else "1, 2, 3, 4, 6, 12"
         assert misfits[0].message.endswith(f"heads may be {allowed}")
-
-
-def test_pre_norm_equals_torch():
-    ours = pre_norm(eps=1e-5)
-    theirs = nn.TransformerEncoderLayer(
-        WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
-    )
-    names = {
-        "attention.qkv.weight": "self_attn.in_proj_weight",
-        "attention.qkv.bias": "self_attn.in_proj_bias",
-        "attention.out.": "self_attn.out_proj.",
-        "mlp.up.": "linear1.",
-        "mlp.down.": "linear2.",
-    }
-    weights = {}
-    for name, weight in ours.state_dict().items():
-        prefix = next((prefix for prefix in names if name.startswith(prefix)), "")
-        weights[names.get(prefix, "") + name.removeprefix(prefix)] = weight
-    theirs.load_state_dict(weights)
-    x, c = torch.randn(2, 9, WIDTH), torch.zeros(2, COND)
-    torch.testing.assert_close(ours(x, c), theirs(x), rtol=1e-5, atol=1e-5)
-    valid = torch.arange(9) < torch.tensor([[9], [5]])
-    masked = ours(x, c, mask=valid[:, None, None])
-    padded = theirs(x, src_key_padding_mask=~valid)
-    torch.testing.assert_close(masked[valid], padded[valid], rtol=1e-5, atol=1e-5)
-    assert torch.equal(ours(x, c), ours(x, c + 1)), "the condition is ignored"
 
 
 @pytest.mark.parametrize("spec", [PreNorm, AdaLNZero])

@@ -3,13 +3,21 @@
 import pytest
 import torch
 
-from dither.core_blocks.kv_cache import KVCache
-from dither.registry import Field, TokenSpace, default_catalog
+from dither.registry import Condition, Field, TokenSpace, default_catalog
 from dither.registry.flow.records import Context, State
 
 LENGTH, ROWS, IDS = 11, 3, 7
-SPACE = TokenSpace((Field("text", LENGTH, IDS),))
-BLOCKS = ({}, {"rope": True, "norm": "rms", "mlp": "swiglu"}, {"rope": True, "attention": "sdpa"})
+SPACE = TokenSpace((Field("text", LENGTH, IDS),), (Condition("centre"),))
+CENTRES = torch.tensor([10_000_000]) + 70_000 * torch.arange(LENGTH).expand(ROWS, -1)
+CASES = [
+    (1, "none", {}),
+    (3, "learned", {"rope": True, "norm": "rms", "mlp": "swiglu"}),
+    (4, "sinusoid", {"attention": "sdpa"}),
+    (4, "none", {"use": "pre-norm", "kv_heads": 1, "rope": True, "rope_theta": 100.0}),
+    (10, "none", {"rope": "centre"}),
+    (11, "learned", {"rope": True, "attention": "sdpa"}),
+]
+"""Block sizes, positions and blocks."""
 
 
 def ids(seed):
@@ -34,9 +42,9 @@ def behind(x0):
     return Context(State.of(x0), torch.zeros(len(x0)))
 
 
-def sampled(model, noised, x0, each, size, valid, cond=None):
+def sampled(model, noised, x0, each, size, valid, cond):
     """Denoise block after block like a sampler, with a cache of the clean blocks before."""
-    cache, out, cond = model.new_cache(), [], cond or {}
+    cache, out = model.new_cache(), []
     for number, part in cuts(size):
         for _ in range(2):  # a call without keep changes nothing
             said = model(State.of(noised[:, part]), each[:, number], valid[:, part], cond, cache=cache)
@@ -46,14 +54,13 @@ def sampled(model, noised, x0, each, size, valid, cond=None):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("size", [1, 3, 4, 10, 11])
-@pytest.mark.parametrize("position", ["none", "learned", "sinusoid"])
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize(("size", "position", "block"), CASES, ids=str)
 def test_training_equals_sampling_with_a_cache(model_of, opened, size, position, block):
     model = opened(model_of(SPACE, block=block, embedding={"use": "tokens", "position": position}, block_size=size))
-    each, level = levels(size)
-    whole = model(State.of(ids(0)), level, everywhere(), {}, context=behind(ids(1)))
-    torch.testing.assert_close(sampled(model, ids(0), ids(1), each, size, everywhere()), whole, atol=1e-5, rtol=0)
+    (each, level), cond = levels(size), {"centre": CENTRES}
+    whole = model(State.of(ids(0)), level, everywhere(), cond, context=behind(ids(1)))
+    pieces = sampled(model, ids(0), ids(1), each, size, everywhere(), cond)
+    torch.testing.assert_close(pieces, whole, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -67,13 +74,12 @@ def test_padding_is_ignored(model_of, opened):
     other = model(State.of(noised), level, valid, {}, context=behind(x0))
     assert torch.equal(said[valid], other[valid])
     assert not torch.equal(said, other)
-    torch.testing.assert_close(
-        sampled(model, ids(0), ids(1), each, 4, valid)[valid], said[valid], atol=1e-5, rtol=0
-    )  # fmt: skip
+    pieces = sampled(model, ids(0), ids(1), each, 4, valid, {})
+    torch.testing.assert_close(pieces[valid], said[valid], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("size", [1, 3, 4, 11])
+@pytest.mark.parametrize("size", [1, 4, 11])
 def test_dependencies_by_definition(model_of, opened, size):
     """Position by position, from the definition: x_t of block b sees x_t of block b and x_0 of blocks before b."""
     model = opened(model_of(SPACE, block={"rope": True}, block_size=size))
@@ -154,25 +160,3 @@ def test_compiles(model_of, opened):
     plain = model(*given, context=behind(ids(1)))
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*given, context=behind(ids(1))), plain, atol=1e-5, rtol=0)
-
-
-def test_buffers_grow_and_keep_their_content():
-    cache, generator = KVCache(), torch.Generator().manual_seed(0)
-    k, v = torch.randn(2, 2, 1, 9, 3, generator=generator)
-    for start, stop in ((0, 3), (3, 4), (4, 9)):
-        for layer in (0, 1):
-            joined = cache.join(layer, k[:, :, start:stop], v[:, :, start:stop])
-            assert torch.equal(joined[0], k[:, :, :stop])
-            assert torch.equal(joined[1], v[:, :, :stop])
-        cache.advance(torch.ones(2, stop - start, dtype=torch.bool), 0)
-    assert cache.valid.shape == (2, 9)
-    one_more = torch.randn(2, 1, 1, 3, generator=generator)
-    before = cache.join(0, one_more, one_more)[0].data_ptr()
-    assert cache.join(0, one_more, one_more)[0].data_ptr() == before, "a new buffer at each call"
-
-
-def test_batch_size_must_match():
-    cache = KVCache()
-    cache.join(0, *torch.zeros(2, 3, 1, 2, 4))
-    with pytest.raises(ValueError, match="batch size 3"):
-        cache.join(0, *torch.zeros(2, 1, 1, 2, 4))

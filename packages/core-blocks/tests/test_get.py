@@ -173,16 +173,6 @@ def test_equals_the_public_model(file):
     torch.testing.assert_close(run(model, x, masked), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_every_weight_matters():
-    """Reversing any weight changes the output of the public model."""
-    weights, (x, masked) = made(), windows()
-    plain = upstream(weights, x, masked)
-    for name in weights:
-        reversed_weight = weights[name].flatten().flip(0).view_as(weights[name])
-        changed = upstream(weights | {name: reversed_weight}, x, masked)
-        assert (changed - plain).abs().max() > 1e-3, name
-
-
 @pytest.mark.parametrize("keys", [True, False])
 def test_equals_the_public_model_with_dit_blocks(file, keys):
     weights, (x, masked), t = made_dit(keys=keys), windows(), torch.tensor([0.0, 7.0, 100.0])

@@ -41,7 +41,7 @@ def values_and_gradients(model, state, valid, level):
     return [out[where].detach(), loss.detach(), *(weight.grad.clone() for weight in model.parameters())]
 
 
-@pytest.mark.parametrize("rows", [[0], [2], [0, 3], [0, 1, 2, 3, 4], [4, 4]], ids=str)
+@pytest.mark.parametrize("rows", [[0], [0, 1, 2, 3, 4], [4, 4]], ids=str)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("cls", [True, False])
 @pytest.mark.parametrize("requested", [None, "hidden", "some"])

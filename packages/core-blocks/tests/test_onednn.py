@@ -7,7 +7,6 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.utils.flop_counter import FlopCounterMode
 
-from dither.core_blocks.attention import QVBiasedLinear
 from dither.core_blocks.cpu import onednn
 from dither.core_blocks.cpu.onednn import Linear, linear, product
 
@@ -110,14 +109,6 @@ def test_layers_support_hooks_and_parametrizations():
     expected = functional.linear(x, layer.weight, layer.bias)
     torch.testing.assert_close(layer(x), expected)
     assert seen == [1]
-
-
-def test_layer_without_a_bias_of_keys(calls):
-    layer, x = QVBiasedLinear(16), torch.randn(4, 16)
-    nn.init.normal_(layer.v_bias)
-    bias = torch.cat([layer.q_bias, torch.zeros(16), layer.v_bias])
-    torch.testing.assert_close(layer(x), functional.linear(x, layer.weight, bias))
-    assert calls
 
 
 @pytest.mark.parametrize("case", ["vector", "float64", "float16", "autocast", "small"])

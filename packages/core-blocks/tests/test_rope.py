@@ -4,20 +4,15 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dither.core_blocks.attention import Attention
 from dither.core_blocks.denoiser import relative_coordinates
-from dither.core_blocks.kv_cache import KVCache
 from dither.core_blocks.rope import Rotary
 from dither.core_blocks.specs import AdaLNZero
-from dither.registry import Condition, FeatureSpace, Field, TokenSpace, default_catalog
-from dither.registry.flow.records import Context, State
+from dither.registry import Condition, FeatureSpace, default_catalog
+from dither.registry.flow.records import State
 
 CONDITIONS = (Condition("cell", 3), Condition("centre"))
 REGIONS = FeatureSpace(9, 5, conditions=CONDITIONS)
-TEXT = TokenSpace((Field("text", 12, 7),), CONDITIONS)
 LEVEL = torch.tensor([0.2, 0.9])
 CENTRE = {"rope": "centre"}
 
@@ -53,23 +48,6 @@ def test_closed_form_by_coordinate():
     torch.testing.assert_close(Rotary(8, unit=1000.0)(x, positions=coordinates), expected, atol=1e-5, rtol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(0, 250_000_000), min_size=2, max_size=2),
-    st.integers(-2_000_000_000, 2_000_000_000),
-    st.sampled_from([1.0, 1000.0, 65_000.0]),
-)
-def test_product_of_query_and_key_depends_on_their_distance_only(coordinates, shift, unit):
-    rotary, (q, k) = Rotary(8, unit=unit), normal(2, 1, 1, 1, 8, dtype=torch.float64)
-
-    def product(a, b):
-        return (rotary(q, positions=torch.tensor([[a]])) * rotary(k, positions=torch.tensor([[b]]))).sum()
-
-    first, second = coordinates
-    torch.testing.assert_close(product(first + shift, second + shift), product(first, second), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(product(first - second, 0), product(first, second), atol=1e-5, rtol=1e-5)
-
-
 def test_angles_stay_exact_in_bfloat16():
     rotary, x = Rotary(8), normal(1, 1, 300, 8).bfloat16()
     rotary(x)
@@ -88,21 +66,6 @@ def test_table_from_inference_mode_serves_training():
     x = torch.randn(1, 1, 3, 4, requires_grad=True)
     rotary(x).square().sum().backward()
     torch.testing.assert_close(x.grad, 2 * x.detach())  # a rotation keeps the norm
-
-
-def test_attention_rotates_queries_and_keys_but_not_values():
-    torch.manual_seed(0)
-    module = Attention(8, AdaLNZero(heads=2, rope=True)).eval()
-    x = torch.randn(1, 6, 8)
-    q, k, v = module.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-    scores = closed_form(q, torch.arange(6)) @ closed_form(k, torch.arange(6)).mT / 2
-    expected = module.out((scores.softmax(-1).float() @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(module(x), expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(module(x, positions=1000 * torch.arange(6)[None]), expected, atol=1e-5, rtol=1e-4)
-    cache = KVCache()
-    module(x[:, :4], cache=cache)
-    cache.advance(torch.ones(1, 4, dtype=torch.bool), 0)
-    torch.testing.assert_close(module(x[:, 4:], cache=cache), expected[:, 4:], atol=1e-5, rtol=1e-4)
 
 
 def test_coordinates_are_relative_to_the_first_position():
@@ -126,23 +89,6 @@ def everywhere(state):
 def coordinate_model(model_of, opened):
     """A denoiser with RoPE by coordinate, in float64."""
     return lambda space, block=CENTRE, **options: opened(model_of(space, block=block, **options)).double()
-
-
-@pytest.mark.parametrize("block", [CENTRE, {"use": "pre-norm", "rope": "centre", "rope_unit": 50_000.0}], ids=str)
-def test_a_model_depends_on_distances_only(coordinate_model, state_of, block):
-    model, state = coordinate_model(REGIONS, block), state_of(REGIONS, dtype=torch.float64)
-    centre, valid = centres(9), everywhere(state)
-    out = model(state, LEVEL, valid, {"centre": centre})
-    moved = model(state, LEVEL, valid, {"centre": centre + 77_777_777})
-    torch.testing.assert_close(moved, out, atol=1e-6, rtol=1e-6)
-    order = torch.cat(
-        [torch.zeros(1, dtype=torch.int64), 1 + torch.randperm(8)]
-    )  # the first is where the class token is
-    shuffled = State(state.x[:, order], state.masked[:, order])
-    back = model(shuffled, LEVEL, valid, {"centre": centre[:, order]})
-    torch.testing.assert_close(back, out[:, order], atol=1e-6, rtol=1e-6)
-    spread = centre + 40_000 * torch.arange(9)
-    assert not torch.allclose(model(state, LEVEL, valid, {"centre": spread}), out, atol=1e-4)
 
 
 POSITIONS = {
@@ -188,21 +134,6 @@ def test_coordinates_of_padding_are_ignored(coordinate_model, state_of):
         piece = State(state.x[part, :stop], state.masked[part, :stop])
         alone = model(piece, LEVEL[part], valid[part, :stop], {"centre": centre[part, :stop]})
         torch.testing.assert_close(out[part, :stop], alone, atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("context", [False, True])
-@torch.no_grad()
-def test_pieces_with_a_cache_equal_the_whole(coordinate_model, state_of, context):
-    model, cond = coordinate_model(TEXT, block_size=5), {"centre": centres(12)}
-    noised, clean = state_of(TEXT), state_of(TEXT, seed=1) if context else state_of(TEXT)
-    done = torch.zeros(2) if context else LEVEL
-    valid, cache, pieces = everywhere(noised), model.new_cache(), []
-    whole = model(noised, LEVEL, valid, cond, context=Context(clean, done) if context else None)
-    for part in (slice(0, 5), slice(5, 10), slice(10, 12)):
-        piece, kept = (State(state.x[:, part], state.masked[:, part]) for state in (noised, clean))
-        pieces.append(model(piece, LEVEL, valid[:, part], cond, cache=cache))
-        model.trunk(kept, done, valid[:, part], cond, cache=cache, keep=True)
-    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-6, rtol=1e-6)
 
 
 def test_a_task_without_coordinates_is_incompatible():

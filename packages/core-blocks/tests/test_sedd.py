@@ -12,13 +12,9 @@ from torch.nn import functional
 
 from dither.core_blocks.convert.sedd import MDLM, load_sedd, options_of_sedd, weights_of_sedd
 from dither.engine.config.load_experiment import load_experiment
-from dither.losses.tokens import score_entropy
-from dither.processes.schedules.alpha import log_linear
-from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.tokens.process import TokenProcess, mask_prior
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import Context, Noise, Noised, State
+from dither.registry.flow.records import Context, State
 
 IDS, WIDTH, HEADS, COND, DEPTH, LENGTH = 11, 24, 3, 10, 2, 6
 
@@ -62,7 +58,6 @@ def sedd(
     ids: Tensor,
     sigma: Tensor,
     heads: int = HEADS,
-    scale_by_sigma: bool = False,
     x0: Tensor | None = None,
     size: int = 1,
 ) -> Tensor:
@@ -108,8 +103,6 @@ def sedd(
         x = x + six[5] * linear(y, f"{name}.mlp.2")
     shift, scale = linear(c, "output_layer.adaLN_modulation")[:, None].chunk(2, -1)
     out = linear(norm(x, w["output_layer.norm_final.weight"]) * (1 + scale) + shift, "output_layer.linear")[:, :length]
-    if scale_by_sigma:
-        out = out - sigma.expm1().log()[:, None, None] - math.log(out.shape[-1] - 1)
     return out.scatter(-1, ids[..., None], 0.0)
 
 
@@ -201,38 +194,6 @@ def test_the_code_of_the_page_runs(file, monkeypatch):
     names: dict[str, object] = {}
     exec(on_page("python"), names)  # the page itself
     assert names["samples"].shape == (2, 16)
-
-
-def test_absorbing_model_as_a_posterior(file):
-    """Its scores exp(l) / V / (exp(sigma) - 1) need not sum to 1 / (exp(sigma) - 1); read as a posterior they do.
-
-    A score of lambda p costs lambda - 1 - log(lambda) more than p, over exp(sigma) - 1: never less. So the bound under
-    `predict = "posterior"` is at most that of the public code, and the same where its scores are normalised.
-    """
-    clean, rate = IDS - 1, 1.7
-    weights = made()
-    model = ours(weights)
-    load_sedd(file(weights), model)
-    space = TokenSpace((Field("text", LENGTH, IDS, mask=clean),))
-    x0 = torch.arange(LENGTH)[None].expand(4, -1) % clean
-    x, sigma = torch.full_like(x0, clean), torch.tensor([0.01, 0.2, 1.0, 4.0])
-    raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {})
-    theirs = sedd(weights, x, sigma, scale_by_sigma=True)
-    raw = raw.double()
-    scaled = raw - sigma.double().expm1().log()[:, None, None] - math.log(clean)
-    torch.testing.assert_close(scaled[..., :clean].float(), theirs[..., :clean], rtol=1e-5, atol=1e-5)
-
-    costs = {}
-    for predict, output in (("score", scaled), ("posterior", raw)):
-        process = TokenProcess(space, mask_prior(space), TimestepSampling(log_linear(1e-3)), predict)
-        yes, noise = torch.ones(x.shape, dtype=torch.bool), Noise(sigma, torch.full_like(sigma, rate))
-        noised = Noised(x0, State.of(x), noise, yes, yes, ~yes, process.table.on("cpu"))
-        costs[predict] = score_entropy(process.read(output, noised.state, noise), noised).values
-    total = raw[..., :clean].logsumexp(-1).exp() / clean
-    more = (total - 1 - total.log()) * (rate / sigma.double().expm1())[:, None]
-    torch.testing.assert_close(costs["score"] - costs["posterior"], more, rtol=1e-6, atol=1e-6)
-    assert (more >= 0).all()
-    assert (more > 1e-3).any()
 
 
 def without(weights, prefix):

@@ -70,13 +70,6 @@ def test_unread_columns_are_ignored(columns, elements):
     assert torch.equal(embedding(State(x, masked), {})[0], h)
 
 
-def test_groups_that_are_not_read(columns):
-    built = Regions(without=["motifs", "expression"]).build(columns, 8)
-    assert built.linear.weight.shape == (8, 1)
-    assert built.columns.tolist() == [3]
-    assert "columns" not in built.state_dict()
-
-
 @pytest.mark.parametrize(
     ("without", "code", "path"),
     [

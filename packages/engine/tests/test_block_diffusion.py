@@ -184,7 +184,7 @@ def test_bound_equals_the_likelihood_of_blocks(kind, size, monkeypatch):
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_random_estimates_have_that_mean(size):
     """With random times per block and random noise, for each estimator of an absorbing process."""
-    joint, n = joint_of(*[IDS] * LENGTH), 20_000
+    joint, n = joint_of(*[IDS] * LENGTH), 8_000
     rows = torch.randint(0, IDS, (n, LENGTH))
     expected = block_nats(joint, size).sum(1)[(rows * torch.tensor([4, 2, 1])).sum(1)]
     spread = {}
@@ -195,31 +195,6 @@ def test_random_estimates_have_that_mean(size):
         spread[estimator] = float(gap.std())
         assert abs(float(gap.mean())) < 4.5 * spread[estimator] / math.sqrt(n) + 1e-6, estimator
     assert spread["mask-count"] < 0.5 * spread["time"] < 10
-
-
-@pytest.mark.parametrize("length", [3, 5])
-def test_blocks_of_one_are_autoregressive(length):
-    """With exactly one masked token nothing is random: the loss is -log p(x_l | x_<l)."""
-    joint = joint_of(*[IDS] * length)
-    process = process_of("absorbing", length, estimator="mask-count", t_min=0.0)
-    system = system_of(process, joint, 1, masked_ce)
-    clean, p = Clean.of(everything(IDS, length)), joint / joint.sum()
-    nats = system.bounded(clean, system(clean)).values.sum(1)
-    torch.testing.assert_close(nats, -p.flatten().log(), atol=2e-6, rtol=0)
-
-
-@pytest.mark.parametrize("kind", ["absorbing", "uniform"])
-def test_one_block_is_ordinary_diffusion(kind):
-    joint, process = joint_of(*[IDS] * LENGTH), process_of(kind)
-    blocks = system_of(process, joint, LENGTH)
-    plain = Diffusion(None, process, blocks.model, score_entropy, None, bound=True)
-    clean, t = Clean.of(torch.randint(0, IDS, (50, LENGTH))), torch.rand(50)
-    found = []
-    for system in (blocks, plain):
-        torch.manual_seed(3)
-        found.append(system.bounded(clean, system(clean, t)).values)
-    torch.testing.assert_close(*found, atol=1e-6, rtol=1e-6)
-    assert found[0].std() > 0
 
 
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
@@ -249,7 +224,7 @@ def histogram(states, ids, length):
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 def test_cached_samples_follow_the_distribution(kind, size):
-    n, joint = 6_000, joint_of(3, 3, 3)
+    n, joint = 4_000, joint_of(3, 3, 3)
     inner = FirstHitting().build() if kind == "absorbing" else Ancestral(steps=100, t_min=1e-4).build()
     system = system_of(process_of(kind, 3, 3), joint, size, inner=inner)
     (*_, last) = walk(system, Clean.of(torch.zeros(n, 3, dtype=torch.long)))
@@ -283,9 +258,17 @@ class Recording:
         yield from self.inner(process, recorded, like)
 
 
-@pytest.mark.parametrize(("size", "prompt"), [(1, 0), (3, 0), (4, 6), (4, 8), (5, 1), (10, 3), (11, 0)])
-@pytest.mark.parametrize("position", ["learned", "none"])
-@pytest.mark.parametrize(("kind", "level"), [("absorbing", "t"), ("uniform", "log-sigma"), ("uniform", "sigma")])
+@pytest.mark.parametrize(
+    ("kind", "level", "position", "size", "prompt"),
+    [
+        ("absorbing", "t", "learned", 1, 0),
+        ("uniform", "log-sigma", "none", 3, 0),
+        ("uniform", "sigma", "learned", 4, 6),
+        ("absorbing", "t", "none", 4, 8),
+        ("uniform", "log-sigma", "learned", 10, 3),
+        ("uniform", "sigma", "none", 11, 0),
+    ],
+)
 def test_sampling_equals_training(kind, level, position, size, prompt):
     """Every prediction with the cache equals that of the training pass over [x_t | x_0]."""
     process = process_of(kind, 11, 6, level=level, predict="posterior", t_min=1e-3)

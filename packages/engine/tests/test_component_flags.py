@@ -42,11 +42,7 @@ def test_flags_become_overrides(words, overrides):
 
 @pytest.mark.parametrize(
     ("words", "spec", "code"),
-    [
-        (["--to"], Books, "missing-argument"),
-        (["-t", "x"], Books, "unknown-option"),
-        (["a", "b"], Nothing, "usage"),
-    ],
+    [(["--to"], Books, "missing-argument"), (["-t", "x"], Books, "unknown-option"), (["a", "b"], Nothing, "usage")],
 )
 def test_invalid_flags_are_refused(words, spec, code):
     with pytest.raises(Refused) as info:

@@ -51,16 +51,6 @@ def test_bfloat16_applies_to_the_model_only(load):
     assert system.model.head.weight.dtype == torch.float32
 
 
-def test_initial_weights_are_a_function_of_the_seed(load):
-    torch.manual_seed(1)
-    first = Diffusion.build(load().experiment)
-    torch.manual_seed(2)
-    again = Diffusion.build(load().experiment)
-    other = Diffusion.build(load("seed=4").experiment)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
-    assert not torch.equal(first.model.place, other.model.place)
-
-
 def test_shared_parameters_are_counted_once(system):
     counts = system.parameter_counts()
     assert counts == {"own": 6 * 8, "table": 5 * 8, "time": 16, "body": 17 * 8, "head": 9 * 5}

@@ -37,6 +37,11 @@ def test_lines_are_cut_back_to_the_offset(tmp_path):
     assert again.position.bytes == path.stat().st_size
     again.close()
     assert read_metrics(path) == [first, {"step": 3, "kind": "valid", "loss": 1.0}]
+    path.write_text('{"step": 1, "kind": "train"}\n{"st')
+    again = MetricsFile(path, 1000)
+    again.write(3, "train", {})
+    again.close()
+    assert [line["step"] for line in read_metrics(path)] == [1, 3], "an incomplete line is dropped"
 
 
 @pytest.mark.parametrize("fits", [0, 5])
@@ -63,15 +68,6 @@ def test_lines_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch, fits):
     assert path.read_bytes() == (tmp_path / "other.jsonl").read_bytes()
     assert len(warned) == 1
     assert "buffered" in warned[0]
-
-
-def test_an_incomplete_line_is_dropped(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "kind": "train"}\n{"st')
-    file = MetricsFile(path, 1000)
-    file.write(3, "train", {})
-    file.close()
-    assert [line["step"] for line in read_metrics(path)] == [1, 3]
 
 
 def test_changed_lines_before_a_checkpoint_are_reported(tmp_path):

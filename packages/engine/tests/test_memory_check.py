@@ -1,10 +1,13 @@
-"""Memory of weights, gradients, optimizer state and EMA, counted before a run."""
+"""Memory counted before a run, and recognising a full disk and exhausted memory, also as the cause of another error."""
+
+import errno
 
 import pytest
 import torch
 
 from dither.engine.config import machine_memory
 from dither.engine.config.machine_memory import total_memory
+from dither.engine.files.resource_errors import shortage
 from dither.engine.training import model_summary
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.model_summary import build_on_meta, memory_needs, require_memory
@@ -81,3 +84,26 @@ def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):
         assert total_memory() == 4096
     finally:
         total_memory.cache_clear()
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device", "a.csv")
+OOM = "out of memory: DefaultCPUAllocator: can't allocate memory\n  help: lower train.batch_size"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (FULL, str(FULL)),
+        (MemoryError(), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OOM),
+        (OSError(errno.EMFILE, "Too many open files"), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_shortage(error, message):
+    outer = RuntimeError("a component failed")
+    outer.__cause__ = ValueError("inner")
+    outer.__cause__.__cause__ = error
+    for each in (error, outer):
+        found = shortage(each)
+        assert found is None if message is None else found.startswith(message)

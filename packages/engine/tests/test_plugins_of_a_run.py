@@ -6,9 +6,13 @@ import sys
 import tomllib
 
 import pytest
+import tomlkit
 
+from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.config.plugins import governing_policy_file
 from dither.engine.files.checksums import text_with_checksum, with_checksum
+from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import DONE, FAILED, run
 from dither.registry.config.errors import Refused
 
@@ -23,30 +27,57 @@ def after_step(step):
 @hookimpl
 def on_run_error(error): raise RuntimeError("and this too")
 """
+HARMLESS = WATCH.replace("FAIL", "99")
+
+
+@pytest.fixture
+def finish(experiment_file, tmp_path, console):
+    """Run the experiment for six steps; return the exit code and the run directory."""
+    (experiment_file.parent / "registry.toml").write_text("")
+
+    def finish(**options):
+        runs = tmp_path / "elsewhere" / "runs"
+        code = run(load_experiment(experiment_file, ["train.steps=6"], **options), runs, console=console)
+        return code, next(iter(runs.iterdir()))
+
+    return finish
 
 
 @pytest.fixture
 def watch(experiment_file):
     """Put an observer beside the experiment and name it there."""
 
-    def watch(fail, policy=""):
+    def watch(fail):
         (experiment_file.parent / "watch.py").write_text(WATCH.replace("FAIL", str(fail)))
         text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "./watch.py"]')
         experiment_file.write_text(text)
-        (experiment_file.parent / "registry.toml").write_text(policy)
-        return experiment_file
 
     return watch
 
 
-def finished(load_path, tmp_path, console, **more):
-    runs = tmp_path / "runs"
-    code = run(load_experiment(load_path, ["train.steps=6"]), runs, console=console, **more)
-    return code, next(iter(runs.iterdir())) if runs.exists() else None
+@pytest.fixture
+def directory(finish):
+    """A finished run."""
+    return finish()[1]
 
 
-def test_a_failing_hook_ends_the_run(watch, tmp_path, console):
-    code, directory = finished(watch(6), tmp_path, console)
+@pytest.fixture
+def go_on(directory, tmp_path, console):
+    def go_on(steps, *select, accept_changes=False):
+        changes = [f"train.steps={steps}"]
+        loaded = load_experiment(directory / "resolved.toml", changes, select=[*map(str, select)], trust=True)
+        return run(loaded, tmp_path, resume=directory, console=console, accept_changes=accept_changes)
+
+    return go_on
+
+
+def manifest(directory):
+    return json.loads((directory / "manifest.json").read_text())
+
+
+def test_a_failing_hook_ends_the_run(finish, watch, console):
+    watch(6)
+    code, directory = finish()
     text = console.export_text()
     assert code == FAILED
     assert 'plugin "watch"' in text
@@ -56,39 +87,34 @@ def test_a_failing_hook_ends_the_run(watch, tmp_path, console):
     assert (directory / "checkpoints").is_dir()
 
 
-def test_warn_once_disables_a_failing_hook(watch, tmp_path, console):
-    code, _ = finished(watch(2, '[plugins]\non_observer_error = "warn-once"\n'), tmp_path, console)
+def test_warn_once_disables_a_failing_hook_of_a_recorded_plugin(finish, watch, experiment_file, console):
+    watch(2)
+    (experiment_file.parent / "registry.toml").write_text('[plugins]\non_observer_error = "warn-once"\n')
+    code, directory = finish()
     assert code == DONE
     assert console.export_text().count("its hooks are not called again") == 1
-
-
-def test_the_manifest_records_components_and_plugins(watch, tmp_path, console):
-    _, directory = finished(watch(99), tmp_path, console)
-    manifest = json.loads((directory / "manifest.json").read_text())
-    assert set(manifest["plugins"]) == {"toy-plugin", "watch", "engine"}
-    assert len(manifest["plugins"]["watch"]["sha256"]) == 64
-    assert manifest["parts"]["process"]["part"] == "toy-plugin/toy-mask@1"
-    assert manifest["parts"]["train.optimizer"]["part"] == "engine/adamw@1"
+    recorded = manifest(directory)
+    assert set(recorded["plugins"]) == {"toy-plugin", "watch", "engine"}
+    assert len(recorded["plugins"]["watch"]["sha256"]) == 64
+    assert recorded["parts"]["process"]["part"] == "toy-plugin/toy-mask@1"
+    assert recorded["parts"]["train.optimizer"]["part"] == "engine/adamw@1"
     resolved = tomllib.loads((directory / "resolved.toml").read_text())
     assert resolved["plugins"] == ["plugins/toy_plugin.py", "plugins/watch.py"]
 
 
-def test_changed_components_refuse_a_resume(experiment_file, tmp_path, console):
+def test_changed_components_refuse_a_resume(directory, go_on, console):
     """Changed options, of which a new one is listed with its value; a changed version; a changed file."""
-    _, directory = finished(experiment_file, tmp_path, console)
-    path = directory / "manifest.json"
-    manifest = json.loads(path.read_text())
+    recorded = manifest(directory)
     for place in ("process", "train.optimizer"):
-        manifest["parts"][place]["options"] = "sha256:0"
-    manifest["plugins"]["engine"]["version"] = "0.0.7"
-    manifest["plugins"]["toy-plugin"]["sha256"] = "0" * 64
-    path.write_text(json.dumps(with_checksum(manifest)))
+        recorded["parts"][place]["options"] = "sha256:0"
+    recorded["plugins"]["engine"]["version"] = "0.0.7"
+    recorded["plugins"]["toy-plugin"]["sha256"] = "0" * 64
+    (directory / "manifest.json").write_text(json.dumps(with_checksum(recorded)))
     path = directory / "resolved.toml"
     lines = path.read_text().partition("# sha256")[0].splitlines()
     path.write_text(text_with_checksum("\n".join(line for line in lines if not line.startswith("eps")) + "\n"))
-    longer = load_experiment(path, ["train.steps=8"])
     with pytest.raises(Refused) as refused:
-        run(longer, tmp_path, resume=directory, console=console)
+        go_on(8)
     assert refused.value.codes == ["changed-components"] * 4
     messages = "\n".join(problem.message for problem in refused.value.problems)
     for part in (
@@ -98,12 +124,14 @@ def test_changed_components_refuse_a_resume(experiment_file, tmp_path, console):
         'plugin "engine" (dither-engine): version 0.0.7 ->',
     ):
         assert part in messages
-    assert run(longer, tmp_path, resume=directory, console=console, accept_changes=True) == DONE
+    assert go_on(8, accept_changes=True) == DONE
     assert "version 0.0.7 ->" in " ".join(console.export_text().split())
 
 
-def test_another_revision_is_refused(experiment_file, tmp_path, console):
-    _, directory = finished(experiment_file, tmp_path, console)
+def test_another_revision_and_another_component_are_refused(directory, tmp_path, console):
+    other = load_experiment(directory / "resolved.toml", ["train.lr_schedule=constant"])
+    with pytest.raises(Refused, match=r"train.lr_schedule.use: .*cosine@1.* -> .*constant@1"):
+        run(other, tmp_path, resume=directory, console=console)
     copy = directory / "plugins" / "toy_plugin.py"
     name = 'name: ClassVar[str] = "toy-mask"'
     copy.write_text(copy.read_text().replace(name, f"{name}\n    rev: ClassVar[int] = 2"))
@@ -114,7 +142,7 @@ def test_another_revision_is_refused(experiment_file, tmp_path, console):
 
 def test_an_external_plugin_file_must_be_selected(experiment_file, tmp_path):
     other = tmp_path / "other.py"
-    other.write_text(WATCH.replace("FAIL", "3"))
+    other.write_text(HARMLESS)
     named = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "../other.py", "none.py"]')
     experiment_file.write_text(named)
     with pytest.raises(Refused) as refused:
@@ -159,24 +187,112 @@ def install(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_installed_observers(install, experiment_file, tmp_path, console):
-    install("tp-watch", WATCH.replace("FAIL", "99"))
+def test_installed_observers(install, finish, console):
+    install("tp-watch", HARMLESS)
     install("tp-broken", "raise RuntimeError('no luck')")
-    code, directory = finished(experiment_file, tmp_path, console)
+    code, directory = finish()
     assert code == DONE
     assert sys.modules["test_plugin_tp_watch"].SEEN == ["before_run"]
-    assert "tp-watch" in json.loads((directory / "manifest.json").read_text())["plugins"]
+    assert "tp-watch" in manifest(directory)["plugins"]
     shown = " ".join(console.export_text().split())
     assert 'plugin "tp-broken" (tp-broken 1.0) takes no part: failed, RuntimeError: no luck' in shown
 
 
-def test_a_run_resumes_without_automatic_plugins(install, experiment_file, tmp_path, console, monkeypatch):
-    install("tp-watch", WATCH.replace("FAIL", "99"))
+def test_a_run_resumes_without_automatic_plugins(install, finish, experiment_file, monkeypatch):
+    install("tp-watch", HARMLESS)
     (experiment_file.parent / "registry.toml").write_text("[plugins]\nautoload = false\nrequire = ['engine']\n")
-    loaded = load_experiment(experiment_file, ["train.steps=6"], select=["tp-watch"])
-    assert run(loaded, tmp_path / "runs", console=console) == DONE
-    (directory,) = (tmp_path / "runs").iterdir()
-    again = load_experiment(directory / "resolved.toml")
-    assert again.plugins.requested == ["tp-watch"]
+    _, directory = finish(select=["tp-watch"])
+    assert load_experiment(directory / "resolved.toml").plugins.requested == ["tp-watch"]
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     assert "tp-watch" in {report.name for report in load_experiment(directory / "resolved.toml").plugins.active}
+
+
+def test_a_plugin_file_named_at_resume_is_copied_into_the_run(directory, go_on, tmp_path):
+    watch = tmp_path / "watch.py"
+    watch.write_text(HARMLESS)
+    assert go_on(8, watch) == DONE
+    assert (directory / "plugins" / "watch.py").read_text() == HARMLESS
+    assert not list((directory / "plugins").glob(".*"))
+    named = tomllib.loads((directory / "resolved.toml").read_text())["plugins"]
+    assert set(named) == {"plugins/toy_plugin.py", "plugins/watch.py"}
+    assert go_on(9) == DONE
+    assert evaluate_run(directory)[0]
+    assert go_on(10, watch) == DONE, "the same file may be named again"
+    watch.write_text(HARMLESS + "# otherwise\n")
+    with pytest.raises(Refused, match="plugin-conflict"):
+        go_on(12, watch)
+
+
+def test_accepted_changes_are_recorded(directory, go_on):
+    copy = directory / "plugins" / "toy_plugin.py"
+    copy.write_text(copy.read_text() + "# otherwise\n")
+    with pytest.raises(Refused, match="plugin file toy_plugin.py"):
+        go_on(8)
+    assert go_on(8, accept_changes=True) == DONE
+    assert go_on(9) == DONE
+    first, second = manifest(directory)["resumed"]
+    assert [change.partition(" of ")[0] for change in first["changes"]] == [
+        "train.steps: 6 -> 8",
+        "plugin file toy_plugin.py",
+    ]
+    assert second["changes"] == ["train.steps: 8 -> 9"]
+    assert {"parts", "environment"}.isdisjoint(first), "only what is new is written down again"
+    assert "plugins" not in second
+    assert first["plugins"]["toy-plugin"] != manifest(directory)["plugins"]["toy-plugin"]
+    copy.write_text(copy.read_text() + "# again\n")
+    with pytest.raises(Refused, match="plugin file toy_plugin.py"):
+        go_on(10)
+
+
+def test_the_policy_of_the_start_applies_to_a_moved_run(directory, experiment_file):
+    policy = experiment_file.parent / "registry.toml"
+    assert manifest(directory)["registry"] == str(policy)
+    policy.write_text('[plugins]\nblock = ["engine"]\n')
+    with pytest.raises(Refused, match="engine"):
+        load_experiment(directory / "resolved.toml")
+    with pytest.raises(Refused, match="engine"):
+        evaluate_run(directory)
+    policy.unlink()
+    nearest = directory.parent / "registry.toml"
+    nearest.write_text("")
+    assert governing_policy_file(directory / "resolved.toml") == nearest
+    assert evaluate_run(directory)[0]
+
+
+RENAMED = """name: ClassVar[str] = "toy-cover"
+    aliases: ClassVar[tuple[Alias, ...]] = (Alias("toy-mask", removed_in="9.0"),)"""
+
+
+def rename(directory):
+    copy = directory / "plugins" / "toy_plugin.py"
+    text = copy.read_text().replace('name: ClassVar[str] = "toy-mask"', RENAMED)
+    copy.write_text(text.replace("\nimport torch\n", "\nimport torch\nfrom dither.registry.spec import Alias\n", 1))
+
+
+def test_a_renamed_component_resumes_under_its_new_name(directory, go_on):
+    rename(directory)
+    assert go_on(6, accept_changes=True) == DONE
+    assert tomllib.loads((directory / "resolved.toml").read_text())["process"]["use"] == "toy-plugin/toy-cover@1"
+    assert manifest(directory)["resumed"][0]["parts"]["process"]["part"] == "toy-plugin/toy-cover@1"
+    assert not any("process" in change for change in manifest(directory)["resumed"][0]["changes"])
+    assert go_on(8) == DONE
+
+
+def test_options_of_a_renamed_component_are_compared(directory, go_on):
+    rename(directory)
+    kept = manifest(directory)
+    kept["parts"]["process"]["options"] = "sha256:0"
+    (directory / "manifest.json").write_text(json.dumps(with_checksum(kept)))
+    with pytest.raises(Refused, match="process: the options of toy-plugin/toy-cover@1 changed"):
+        go_on(8)
+
+
+def test_the_output_of_resolve_is_a_valid_experiment(experiment_file, tmp_path, monkeypatch, capsys):
+    (tmp_path / "watch.py").write_text(HARMLESS)
+    monkeypatch.chdir(tmp_path)
+    assert main(["resolve", str(experiment_file), "-p", "./watch.py", "-p", "losses"]) in (0, None)
+    text = capsys.readouterr().out
+    assert set(tomlkit.parse(text)["plugins"]) == {"given/toy_plugin.py", "watch.py", "losses"}
+    (tmp_path / "again.toml").write_text(text)
+    again = load_experiment(tmp_path / "again.toml")
+    assert {"toy-plugin", "watch", "losses"} <= {report.name for report in again.plugins.active}

@@ -70,7 +70,7 @@ def test_runs_are_reproducible_with_workers_and_async_save(start, whole):
 def test_stops_and_workers(start, go_on, stop_after, whole):
     """During steps, evaluation and sampling, once or repeatedly, with any number of workers."""
     steps = set()
-    for polls in range(0, 110, 27):
+    for polls in range(0, 110, 36):
         stop_after(polls)
         code, directory = start(*CHANGES, "train.workers=2")
         for _ in range(20):
@@ -78,14 +78,14 @@ def test_stops_and_workers(start, go_on, stop_after, whole):
                 break
             assert code == 75
             steps.add(max(path.name for path in (directory / "checkpoints").glob("step-*")))
-            stop_after(14 if polls == 27 else 10**9)  # one step with an evaluation and samples polls 11 times
+            stop_after(14 if polls == 36 else 10**9)  # one step with an evaluation and samples polls 11 times
             code = go_on(directory, "train.workers=1")
         assert code == 0
         assert fingerprint(directory) == whole, f"stopped after {polls} polls"
-    assert len(steps) > 3
+    assert len(steps) > 2
 
 
-@pytest.mark.parametrize("step", [3, 4, 12])
+@pytest.mark.parametrize("step", [3, 12])
 def test_stop_during_a_step(start, go_on, whole, monkeypatch, step):
     """The metrics of the step belong to it, also those of a line that it has written."""
     plain = Run._train
@@ -104,10 +104,10 @@ def test_stop_during_a_step(start, go_on, whole, monkeypatch, step):
 
 
 @pytest.mark.parametrize(
-    ("name", "call"),
-    [("_train", 4), ("_train", 12), ("save", 2), ("evaluate", 2), ("draw", 2)],
-)
-@pytest.mark.parametrize("before", [True, False])
+    ("name", "call", "before"),
+    [("_train", 4, True), ("_train", 12, False), ("save", 2, True), ("save", 2, False), ("evaluate", 2, False),
+     ("draw", 2, True)],
+)  # fmt: skip
 def test_kill(start, go_on, whole, monkeypatch, name, call, before, tmp_path):
     """Work since the last checkpoint, if there is one, is repeated with the same result, and no line written twice."""
     original, calls = getattr(Run, name), []

@@ -8,21 +8,11 @@ import subprocess
 import tomllib
 
 import pytest
-import torch
 
-from dither.engine.distributed.ranks import Ranks
 from dither.engine.files.checksums import with_checksum
-from dither.engine.optimizers.components import Muon
 from dither.engine.runs.run_directory import RunDirectory, read_manifest, resolved
-from dither.engine.training.device import choose_device, differences, environment, git_state
+from dither.engine.training.device import git_state
 from dither.registry.config.errors import Refused
-
-
-def test_directories_have_unique_names(tmp_path):
-    directories = [RunDirectory.create(tmp_path / "a" / "runs") for _ in range(100)]
-    names = {directory.path.name for directory in directories}
-    assert len(names) == 100
-    assert all(re.fullmatch(r"run-\d{8}T\d{6}Z-[0-9a-f]{6}", name) for name in names)
 
 
 def test_a_directory_that_cannot_be_created(tmp_path):
@@ -115,20 +105,6 @@ def test_git_state(tmp_path):
     assert state["clean"]
     (tmp_path / "new").write_text("x")
     assert git_state(tmp_path) == state | {"clean": False}
-
-
-def test_differences_of_environments():
-    device = choose_device("cpu")
-    now = environment(device)
-    assert differences(now, now) == differences({}, now) == []
-    assert differences(now | {"threads": 99, "platform": "other"}, now) == [f"threads: 99 -> {now['threads']}"]
-    assert differences(now, environment(device, ranks=Ranks(size=2))) == ["ranks: 1 -> 2"]
-    parameters = [torch.nn.Parameter(torch.zeros(2))]
-    fused, each = (torch.optim.AdamW(parameters, **how) for how in ({"fused": True}, {"foreach": True}))
-    before, now = (environment(device, optimizer) for optimizer in (fused, each))
-    assert differences(before, now) == ["optimizer: fused AdamW -> foreach AdamW"]
-    both = Muon().build(torch.nn.Linear(3, 3))
-    assert environment(device, both)["optimizer"] == "Muon (Orthogonal, fused AdamW)"
 
 
 def test_clear_removes_only_temporary_files(tmp_path):

@@ -8,7 +8,6 @@ import torch
 from dither.engine.sampling.samples import (
     PATHS,
     SHOWN,
-    TrajectoryRecorder,
     check_forms,
     draw_accepted,
     export_samples,
@@ -20,7 +19,7 @@ from dither.engine.sampling.session import Session, draw, walk
 from dither.engine.training.diffusion import Diffusion
 from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Picture
-from dither.registry.flow.records import Clean, State
+from dither.registry.flow.records import State
 
 
 @pytest.fixture
@@ -45,22 +44,6 @@ def test_cached_positions_are_context_at_level_zero(system):
         for _ in range(2):  # a call leaves nothing behind
             last = session(State.of(x[:, 4:]), t)
     torch.testing.assert_close(last, whole[:, 4:])
-
-
-def test_a_piece_has_its_own_columns_of_valid(system, monkeypatch):
-    seen = []
-    monkeypatch.setattr(system, "denoise", lambda state, t, clean, cache: seen.append((clean, cache)))
-    like = Clean.of(torch.arange(12).reshape(2, 6) % 4, torch.arange(12).reshape(2, 6) % 2 == 0, scale=torch.ones(2))
-    session = Session(system, like)
-    session(State.of(like.x0), torch.ones(2))
-    assert seen[0] == (like, None)
-    session.append(like.x0[:, :3])
-    session(State.of(like.x0[:, 3:]), torch.ones(2))
-    piece, cache = seen[1]
-    assert torch.equal(piece.valid, like.valid[:, 3:])
-    assert cache.length == 3
-    with pytest.raises(ValueError, match="3..9 of a sample that has 6"):
-        session(State.of(like.x0), torch.ones(2))
 
 
 @pytest.mark.parametrize("block", [None, 2])
@@ -166,19 +149,6 @@ def test_impossible_goals_are_reported(system, tmp_path, monkeypatch):
     assert first.startswith("6 samples are missing")
     assert second.startswith("the rarest is first, met by 0.0%")
     assert write_samples(drawing, tmp_path / "out")
-
-
-def test_shorter_trajectories_are_padded_with_their_last_state():
-    watch = TrajectoryRecorder(3)
-    for state in ([[0, 0], [0, 0]], [[1, 1], [2, 2]]):
-        watch(torch.tensor(state))
-    watch.keep(torch.tensor([5, 7]), torch.tensor([False, True]))
-    for number in (3, 4, 5):
-        watch(torch.full((4, 2), number))
-    watch.keep(torch.tensor([0, 1, 2, 3]), torch.tensor([True, True, True, True]))
-    assert watch.rows == [7, 0, 1]
-    assert watch.path()[..., 0].T.tolist() == [[0, 2, 2], [3, 4, 5], [3, 4, 5]]
-    assert TrajectoryRecorder(3).path() is None
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])

@@ -98,12 +98,14 @@ def test_exact_conditions_on_what_is_known() -> None:
     assert not measured.values[0, [0, 3, 4]].any()
 
 
-@pytest.mark.parametrize("loss", [masked_ce, score_entropy, PerSample(masked_ce)])
+@pytest.mark.parametrize(
+    ("schedule", "loss"),
+    [(log_linear(1e-6), masked_ce), (cosine(1e-6), score_entropy), (cosine(1e-6), PerSample(masked_ce))],
+)
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
-@pytest.mark.parametrize("schedule", [log_linear(1e-6), cosine(1e-6)])
 def test_estimators_agree_with_the_exact_bound(estimator: str, loss: Any, schedule: Schedule) -> None:
     """Nodes and edges apart, in a batch of graphs of two sizes; all of the bound, ends included."""
-    n, t_min = 20_000, 1e-3
+    n, t_min = 8000, 1e-3
     process = process_of(estimator, schedule, t_min)
     denoise = denoiser(process, True)
     exact = exact_nelbo(process, CLEAN, denoise).values
@@ -118,12 +120,12 @@ def test_estimators_agree_with_the_exact_bound(estimator: str, loss: Any, schedu
         for row in range(2):
             error = float(per_graph[row::2].std()) / math.sqrt(n)
             assert abs(float(per_graph[row::2].mean()) - float(whole[row].sum())) < 4 * error + 1e-4
-            assert error < 0.05 * float(whole[row].sum())
+            assert error < 0.1 * float(whole[row].sum())
 
 
 def test_masks_for_sure_have_their_law_and_weight() -> None:
     """P(M) = (k / N) m^(k-1) (1 - m)^(N-k) for each of the 7 masks of 3 tokens, at weight N m / k."""
-    n, m = 70_000, 0.3
+    n, m = 20_000, 0.3
     free = torch.tensor([True, False, True, True]).expand(n, 4)
     noise = Noise(torch.full((n,), -math.log1p(-m)).double(), torch.full((n,), 2.0).double())
     moved, weighed = mask_at_least_one((torch.rand(n, 4) < m) & free, free, noise)

@@ -1,11 +1,13 @@
-"""Squared error: each reduction is its definition, and only what was taken away counts."""
+"""Losses of features: each reduction is its definition, and only target values count."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from torch.nn import functional
 
-from dither.losses.features import squared_error
+from dither.losses.features import huber, poisson_nll, squared_error
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.features.masked_features import MaskedRegionProcess
 from dither.processes.schedules.alpha import log_linear
@@ -23,43 +25,42 @@ def clean_of(rows: int, known: float = 0.2) -> Clean:
     return Clean.of(torch.randn(rows, 5, 3, dtype=torch.float64), valid, torch.rand(rows, 5, 3) < known)
 
 
-def masked(mask: str = "element", ratio: float | None = 0.5, rows: int = 6) -> tuple[Noised, torch.Tensor]:
-    noised = MaskedRegionProcess(SPACE, CLOCK, mask, ratio=ratio).corrupt(clean_of(rows), torch.rand(rows))
-    return noised, torch.randn(rows, 5, 3, dtype=torch.float64)
+def masked(mask: str = "element", rows: int = 6) -> tuple[Noised, torch.Tensor]:
+    """Counts with masked elements, and a positive prediction."""
+    clean = replace(clean_of(rows), x0=torch.poisson(torch.full((rows, 5, 3), 2.0, dtype=torch.float64)))
+    noised = MaskedRegionProcess(SPACE, CLOCK, mask, ratio=0.5).corrupt(clean, torch.rand(rows))
+    return noised, 4 * torch.rand(rows, 5, 3, dtype=torch.float64)
 
 
-def loss_of(noised: Noised, raw: torch.Tensor, reduction: str) -> Measured:
+def loss_of(noised: Noised, raw: torch.Tensor, reduction: str, loss=squared_error) -> Measured:
     process = MaskedRegionProcess(SPACE, CLOCK)
-    return partial(squared_error, reduction=reduction)(process.read(raw, noised.state, noised.noise), noised)
+    return loss(process.read(raw, noised.state, noised.noise), noised, reduction=reduction)
+
+
+COUNTS = partial(functional.poisson_nll_loss, log_input=False)
+LOSSES = {
+    "mse": (squared_error, functional.mse_loss),
+    "huber": (partial(huber, delta=0.3), partial(functional.huber_loss, delta=0.3)),
+    "wide huber": (partial(huber, delta=2.0), partial(functional.huber_loss, delta=2.0)),
+    "poisson": (partial(poisson_nll, link="none"), COUNTS),
+    "log": (partial(poisson_nll, link="log"), functional.poisson_nll_loss),
+    "softplus": (
+        partial(poisson_nll, link="softplus"),
+        lambda raw, x0, **options: COUNTS(functional.softplus(raw), x0, **options),
+    ),
+}
 
 
 @pytest.mark.parametrize("mask", ["region", "element"])
-def test_reductions_are_their_definitions(mask: str) -> None:
+@pytest.mark.parametrize(("loss", "of_torch"), LOSSES.values(), ids=LOSSES)
+def test_losses_are_those_of_torch_and_reductions_their_definitions(loss, of_torch, mask: str) -> None:
     noised, raw = masked(mask)
-    squares = ((raw - noised.x0) ** 2)[noised.target_mask]
+    values = of_torch(raw, noised.x0, reduction="none")[noised.target_mask]
+    assert values.numel() > 10
     regions = noised.target_mask.any(-1).sum()
-    assert squares.numel() > 10
-    expected = {
-        "element-mean": squares.mean(),
-        "region-sum": squares.sum() / regions,
-        "zero-padded": squares.sum() / (noised.valid.sum() * 3),
-    }
-    for reduction, value in expected.items():
-        torch.testing.assert_close(loss_of(noised, raw, reduction).mean(), value)
-
-
-def test_zero_padded_is_the_code_of_the_seed() -> None:
-    """MSELoss of prediction times mask and truth times mask, where nothing is padded."""
-    clean = Clean.of(torch.randn(4, 5, 3))
-    noised = MaskedRegionProcess(SPACE, CLOCK, ratio=0.5).corrupt(clean, torch.rand(4))
-    raw, mask = torch.randn(4, 5, 3), noised.state.masked.float()
-    expected = torch.nn.MSELoss()(raw * mask, clean.x0 * mask)
-    torch.testing.assert_close(loss_of(noised, raw, "zero-padded").mean(), expected)
-    regions = mask[..., 0].sum()
-    formula = ((raw - clean.x0).square().sum(-1) * mask[..., 0]).sum() / regions
-    torch.testing.assert_close(loss_of(noised, raw, "region-sum").mean(), formula)
-    torch.testing.assert_close(formula, 3 * loss_of(noised, raw, "element-mean").mean())
-    torch.testing.assert_close(formula / expected, 3 * 20 / regions)  # the factor between the seed's text and its code
+    counts = {"element-mean": values.numel(), "region-sum": regions, "zero-padded": noised.valid.sum() * 3}
+    for reduction, count in counts.items():
+        torch.testing.assert_close(loss_of(noised, raw, reduction, loss).mean(), values.sum() / count)
 
 
 @pytest.mark.parametrize("reduction", ["element-mean", "region-sum", "zero-padded"])

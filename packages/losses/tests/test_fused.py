@@ -225,7 +225,7 @@ class Largest(TorchDispatchMode):
     ],
 )
 def test_no_tensor_grows_with_batch_times_ids(name, predict, loss, monkeypatch):
-    size, length = 997, 64
+    size, length = 499, 64
     monkeypatch.setitem(last_map.TILE, "cpu", 2**12)
     process = make_process(name, predict, 3.0, size, length)
     linear = nn.Linear(D, process.space.vocab)

@@ -1,7 +1,10 @@
-"""Losses on tokens: identities between published forms, the truth at 0, stability, gradients."""
+"""Losses on tokens: identities between published forms, and a bound whose parts add up to -log p(x_0) exactly."""
 
+import itertools
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +14,7 @@ from dither.processes.schedules.alpha import cosine, log_linear
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.schedules.sigma import geometric
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.records import Clean, Noise, Noised, State
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
 TWO = TokenSpace((Field("nodes", 2, 6, mask=4, pad=5), Field("edges", 3, 4, pad=0)))
@@ -58,16 +61,6 @@ def test_masked_ce_is_score_entropy_of_an_absorbing_process(process_of, schedule
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-12)
 
 
-def test_masked_ce_weight_by_hand(process_of) -> None:
-    process = process_of("absorbing", text(2, 3), "posterior", log_linear(1e-3))
-    noised = record(process, torch.tensor([[0, 2]]), torch.tensor([[3, 2]]), torch.tensor([0.7]), rate=2.0)
-    raw = torch.tensor([[[1.0, 2.0, 0.5, 9.0], [0.0, 0.0, 0.0, 0.0]]])
-    measured = masked_ce(process.read(raw, noised.state, noised.noise), noised)
-    log_p = 1.0 - math.log(math.exp(1) + math.exp(2) + math.exp(0.5))  # MASK has no part in it
-    torch.testing.assert_close(measured.values, torch.tensor([[-log_p * 2.0 / math.expm1(0.7), 0.0]]))
-    assert measured.weights.tolist() == [[1, 1]]
-
-
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("ids", [2, 5])
 def test_score_entropy_is_the_formula_of_sedd(process_of, ids: int, moved: bool) -> None:
@@ -86,6 +79,136 @@ def test_score_entropy_is_the_formula_of_sedd(process_of, ids: int, moved: bool)
     noised = record(process, torch.tensor([[x0]]), torch.tensor([[x]]), sigmas, rate=2.0)
     got = score_entropy(process.read(log_s[None, None], noised.state, noised.noise), noised).values
     torch.testing.assert_close(got.squeeze(), 2.0 * (positive - negative + constant))
+
+
+JOINT = torch.tensor([[4.0, 1.0, 0.5], [0.3, 2.0, 1.0], [1.0, 0.2, 3.0]], dtype=torch.float64) / 13
+SPACE = TokenSpace((Field("text", 2, 3),))
+
+
+def table(process, t):
+    """q(x_t = y | x_0 = id) of one position, `ids V`."""
+    alpha = math.exp(-float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma))
+    ids, prior = len(JOINT), process.prior_probs()[0]
+    return alpha * torch.eye(len(prior), dtype=torch.float64)[:ids] + (1 - alpha) * prior.double()
+
+
+def law(process, t):
+    """p(x_0, x_t) of both positions, `ids ids V V`."""
+    q = table(process, t)
+    return JOINT[:, :, None, None] * q[:, None, :, None] * q[None, :, None, :]
+
+
+def denoiser(process):
+    """The exact one, from the law alone: p(x_0 | x_t) and p_t(y) / p_t(x_t) at each position."""
+
+    def denoise(state, t):
+        both = law(process, float(t[0]))
+        seen = both.sum((0, 1))
+        a, b = state.x.T
+        clean = torch.stack([both.sum(1)[:, a, b].T, both.sum(0)[:, a, b].T], 1) / seen[a, b][:, None, None]
+        full = torch.zeros(*state.x.shape, len(seen), dtype=torch.float64)
+        full[..., : clean.shape[-1]] = clean
+        score = torch.stack([seen[:, b].T, seen[a]], 1) / seen[a, b][:, None, None]
+        return SimpleNamespace(log_clean=full.log, log_score=score.log)
+
+    return denoise
+
+
+def states(process, x0, t):
+    """Every state that x_0 can be in at t, one per row, with its chance."""
+    q, prior = table(process, t), process.prior_probs()
+    rows = torch.tensor(list(itertools.product(range(q.shape[1]), repeat=2)))
+    chance = q[x0[0], rows[:, 0]] * q[x0[1], rows[:, 1]]
+    rows, chance = rows[chance > 0], chance[chance > 0]
+    fixed = torch.zeros(rows.shape, dtype=torch.bool)
+    noise = process.schedule(torch.full((len(rows),), t, dtype=torch.float64))
+    target_mask = prior[0][rows] > 0
+    return Noised(
+        torch.tensor(x0).expand(len(rows), -1), State.of(rows), noise, target_mask, ~fixed, fixed, prior
+    ), chance
+
+
+def bound(process, x0, monkeypatch):
+    """Nats of the three parts, in the mean over every state."""
+    t_min, denoise = process.timesteps.t_min, denoiser(process)
+    place, weight = np.polynomial.legendre.leggauss(80)
+    diffusion = 0.0
+    for t, share in zip(t_min + (1 - t_min) * (place + 1) / 2, (1 - t_min) * weight / 2, strict=True):
+        noised, chance = states(process, x0, float(t))
+        values = score_entropy(denoise(noised.state, torch.tensor([t])), noised).values
+        diffusion += share * float((chance[:, None] * values).sum())
+    noised, chance = states(process, x0, t_min)
+    monkeypatch.setattr(process, "corrupt", lambda clean, t: noised)
+    per_position = torch.full(noised.x0.shape, diffusion / 2 / (1 - t_min), dtype=torch.float64)
+    found = process.bound(Clean.of(noised.x0), Measured(per_position, torch.ones_like(per_position)), denoise)
+    mean = {name: float((chance[:, None] * part).sum()) for name, part in found.parts.items()}
+    return mean | {"diffusion": diffusion, "whole": float((chance[:, None] * found.values).sum())}
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule"),
+    [
+        ("absorbing", log_linear(1e-9)),
+        ("uniform", geometric(1e-4, 16)),
+        ("marginal", geometric(1e-4, 16)),
+        ("hybrid", geometric(1e-4, 16)),
+    ],
+)
+def test_with_exact_scores_the_parts_add_up_to_the_likelihood(process_of, kind, schedule, monkeypatch):
+    """For every x_0, so that the mean over any data is its entropy + KL(data || model), to 1e-5."""
+    process = process_of(kind, SPACE, schedule=schedule)
+    data, mean = torch.full((3, 3), 1 / 9, dtype=torch.float64), 0.0
+    for x0 in itertools.product(range(3), repeat=2):
+        with monkeypatch.context() as patched:
+            parts = bound(process, x0, patched)
+        assert parts["whole"] == pytest.approx(-math.log(JOINT[x0]), abs=1e-5)
+        assert parts["whole"] == pytest.approx(sum(parts[name] for name in ("prior", "diffusion", "reconstruction")))
+        assert min(parts["prior"], parts["reconstruction"]) >= 0
+        mean += float(data[x0]) * parts["whole"]
+    entropy, divergence = -(data * data.log()).sum().item(), (data * (data / JOINT).log()).sum().item()
+    assert mean == pytest.approx(entropy + divergence, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "marginal"])
+def test_a_schedule_that_ends_early_costs_what_is_left(process_of, kind, monkeypatch):
+    """With sigma_max = 1 the bound is -log p(x_0) plus, in the mean, KL(p_1 || prior): no denoiser can take it away."""
+    process = process_of(kind, SPACE, schedule=geometric(1e-4, 1.0))
+    lost, prior_part = 0.0, 0.0
+    for x0 in itertools.product(range(3), repeat=2):
+        with monkeypatch.context() as patched:
+            parts = bound(process, x0, patched)
+        lost += float(JOINT[x0]) * (parts["whole"] + math.log(JOINT[x0]))
+        prior_part += float(JOINT[x0]) * parts["prior"]
+    end, prior = law(process, 1.0).sum((0, 1)), process.prior_probs()[0].double()
+    expected = float((end * (end / (prior[:, None] * prior)).log()).sum())
+    assert lost == pytest.approx(expected, abs=1e-5)
+    assert prior_part > lost > 0.01
+
+
+def test_parts_are_zero_where_nothing_is_predicted(process_of):
+    process = process_of("uniform", SPACE, schedule=geometric(0.5, 1.0))
+    fixed = torch.tensor([[True, False]])
+    clean = Clean.of(torch.tensor([[0, 1]] * 2), ~fixed.expand(2, 2))
+    found = process.bound(clean, Measured(torch.zeros(2, 2), (~clean.fixed).float()), denoiser(process))
+    for part in found.parts.values():
+        assert part[:, 0].tolist() == [0, 0]
+    assert (found.parts["prior"][:, 1] > 0).all()
+    half = Measured(found.values, found.weights, parts=found.parts)[:1]
+    assert {name: part.shape for name, part in half.parts.items()} == {"prior": (1, 2), "reconstruction": (1, 2)}
+
+
+@pytest.mark.parametrize("kind", ["absorbing", "uniform", "marginal", "hybrid"])
+def test_the_exact_score_is_the_best(process_of, kind):
+    """Averaged over x_0, the loss has its minimum at the score of the data: its gradient there is 0."""
+    process, gradient = process_of(kind, SPACE, "score"), {}
+    for x0 in itertools.product(range(3), repeat=2):
+        noised, chance = states(process, x0, 0.9)
+        raw = denoiser(process)(noised.state, torch.tensor([0.9]).double()).log_score().requires_grad_()
+        values = score_entropy(process.read(raw, noised.state, noised.noise), noised).values
+        (grad,) = torch.autograd.grad((float(JOINT[x0]) * chance[:, None] * values).sum(), raw)
+        for row, x in enumerate(noised.state.x.tolist()):
+            gradient[tuple(x)] = gradient.get(tuple(x), 0.0) + grad[row]
+    assert max(float(grad.abs().max()) for grad in gradient.values()) < 1e-6
 
 
 def test_masked_ce_of_scores_is_that_of_plug_in_and_leaves_their_scale_untrained(process_of) -> None:

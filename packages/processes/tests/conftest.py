@@ -9,6 +9,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
+from dither.processes.features.gaussian import GaussianProcess
+from dither.processes.flow.process import FlowMatchingProcess
 from dither.processes.schedules.alpha import log_linear
 from dither.processes.specs import register_components
 from dither.processes.timestep_sampling import TimestepSampling
@@ -17,7 +19,7 @@ from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry.flow.protocols import Schedule
 from dither.registry.flow.records import State
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.flow.spaces import Field, TokenSpace
 from dither.registry.plugins.catalog import Catalog
 
 
@@ -133,3 +135,57 @@ class Oracle:
 @pytest.fixture(scope="session")
 def oracle() -> type[Oracle]:
     return Oracle
+
+
+class Normal:
+    """The exact denoiser of independent normal values, with mean 3 and standard deviation 0.5."""
+
+    def __init__(self, process: GaussianProcess) -> None:
+        self.process = process
+
+    def __call__(self, state: State, t: Tensor) -> Any:
+        noise = self.process.schedule(t)
+        a, b = self.process.scales(noise, state.x)
+        x0 = 3 + 0.25 * a / (0.25 * a**2 + b**2) * (state.x - 3 * a)
+        eps = (state.x - a * x0) / b.clamp_min(1e-12)
+        velocity = eps - x0 if isinstance(self.process, FlowMatchingProcess) else a * eps - b * x0
+        return self.process.read({"x0": x0, "eps": eps, "velocity": velocity}[self.process.predict], state, noise)
+
+
+@pytest.fixture(scope="session")
+def normal() -> type[Normal]:
+    return Normal
+
+
+@pytest.fixture(scope="session")
+def text_process(part: Callable[..., Any]) -> Callable[..., TokenProcess]:
+    """A process over one field of some length and vocabulary; marginal has frequencies 1, 2, 3 .."""
+
+    def build(kind: str, length: int, ids: int, **options: Any) -> TokenProcess:
+        if kind == "marginal":
+            options["frequencies"] = {"text": [1.0 + i for i in range(ids)]}
+        process: TokenProcess = part("process", kind, **options).build(TokenSpace((Field("text", length, ids),)))
+        return process
+
+    return build
+
+
+class Recorder:
+    """A session that records states and times, with the same logits at every state, or another session's answers."""
+
+    def __init__(self, process: TokenProcess, logits: Tensor | None = None, session: Any = None) -> None:
+        self.process, self.logits, self.session = process, logits, session
+        self.states, self.times = list[Tensor](), list[Tensor]()
+
+    def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
+        self.states.append(state.x)
+        self.times.append(t)
+        if self.session is not None:
+            return self.session(state, t)
+        logits = torch.nn.functional.pad(self.logits, (0, self.process.space.vocab - self.logits.shape[-1]))
+        return self.process.read(logits.expand(len(state.x), -1, -1), state, self.process.schedule(t))
+
+
+@pytest.fixture(scope="session")
+def recorder() -> type[Recorder]:
+    return Recorder

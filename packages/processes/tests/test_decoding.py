@@ -1,37 +1,19 @@
-"""Parallel, block-wise and self-correcting decoding: how many, which, and the distribution of exact models."""
+"""Ordered, parallel, block-wise and self-correcting decoding: how many, which, and with which distribution."""
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from dither.processes.decoding.particle_gibbs import log_step_prob
 from dither.processes.decoding.self_correction import SelfCorrect
 from dither.processes.samplers.confidence import Ordered
 from dither.processes.timestep_sampling import time_of
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
-from dither.registry.kinds import ModelFacts
 
 P = torch.tensor([[0.97, 0.02, 0.01], [0.6, 0.3, 0.1], [0.95, 0.04, 0.01], [0.4, 0.3, 0.3], [0.85, 0.1, 0.05]])
 JOINT = torch.tensor([[[5.0, 1.0], [0.5, 2.0]], [[1.0, 3.0], [0.2, 4.0]]], dtype=torch.float64)
-
-
-class Recorder:
-    """A session that records states and times; `p` gives the same probabilities at every state."""
-
-    def __init__(self, process: Any, p: Tensor | None = None, session: Any = None) -> None:
-        self.process, self.p, self.session = process, p, session
-        self.states, self.times = list[Tensor](), list[Tensor]()
-
-    def __call__(self, state: State, t: Tensor) -> Any:
-        self.states.append(state.x)
-        self.times.append(t)
-        if self.session is not None:
-            return self.session(state, t)
-        raw = torch.nn.functional.pad(self.p.log(), (0, self.process.space.vocab - self.p.shape[1]))
-        return self.process.read(raw.expand(len(state.x), -1, -1), state, self.process.schedule(t))
 
 
 def expected_counts(options: dict[str, float]) -> list[int]:
@@ -55,11 +37,11 @@ def expected_counts(options: dict[str, float]) -> list[int]:
     "options",
     [{"threshold": t} for t in (0.3, 0.84, 0.96, 0.99)] + [{"entropy_bound": b} for b in (0.0, 0.15, 0.5, 1.0, 10.0)],
 )
-def test_parallel_decoding_unmasks_what_is_sure(process_of, options: dict) -> None:
+def test_parallel_decoding_unmasks_what_is_sure(process_of, recorder, options: dict) -> None:
     process = process_of("absorbing", TokenSpace((Field("text", 5, 3),)))
     like = Clean.of(torch.zeros(7, 5).long(), known=torch.zeros(7, 5, dtype=torch.bool))
     like.known[1, :] = True  # a row with nothing to unmask
-    session = Recorder(process, P)
+    session = recorder(process, P.log())
     by = "confidence" if "threshold" in options else "entropy"
     states = list(Ordered(by=by, **options).build()(process, session, like))
     masked = [int((x[0] == 3).sum()) for x in (*session.states, states[-1])]
@@ -72,28 +54,15 @@ def test_parallel_decoding_unmasks_what_is_sure(process_of, options: dict) -> No
 def test_a_bound_of_zero_draws_dependent_positions_one_by_one(process_of, oracle, likely) -> None:
     process = process_of("absorbing", TokenSpace((Field("text", 3, 2),)))
     sampler = Ordered(by="entropy", entropy_bound=0.0).build()
-    (*_, x) = sampler(process, oracle(process, JOINT), Clean.of(torch.zeros(20_000, 3).long()))
+    (*_, x) = sampler(process, oracle(process, JOINT), Clean.of(torch.zeros(5000, 3).long()))
     assert likely(4 * x[:, 0] + 2 * x[:, 1] + x[:, 2], JOINT.flatten()) > 1e-3
 
 
-def test_options_of_parallel_decoding_exclude_each_other(part) -> None:
-    facts = part("process", "absorbing").facts(TokenSpace((Field("text", 5, 3),)))
-
-    def problems(**options: Any) -> set[tuple]:
-        return {(m.code, m.path) for m in part("sampler", "ordered", **options).check(facts, ModelFacts())}
-
-    assert not problems(threshold=0.9)
-    assert not problems(entropy_bound=0.1, by="entropy")
-    assert problems(threshold=0.9, steps=3) == {("no-effect", ("steps",))}
-    assert problems(threshold=0.9, by="margin", noise=1.0) == {("misfit", ("threshold",))}
-    assert problems(threshold=0.9, entropy_bound=0.1) == {("misfit", ("entropy_bound",))}
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_semi_autoregressive_blocks(part, process_of, oracle, likely, size: int) -> None:
+@pytest.mark.parametrize("size", [1, 2])
+def test_semi_autoregressive_blocks(part, process_of, recorder, oracle, likely, size: int) -> None:
     """Exact with an exact inner sampler; later blocks are masked, earlier ones finished, and times are of the whole."""
-    n, process = 20_000, process_of("absorbing", TokenSpace((Field("text", 3, 2),)))
-    session = Recorder(process, session=oracle(process, JOINT))
+    n, process = 4000, process_of("absorbing", TokenSpace((Field("text", 3, 2),)))
+    session = recorder(process, session=oracle(process, JOINT))
     known = torch.zeros(n, 3, dtype=torch.bool)
     known[: n // 2, 1] = True
     spec = part("sampler", "semi-autoregressive", size=size, inner="first-hitting")
@@ -111,23 +80,7 @@ def test_semi_autoregressive_blocks(part, process_of, oracle, likely, size: int)
         torch.testing.assert_close(t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6)
 
 
-def test_what_semi_autoregressive_and_self_correct_refuse(part) -> None:
-    space = TokenSpace((Field("text", 8, 3),))
-
-    def paths(sampler: str, process: str, model: ModelFacts | None = None, **options: Any) -> list[tuple]:
-        spec = part("sampler", sampler, **options)
-        return [m.path for m in spec.check(part("process", process).facts(space), model or ModelFacts())]
-
-    assert not paths("semi-autoregressive", "absorbing")
-    assert paths("semi-autoregressive", "hybrid") == [(), ("inner",)]
-    assert paths("semi-autoregressive", "absorbing", ModelFacts(4)) == [()]
-    assert ("inner",) in paths("semi-autoregressive", "absorbing", inner={"use": "blocks", "approximate": True})
-    assert not paths("self-correct", "hybrid")
-    assert paths("self-correct", "absorbing") == [()]
-    assert ("inner",) in paths("self-correct", "uniform", inner="self-correct")
-
-
-def test_self_correction_finds_the_wrong_token(process_of, oracle) -> None:
+def test_self_correction_finds_the_wrong_token(process_of, recorder, oracle) -> None:
     """Data are 0000, 1111 and 0111: each draft moves to the sequence that explains it best, one token per call."""
     joint = torch.zeros(2, 2, 2, 2)
     joint[0, 0, 0, 0] = joint[1, 1, 1, 1] = 1.0
@@ -136,7 +89,7 @@ def test_self_correction_finds_the_wrong_token(process_of, oracle) -> None:
     drafts = torch.tensor([[0, 0, 0, 1], [1, 1, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]])
     known = torch.zeros(4, 4, dtype=torch.bool)
     known[3, 0] = True
-    session = Recorder(process, session=oracle(process, joint))
+    session = recorder(process, session=oracle(process, joint))
     options, like = SelfCorrect(temperature=0.0), Clean.of(drafts, known=known)
     *states, x = options.sample(process, session, like, inner=lambda *_: iter([drafts]))
     assert x[:3].tolist() == [[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
@@ -144,3 +97,119 @@ def test_self_correction_finds_the_wrong_token(process_of, oracle) -> None:
     for before, after in itertools.pairwise([*states, x]):
         assert (before != after).sum(1).max() <= 1
     assert len(session.states) <= 6 < options.iterations, "it ends when nothing changes"
+
+
+ORDERS = ("confidence", "drawn", "margin", "entropy", "random")
+
+
+@pytest.mark.parametrize("by", ORDERS)
+@pytest.mark.parametrize("schedule", ["log-linear", "cosine", "geometric"])
+def test_counts_and_times_match(text_process, recorder, by: str, schedule: str) -> None:
+    """After each step round(N (1 - alpha)) are masked; the model gets the time at which that share is expected."""
+    length, steps = 36, 10
+    process = text_process("absorbing", length, 3, schedule=schedule)
+    session = recorder(process, torch.randn(1, length, 4))
+    known = torch.zeros(5, length, dtype=torch.bool)
+    known[1, :7] = known[2, :] = True
+    like = Clean.of(torch.zeros(5, length).long(), known=known)
+    states = list(Ordered(by=by, steps=steps).build()(process, session, like))
+    total = (~known).sum(1)
+    lost = -(-process.schedule(torch.linspace(1, 0, steps + 1).double()).sigma).expm1()
+    lost[-1] = 0
+    expected = (total[:, None] * lost).round().long()
+    masked = torch.stack([(x == 3).sum(1) for x in states], 1)
+    shown = [step for step in range(1, steps + 1) if (expected[:, step] < expected[:, :step].amin(1)).any()]
+    assert masked.tolist() == expected[:, shown].tolist()
+    assert masked[:, -1].tolist() == [0] * 5
+    for x, t in zip(session.states, session.times, strict=True):
+        share = (x == 3).sum(1) / total.clamp_min(1)
+        torch.testing.assert_close(t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6)
+        assert torch.equal(x[known], like.x0[known])  # in sight of the very first call
+    for before, after in itertools.pairwise(states):
+        assert torch.equal(after[before != 3], before[before != 3])  # what is shown stays
+
+
+LAWS = torch.tensor([[0.5, 0.25, 0.25], [0.45, 0.45, 0.10], [0.42, 0.29, 0.29]])
+"""The first is the likeliest and furthest ahead, the second has the least entropy."""
+
+
+@pytest.mark.parametrize(("by", "order"), [("confidence", [0, 1, 2]), ("margin", [0, 2, 1]), ("entropy", [1, 0, 2])])
+def test_which_comes_first(text_process, recorder, by: str, order: list[int]) -> None:
+    process = text_process("absorbing", 3, 3)
+    logits = torch.cat([LAWS.log(), torch.zeros(3, 1)], 1)[None]
+    found = [Clean.of(torch.zeros(8, 3).long())]
+    states = [torch.full((8, 3), 3), *Ordered(by=by, steps=3).build()(process, recorder(process, logits), found[0])]
+    for before, after, place in zip(states, states[1:], order, strict=False):
+        assert ((before != after).nonzero()[:, 1] == place).all()
+
+
+def test_equal_scores_are_settled_by_lot(text_process, recorder, likely) -> None:
+    """An untrained model is not read from left to right."""
+    process = text_process("absorbing", 4, 3)
+    first, *_ = Ordered(by="margin", steps=4).build()(
+        process, recorder(process, torch.zeros(1, 4, 4)), Clean.of(torch.zeros(6000, 4).long())
+    )
+    assert likely((first != 3).nonzero()[:, 1], torch.ones(4) / 4) > 1e-3
+
+
+def test_drawn_prefers_what_is_likely_by_a_known_amount(text_process, recorder, likely) -> None:
+    """Of two tokens with law p, 1 - p the surer draw is shown first: the likely id unless both came out unlikely."""
+    p, n = 0.7, 20_000
+    process = text_process("absorbing", 2, 2)
+    logits = torch.tensor([p, 1 - p, 1.0]).log().expand(1, 2, 3)
+    first, last = Ordered(by="drawn", steps=2).build()(
+        process, recorder(process, logits), Clean.of(torch.zeros(n, 2).long())
+    )
+    shown = first[first != 2]
+    assert likely(shown, torch.tensor([1 - (1 - p) ** 2, (1 - p) ** 2])) > 1e-3
+    assert likely(last[first == 2], torch.tensor([p, 1 - p])) > 1e-3
+
+
+def test_noise_is_gumbel_and_falls_with_the_share_masked(text_process, recorder, likely) -> None:
+    """Scores log p with Gumbel noise of scale c choose among positions with odds p^(1/c): Plackett and Luce."""
+    process, n, scale = text_process("absorbing", 3, 3), 20_000, 2.0
+    logits = torch.cat([LAWS.log(), torch.zeros(3, 1)], 1)[None]
+    first, second, _ = Ordered(by="confidence", steps=3, noise=scale).build()(
+        process, recorder(process, logits), Clean.of(torch.zeros(n, 3).long())
+    )
+    strength = LAWS.amax(1).double()
+    odds = strength ** (1 / scale)
+    assert likely((first != 3).nonzero()[:, 1], odds / odds.sum()) > 1e-3
+    assert likely((first != 3).nonzero()[:, 1], torch.ones(3) / 3) < 1e-3
+    rows = (first != 3)[:, 0]  # the first position came first: of the others, at two thirds of the scale
+    odds = strength[1:] ** (1.5 / scale)
+    assert likely(((second != 3) & (first == 3))[rows][:, 1:].nonzero()[:, 1], odds / odds.sum()) > 1e-3
+
+
+CHAIN = torch.tensor([[0.8, 0.15, 0.05], [0.05, 0.8, 0.15], [0.15, 0.05, 0.8]], dtype=torch.float64)
+CHAIN_JOINT = torch.einsum("ab,bc->abc", CHAIN, CHAIN) / 3
+
+
+def test_the_conditional_law(part, text_process, oracle) -> None:
+    """Total variation over the free token; ancestral sampling, which clamps known tokens, is far off."""
+    process = text_process("marginal", 3, 3, predict="posterior", schedule="log-linear")
+    rows, free, values = 1000, 1, [0, 0, 2]
+    like = Clean.of(torch.tensor(values).expand(rows, 3), known=(torch.arange(3) != free).expand(rows, 3))
+    law = CHAIN_JOINT[tuple(slice(None) if i == free else values[i] for i in range(3))]
+
+    def distance(name: str, **options: int) -> float:
+        *_, x = part("sampler", name, **options).build()(process, oracle(process, CHAIN_JOINT), like)
+        assert torch.equal(x[like.known], like.x0[like.known])
+        return float((torch.bincount(x[:, free], minlength=3) / rows - law / law.sum()).abs().sum() / 2)
+
+    assert distance("ancestral", steps=32) > 0.08
+    assert distance("particle-gibbs", steps=32, particles=4, sweeps=3) < 0.05  # the noise of the rows is 0.03
+
+
+def test_the_probability_of_a_step_is_that_of_its_draws(text_process, oracle, likely) -> None:
+    process, rows = text_process("marginal", 2, 3, predict="posterior", schedule="log-linear"), 20_000
+    now, then = (process.schedule(torch.full((rows,), t, dtype=torch.float64)) for t in (0.7, 0.3))
+    state = State.of(torch.tensor([2, 1]).expand(rows, 2))
+    pred = oracle(process, CHAIN_JOINT.sum(2))(state, torch.full((rows,), 0.7))
+    like = Clean.of(state.x)
+    drawn = process.step(state, pred, now, then, like).x
+    for place in (0, 1):
+        given = Clean.of(state.x, known=(torch.arange(2) == place).expand(rows, 2))
+        p = [log_step_prob(process, state, pred, now, then, torch.full_like(state.x, y), given)[0] for y in range(3)]
+        assert float(torch.stack(p).exp().sum()) == pytest.approx(1)
+        assert likely(drawn[:, place], torch.stack(p).exp()) > 1e-3

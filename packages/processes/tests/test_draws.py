@@ -6,9 +6,10 @@ from torch import Tensor
 
 from dither.processes.schedules.alpha import log_linear
 from dither.processes.schedules.sigma import geometric
-from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.tokens import categorical as draws
+from dither.processes.timestep_sampling import TimestepSampling, as_times
 from dither.processes.tokens.categorical import draw, draw_along, draw_log
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import Field, TokenSpace
 
 
 def test_frequencies(likely) -> None:
@@ -65,18 +66,6 @@ def test_the_tail_is_not_cut(likely) -> None:
     assert likely((draw(weights.expand(25_000, -1)) != 30_000).long(), law) > 1e-2
 
 
-def test_two_levels_say_what_one_says(monkeypatch) -> None:
-    """The same random number leads to the same id, but for ids at whose edge it falls."""
-    weights = torch.rand(2_000, 5_000).pow(8)
-    weights[:, ::3] = 0.0
-    torch.manual_seed(5)
-    two = draw(weights)
-    monkeypatch.setattr(draws, "TWO_LEVEL_MIN", 10_000)
-    torch.manual_seed(5)
-    assert (draw(weights) == two).float().mean() > 0.998
-    assert (weights.gather(1, two[:, None]) > 0).all()
-
-
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
 def test_a_long_row_ends_where_its_weights_end(monkeypatch, u: float) -> None:
     monkeypatch.setattr(torch, "rand", lambda *shape, **kw: torch.full(shape, u, dtype=kw["dtype"]))
@@ -117,3 +106,35 @@ def test_levels() -> None:
     assert level("log-sigma").isfinite().all()  # sigma = 0 at t = 0
     torch.testing.assert_close(level("log-sigma", geometric(1e-4, 20)), geometric(1e-4, 20)(t).sigma.log())
     assert TimestepSampling(log_linear()).level(t.expand(2, -1)).shape == (2, 5)
+
+
+SPACE = TokenSpace((Field("text", 4, 5),))
+TOKENS = torch.randint(0, 5, (3, 4))
+
+
+def noise_of(process, t):
+    torch.manual_seed(0)
+    return process.corrupt(Clean.of(TOKENS), t)
+
+
+@pytest.mark.parametrize("t", [0.3, torch.tensor(0.3), torch.tensor([0.3]), torch.full((3,), 0.3)])
+@pytest.mark.parametrize("name", ["absorbing", "uniform"])
+def test_a_single_time_is_that_of_all_samples(process_of, name, t):
+    noised, expected = (noise_of(process_of(name, SPACE), times) for times in (t, torch.full((3,), 0.3)))
+    assert torch.equal(noised.state.x, expected.state.x)
+    assert torch.equal(noised.noise.sigma, expected.noise.sigma)
+
+
+def test_integers_and_times_per_position():
+    clean = Clean.of(TOKENS)
+    assert torch.equal(as_times(1, clean), torch.ones(3))
+    assert as_times(torch.rand(3, 4), clean).shape == (3, 4)
+    assert as_times(torch.rand(3, dtype=torch.float64), clean).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "t", [torch.rand(2), torch.rand(4), torch.rand(3, 1), torch.tensor([0.1, torch.nan, 0.2]), 1.5, -0.1]
+)
+def test_wrong_times(t):
+    with pytest.raises(ValueError, match="^t must"):
+        as_times(t, Clean.of(TOKENS))

@@ -1,7 +1,5 @@
 """Flow matching against closed forms, flow_matching (Lipman et al. 2024), diffusers and exact denoisers."""
 
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,15 +12,12 @@ from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.flow.jumps import DiscreteFlow
 from dither.processes.flow.process import FlowMatchingProcess
 from dither.processes.flow.specs import kappa, rectified_flow
-from dither.processes.schedules.alpha import log_linear
 from dither.processes.schedules.betas import LinearBeta
-from dither.processes.timestep_sampling import TimestepSampling, even_times
+from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
-from dither.registry.kinds import ModelFacts, ProcessFacts
 
 SPACE = FeatureSpace(3, 2)
-JOINT = torch.tensor([[4.0, 1.0, 0.5], [0.3, 2.0, 1.0], [1.0, 0.2, 3.0]], dtype=torch.float64) / 13
 MEAN, STD = 3.0, 0.5
 
 
@@ -63,12 +58,8 @@ def test_solvers_equal_flow_matching(part, solver: str, method: str) -> None:
 
     process = flow()
     like = Clean.of(torch.zeros(4, 3, 2, dtype=torch.float64))
-    ours = last(
-        part("sampler", "ode", solver=solver, steps=8, t_min=0.0).build(),
-        process,
-        velocity_session(process),
-        like,
-    )
+    sampler = part("sampler", "ode", solver=solver, steps=8, t_min=0.0).build()
+    ours = last(sampler, process, velocity_session(process), like)
 
     def model(x: Tensor, t: Tensor) -> Tensor:  # their time runs from noise to data
         return -curved(x, 1 - t)
@@ -81,9 +72,9 @@ def test_dopri5_is_the_limit_of_heun(part) -> None:
     process, like = flow(), Clean.of(torch.zeros(4, 3, 2, dtype=torch.float64))
     fine, adaptive = (
         last(part("sampler", "ode", t_min=0.0, **options).build(), process, velocity_session(process), like)
-        for options in ({"steps": 2000}, {"steps": 2, "solver": "dopri5", "tolerance": 1e-9})
+        for options in ({"steps": 300}, {"steps": 2, "solver": "dopri5", "tolerance": 1e-7})
     )
-    torch.testing.assert_close(adaptive, fine, rtol=0, atol=1e-6)
+    torch.testing.assert_close(adaptive, fine, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("shift", [1.0, 3.0])
@@ -117,22 +108,6 @@ def test_the_path_is_a_straight_line(predict: str, t: float) -> None:
         torch.testing.assert_close(pred.eps, noised.eps, rtol=0, atol=1e-9)
 
 
-class Normal:
-    """The exact denoiser of independent normal values."""
-
-    def __init__(self, process: GaussianProcess) -> None:
-        self.process = process
-
-    def __call__(self, state: State, t: Tensor) -> Any:
-        noise = self.process.schedule(t)
-        a, b = self.process.scales(noise, state.x)
-        x0 = MEAN + STD**2 * a / (STD**2 * a**2 + b**2) * (state.x - a * MEAN)
-        eps = (state.x - a * x0) / b.clamp_min(1e-12)
-        straight = isinstance(self.process, FlowMatchingProcess)
-        velocity = eps - x0 if straight else a * eps - b * x0
-        return self.process.read({"x0": x0, "eps": eps, "velocity": velocity}[self.process.predict], state, noise)
-
-
 @pytest.mark.parametrize(
     ("sampler", "options"),
     [
@@ -142,13 +117,15 @@ class Normal:
         ("dpm-solver", {"steps": 100, "spacing": "log-snr"}),
     ],
 )
-@pytest.mark.parametrize("process", [flow("velocity"), flow("x0", shift=3.0), diffusion("eps"), diffusion("velocity")])
-def test_flows_move_each_value_to_its_quantile(part, process: GaussianProcess, sampler: str, options: dict) -> None:
+@pytest.mark.parametrize("process", [flow("velocity"), flow("x0", shift=3.0), diffusion("eps")])
+def test_flows_move_each_value_to_its_quantile(
+    part, normal, process: GaussianProcess, sampler: str, options: dict
+) -> None:
     """The probability flow of normal data maps eps to mean + std eps; also next to known values."""
     known = torch.zeros(50, 3, 2, dtype=torch.bool)
     known[:, 0] = True
     like = Clean.of(torch.full((50, 3, 2), 7.0, dtype=torch.float64), known=known)
-    x, noise = last(part("sampler", sampler, **options).build(), process, Normal(process), like), start(process, like)
+    x, noise = last(part("sampler", sampler, **options).build(), process, normal(process), like), start(process, like)
     expected = torch.where(known, 7.0, MEAN + STD * noise)
     slack = {"ddim": 0.02, "dpm-solver": 0.008, "ode": 0.004}[sampler]
     if process.schedule(torch.ones(1)).sigma < 30:  # the signal left at t = 1
@@ -156,43 +133,15 @@ def test_flows_move_each_value_to_its_quantile(part, process: GaussianProcess, s
     torch.testing.assert_close(x, expected, rtol=0, atol=slack)
 
 
-def test_what_does_not_fit_a_flow(part) -> None:
-    facts = part("process", "flow-matching").facts(SPACE)
-    assert (facts.predict, facts.prior, facts.linear_path) == ("flow-velocity", "gaussian", True)
-
-    def codes(sampler: str, process: ProcessFacts = facts, **options: Any) -> list[tuple]:
-        return [(m.code, m.path) for m in part("sampler", sampler, **options).check(process, ModelFacts())]
-
-    assert not codes("ode")
-    assert codes("repaint") == [("process-mismatch", ())]
-    assert codes("ode", tolerance=1e-3) == [("no-effect", ("tolerance",))]
-    assert codes("ode", part("process", "flow-matching", predict="x0").facts(SPACE), t_min=0.0) == [
-        ("misfit", ("t_min",))
-    ]
-    absorbing = part("process", "absorbing").facts(TokenSpace((Field("text", 2, 3),)))
-    assert codes("ode", absorbing) == [("process-mismatch", ())]
-
-
-@pytest.mark.parametrize("corrector", [0.0, 2.0])
-@pytest.mark.parametrize("kind", ["absorbing", "uniform", "marginal", "hybrid"])
-def test_jumps_sample_the_data(part, process_of, oracle, kind: str, corrector: float) -> None:
-    """With the exact p(x_0 | x_t); a large step of the corrector alone would leave the distribution of the data."""
-    n, process = 20_000, process_of(kind, TokenSpace((Field("text", 2, 3),)))
-    sampler = part("sampler", "discrete-flow", steps=150, corrector=corrector).build()
-    x = last(sampler, process, oracle(process, JOINT), Clean.of(torch.zeros(n, 2, dtype=torch.long)))
-    share = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9) / n
-    assert (share - JOINT.flatten()).abs().sum() / 2 < 0.015
-
-
 @pytest.mark.parametrize("corrector", [0.0, 1.5])
 def test_a_step_jumps_with_the_integrated_rates(part, likely, process_of, corrector: float) -> None:
     """From x_t = 1 with p(x_0 | x_t) given: to y at the rates of the module, over one step from t = .8 to .5."""
-    n, process = 40_000, process_of("marginal", TokenSpace((Field("text", 1, 3),)))
+    n, process = 20_000, process_of("marginal", TokenSpace((Field("text", 1, 3),)))
     p, prior = torch.tensor([0.5, 0.2, 0.3]), process.prior_probs()[0]
     now, then = (process.schedule(torch.full((n,), t)) for t in (0.8, 0.5))
     pred = process.read(p.log().expand(n, 1, 3), State.of(torch.ones(n, 1, dtype=torch.long)), now)
-    x, like = State.of(torch.ones(n, 1).long()), Clean.of(torch.zeros(n, 1).long())
-    x = DiscreteFlow(corrector=corrector).step(process, x, pred, now, then, like).x
+    state, like = State.of(torch.ones(n, 1).long()), Clean.of(torch.zeros(n, 1).long())
+    x = DiscreteFlow(corrector=corrector).step(process, state, pred, now, then, like).x
     lost = [1 - float((-noise.sigma[0]).exp()) for noise in (now, then)]
     forward = (1 + corrector) * torch.tensor(lost[0] / lost[1]).log()
     back = corrector * (now.sigma[0] - then.sigma[0])
@@ -223,26 +172,3 @@ def test_mixture_paths_equal_flow_matching(process_of, power: float) -> None:
     torch.testing.assert_close(ours, path.posterior_to_velocity(raw, x, 1 - t), rtol=1e-9, atol=1e-11)
     expected = losses.MixturePathGeneralizedKL(path, reduction="none")(raw, clean.x0, x, 1 - t)
     torch.testing.assert_close(flow_kl(pred, noised).values, expected, rtol=1e-9, atol=1e-11)
-
-
-def test_flow_kl_is_the_divergence_of_the_jumps(process_of) -> None:
-    """Over many small steps: KL of a step given x_0 from the step of the model, averaged over x_t given x_0."""
-    process = process_of("marginal", TokenSpace((Field("text", 1, 3),)), schedule=log_linear(1e-9))
-    data, prior, total, expected = torch.tensor([0.2, 0.5, 0.3]).double(), process.prior_probs()[0], 0.0, 0.0
-    times = even_times(2000, 0.05, torch.device("cpu")).double()
-    for t, s in pairwise(times):
-        before, after, middle = (1 - float((-process.schedule(u).sigma).exp()) for u in (t, s, (t + s) / 2))
-        jump, x0 = 1 - after / before, 1
-        forward = (1 - before) * torch.eye(3, dtype=torch.float64) + before * prior  # row x_0, column x_t
-        posterior = (data[:, None] * forward).T / (data @ forward)[:, None]  # row x_t, column x_0
-        model = jump * posterior + (1 - jump) * torch.eye(3, dtype=torch.float64)
-        given = jump * torch.eye(3, dtype=torch.float64)[x0] + (1 - jump) * torch.eye(3, dtype=torch.float64)
-        expected += float(forward[x0] @ torch.special.xlogy(given, given / model).sum(1))
-        noised = process.corrupt(Clean.of(torch.full((3, 1), x0)), float((t + s) / 2))
-        noise, x = process.schedule(torch.full((3,), float((t + s) / 2)).double()), torch.arange(3)[:, None]
-        at_middle = (1 - middle) * torch.eye(3, dtype=torch.float64) + middle * prior
-        exact = (data[:, None] * at_middle).T / (data @ at_middle)[:, None]
-        pred = process.read(exact.log()[:, None], State.of(x), noise)
-        record = replace(noised, state=State.of(x), noise=noise, target_mask=torch.ones(3, 1, dtype=torch.bool))
-        total += float(t - s) * float(at_middle[x0] @ flow_kl(pred, record).values[:, 0])
-    assert total == pytest.approx(expected, rel=2e-3)

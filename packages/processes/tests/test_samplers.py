@@ -8,22 +8,15 @@ import torch
 from torch import Tensor
 
 from dither.processes.samplers.first_hitting import FirstHitting
+from dither.processes.samplers.predictor_corrector import PredictorCorrector
 from dither.processes.schedules.alpha import cosine, log_linear
 from dither.processes.schedules.sigma import geometric
 from dither.processes.timestep_sampling import time_of
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Noise, State
-from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal", "hybrid")
-
-
-def build(part: Any, kind: str, length: int, ids: int, **options: Any) -> TokenProcess:
-    if kind == "marginal":
-        options["frequencies"] = {"text": [1.0 + i for i in range(ids)]}
-    process: TokenProcess = part("process", kind, **options).build(TokenSpace((Field("text", length, ids),)))
-    return process
 
 
 def noise_of(sigma: float, rows: int) -> Noise:
@@ -38,15 +31,14 @@ class Foreign:
 
 
 @pytest.mark.parametrize("meaning", ["posterior", "plug-in", "score"])
-@pytest.mark.parametrize(("sigma", "earlier"), [(1.2, 0.4), (0.05, 0.01), (9.0, 0.0)])
-@pytest.mark.parametrize("ids", [3, 5])
+@pytest.mark.parametrize(("sigma", "earlier"), [(0.05, 0.01), (9.0, 0.0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_and_finish_are_bayes(
-    part, likely, transition, kind: str, ids: int, sigma: float, earlier: float, meaning: str
+    text_process, likely, transition, kind: str, sigma: float, earlier: float, meaning
 ) -> None:
     """x_s has the law sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), with q from transition matrices alone."""
-    n = 8_000
-    process = build(part, kind, 1, ids, predict=meaning, schedule="log-linear")
+    n, ids = 8_000, 3
+    process = text_process(kind, 1, ids, predict=meaning, schedule="log-linear")
     prior, now, then = process.prior_probs()[0], noise_of(sigma, n), noise_of(earlier, n)
     context = torch.zeros(process.space.vocab, dtype=torch.float64)
     context[:ids] = torch.rand(ids, dtype=torch.float64) + 0.05
@@ -75,10 +67,10 @@ def sample(sampler: Any, process: TokenProcess, session: Any, like: Clean) -> Te
 
 
 @pytest.mark.parametrize("steps", [1, 2, 8])
-def test_ancestral_absorbing_is_wrong_by_exactly_its_step(part, likely, oracle, steps: int) -> None:
+def test_ancestral_absorbing_is_wrong_by_exactly_its_step(part, text_process, likely, oracle, steps: int) -> None:
     """Of two equal bits, those unmasked in the same step are drawn apart: they differ half of the time."""
     n, t_min = 20_000, 1e-3
-    process = build(part, "absorbing", 2, 2, schedule="log-linear")
+    process = text_process("absorbing", 2, 2, schedule="log-linear")
     session = oracle(process, torch.eye(2))
     x = sample(
         part("sampler", "ancestral", steps=steps, t_min=t_min).build(),
@@ -96,9 +88,9 @@ def test_ancestral_absorbing_is_wrong_by_exactly_its_step(part, likely, oracle, 
     assert likely(differs, torch.tensor([1 - together / 2, together / 2])) > 1e-3
 
 
-def test_euler_leaves_with_one_minus_exp_of_the_rate(part, likely) -> None:
+def test_euler_leaves_with_one_minus_exp_of_the_rate(part, text_process, likely) -> None:
     """With scores 1, 2, 3 relative to x the rate is sigma(1) - sigma(t_min) times prior(x) times their sum."""
-    n, process = 20_000, build(part, "uniform", 1, 3, schedule={"use": "linear-sigma", "sigma_max": 1.5})
+    n, process = 20_000, text_process("uniform", 1, 3, schedule={"use": "linear-sigma", "sigma_max": 1.5})
     seen: list[Tensor] = []
 
     def session(state: State, t: Tensor) -> CategoricalPrediction:
@@ -111,9 +103,9 @@ def test_euler_leaves_with_one_minus_exp_of_the_rate(part, likely) -> None:
     assert likely((seen[1] - seen[0]) % 3, torch.stack([stay, (1 - stay) * 2 / 5, (1 - stay) * 3 / 5])) > 1e-3
 
 
-def test_euler_is_stable_where_plain_euler_is_not(part) -> None:
+def test_euler_is_stable_where_plain_euler_is_not(part, text_process) -> None:
     """At sigma = 20 and few steps the plain rule leaves with a probability above 1 (and scores may overflow exp)."""
-    process = build(part, "uniform", 4, 5, schedule={"use": "geometric"})
+    process = text_process("uniform", 4, 5, schedule={"use": "geometric"})
     like = Clean.of(torch.randint(0, 5, (3, 4)), known=torch.rand(3, 4) < 0.5)
 
     def session(state: State, t: Tensor) -> CategoricalPrediction:
@@ -127,10 +119,10 @@ def test_euler_is_stable_where_plain_euler_is_not(part) -> None:
         assert x.max() < 5
 
 
-def test_first_hitting_order_and_times(part) -> None:
+def test_first_hitting_order_and_times(text_process) -> None:
     """One position per call and row, evenly chosen, at the times of n exponential clocks; ragged rows finish early."""
-    n = 20_000
-    process = build(part, "absorbing", 3, 2, schedule="cosine")
+    n = 10_000
+    process = text_process("absorbing", 3, 2, schedule="cosine")
     known = torch.zeros(n, 3, dtype=torch.bool)
     known[1::2, 0] = True
     like = Clean.of(torch.zeros(n, 3, dtype=torch.long), known=known)
@@ -147,13 +139,13 @@ def test_first_hitting_order_and_times(part) -> None:
     assert masked[:, 0].tolist() == [3, 2, 1, 0]
     assert masked[:, 1].tolist() == [2, 1, 0, 0]
     first = (seen[0] != seen[1])[0::2].float().mean(0)
-    torch.testing.assert_close(first, torch.full((3,), 1 / 3), rtol=0, atol=0.015)
+    torch.testing.assert_close(first, torch.full((3,), 1 / 3), rtol=0, atol=0.03)
     assert (times[0] > times[1]).all()
     assert (times[1] > times[2])[0::2].all()
     # Three clocks ring at even levels 1 - alpha in [0, 1]: the first to ring has the law of their maximum.
     lost = 1 - (-process.schedule(times[0][0::2].double()).sigma).exp()
     for level in (0.5, 0.8, 0.95):
-        assert (lost < level).double().mean().item() == pytest.approx(level**3, abs=0.02)
+        assert (lost < level).double().mean().item() == pytest.approx(level**3, abs=0.03)
 
 
 @pytest.mark.parametrize("schedule", [log_linear(1e-3), cosine(1e-3), geometric(1e-4, 20)])
@@ -162,11 +154,35 @@ def test_time_of_inverts_the_schedule(schedule) -> None:
     torch.testing.assert_close(time_of(schedule, -(-schedule(t).sigma).expm1()), t)
 
 
-def test_samplers_refuse_what_they_cannot_walk(part) -> None:
-    gaussian = part("process", "gaussian").build(FeatureSpace(2, 3))
-    uniform = build(part, "uniform", 2, 3)
-    like = Clean.of(torch.zeros(1, 2, dtype=torch.long))
-    with pytest.raises(TypeError, match="TokenProcess"):
-        next(part("sampler", "euler").build()(gaussian, None, like))
-    with pytest.raises(TypeError, match="absorbing"):
-        next(FirstHitting().build()(uniform, None, like))
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_between_two_times_is_the_chain(text_process, likely, transition, kind: str) -> None:
+    process, n, gap = text_process(kind, 1, 3, schedule="log-linear"), 10_000, 0.7
+    law = transition(process.prior_probs()[0], gap)
+    noise = Noise(torch.full((n,), gap), torch.ones(n))
+    for x in range(process.space.vocab):
+        state = State.of(torch.full((n, 1), x))
+        moved = process.renoise(state, noise, Clean.of(torch.zeros(n, 1).long())).x
+        assert likely(moved, law[x].where(law[x] > 1e-12, 0)) > 1e-3
+    known = Clean.of(torch.zeros(n, 1).long(), known=torch.ones(n, 1, dtype=torch.bool))
+    assert torch.equal(process.renoise(state, noise, known).x, state.x)
+
+
+def far(x: torch.Tensor, joint: torch.Tensor) -> float:
+    """Total variation between samples of two bits and their joint."""
+    found = torch.bincount(x[:, 0] * 2 + x[:, 1], minlength=4) / len(x)
+    return float((found - joint.flatten()).abs().sum() / 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_corrections_bring_a_coarse_walk_nearer(text_process, oracle, kind: str) -> None:
+    joint, n = torch.tensor([[0.48, 0.02], [0.02, 0.48]]).double(), 4_000
+    process, like = text_process(kind, 2, 2, schedule="log-linear"), Clean.of(torch.zeros(n, 2).long())
+    walks = (
+        PredictorCorrector(steps=6, corrections=0).build(),
+        PredictorCorrector(steps=6, corrections=8, reach=0.25).build(),
+        PredictorCorrector(steps=6, corrections=8, reach=1.0).build(),
+    )
+    wrong, short, long = (far(list(walk(process, oracle(process, joint), like))[-1], joint) for walk in walks)
+    assert short < 0.5 * wrong
+    assert short < long
+    assert wrong > 0.05

@@ -1,6 +1,5 @@
 """Specs of processes, schedules and samplers: defaults build, and incompatibilities are found without torch."""
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 import pytest
@@ -10,7 +9,6 @@ from dither.processes.schedules.sigma import linear_sigma
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.kinds import ModelFacts, ScheduleSpec
-from dither.registry.spec.misfit import Misfit
 
 TOKENS = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4)))
 TEXT = TokenSpace((Field("text", 8, 27),))
@@ -23,10 +21,6 @@ SPACES = {
     "gaussian": FEATURES,
     "masked-region": FEATURES,
 }
-
-
-def said(misfits: Iterable[Misfit]) -> list[tuple]:
-    return [(misfit.path, misfit.message, misfit.help) for misfit in misfits]
 
 
 def test_absorbing_appends_masks_and_uniform_does_not(part) -> None:
@@ -78,136 +72,6 @@ def test_a_schedule_without_sigma_end_is_evaluated_when_built(part, name: str) -
     strong.build(SPACES[name])
 
 
-def test_estimators_that_cannot_be(part) -> None:
-    def check(space: TokenSpace = TOKENS, **options) -> list[tuple]:
-        return said(part("process", "absorbing", **options).check(space))
-
-    for estimator in ("time", "importance", "mask-count", "exact"):
-        assert not check(estimator=estimator)
-        assert part("process", "absorbing", estimator=estimator).build(TOKENS).estimator == estimator
-    ((path, message, _),) = check(estimator="importance", t_min=0.0)
-    assert path == ("estimator",)
-    assert not check(TokenSpace((Field("text", MAX_POSITIONS, 3),)), estimator="exact")
-    ((path, message, help_text),) = check(TokenSpace((Field("text", 13, 3),)), estimator="exact")
-    assert path == ("estimator",)
-    assert "at most 12 positions, not of 13" in message
-    assert "mask-count" in help_text
-
-
-def test_frequencies_must_fit(part) -> None:
-    def check(**frequencies: list[float]) -> list[tuple]:
-        misfits = part("process", "marginal", frequencies=frequencies).check(TOKENS)
-        return [(misfit.path[-1], misfit.help) for misfit in misfits]
-
-    assert not check(nodes=[1, 2, 0], edges=[0.1] * 4)
-    assert check(nodes=[1.0, 2.0]) == [("nodes", None)]
-    assert check(node=[1.0]) == [("node", 'did you mean "nodes"?')]
-    assert check(edges=[0.0] * 4)
-
-
-def test_groups_must_exist(part) -> None:
-    def check(**options: str) -> list[tuple]:
-        misfits = part("process", "masked-region", **options).check(FEATURES)
-        return [(misfit.path, misfit.help) for misfit in misfits]
-
-    assert not check(mask="group", group="accessibility")
-    assert check(mask="group", group="accessibilty") == [(("group",), 'did you mean "accessibility"?')]
-    assert [path for path, _ in check(mask="group")] == [("mask",)]
-    assert [path for path, _ in check(group="motifs")] == [("group",)]
-
-
-def test_blocks_ask_for_block_causal_attention(part) -> None:
-    facts = part("process", "uniform").facts(TEXT)
-
-    def check(block_size: int | None, process=facts, **options) -> list[tuple]:
-        misfits = part("sampler", "blocks", **options).check(process, ModelFacts(block_size))
-        return [(misfit.path, misfit.help) for misfit in misfits]
-
-    assert not check(16)
-    assert not check(12, size=12)
-    assert not check(4, size=12, approximate=True)
-    assert not check(None, approximate=True)
-    assert len(check(None)) == 1
-    for size in (12, 16, 4):
-        assert check(8, size=size) == [(("size",), "set sampler.size = 8")]
-    assert [path for path, _ in check(16, inner="first-hitting")] == [("inner",)]
-    assert check(16, process=part("process", "uniform").facts(TOKENS))
-    assert check(16, process=part("process", "gaussian").facts(FEATURES))
-    assert ("inner",) in [path for path, _ in check(16, inner="blocks")]
-
-
-def test_blocks_stop_only_where_there_is_an_end(part) -> None:
-    for end in (None, 3):
-        facts = part("process", "uniform").facts(TokenSpace((Field("text", 20, 5, end=end),)))
-        found = said(part("sampler", "blocks", stop=True).check(facts, ModelFacts(16)))
-        assert [path for path, *_ in found] == ([("stop",)] if end is None else [])
-        assert not said(part("sampler", "blocks").check(facts, ModelFacts(16)))
-
-
-def test_eps_is_not_divided_by_nothing(part) -> None:
-    """x_0 = (x_t - sqrt(1 - alpha) eps) / sqrt(alpha) is beyond float32 where alpha is."""
-    from dither.registry.flow.spaces import FeatureSpace
-
-    space, long = FeatureSpace(3, 2), {"use": "geometric", "sigma_max": 100.0}
-    (misfit,) = part("process", "gaussian", predict="eps", schedule=long).check(space)
-    assert "exp(-sigma / 2)" in misfit.message
-    assert not list(part("process", "gaussian", predict="velocity", schedule=long).check(space))
-    assert not list(part("process", "gaussian", predict="eps").check(space))
-
-
-def test_masks_must_make_sense(part) -> None:
-    starts = FeatureSpace(4, 5, FEATURES.groups, (Condition("cell", 3), Condition("tss")))
-
-    def check(name: str, space: FeatureSpace = FEATURES, **options) -> list[tuple]:
-        return said(part("process", name, **options).check(space))
-
-    for name in ("gaussian", "masked-region"):
-        for mask in ("region", "block", "column", "element"):
-            assert not check(name, mask=mask, ratio=0.5, exact=True)
-        assert not check(name, mask="element", group="motifs")
-        assert not check(name, mask="block", block=2)
-        assert not check(name, starts, mask="tss", group="accessibility")
-        ((path, message, _),) = check(name, mask="tss")
-        assert path == ("mask",)
-        assert "none" in message
-        ((path, message, help_text),) = check(name, mask="column", group="motif")
-        assert (path, help_text) == (("group",), 'did you mean "motifs"?')
-        ((path, message, _),) = check(name, mask="region", block=3)
-        assert path == ("block",)
-        ((path, _, help_text),) = check(name, mask="region", group="motifs")
-        assert (path, help_text) == (("group",), 'set mask = "group"')
-    labels = FeatureSpace(4, 5, conditions=(Condition("tss", 2),))  # one per sample does not say which region
-    assert [path for path, *_ in check("masked-region", labels, mask="tss")] == [("mask",)]
-    assert [path for path, *_ in check("gaussian", ratio=0.5, exact=True)] == [("ratio",), ("exact",)]
-    assert [path for path, *_ in check("gaussian", group="motifs")] == [("group",)]
-
-
-@pytest.mark.parametrize("name", ["gaussian", "masked-region"])
-def test_what_is_given_leaves_nothing_to_hide(part, name: str) -> None:
-    space = FeatureSpace(4, 5, FEATURES.groups, (Condition("tss"),), given=("motifs",))
-    for mask in ("group", "element", "column", "block", "tss"):
-        (misfit,) = part("process", name, mask=mask, group="motifs").check(space)
-        assert (misfit.path, misfit.related) == (("group",), ("task", "given"))
-        assert 'group = "motifs" leaves nothing to learn' in misfit.message
-        assert misfit.help == "groups that are not given: accessibility"
-        assert not list(part("process", name, mask=mask, group="accessibility").check(space))
-    assert not list(part("process", name, mask="element").check(space)), "the other columns are left"
-    every = FeatureSpace(4, 5, FEATURES.groups, given=("motifs", "accessibility"))
-    (misfit,) = part("process", name, mask="group", group="accessibility").check(every)
-    assert misfit.help == "groups that are not given: none"
-
-
-def test_gaussian_noise_says_what_scale_it_is_for(part) -> None:
-    def warned(name: str, standardised: bool | None) -> list[tuple]:
-        space = FeatureSpace(4, 5, standardised=standardised)
-        return [(w.related, w.help) for w in part("process", name).warn(space)]
-
-    assert warned("gaussian", False) == [(("task",), "set task.standardise = true")]
-    assert not warned("gaussian", True)
-    assert not warned("gaussian", None), "nobody knows"
-    assert not warned("masked-region", False)
-
-
 def test_zero_snr_asks_for_velocity(part) -> None:
     """Where nothing is left, eps says nothing of x_0 (Lin et al. 2023)."""
     schedule = {"use": "scaled-linear-beta", "zero_snr": True}
@@ -224,3 +88,119 @@ def test_zero_snr_asks_for_velocity(part) -> None:
     torch.testing.assert_close(noised.state.x, noised.eps)
     read = process.read(torch.randn(2, 4, 5), noised.state, noised.noise)
     assert (read.x0 + read.eps).isfinite().all()
+
+
+STARTS = FeatureSpace(4, 5, FEATURES.groups, (Condition("cell", 3), Condition("tss")))
+LABELS = FeatureSpace(4, 5, conditions=(Condition("tss", 2),))  # one per sample does not say which region
+GIVEN = FeatureSpace(4, 5, FEATURES.groups, (Condition("tss"),), given=("motifs",))
+LONG = TokenSpace((Field("text", 13, 3),))
+FAR = {"use": "geometric", "sigma_max": 100.0}
+PROCESSES = [
+    *(("absorbing", TOKENS, {"estimator": e}, [], "") for e in ("time", "importance", "mask-count", "exact")),
+    ("absorbing", TOKENS, {"estimator": "importance", "t_min": 0.0}, ["estimator"], ""),
+    ("absorbing", TokenSpace((Field("text", MAX_POSITIONS, 3),)), {"estimator": "exact"}, [], ""),
+    ("absorbing", LONG, {"estimator": "exact"}, ["estimator"], "mask-count"),
+    ("marginal", TOKENS, {"frequencies": {"nodes": [1, 2, 0], "edges": [0.1] * 4}}, [], ""),
+    ("marginal", TOKENS, {"frequencies": {"nodes": [1.0, 2.0]}}, ["nodes"], ""),
+    ("marginal", TOKENS, {"frequencies": {"node": [1.0]}}, ["node"], 'did you mean "nodes"?'),
+    ("marginal", TOKENS, {"frequencies": {"edges": [0.0] * 4}}, ["edges"], ""),
+    # x_0 = (x_t - sqrt(1 - alpha) eps) / sqrt(alpha) is beyond float32 where alpha is
+    ("gaussian", FEATURES, {"predict": "eps", "schedule": FAR}, ["schedule"], ""),
+    ("gaussian", FEATURES, {"predict": "velocity", "schedule": FAR}, [], ""),
+    ("gaussian", FEATURES, {"predict": "eps"}, [], ""),
+    ("gaussian", FEATURES, {"ratio": 0.5, "exact": True}, ["ratio", "exact"], ""),
+    ("gaussian", FEATURES, {"group": "motifs"}, ["group"], ""),
+    ("masked-region", FEATURES, {"mask": "group"}, ["mask"], ""),
+    ("masked-region", FEATURES, {"group": "motifs"}, ["group"], ""),
+    ("masked-region", LABELS, {"mask": "tss"}, ["mask"], ""),
+]
+MASKS = [
+    *((FEATURES, {"mask": mask, "ratio": 0.5, "exact": True}, [], "") for mask in ("region", "block", "column")),
+    (FEATURES, {"mask": "element", "group": "motifs"}, [], ""),
+    (FEATURES, {"mask": "block", "block": 2}, [], ""),
+    (FEATURES, {"mask": "group", "group": "accessibility"}, [], ""),
+    (FEATURES, {"mask": "group", "group": "accessibilty"}, ["group"], 'did you mean "accessibility"?'),
+    (FEATURES, {"mask": "column", "group": "motif"}, ["group"], 'did you mean "motifs"?'),
+    (FEATURES, {"mask": "region", "block": 3}, ["block"], ""),
+    (FEATURES, {"mask": "region", "group": "motifs"}, ["group"], 'set mask = "group"'),
+    (FEATURES, {"mask": "tss"}, ["mask"], ""),
+    (STARTS, {"mask": "tss", "group": "accessibility"}, [], ""),
+    *(
+        (GIVEN, {"mask": m, "group": "motifs"}, ["group"], "accessibility")
+        for m in ("group", "element", "block", "tss")
+    ),
+    (GIVEN, {"mask": "group", "group": "accessibility"}, [], ""),
+    (GIVEN, {"mask": "element"}, [], ""),
+]
+"""Options that processes of features share."""
+PROCESSES += [(name, *row) for name in ("gaussian", "masked-region") for row in MASKS]
+
+
+@pytest.mark.parametrize(("name", "space", "options", "paths", "help_text"), PROCESSES)
+def test_options_of_processes(part, name: str, space, options: dict, paths: list[str], help_text: str) -> None:
+    misfits = list(part("process", name, **options).check(space))
+    assert [misfit.path[-1] for misfit in misfits] == paths
+    assert all(help_text in (misfit.help or "") for misfit in misfits)
+
+
+ENDED = TokenSpace((Field("text", 20, 5, end=3),))
+SAMPLERS = [
+    ("blocks", "uniform", 16, {}, []),
+    ("blocks", "uniform", 12, {"size": 12}, []),
+    ("blocks", "uniform", 4, {"size": 12, "approximate": True}, []),
+    ("blocks", "uniform", None, {"approximate": True}, []),
+    ("blocks", "uniform", None, {}, [()]),
+    *(("blocks", "uniform", 8, {"size": size}, [("size",)]) for size in (12, 16, 4)),
+    ("blocks", "uniform", 16, {"inner": "first-hitting"}, [("inner",)]),
+    ("blocks", "uniform", 16, {"stop": True}, [("stop",)]),
+    ("ddim", "gaussian", None, {"t_min": 0.1}, [("t_min",)]),
+    ("ddim", "gaussian", None, {"t_min": 0.01, "spacing": "leading"}, []),
+    ("ordered-regions", "masked-region", None, {"draws": 3}, [("draws",)]),
+    ("ordered-regions", "masked-region", None, {"draws": 3, "by": "spread"}, []),
+    ("ordered", "absorbing", None, {"threshold": 0.9}, []),
+    ("ordered", "absorbing", None, {"entropy_bound": 0.1, "by": "entropy"}, []),
+    ("ordered", "absorbing", None, {"threshold": 0.9, "steps": 3}, [("steps",)]),
+    ("ordered", "absorbing", None, {"threshold": 0.9, "by": "margin", "noise": 1.0}, [("threshold",)] * 2),
+    ("ordered", "absorbing", None, {"threshold": 0.9, "entropy_bound": 0.1}, [("entropy_bound",)]),
+    ("ordered", "absorbing", None, {"by": "random", "noise": 1.0}, [("noise",)]),
+    *((name, "uniform", None, {}, [()]) for name in ("ordered", "remdm", "first-hitting")),
+    ("semi-autoregressive", "absorbing", None, {}, []),
+    ("semi-autoregressive", "hybrid", None, {}, [(), ("inner",)]),
+    ("semi-autoregressive", "absorbing", 4, {}, [()]),
+    ("self-correct", "hybrid", None, {}, []),
+    ("self-correct", "absorbing", None, {}, [()]),
+    ("particle-gibbs", "uniform", None, {"top_k": 2}, [("top_k",)]),
+    ("remdm", "absorbing", None, {"t_on": 0.4}, [("t_on",)]),
+    ("remdm", "absorbing", None, {"strategy": "loop", "t_on": 0.4}, []),
+    ("remdm", "absorbing", None, {"strategy": "loop", "t_min": 0.05}, [("t_min",)]),
+    ("ode", "flow-matching", None, {}, []),
+    ("repaint", "flow-matching", None, {}, [()]),
+    ("ode", "flow-matching", None, {"tolerance": 1e-3}, [("tolerance",)]),
+    ("ode", "absorbing", None, {}, [()]),
+]
+
+
+@pytest.mark.parametrize(("sampler", "process", "block_size", "options", "paths"), SAMPLERS)
+def test_options_of_samplers(part, sampler: str, process: str, block_size, options: dict, paths: list[tuple]) -> None:
+    space = FEATURES if process in ("gaussian", "masked-region", "flow-matching") else TEXT
+    spec, facts = part("sampler", sampler, **options), part("process", process).facts(space)
+    assert [misfit.path for misfit in spec.check(facts, ModelFacts(block_size))] == paths
+
+
+def test_samplers_that_need_more_than_one_option(part) -> None:
+    ended = part("process", "uniform").facts(ENDED)
+    assert not list(part("sampler", "blocks", stop=True).check(ended, ModelFacts(16)))
+    velocity = part("process", "flow-matching", predict="x0").facts(FEATURES)
+    assert [m.path for m in part("sampler", "ode", t_min=0.0).check(velocity, ModelFacts())] == [("t_min",)]
+    uniform, absorbing = (part("process", name).facts(TEXT) for name in ("uniform", "absorbing"))
+    for name, inner, facts in (("semi-autoregressive", "blocks", absorbing), ("self-correct", "self-correct", uniform)):
+        assert ("inner",) in [m.path for m in part("sampler", name, inner=inner).check(facts, ModelFacts())]
+    assert len(list(part("sampler", "particle-gibbs").check(uniform, ModelFacts(reads_known=True)))) == 1
+    for strategy, warned in (("conf", 1), ("conf-compensated", 1), ("cap", 0)):
+        assert len(list(part("sampler", "remdm", strategy=strategy).warn(absorbing, ModelFacts()))) == warned
+    with pytest.raises(ValueError, match="must be below t_on"):
+        part("sampler", "remdm", t_on=0.1, t_off=0.2)
+    for standardised, warned in ((False, 1), (True, 0), (None, 0)):
+        space = FeatureSpace(4, 5, standardised=standardised)
+        assert len(list(part("process", "gaussian").warn(space))) == warned
+        assert not list(part("process", "masked-region").warn(space))

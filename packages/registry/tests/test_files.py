@@ -1,10 +1,11 @@
-"""One-file plugins are modules."""
+"""One-file plugins are modules; entry points of damaged metadata."""
 
 import sys
 
 import pytest
 
 from dither.registry.plugins.plugin_files import import_file
+from dither.registry.plugins.status import installed_plugins
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +43,43 @@ def test_a_file_cannot_import_siblings(tmp_path, line):
 def test_other_import_errors_are_unchanged(tmp_path):
     with pytest.raises(ImportError, match="No module named 'not_there'"):
         import_file(write(tmp_path, "tp_main", "import not_there"))
+
+
+POINTS = "[dither.plugins]\n{} = {}\n"
+
+
+@pytest.fixture
+def add(tmp_path, monkeypatch):
+    """Write a distribution to a folder that is the only one on the path."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path)])
+
+    def add(folder, points, name=None, version="\nVersion: 1.0\n"):
+        info = tmp_path / folder
+        info.mkdir(parents=True)
+        if name is not None:
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}{version}")
+        (info / "entry_points.txt").write_bytes(points.encode("latin-1"))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("foreign", "failed"),
+    [("", set()), ("[other]\n\xff\n", set()), ("[other]\nequals\n", set()), (POINTS.format("a", "b") + "c", {"x"})],
+)
+def test_damaged_metadata_affects_its_own_plugin_only(add, foreign, failed):
+    add("good-1.0.dist-info", POINTS.format("tp-good", "good"), "good")
+    add("no_version-1.0.dist-info", POINTS.format("tp-name", "m"), "x", version="\n")
+    add("no_file-1.0.dist-info", POINTS.format("tp-file", "m"))
+    add("foreign-1.0.dist-info", foreign, "x")
+    found = {name: bool(plugin.failure) for name, (plugin,) in installed_plugins().items()}
+    assert found == {"tp-file": True, "tp-good": False, "tp-name": True} | dict.fromkeys(failed, True)
+
+
+def test_the_first_distribution_of_a_name_counts_and_intact_ones_come_first(add):
+    add("first/Twice_There-2.0.dist-info", "[dither.plugins]\n", "twice.there")
+    add("twice.there-1.0.dist-info", POINTS.format("tp-shadowed", "m"), "twice-there")
+    add("damaged-1.0.dist-info", POINTS.format("tp-same", "m"))
+    add("intact-1.0.dist-info", POINTS.format("tp-same", "m"), "intact")
+    found = {name: [plugin.distribution for plugin in same] for name, same in installed_plugins().items()}
+    assert found == {"tp-same": ["intact"]}

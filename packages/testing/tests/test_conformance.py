@@ -1,6 +1,6 @@
 """The kit itself: the cases it makes and its messages, with small components of this file."""
 
-import os
+import importlib
 import re
 import subprocess
 import sys
@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+import dither
 import dither.testing as kit
 from dither.registry import Catalog, Misfit, Refused, Slot, Spec
 from dither.registry.flow.records import Noise
@@ -207,23 +208,20 @@ def test_conformance(case):
 """
 
 
-def pytest_in(folder, *arguments: str) -> str:
-    """Run pytest in a folder outside this repository, with the folder's modules installed, without its conftest.py."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", ".", *arguments]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = str(folder)
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
-    return done.stdout + done.stderr
-
-
-def test_expected_failures_of_a_third_party_are_strict(tmp_path):
-    (tmp_path / "theirs.py").write_text(THEIRS)
+def test_expected_failures_of_a_third_party_are_strict(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    Path("theirs.py").write_text(THEIRS)
     expected = {
         ("schedule:straight", "spec_without_torch"): "torch in the same file",
         ("schedule:straight", "grows"): "passes",
     }
-    (tmp_path / "test_theirs.py").write_text(TEST.format(expected=expected))
-    output = pytest_in(tmp_path, "test_theirs.py", "-k", "grows or spec_without_torch or precision")
+    Path("test_theirs.py").write_text(TEST.format(expected=expected))
+    plugins = [word for name in ("cacheprovider", "xdist", "faulthandler") for word in ("-p", f"no:{name}")]
+    pytest.main([*plugins, "--rootdir", ".", "-k", "grows or spec_without_torch or precision", "test_theirs.py"])
+    del sys.modules["theirs"], sys.modules["test_theirs"]
+    output = capsys.readouterr().out
     assert "1 failed, 1 passed, " in output
     assert "1 xfailed" in output
     assert "[XPASS(strict)] passes" in output
@@ -242,17 +240,21 @@ def test_summary():
     assert lines(stats) == [head, "  1 skipped: does not declare cache"]
 
 
-def test_imports_are_lazy():
-    code = (
-        "import sys, dither.testing; print([m for m in ('pytest', 'torch', 'hypothesis') if m in sys.modules]); "
-        "sys.modules['pytest'] = None; from dither.testing import CHECKS, specs, spaces, cleans"
-    )
+def test_imports_are_lazy(monkeypatch):
+    code = "import sys, dither.testing; print([m for m in ('pytest', 'torch', 'hypothesis') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     for name in kit.__all__:
         assert getattr(kit, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'conform'"):
         _ = kit.conform
+    monkeypatch.setattr(dither, "testing", kit)
+    for name in [name for name in sys.modules if name.startswith("dither.testing")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    fresh = importlib.import_module("dither.testing")
+    assert fresh is not kit
+    assert all(callable(getattr(fresh, name)) for name in ("specs", "spaces", "cleans"))
 
 
 def test_components_of_a_file_may_import_torch():

@@ -13,9 +13,9 @@ from dither.testing.strategies import cleans, spaces, specs
 
 CATALOG = default_catalog()
 PARTS = CATALOG.parts()
-DRAWS = 200
+DRAWS = 40
 QUIET = list(HealthCheck)
-SETTINGS = settings(max_examples=DRAWS, database=None, derandomize=True, deadline=None, suppress_health_check=QUIET)
+SETTINGS = settings(max_examples=200, database=None, derandomize=True, deadline=None, suppress_health_check=QUIET)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.kind}:{part.name}")
@@ -24,7 +24,7 @@ def test_drawn_options_are_valid(part):
     seen, tries = [], []
     drawn = specs(part.spec, CATALOG, small=False)
 
-    @settings(SETTINGS, phases=[Phase.generate])
+    @settings(SETTINGS, max_examples=DRAWS, phases=[Phase.generate])
     @given(st.builds(tries.append, st.none()).flatmap(lambda _: drawn))
     def draw(spec):
         seen.append(spec)

@@ -343,10 +343,7 @@ def test_invalid_executors_and_options_are_refused_before_anything_is_written(be
 
 @pytest.mark.parametrize(
     ("module", "arguments"),
-    [
-        ("submitit", {"executor": "slurm"}),
-        ("optuna", {"text": "[sweep.search]\nspace = { seed = [1] }\n"}),
-    ],
+    [("submitit", {"executor": "slurm"}), ("optuna", {"text": "[sweep.search]\nspace = { seed = [1] }\n"})],
 )
 def test_a_missing_library_is_reported(begin, monkeypatch, module, arguments):
     monkeypatch.setitem(sys.modules, module, None)

@@ -10,7 +10,9 @@ Kind and traits of a component determine its checks; a declared trait whose chec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +25,7 @@ from dither.registry.plugins.catalog import Component
 
 from .check_utils import NotApplicable, seed_cpu
 from .checks import CHECKS, Check
-from .situations import EXAMPLES, Situation, situations
+from .situations import EXAMPLES, Situation, Where, situations
 from .summary import attach
 from .traits import may_declare, traits_of
 
@@ -31,7 +33,7 @@ __all__ = ["Case", "cases", "parametrize"]
 
 BUILT_IN = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
 """Plugins of dither."""
-MAX_NOT_APPLICABLE = 100
+MAX_NOT_APPLICABLE = 4 * EXAMPLES
 """Situations in which a check does not apply before it is given up."""
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +46,7 @@ class _Tally:
     not_applicable: int = 0
     undeclared: set[str] = field(default_factory=set)
     reasons: list[str] = field(default_factory=list)
+    failure: Exception | None = None
 
     def summary(self) -> str:
         """Return each reason once; undeclared traits only if there is no other reason."""
@@ -83,7 +86,10 @@ class Case:
         tally = _Tally()
         try:
             for options in self.options or (None,):
-                self._run_drawn(options, tally, self.catalog)
+                if options is not None or self.expected or not self._run_shared(tally):
+                    self._run_drawn(options, tally, self.catalog)
+                if tally.failure:
+                    raise tally.failure
         except AssertionError as error:
             if self.check.level == "required" or self.strict:
                 raise
@@ -95,13 +101,39 @@ class Case:
             raise AssertionError(f"{self.name} declares {needs}, but the check never applied: {tally.summary()}")
         pytest.skip(tally.summary() or "no situation was found")
 
+    @property
+    def _examples(self) -> int:
+        """Number of situations; reading data takes time."""
+        return 1 if self.part.spec.kind in ("task", "data") else min(self.max_examples, self.check.examples)
+
+    def _run_shared(self, tally: _Tally) -> bool:
+        """Run the check in situations drawn once for all checks; return False if it fails, or there are none."""
+        done = 0
+        for count in (EXAMPLES, MAX_NOT_APPLICABLE):
+            drawn = _situations(self.part, self.catalog, self.check.place, count)
+            for situation in drawn[done:]:
+                try:
+                    with torch.random.fork_rng(devices=[]):
+                        seed_cpu(situation.seed)
+                        given = deepcopy((situation.args, situation.clean))
+                        self._run_in(replace(situation, args=given[0], clean=given[1]), tally)
+                except Exception as error:  # hypothesis finds and prints a simpler situation
+                    error.add_note(repr(situation))
+                    if self._examples == 1:
+                        raise
+                    tally.failure = error
+                    return False
+                if tally.ran >= self._examples:
+                    return True
+            done = len(drawn)
+        return done > 0
+
     def _run_drawn(self, options: Mapping[str, Any] | None, tally: _Tally, catalog: Catalog) -> None:
         """Run the check with fixed or drawn options."""
-        slow = self.part.spec.kind in ("task", "data")  # reading data takes time
         many = 20 * EXAMPLES  # an expected failure must be found with any draws
 
         @settings(
-            max_examples=1 if slow else many if self.expected else min(self.max_examples, self.check.examples),
+            max_examples=many if self.expected else self._examples,
             deadline=None,
             derandomize=True,
             database=None,
@@ -141,6 +173,26 @@ class Case:
             tally.reasons.append(str(reason))
         tally.not_applicable += 1
         return tally.not_applicable >= MAX_NOT_APPLICABLE
+
+
+@lru_cache(maxsize=16)
+def _situations(part: Component, catalog: Catalog, place: Where, count: int) -> list[Situation]:
+    """Draw situations of a component."""
+    drawn: list[Situation] = []
+
+    @settings(
+        max_examples=count, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(situations(part, catalog, place))
+    def draw(situation: Situation) -> None:
+        drawn.append(situation)
+
+    try:
+        draw()
+    except Unsatisfiable:
+        drawn.clear()
+    return drawn
 
 
 def cases(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, cast
 
 import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from dither.registry import Catalog, Misfit, Space, Spec
+from dither.registry import Catalog, FeatureSpace, Field, Misfit, Space, Spec, TokenSpace
 from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.describe import describe
@@ -24,6 +25,8 @@ __all__ = ["EXAMPLES", "Check", "Situation", "checks_of", "default_spec", "fitti
 
 WIDTHS = (16, 8, 24, 32, 48, 6)
 CONDITION_WIDTHS = (16, 8)
+SPACES = (TokenSpace((Field("text", 8, 4),)), FeatureSpace(4, 3))
+"""Simple spaces of both types."""
 MODELS = (ModelFacts(), ModelFacts(2), ModelFacts(16))
 """Models that a sampler is checked with; 16 is the default of block samplers."""
 
@@ -43,7 +46,7 @@ class Situation:
 
     `args` are those of `check` and `build`; `space` is that of the task for processes, losses and samplers, else of the
     model, and `clean` a batch of it; `process` is the Spec that a loss or sampler works with, `model` that of a
-    block-causal model that contains the block.
+    block-causal model that contains the block. `runs` holds results that checks of the same situation share.
     """
 
     part: Component
@@ -55,6 +58,7 @@ class Situation:
     clean: Any = field(default=None, repr=False)
     catalog: Catalog = field(default_factory=Catalog, repr=False)
     model: Any = None
+    runs: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         more = "" if self.process in (None, self.spec) else f", process={self.process!r}"
@@ -142,7 +146,7 @@ def situations(
 
 @st.composite
 def _situations(draw: st.DrawFn, place: Callable[..., Situation], drawn: Drawn, s: Situation) -> Situation:
-    return place(draw, drawn, replace(s, seed=draw(st.integers(0, 2**16))))
+    return place(draw, drawn, replace(s, seed=draw(st.integers(0, 2**16)), runs={}))
 
 
 def _fits(misfits: Iterable[Misfit]) -> bool:
@@ -247,12 +251,20 @@ def _process(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     return replace(s, spec=spec, args=(space,), space=space, process=spec, clean=draw(cleans(space)))
 
 
+@lru_cache(maxsize=8)
+def _default_processes(catalog: Catalog) -> list[tuple[Any, Space]]:
+    """Return the installed processes with their defaults, each with a space that it supports."""
+    pairs = [(default_spec(part, catalog), space) for part in catalog.parts("process") for space in SPACES]
+    return [(process, space) for process, space in pairs if _fits(cast(Any, process).check(space))]
+
+
 def _with_process(draw: st.DrawFn, s: Situation, accepts: Callable[[Any, Space], bool]) -> Situation:
-    """Draw an installed process that a loss or sampler accepts."""
+    """Draw an installed process that a loss or sampler accepts, of those that it accepts with their defaults if any."""
     parts = [part.spec for part in s.catalog.parts("process")]
     if not parts:
         raise LookupError("no process is installed to check the component with")
-    process: Any = draw(st.sampled_from(parts).flatmap(lambda part: specs(part, s.catalog)))
+    fitting = [type(process) for process, space in _default_processes(s.catalog) if accepts(process, space)]
+    process: Any = draw(specs(draw(st.sampled_from(fitting or parts)), s.catalog))
     space = _space(draw, process, lambda space: _fits(process.check(space)))
     assume(accepts(process, space))
     return replace(s, process=process, space=space, clean=draw(cleans(space)))

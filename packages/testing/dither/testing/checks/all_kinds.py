@@ -95,24 +95,49 @@ def _tables(model: type[Options], prefix: str = "") -> Iterator[tuple[str, type[
 def spec_without_torch(s: Situation) -> None:
     """Importing the module of the Spec does not import torch."""
     module = type(s.spec).__module__
-    from_file = module.startswith("dither.registry.plugins.plugin_files.")
-    if from_file or getattr(sys.modules[module], "__spec__", None) is None:
-        raise NotApplicable(f"{module} is a file, not an installed module")
-    imported = _imports_torch(module)
+    modules = {part.spec.__module__ for part in s.catalog.parts() if part.plugin == s.part.plugin}
+    imported = _import_torch(tuple(sorted(filter(_is_installed, modules)))).get(module)
     if imported is None:
         raise NotApplicable(f"{module} is a file, not an installed module")
     assert not imported, f"importing {module} imports torch, which delays listing and validation"
 
 
+def _is_installed(module: str) -> bool:
+    from_file = module.startswith("dither.registry.plugins.plugin_files.")
+    return not from_file and getattr(sys.modules[module], "__spec__", None) is not None
+
+
+IMPORTS = """
+import importlib, importlib.util, json, sys
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        return importlib.util.spec_from_loader(name, self) if name == "torch" else None
+    def create_module(self, spec):
+        imported[module] = True
+        raise ImportError("torch")
+    def exec_module(self, module): ...
+imported = {}
+sys.meta_path.insert(0, NoTorch())
+for module in sys.argv[1:]:
+    try:
+        importlib.import_module(module)
+        imported.setdefault(module, False)
+    except ImportError as error:
+        if module not in imported and error.name != module.partition(".")[0]:
+            raise
+print(json.dumps(imported))
+"""
+"""Import modules without torch, and print which of the existing ones import it."""
+
+
 @cache
-def _imports_torch(module: str) -> bool | None:
-    """Import a module in another process; return None if it does not exist there."""
-    code = f"import sys, importlib; importlib.import_module({module!r}); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-Pc", code], capture_output=True, text=True, check=False)
-    if f"No module named {module.partition('.')[0]!r}" in done.stderr:
-        return None
-    assert not done.returncode, f"import {module}: {done.stderr}"
-    return done.stdout.strip() == "True"
+def _import_torch(modules: tuple[str, ...]) -> dict[str, bool]:
+    """Import modules in another process; return whether each of those that exist there imports torch."""
+    command = [sys.executable, "-Pc", IMPORTS, *modules]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, f"import {', '.join(modules)}: {done.stderr}"
+    imported: dict[str, bool] = json.loads(done.stdout.splitlines()[-1])
+    return imported
 
 
 def snippet_valid(s: Situation) -> None:
