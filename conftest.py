@@ -3,9 +3,13 @@
 import atexit
 import contextlib
 import gc
+import importlib
 import os
 import sys
 import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -28,3 +32,25 @@ def _no_full_collections() -> None:
     """Keep them excluded: a run would collect everything at its start and end the exclusion."""
     if loop := sys.modules.get("dither.engine.runs.loop"):
         loop._no_pauses = contextlib.nullcontext
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """Put plugins with distribution metadata on the path, as pip would."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+
+    def install(dist: str, source: str, entry: str | None = None, version: str = "1.0") -> Path:
+        module = "test_plugin_" + dist.replace("-", "_")
+        (site / f"{module}.py").write_text(textwrap.dedent(source))
+        info = site / f"{module}-{version}.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[dither.plugins]\n{entry or dist} = {module}\n")
+        importlib.invalidate_caches()
+        return site / f"{module}.py"
+
+    yield install
+    for name in [name for name in sys.modules if name.startswith("test_plugin_")]:
+        del sys.modules[name]

@@ -1,6 +1,5 @@
 """A component that raises is named with its plugin."""
 
-import itertools
 from typing import ClassVar
 
 import pytest
@@ -10,7 +9,6 @@ from dither.engine.runs.launch import run
 from dither.registry import kinds
 from dither.registry.config.errors import Refused
 from dither.registry.flow import Noise
-from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec.base import WrongReturnError
 
@@ -102,11 +100,6 @@ def test_invalid_schedules_are_found_when_they_are_built(schedule):
         Wrong().build()
     with pytest.raises(WrongReturnError, match="sigma_end returned '8'"):
         Wrong().sigma_end()
-
-
-def test_endless_components_are_refused():
-    with pytest.raises(ValueError, match="more than 10,000"):
-        Catalog().add("endless", itertools.repeat(kinds.LossSpec))
 
 
 @pytest.mark.parametrize("method", ["check", "build"])

@@ -14,7 +14,6 @@ from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import run
 from dither.engine.runs.loop import Log
 from dither.engine.tracking.trackers import TensorBoard
-from dither.registry import Refused
 from dither.registry.flow.protocols import Picture
 
 PNG = bytes.fromhex(
@@ -224,9 +223,3 @@ def test_a_run_reports_to_trackers_and_metrics_of_plugins(tracked, tmp_path, con
     assert 0 < metrics["valid"]["masked_share"] < 1
     assert metrics["sample"]["distinct_letters"] >= 1
     assert evaluate_run(folder)[0]["masked_share"] == metrics["valid"]["masked_share"]
-
-
-def test_two_metrics_of_the_same_name_are_refused(tracked, tmp_path, console):
-    with pytest.raises(Refused) as info:
-        run(tracked("evaluate.metrics=['toy-share', 'toy-share']"), tmp_path / "runs", console=console)
-    assert info.value.codes == ["duplicate"]

@@ -64,14 +64,6 @@ def test_building_stops_at_the_limit(load, monkeypatch, limit):
     assert info.value.codes == ["out-of-memory"]
 
 
-def test_a_model_that_cannot_be_built_on_meta_is_not_refused(load, monkeypatch):
-    def fail(experiment, limit):
-        raise NotImplementedError("aten::item on meta")
-
-    monkeypatch.setattr(model_summary, "build_on_meta", fail)
-    require_memory(load().experiment, room=1)
-
-
 def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):
     files = {"proc/self/cgroup": "0::/job\n", "sys/job/memory.max": "4096", "sys/memory.max": "max"}
     for name, value in files.items():

@@ -1,6 +1,5 @@
 """Plugins of a run: hooks, records in the manifest, and changes on resuming."""
 
-import importlib
 import json
 import sys
 import tomllib
@@ -164,27 +163,6 @@ def test_an_installed_plugin_is_loaded_by_name(experiment_file):
     experiment_file.write_text(experiment_file.read_text().replace('"losses"', '"loses"'))
     with pytest.raises(Refused, match=r'unknown plugin "loses"; did you mean "losses"(.|\n)*exp.toml:2'):
         load_experiment(experiment_file)
-
-
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Put a plugin on the path with real distribution metadata, as pip would."""
-    site = tmp_path / "site"
-    site.mkdir()
-    monkeypatch.syspath_prepend(site)
-
-    def install(name, source):
-        module = "test_plugin_" + name.replace("-", "_")
-        (site / f"{module}.py").write_text(source)
-        info = site / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[dither.plugins]\n{name} = {module}\n")
-        importlib.invalidate_caches()
-
-    yield install
-    for name in [name for name in sys.modules if name.startswith("test_plugin_")]:
-        del sys.modules[name]
 
 
 def test_installed_observers(install, finish, console):

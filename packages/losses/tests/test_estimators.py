@@ -16,7 +16,7 @@ from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.schedules.alpha import cosine, log_linear, polynomial
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.nelbo import exact_nelbo, mask_at_least_one, place_times
-from dither.processes.tokens.process import TokenProcess, even_prior, mask_prior
+from dither.processes.tokens.process import TokenProcess, mask_prior
 from dither.registry.flow.protocols import Schedule
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import Field, TokenSpace
@@ -169,13 +169,3 @@ def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) 
     mean = float((torch.from_numpy(share / 2) * noise.rate * (-noise.sigma).exp()).sum())
     first, last = ((-schedule(torch.tensor([end]).double()).sigma).exp() for end in (t_min, 1.0))
     assert mean * (1 - t_min) == pytest.approx(float(first - last), rel=1e-6)
-
-
-def test_other_priors_have_no_masks_to_count() -> None:
-    with pytest.raises(ValueError, match="mask-count"):
-        TokenProcess(GRAPH, even_prior(GRAPH), TimestepSampling(log_linear(1e-3)), "posterior", "mask-count")
-    long = TokenSpace((Field("text", 13, 3),)).with_mask()
-    process = TokenProcess(long, mask_prior(long), TimestepSampling(log_linear(1e-3)), "posterior", "exact")
-    clean = Clean.of(torch.zeros(1, 13).long())
-    with pytest.raises(ValueError, match="at most 12"):
-        process.bound(clean, masked_ce, lambda state, t: None)

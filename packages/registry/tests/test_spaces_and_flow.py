@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State, over
 from dither.registry.flow.spaces import FeatureSpace, Field, Group, TokenSpace
@@ -47,16 +45,6 @@ def test_split_by_fields_and_slices_of_a_single_field():
 def test_invalid_spaces_are_rejected(wrong):
     with pytest.raises(ValueError, match=r"."):
         wrong()
-
-
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
-def test_weighted_means_add_up_over_any_batches(rows, length, cut):
-    generator = torch.Generator().manual_seed(rows * 10 + length)
-    values, weights = torch.rand(2, rows, length, generator=generator, dtype=torch.float64)
-    whole = Measured(values, weights)
-    parts = [Measured(values[i : i + cut], weights[i : i + cut]) for i in range(0, rows, cut)]
-    total = sum(part.total() for part in parts) / sum(part.weights.sum() for part in parts)
-    torch.testing.assert_close(whole.mean(), total)
 
 
 def test_a_mean_over_nothing_is_zero_and_has_a_gradient():

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -20,7 +19,6 @@ from dither.registry.flow.records import Noise
 from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec, ScheduleSpec
 from dither.testing import CHECKS, Case, parametrize
 from dither.testing.conformance import cases
-from dither.testing.summary import lines
 from dither.testing.traits import DECLARED_TRAITS, IMPLIED_TRAITS
 
 torch.set_num_threads(1)
@@ -228,16 +226,6 @@ def test_expected_failures_of_a_third_party_are_strict(tmp_path, monkeypatch, ca
     assert "schedule:straight-grows" in output
     assert "conformance: 3 checks of 1 components ran, 0 were skipped" in output
     assert "1 failed as expected: schedule:straight spec_without_torch: torch in the same file" in output
-
-
-def test_summary():
-    def report(check, when="call", **more):
-        return SimpleNamespace(nodeid=f"test_x.py::test_y[block:mix-{check}]", when=when, **more)
-
-    skipped = report("cached_equals_full", longrepr=("x.py", 3, "Skipped: does not declare cache"))
-    stats = {"passed": [report("summary"), report("summary", "setup")], "skipped": [skipped], "error": [object()]}
-    head = "conformance: 1 checks of 1 components ran, 1 were skipped"
-    assert lines(stats) == [head, "  1 skipped: does not declare cache"]
 
 
 def test_imports_are_lazy(monkeypatch):

@@ -13,7 +13,7 @@ from dither.testing.strategies import cleans, spaces, specs
 
 CATALOG = default_catalog()
 PARTS = CATALOG.parts()
-DRAWS = 40
+DRAWS = 25
 QUIET = list(HealthCheck)
 SETTINGS = settings(max_examples=200, database=None, derandomize=True, deadline=None, suppress_health_check=QUIET)
 

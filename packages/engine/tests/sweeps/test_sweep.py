@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -191,7 +190,7 @@ def test_a_point_that_ignores_signals_is_killed_by_the_third(begin, child, monke
         signal.SIGHUP,
         signal.SIGUSR2,
         signal.SIGTERM,
-    )  # a closed terminal sends two, which count once
+    )  # a closed terminal sends two that count once
     for number, name in enumerate(names):
         threading.Timer(0.4 + 0.2 * number, os.kill, (os.getpid(), name)).start()
     code, sweep = begin("seed=[1]")
@@ -248,27 +247,6 @@ def test_readers_of_the_status_never_prevent_a_process_from_locking(tmp_path):
         ended.set()
         for reader in readers:
             reader.join()
-
-
-def test_a_point_that_cannot_be_started_fails_and_is_resumed(begin, console, monkeypatch, states, output):
-    _, sweep = begin(f"{LR}=[0.1, 0.2, 0.3]")
-    for folder in sweep.folders():
-        folder.write_status("waiting")
-    shutil.rmtree(sweep.folders()[2].path)
-    real = subprocess.Popen
-
-    def popen(command, **options):
-        if "lr=0.1" in command[-1]:
-            raise OSError(11, os.strerror(11))
-        return real(command, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(scheduler.subprocess, "Popen", popen)
-        assert resume_sweep(sweep.path, Settings(), console) == 1
-    assert states(sweep) == ["failed", "done", "failed"]
-    assert "failed 2-lr=0.3: cannot start" in output()
-    assert resume_sweep(sweep.path, Settings(), console) == 1
-    assert states(sweep)[:2] == ["done", "done"]
 
 
 # the process of one point
