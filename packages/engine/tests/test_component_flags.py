@@ -2,7 +2,7 @@
 
 import pytest
 
-from dither.engine.cli.data import overrides_from_flags
+from dither.engine.cli.components import overrides_from_flags
 from dither.registry.config.errors import Refused
 from dither.registry.kinds import DataSpec
 

@@ -124,8 +124,8 @@ PANELS = {
         "validate": ("experiments", "validate my.toml --deep"),
         "explain": ("experiments", "explain my.toml train.optimizer"),
         "resolve": ("experiments", "resolve my.toml > complete.toml"),
-        "prepare": ("data", "prepare text corpus.txt --tokenizer chars"),
-        "load-hf": ("data", "load-hf LLaDA-8B-Instruct --out llada --length 512"),
+        "prepare": ("components", "prepare text corpus.txt --tokenizer chars"),
+        "load-hf": ("components", "load-hf LLaDA-8B-Instruct --out llada --length 512"),
         "init": ("plugins", "init language-model"),
     },
     "components and plugins": {

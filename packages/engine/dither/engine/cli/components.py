@@ -1,9 +1,11 @@
-"""`dither list`, `describe`, `plugins`: what is installed. None imports torch."""
+"""`dither list`, `describe`, `plugins`, `prepare`, `load-hf`: what is installed; data and weights. None imports torch."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +13,9 @@ from .app import Json, PluginOption, Words, app
 
 if TYPE_CHECKING:
     from dither.registry.plugins.manager import Plugins
+    from dither.registry.spec.base import Spec
 
-__all__ = ["visible_plugins"]
+__all__ = ["overrides_from_flags", "visible_plugins"]
 
 
 def visible_plugins(selected: list[str] | None) -> Plugins:
@@ -63,3 +66,92 @@ def plugins(selected: PluginOption = None, as_json: Json = False) -> None:
     from .catalog_output import show_plugins
 
     show_plugins(visible_plugins(selected), as_json)
+
+
+PATHS = "paths"
+"""The option that receives arguments without a key."""
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def prepare(
+    name: Annotated[
+        str, typer.Argument(help="A data component, such as get or text; dhs prepares human-dhs from its sources.")
+    ],
+    words: Annotated[
+        Words,
+        typer.Argument(
+            metavar="[PATHS] [--OPTION VALUE]...",
+            help="Files, if the component takes any, and its options: dither describe data NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    overrides: Annotated[Words, typer.Option("--set", metavar="KEY=VALUE", help="Set an option.")] = None,
+    selected: PluginOption = None,
+) -> None:
+    """Download and convert the data of a component."""
+    from dither.registry.config.document import Document
+    from dither.registry.config.errors import Refused
+    from dither.registry.config.validation import validate
+
+    catalog: Any = visible_plugins(selected).catalog
+    aliases = (part.spec for part in catalog.parts("data") if name in part.spec.prepared_as)
+    spec = next(aliases, None) or catalog.find("data", name).spec
+    preset = [f"{key}={json.dumps(value)}" for key, value in spec.prepared_as.get(name, {}).items()]
+    document = Document.from_overrides([*preset, *overrides_from_flags(words or (), spec), *(overrides or ())])
+    data: Any = validate(spec, document, catalog)
+    try:
+        summary = data.prepare()
+    except (OSError, RuntimeError) as error:
+        raise Refused(f'cannot prepare data "{name}": {error}', code="not-prepared") from None
+    typer.echo(summary or f'data "{name}" requires no preparation')
+
+
+@app.command("load-hf")
+def load_hf(
+    folder: Annotated[Path, typer.Argument(help="config.json, tokenizer.json, safetensors.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder.")] = Path("converted"),
+    length: Annotated[int, typer.Option("--length", min=1, help="Ids per sample.")] = 256,
+    mask_id: Annotated[int | None, typer.Option("--mask-id", min=0, help="The id of MASK.")] = None,
+    selected: PluginOption = None,
+) -> None:
+    """Convert a masked diffusion language model of Hugging Face to an experiment that starts from it."""
+    catalog: Any = visible_plugins(selected).catalog
+    experiment = catalog.find("model", "denoiser").spec.convert_folder(folder, out, length, mask_id)
+    typer.echo(f"{experiment}: set task.data, then dither run {experiment}")
+
+
+def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
+    """Convert the arguments after the name of a component to overrides `key=value`.
+
+    `--key value` and `--key=value` set an option, `--key` alone a boolean one. All other arguments, and all after `--`,
+    are paths. Refused if a value is missing, an option is abbreviated, or the component takes no paths.
+    """
+    from dither.registry.config.errors import Problem, Refused
+
+    overrides: list[str] = []
+    paths: list[str] = []
+    queue = iter(words)
+    for word in queue:
+        if word == "--":
+            paths += queue
+        elif word.startswith("--"):
+            key, equals, value = word[2:].partition("=")
+            field = spec.model_fields.get(key := key.replace("-", "_"))
+            kind = field.annotation if field else None
+            if not equals and kind is bool:
+                value = "true"
+            elif not equals:
+                following = next(queue, None)
+                if following is None:
+                    raise Refused(f"{word} requires a value", code="missing-argument")
+                value = following
+            overrides.append(f"{key}={json.dumps(value) if kind is str else value}")
+        elif word.startswith("-") and len(word) > 1:
+            raise Refused(f"{word}: options of a component have no short form, use --key value", code="unknown-option")
+        else:
+            paths.append(word)
+    if paths and PATHS not in spec.model_fields:
+        message = f'data "{spec.name}" takes no paths: {", ".join(paths[:3])}'
+        hint = f"its options are: {', '.join(spec.model_fields) or 'none'}"
+        raise Refused(Problem(message, help=hint, code="usage"))
+    return [*overrides, f"{PATHS}={json.dumps(paths)}"] if paths else overrides

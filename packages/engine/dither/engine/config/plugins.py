@@ -72,19 +72,14 @@ def _load(plugins: Plugins, name: str, folder: Path | None, foreign: bool) -> No
         hint = f"to trust it, name it on the command line: -p {path}"
         message = f"plugin file {name} is outside the folder of the experiment file"
         raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
-    if path.resolve() in plugins.files or _has_copy(plugins, path):
-        return
+    copies = [report.sha256 for file, report in plugins.files.items() if file.name == path.name]
+    if path.resolve() in plugins.files or (copies and path.is_file() and sha256_of(path) in copies):
+        return  # the second is the copy in a run of a file that is loaded
     if foreign and not _ran_before(path):
         hint = f"read it; to run it, name it on the command line: -p {path}"
         message = f"plugin file {path} came with a run and has not run on this machine before"
         raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
     plugins.load_file(path)
-
-
-def _has_copy(plugins: Plugins, path: Path) -> bool:
-    """Return whether a file of the same name and content is loaded, such as the original of a copy in a run."""
-    contents = [report.sha256 for file, report in plugins.files.items() if file.name == path.name]
-    return bool(contents) and path.is_file() and sha256_of(path) in contents
 
 
 def came_with_run(experiment: Path) -> bool:

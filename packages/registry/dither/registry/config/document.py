@@ -218,11 +218,7 @@ class Document:
 
         A VALUE that is not TOML is a string. Raises `Refused` for every mistake in files and options.
         """
-        document = cls()
-        for layer in _layers(path, [], set()):
-            document.merge(layer)
-        for override in overrides:
-            document.merge(Layer.override(override))
+        document = cls._of([*_layers(path, [], set()), *map(Layer.override, overrides)])
         for removal in removals:
             document._unset(removal)
         return document
@@ -230,16 +226,18 @@ class Document:
     @classmethod
     def read(cls, path: FilePath) -> Document:
         """Read one file without the files it extends; raise `Refused` if it is not a TOML file."""
-        document = cls()
-        document.merge(Layer.read(path))
-        return document
+        return cls._of([Layer.read(path)])
 
     @classmethod
     def from_overrides(cls, overrides: Iterable[str]) -> Document:
         """Make a document of overrides only; raise `Refused` if one is not `key=value`."""
+        return cls._of(map(Layer.override, overrides))
+
+    @classmethod
+    def _of(cls, layers: Iterable[Layer]) -> Document:
         document = cls()
-        for override in overrides:
-            document.merge(Layer.override(override))
+        for layer in layers:
+            document.merge(layer)
         return document
 
     def merge(self, layer: Layer) -> None:
