@@ -38,12 +38,8 @@ class ScheduledProcess(ProcessSpec):
     def timesteps(self, max_signal: float | None = None) -> TimestepSampling:
         """Build the schedule and the sampling of timesteps.
 
-        A schedule that does not state `sigma_end` is evaluated at t = 1.
-
-        Args:
-            max_signal: Largest alpha at t = 1; by default `MAX_SIGNAL_AT_END`.
-
-        Refused if more signal is left at t = 1.
+        A schedule that does not state `sigma_end` is evaluated at t = 1; Refused if more than `max_signal`, by default
+        `MAX_SIGNAL_AT_END`, is left there.
         """
         from .timestep_sampling import TimestepSampling
 

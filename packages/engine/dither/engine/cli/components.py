@@ -1,4 +1,4 @@
-"""`dither list`, `describe`, `plugins`, `prepare`, `load-hf`: what is installed; data and weights. None imports torch."""
+"""`dither list`, `describe`, `plugins`, `prepare`, `load-hf`: what is installed; data, weights. None imports torch."""
 
 from __future__ import annotations
 
