@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import tomlkit
 from filelock import FileLock, Timeout
@@ -26,13 +26,15 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, path_options, validate
 from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
 from dither.registry.files.limits import read_text
-from dither.registry.flow.protocols import AssetTask, Task
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
 from ..config.paths import absolute_paths, not_a_run
 from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
 from ..files.metrics_file import as_json
+
+if TYPE_CHECKING:
+    from dither.registry.flow.protocols import Task
 
 __all__ = [
     "ASSETS", "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "is_locked", "read_manifest", "resolved",
@@ -136,6 +138,8 @@ class RunDirectory:
 
     def save_assets(self, task: Task) -> None:
         """Write the files that a task needs without its data, if it has some and they are not there."""
+        from dither.registry.flow.protocols import AssetTask  # imports torch
+
         if isinstance(task, AssetTask) and not (self.path / ASSETS).exists():
             with atomic_folder(self.path / ASSETS) as folder:
                 task.save_assets(folder)
