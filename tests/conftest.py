@@ -1,14 +1,16 @@
-"""What the tests of the whole house share: one thread, a small experiment, and a count of the conformance checks."""
+"""Shared by the tests: one thread, a small experiment, a run of it, and a count of the conformance checks."""
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from dither.engine.cli import main
 from dither.testing.summary import pytest_terminal_summary
 
-__all__ = ["pytest_terminal_summary", "text_experiment"]
+__all__ = ["pytest_terminal_summary", "text_experiment", "trained"]
 
 torch.set_num_threads(1)
 TEXT = """
@@ -49,3 +51,16 @@ def text_experiment() -> Callable[..., str]:
         return TEXT.format(paths=json.dumps(paths), tokenizer=tokenizer)
 
     return written
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, text_experiment: Callable[..., str]) -> tuple[Path, Path]:
+    """An experiment file, and a run of it with three steps and two checkpoints; tests change copies."""
+    folder = tmp_path_factory.mktemp("trained")
+    for n in range(6):
+        (folder / f"{n}.txt").write_text(f"the cat {n} sat on the mat, and the dog {n + 1} on the log. " * 2)
+    text = text_experiment(str(folder / "*.txt")).replace("steps = 2", "steps = 3\ncheckpoint_every = 2")
+    (folder / "exp.toml").write_text(text)
+    assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
+    (run,) = (folder / "runs").iterdir()
+    return folder / "exp.toml", run

@@ -1,22 +1,28 @@
-"""Tasks with conditions (labels and coordinates), from the experiment file to samples."""
+"""Tasks with conditions, and imputation with distribution heads and partial noise, from the experiment to samples."""
 
 import re
 import shutil
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomlkit
 import torch
 from safetensors.torch import load_file
 
+from dither.embeddings.specs import check_experiment
 from dither.engine.cli import main
 from dither.engine.config.experiment import Experiment
 from dither.engine.sampling.samples import make_samples
+from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
+from dither.registry.config.validation import dump
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import FeatureSpace
 from dither.registry.plugins.manager import load_plugins
-
-torch.set_num_threads(1)
 
 ENDS = {
     "labelled-features": ({"use": "regions", "position": "genomic-sinusoid"}, "features", "mse", "gaussian"),
@@ -29,7 +35,7 @@ KINDS = {"use": "label", "of": "kind", "dropout": 0.2}
 @cache
 def catalog():
     ours = ["core-blocks", "embeddings", "engine", "losses", "processes", "tasks"]
-    return load_plugins(ours, [Path(__file__).with_name("conditional_tasks.py")]).catalog
+    return load_plugins(ours, [Path(__file__).with_name("toy_tasks.py")]).catalog
 
 
 def experiment(task="labelled-text", model=None, **tables):
@@ -87,13 +93,10 @@ def test_guidance_strengthens_a_learned_label(task):
 
 
 def test_labels_are_requested_by_name_or_number():
-    by_name, by_number, left_out = (
-        Diffusion.build(experiment(sample={"cond": {"kind": label}})) for label in ("high", 1, -1)
-    )
     plain = Diffusion.build(experiment()).like(5, 0)
     assert plain.cond["kind"].tolist() == [0, 1, 0, 1, 0]
-    for system, label in ((by_name, 1), (by_number, 1), (left_out, -1)):
-        like = system.like(5, 0)
+    for requested, label in (("high", 1), (1, 1), (-1, -1)):
+        like = Diffusion.build(experiment(sample={"cond": {"kind": requested}})).like(5, 0)
         assert like.cond["kind"].tolist() == [label] * 5
         assert torch.equal(like.cond["centre"], plain.cond["centre"])
         assert torch.equal(like.x0, plain.x0)
@@ -167,7 +170,6 @@ NO_DROPOUT = {"condition": {"use": "sum", "parts": ["level", {"use": "label", "o
         ({"sample": {"guidance": {"condition": "kind"}}, "model": NO_DROPOUT}, "sample.guidance.condition"),
         ({"sample": {"guidance": {"condition": "kind"}}, "model": {"condition": "level"}}, "sample.guidance.condition"),
         ({"sample": {"cond": {"kind": "hih"}}}, "sample.cond.kind"),
-        ({"sample": {"cond": {"kind": 2}}}, "sample.cond.kind"),
         ({"sample": {"cond": {"kind": -2}}}, "sample.cond.kind"),
         ({"sample": {"cond": {"cell": 1}}}, "sample.cond.cell"),
         ({"model": {"condition": {"use": "sum", "parts": ["level", "label"]}}}, "model.condition.parts.1.of"),
@@ -180,39 +182,15 @@ def test_invalid_conditions_and_guidance(tables, path):
         assert text not in misfit.message or suggestion in misfit.help
 
 
-FILE = """
-plugins = ["./conditional_tasks.py"]
-task = "labelled-text"
-process = "absorbing"
-loss = "masked-ce"
-sampler = { use = "ancestral", steps = 4 }
-
-[model]
-use = "denoiser"
-width = 16
-depth = 1
-block = { use = "adaln-zero", heads = 2 }
-
-[model.condition]
-use = "sum"
-parts = ["level", { use = "label", of = "kind", dropout = 0.1 }]
-
-[train]
-steps = 2
-batch_size = 8
-device = "cpu"
-
-[sample]
-count = 2
-guidance = { condition = "kind", weight = 2.0 }
-"""
-
-
 def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, capsys):
-    """The second drawing asks for another label and no guidance, and costs half as much; weights are left alone."""
-    shutil.copy(Path(__file__).with_name("conditional_tasks.py"), tmp_path)
-    (tmp_path / "exp.toml").write_text(FILE)
-    assert main(["run", str(tmp_path / "exp.toml"), "--runs", str(tmp_path / "runs")]) == 0
+    """The second drawing requests another label and no guidance, and costs half as much; weights are left alone."""
+    shutil.copy(Path(__file__).with_name("toy_tasks.py"), tmp_path)
+    sample = {"count": 2, "guidance": {"condition": "kind", "weight": 2.0}}
+    tree = dump(experiment(sample=sample, sampler={"use": "ancestral", "steps": 4}), catalog())
+    (tmp_path / "exp.toml").write_text(
+        'plugins = ["./toy_tasks.py"]\n' + tomlkit.dumps(tree).replace("plugins = []", "")
+    )
+    assert main(["run", str(tmp_path / "exp.toml"), "train.steps=2", "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     calls = []
     for name, changes in (("a", []), ("b", ["sample.guidance.weight=1", "sample.cond.kind=high", "sampler.steps=4"])):
@@ -224,3 +202,112 @@ def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, c
     assert calls[0] == 2 * calls[1]
     assert main(["sample", str(run), "--set", "model.width=8", "--set", "sample.cond.kind=hihg"]) == 2
     assert "error: model.width: " in capsys.readouterr().err
+
+
+QUICK = Path(__file__).parents[1] / "experiments/get_region/quick.toml"
+
+
+def assemble(**changes: Any) -> Experiment:
+    model = {
+        "use": "denoiser",
+        "width": 32,
+        "depth": 1,
+        "embedding": {"use": "regions", "elements": True, "position": "learned"},
+        "condition": {"use": "level", "frequencies": 8},
+        "block": {"use": "adaln-zero", "heads": 2},
+        "head": changes.pop("head", "features"),
+    }
+    tree = {"task": "toy-features", "process": "masked-region", "model": model, "loss": "mse", "sampler": "ancestral"}
+    return Experiment.model_validate(tree | changes, context={"catalog": catalog()})
+
+
+class Pairs:
+    """Windows in which every region of a sample is one of two patterns, +1 or -1 in all columns: a mean is neither."""
+
+    space = FeatureSpace(6, 4)
+
+    def size(self, split: str) -> int:
+        return 512
+
+    def batch(self, split: str, rows) -> Clean:
+        signs = torch.randint(2, (512, 6, 1), generator=torch.Generator().manual_seed(len(split)))[list(rows)] * 2.0 - 1
+        return Clean.of(signs.expand(-1, -1, 4).clone())
+
+    def metrics(self):
+        return self
+
+    def update(self, clean, noised, pred, measured) -> None:
+        self.x0 = pred.x0[noised.target_mask]
+
+    def compute(self) -> dict[str, float]:
+        return {"spread": float(self.x0.std())}
+
+
+def train_on_pairs(experiment: Experiment, steps: int) -> Diffusion:
+    torch.manual_seed(0)
+    system = Diffusion.build(experiment)
+    system.task = Pairs()
+    optimizer = torch.optim.Adam(system.parameters(), 3e-3)
+    for step in range(steps):
+        loss = system(system.task.batch("train", range(32 * (step % 16), 32 * (step % 16) + 32))).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return system.eval()
+
+
+HEAD = {"use": "token-diffusion", "hidden": 32, "depth": 2, "steps": 16}
+
+
+def test_a_distribution_head_imputes_patterns_that_a_mean_cannot() -> None:
+    process = {"use": "masked-region", "ratio": 0.5}
+    like = Clean.of(torch.zeros(128, 6, 4))
+    means = draw(train_on_pairs(assemble(process=process), 100), like, seed=0)
+    assert means is not None
+    assert means.abs().mean() < 0.4  # neither of the two
+    system = train_on_pairs(assemble(process=process, head=HEAD), 300)
+    draws = [draw(system, like, seed=seed) for seed in (0, 0, 1)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert ((draws[0].abs() - 1).abs() < 0.4).double().mean() > 0.85
+    signs = draws[0].sign()
+    assert (signs == signs[..., :1]).double().mean() > 0.95  # a region is drawn as one
+    metrics = evaluate(system, 128, 64)
+    assert metrics is not None
+    assert metrics["spread"] < 0.4  # metrics are of the mean
+    assert metrics == evaluate(system, 128, 64)
+
+
+ORDERED = {"use": "ordered-regions", "by": "spread", "steps": 3}
+PARTIAL = [{"use": "gaussian", "mask": mask, "predict": predict}
+           for mask, predict in (("region", "x0"), ("element", "eps"), ("column", "velocity"))]  # fmt: skip
+
+
+@pytest.mark.parametrize("process", ["masked-region", *PARTIAL], ids=str)
+def test_known_values_are_kept(process) -> None:
+    """Drawn in the order of their spread, or with partial noise."""
+    sampler = {"use": "dpm-solver", "steps": 5}
+    changes = {"sampler": sampler} if process in PARTIAL else {"head": HEAD, "sampler": ORDERED}
+    system = train_on_pairs(assemble(process=process, **changes), 3)
+    clean = system.task.batch("valid", range(4))
+    like = Clean(clean.x0, clean.valid, torch.rand(4, 6, 4) < 0.3)
+    x = draw(system, like, seed=0)
+    assert torch.equal(x[like.fixed], like.x0[like.fixed])
+    assert (x[~like.fixed] != like.x0[~like.fixed]).all()
+    assert x.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"loss": "huber"}, ("loss",)),
+        ({"process": "gaussian"}, ("process",)),
+        ({"train": {"strategy": "fsdp"}}, ("train", "strategy")),
+        ({"sample": {"guidance": {"condition": "cell"}}}, ("sample", "guidance")),
+        ({}, None),
+    ],
+)
+def test_incompatible_with_a_distribution_head(changes: dict[str, Any], path) -> None:
+    found = list(check_experiment(assemble(head=HEAD, **changes)))
+    assert [misfit.path for misfit in found] == ([path] if path else [])
+    assert not list(check_experiment(assemble(**changes)))

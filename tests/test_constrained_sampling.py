@@ -18,49 +18,58 @@ from dither.tasks.bubble_diagram.vocabulary import pair_index, pairs
 
 QUICK = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 TINY = [
-    "task.data={use='procedural-plans', train=64, valid=16, test=8}",
     "model.width=16",
     "model.depth=1",
     "train.steps=2",
     "train.batch_size=8",
-    "evaluate.samples=16",
-    "sample.count=2",
+    "evaluate.samples=4",
+    "sample.count=1",
 ]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
-    changes = [word for change in TINY for word in ("--set", change)]
-    own = ["--set", "task.constraints={counts={Kitchen=0}}", "--set", "sampler='guided'"]
-    assert main(["run", str(QUICK), *changes, *own, "--runs", str(runs)]) == 0
+    data = "task.data={use='procedural-plans', train=64, valid=16, test=8}"
+    own = ["task.constraints={counts={Kitchen=0}}", "sampler='guided'"]
+    changes = [word for change in (*TINY, data, *own) for word in ("--set", change)]
+    assert main(["run", str(QUICK), *changes, "--runs", str(runs)]) == 0
     (found,) = [path for path in runs.iterdir() if path.is_dir()]
     return found
 
 
-def test_a_run_draws_under_its_own_constraints(run):
-    samples = load_file(next((run / "samples").rglob("samples.safetensors")))["samples"]
-    assert not (samples[:, :8] == 2).any()
+@pytest.fixture
+def sample(run, tmp_path):
+    """Draw samples of the run under a file of constraints."""
+
+    def sample(constraints, *options):
+        (tmp_path / "c.toml").write_text(constraints)
+        words = ["--constraints", str(tmp_path / "c.toml"), "--out", str(tmp_path / "out"), "--no-pictures"]
+        assert main(["sample", str(run), *words, *options]) == 0
+        return load_file(tmp_path / "out/samples.safetensors")["samples"]
+
+    return sample
 
 
-def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, tmp_path, capsys):
-    path = tmp_path / "c.toml"
-    path.write_text(
-        """
+def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, sample, tmp_path, capsys):
+    own = load_file(next((run / "samples").rglob("samples.safetensors")))["samples"]
+    assert not (own[:, :8] == 2).any()
+    constraints = """
         sampler = { use = "guided", particles = 2 }
         [task.constraints]
         rooms = 6
         types = { 0 = "LivingRoom" }
         counts = { Kitchen = 2 }
         """
-    )
-    assert main(["sample", str(run), "-n", "5", "--constraints", str(path), "--out", str(tmp_path / "out")]) == 0
-    samples = load_file(tmp_path / "out/samples.safetensors")["samples"]
-    assert samples.shape[0] == 5
+    samples = sample(constraints, "-n", "3", "--no-metrics")
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["samples.safetensors"]
+    assert samples.shape[0] == 3
     assert (samples[:, 0] == 0).all()
     assert ((samples[:, :8] == 2).sum(1) == 2).all()
     assert (samples[:, 6:8] == 14).all()
-    assert "model_calls_per_sample" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "model_calls_per_sample" in printed
+    assert "level_" not in printed
 
 
 def test_a_plan_is_edited(run, tmp_path, capsys):
@@ -88,29 +97,16 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
     assert main(["sample", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
 
 
-def test_samples_without_metrics_and_pictures(run, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert main(["sample", str(run), "-n", "3", "--out", str(out), "--no-metrics", "--no-pictures"]) == 0
-    assert [file.name for file in out.iterdir()] == ["samples.safetensors"]
-    printed = capsys.readouterr().out
-    assert "model_calls_per_sample" in printed
-    assert "level_" not in printed
-
-
-def test_samples_that_can_be_built_may_be_asked_for(run, tmp_path, capsys):
+def test_samples_that_can_be_built_may_be_asked_for(sample, capsys):
     """The model has learnt nothing; what is led to, and what is rejected, makes all the difference."""
-    path = tmp_path / "c.toml"
-    path.write_text(
-        """
+    constraints = """
         sampler = { use = "guided", particles = 1, order = "fields" }
         [task.constraints]
-        rooms = [5, 8]
+        rooms = [4, 6]
         buildable = true
         """
-    )
-    assert main(["sample", str(run), "-n", "12", "--constraints", str(path), "--out", str(tmp_path / "out")]) == 0
-    samples = load_file(tmp_path / "out/samples.safetensors")["samples"].numpy()
-    assert len(samples) == 12
+    samples = sample(constraints, "-n", "6").numpy()
+    assert len(samples) == 6
     assert is_buildable(samples, 8).all()
     assert float(re.search(r"satisfied/buildable +([0-9.]+)", capsys.readouterr().out)[1]) > 0.5
 

@@ -1,6 +1,7 @@
 """The documentation: code blocks run, links resolve, signatures are exact."""
 
 import inspect
+import io
 import json
 import re
 from collections.abc import Callable
@@ -8,11 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import zarr
+from rich.console import Console
+from safetensors.torch import load_file
 
+from dither.core_blocks.convert.get import weights_of_get
 from dither.engine.cli import main
 from dither.engine.cli.app import VERBS
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.launch import run
 from dither.engine.scaffold.package import example_file
 from dither.registry.hookspecs import Hooks
 from dither.registry.kinds import KINDS
@@ -30,7 +38,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_the_python_example_of_the_readme_trains(monkeypatch):
     monkeypatch.chdir(ROOT)
     code, _ = blocks(ROOT / "README.md", "python")
-    names: dict[str, Any] = {}
+    names = {}
     exec(code.replace("range(100)", "range(2)"), names)
     assert names["loss"] > 0
 
@@ -70,11 +78,11 @@ def test_links_resolve():
     assert [link for link in links if not (link[0].parent / link[1]).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["experiments", "language"])
-def test_the_experiment_of_the_page_is_valid(page, tmp_path):
-    (toml,) = blocks(ROOT / f"docs/{page}.md", "toml")
-    (tmp_path / "my.toml").write_text(toml)
-    load_experiment(tmp_path / "my.toml")
+def test_the_experiments_of_the_pages_are_valid(tmp_path):
+    for page in ("experiments", "language"):
+        (toml,) = blocks(ROOT / f"docs/{page}.md", "toml")
+        (tmp_path / "my.toml").write_text(toml)
+        load_experiment(tmp_path / "my.toml")
 
 
 def test_the_component_reference_has_a_section_for_every_component(capsys):
@@ -202,6 +210,121 @@ def test_documented_commands_exist():
         for line in re.findall(r"^    (?:python -m experiments\.run|dither) (.*)$", page.read_text(), re.MULTILINE):
             word = line.split()[0]
             assert word in known or word.endswith(".toml") or word == "--resume", line
+
+
+PAGE = ROOT / "docs/get-weights.md"
+SMALL = (
+    "task.regions=6", "model.width=24", "model.depth=2", "train.steps=2", "train.batch_size=2", "train.device='cpu'",
+    "evaluate.samples=2", "sample.count=1",
+)  # fmt: skip
+
+
+PRETRAIN, LORA, EXPRESSION = blocks(PAGE, "toml")
+
+
+def made(width: int, depth: int, features: int = 283) -> dict[str, torch.Tensor]:
+    """Weights of a GET, as Lightning saves them."""
+    shapes = {"mask_token": (1, 1, width), "cls_token": (1, 1, width)}
+    sizes = {"region_embed.embed": (width, features), "encoder.norm": (width,), "head_mask": (features, width)}
+    for n in range(depth):
+        block = f"encoder.blocks.{n}"
+        shapes |= {f"{block}.attn.{name}": (width,) for name in ("q_bias", "v_bias")}
+        shapes |= {f"{block}.attn.qkv.weight": (3 * width, width)}
+        sizes |= {f"{block}.attn.proj": (width, width), f"{block}.norm1": (width,), f"{block}.norm2": (width,)}
+        sizes |= {f"{block}.mlp.fc1": (4 * width, width), f"{block}.mlp.fc2": (width, 4 * width)}
+    for name, shape in sizes.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    generator = torch.Generator().manual_seed(0)
+    return {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the experiments of the page, and the weights that the first begins with."""
+    (tmp_path / "get.toml").write_text(PRETRAIN)
+    (tmp_path / "lora.toml").write_text(f'extends = "get.toml"\n{LORA}')
+    (tmp_path / "expression.toml").write_text(f'extends = "get.toml"\n{EXPRESSION}')
+    weights = {f"model.{name}": weight for name, weight in made(24, 2).items()}
+    torch.save({"state_dict": weights, "epoch": 799}, tmp_path / "checkpoint.pth")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+HUMAN = "task.data.subset='chr21-22'"
+
+
+def begun(folder: Path, name: str, *changes: str) -> tuple[dict[str, torch.Tensor], str]:
+    """Run an experiment; return its last weights, and what it said."""
+    console = Console(file=io.StringIO(), width=200)
+    loaded = load_experiment(folder / name, [*SMALL, *([] if name == "expression.toml" else [HUMAN]), *changes])
+    assert run(loaded, folder / "runs", [], console=console) == 0
+    (path,) = (folder / "runs").glob("*/checkpoints/*/model.safetensors")
+    return load_file(path), console.file.getvalue()
+
+
+def test_the_first_experiment_is_get_region_pretrain(folder):
+    loaded = load_experiment(folder / "get.toml")
+    space = loaded.experiment.task.space()
+    assert space.width == 283
+    with torch.device("meta"):
+        model = loaded.experiment.model.build(space)
+    assert sum(weight.numel() for weight in model.parameters()) == 85_484_059
+    weights = made(768, 12)
+    wanted = {name: weight.shape for name, weight in weights_of_get(weights).items()}
+    assert {name: weight.shape for name, weight in model.state_dict().items()} == wanted
+
+
+def test_a_run_begins_with_the_weights_of_the_file(folder):
+    found, _ = begun(folder, "get.toml", "train.steps=0")
+    for name, weight in weights_of_get(made(24, 2)).items():
+        assert torch.equal(found[name], weight), name
+
+
+def test_the_code_of_the_page_runs(folder):
+    """On a small model, of the same experiment otherwise."""
+    toml = PRETRAIN.replace("width = 768", "width = 24").replace("depth = 12", "depth = 2")
+    toml = toml.replace("regions = 200", "regions = 6")
+    toml = toml.replace('"human-dhs"', '{ use = "human-dhs", subset = "chr21-22" }')
+    (folder / "get.toml").write_text(toml)
+    names: dict[str, object] = {}
+    (code,) = blocks(PAGE, "python")
+    exec(code, names)  # the page itself
+    assert names["samples"].shape == (1, 6, 283)
+
+
+def store(folder: Path, regions: int = 120) -> np.ndarray:
+    """Write the store that the page names: expression follows from the first motifs and from accessibility."""
+    generator = np.random.default_rng(0)
+    motifs = generator.random((3 * regions, 282), np.float32)
+    atpm = generator.random(3 * regions, np.float32)
+    expression = np.stack([motifs[:, 0] + 3 * atpm, 2 * motifs[:, 1]], -1)
+    group = zarr.create_group(str(folder / "astrocyte.zarr"), zarr_format=2)
+    places = [f"chr{number}:{1000 * n}-{1000 * n + 500}" for number in (1, 2, 3) for n in range(regions)]
+    group.create_array("peak_names", data=np.array(places))
+    group.create_array("motif_names", data=np.array([f"m{n}" for n in range(282)]))
+    group.create_array("data", data=motifs)
+    group.create_array("atpm/astrocyte", data=atpm)
+    for strand, values in zip(("positive", "negative"), expression.T, strict=True):
+        group.create_array(f"expression_{strand}/astrocyte", data=np.ascontiguousarray(values))
+    return expression
+
+
+def test_expression_is_predicted_from_the_other_columns(folder):
+    expression = store(folder)
+    assert expression.std() > 0.5
+    changes = ["loss='poisson'", "train.steps=40", "train.log_every=10", "train.optimizer.lr=0.01", "train.ema=0"]
+    found, said = begun(folder, "expression.toml", *changes)
+    assert "1 weights without counterpart" not in said
+    assert "head.linear.weight, head.linear.bias" in said
+    assert found["embedding.linear.weight"].shape == (24, 283)
+    assert found["head.linear.weight"].shape == (2, 24)
+    (path,) = (folder / "runs").glob("*")
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line and "lr" in line]
+    assert losses[-1] < losses[0] - 0.05, losses
+    (samples,) = path.glob("samples/*/samples.safetensors")
+    drawn = load_file(samples)["samples"]
+    assert drawn[..., 283:].min() > 0
 
 
 if __name__ == "__main__":

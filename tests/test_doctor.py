@@ -51,16 +51,6 @@ def test_states_of_plugins():
     assert codes(doctor.check_plugins(plugins_of())) == [("broken", "unknown-plugin")]
 
 
-def make_distribution(folder, kind, name, version, points=""):
-    info = folder / f"{name.replace('-', '_')}{'-' + version if kind == 'dist-info' else ''}.{kind}"
-    info.mkdir(parents=True)
-    metadata = info / ("METADATA" if kind == "dist-info" else "PKG-INFO")
-    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    if points:
-        (info / "entry_points.txt").write_text(f"[dither.plugins]\n{points}\n")
-    return info
-
-
 def test_requirements_of_registry_toml():
     policy = Policy.model_validate({"plugins": {"require": ["dist-a>=1", "a>=3", "absent"]}})
     plugins = plugins_of(PluginStatus("a", "loaded", "dist-a", "2.0"))

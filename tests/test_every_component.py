@@ -83,11 +83,9 @@ EXAMPLES = {
     "data:procedural-plans": [{"train": 50, "valid": 20, "test": 20}],
     "data:motifs": [SCANNED],
     "data:planted-motifs": [PLANTED],
-    "data:human-dhs": [{}, {"subset": "chr21-22"}],
+    "data:human-dhs": [{"subset": "chr21-22"}],
     "task:get-region": [
-        {},
-        {"data": REGIONS, "regions": 5, "stride": 2, "standardise": True},
-        {"data": REGIONS, "regions": 12, "accessibility": False},
+        {"data": REGIONS, "regions": 5, "stride": 2, "standardise": True, "accessibility": False},
         {"data": MAPPED, "regions": 4, "stride": 3, "jitter": 1, "accessibility": "constant"},
     ],
     "task:bubble-diagram": [
@@ -100,8 +98,7 @@ EXAMPLES = {
     ],
     "task:language-model": [
         {},
-        {"data": TEXTS, "length": 48, "tokenizer": "chars", "prompt": "The "},
-        {"data": TEXTS, "length": 32, "ngrams": 3},
+        {"data": TEXTS, "length": 48, "tokenizer": "chars", "prompt": "The ", "ngrams": 3},
         {"data": TEXTS, "length": 64, "documents": "separate", "end_of_text": True},
         {"data": SHARDS, "length": 32},
     ],

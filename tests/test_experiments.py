@@ -1,10 +1,11 @@
-"""The experiment files of this repository, and compatibility checks of experiment files."""
+"""The experiment files of this repository; mistakes are found by `validate`, or before the first step."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
+from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
@@ -27,23 +28,23 @@ def test_every_file_is_valid_and_documented(path):
     assert "Result" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        (  # document 000, table 1 (whose 217,856 should be 218,112); the embedding has two extra tokens
-            "get_region/seed.toml",
-            {"embedding": 218_112 + 2 * 768, "condition": 787_968, "blocks.0.": 10_628_352, "head": 217_627},
-        ),
-        (  # document 001, section 6
-            "bubble_diagram/seed_small.toml",
-            {"embedding": 1920 + 1664 + 2304, "condition": 49_408, "blocks.": 1_189_376, "head": 1935 + 1677},
-        ),
-        (  # document 004
-            "language_model/seed.toml",
-            {"embedding": 25_731_584, "condition": 49_408, "blocks.0.": 4_591_616, "head": 25_781_841},
-        ),
-    ],
-)
+COUNTS = {
+    # document 000, table 1 (whose 217,856 should be 218,112); the embedding has two extra tokens
+    "get_region/seed.toml": {
+        "embedding": 218_112 + 2 * 768, "condition": 787_968, "blocks.0.": 10_628_352, "head": 217_627,
+    },
+    # document 001, section 6
+    "bubble_diagram/seed_small.toml": {
+        "embedding": 1920 + 1664 + 2304, "condition": 49_408, "blocks.": 1_189_376, "head": 1935 + 1677,
+    },
+    # document 004
+    "language_model/seed.toml": {
+        "embedding": 25_731_584, "condition": 49_408, "blocks.0.": 4_591_616, "head": 25_781_841,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "expected"), COUNTS.items())
 def test_parameter_counts_of_each_module(name, expected):
     experiment = load_experiment(ROOT / "experiments" / name).experiment
     with torch.device("meta"):
@@ -98,21 +99,6 @@ def problems(*overrides: str, file=QUICK):
     return caught.value.problems
 
 
-@pytest.mark.parametrize(
-    ("overrides", "paths"),
-    [
-        (
-            ["loss=mse", "train.steps=many", "train.bathc_size=3", "model.width=-1", "sampler=bloks"],
-            {"train.steps", "train.bathc_size", "model.width", "sampler"},
-        ),
-        (["model.block.heads=7", "loss=mse", "train.accumulate=5"], {"model.block.heads", "loss", "train.accumulate"}),
-    ],
-)  # fmt: skip
-def test_all_problems_of_one_stage_are_reported_together(overrides, paths):
-    """Names, types and bounds first; compatibility once these are right."""
-    assert paths <= {".".join(map(str, problem.path)) for problem in problems(*overrides)}
-
-
 def test_trackers_and_metrics_may_not_be_listed_twice():
     (problem,) = problems("train.trackers=['tensorboard', 'tensorboard']")
     assert (problem.code, problem.path) == ("duplicate", ("train", "trackers", 1))
@@ -131,3 +117,100 @@ def test_file_plugins_are_relative_to_the_experiment_file(tmp_path):
     (tmp_path / "e.toml").write_text(f'extends = "{QUICK}"\nplugins = ["yours.py"]\n')
     (problem,) = problems(file=tmp_path / "e.toml")
     assert (problem.origin.line, problem.origin.column) == (2, 12)
+
+
+REGIONS = f"""
+extends = "{ROOT}/experiments/get_region/quick.toml"
+[task]
+regions = 2
+span = 10
+data = {{ use = "region-file", path = "table.csv" }}
+[model]
+width = 8
+depth = 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, text_experiment):
+    """A folder with an experiment on a text, and one on regions."""
+    (tmp_path / "a.txt").write_text("the cat sat on the mat. " * 50)
+    (tmp_path / "text.toml").write_text(text_experiment("a.txt", tokenizer="chars"))
+    (tmp_path / "regions.toml").write_text(REGIONS)
+    rows = [f"chr{c},{p},{p + 1},1,0.{p},0.5" for c in (1, 2, 3) for p in range(0, 400, 20)]
+    (tmp_path / "table.csv").write_text("\n".join(["chromosome,start,end,open:K562,A,B", *rows, ""]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder, table, line, file="text.toml"):
+    """Put a line into a table of the experiment, in place of one with the same key; return its number."""
+    lines = (folder / file).read_text().splitlines()
+    lines = [other for other in lines if other.split(" = ")[0] != line.split(" = ")[0]]
+    lines += [] if f"[{table}]" in lines else [f"[{table}]"]
+    at = lines.index(f"[{table}]") + 1
+    (folder / file).write_text("\n".join([*lines[:at], line, *lines[at:]]))
+    return at + 1
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "code"),
+    [
+        ("train", "buckets = true", "misfit"),
+        ("train", 'start_from = "nowhere"', "file-not-found"),
+        ("train", 'freeze = ["heads.*"]', "unknown-value"),
+        ("train.lora", 'on = ["attentoin"]', "unknown-value"),
+        # These need the data.
+        ("task", "length = 5000", "no-samples"),
+        ("task", 'prompt = "\u2603"', "unknown-value"),
+        ("task", 'tokenizer = "bpe:90000"', "out-of-range"),
+        ("evaluate", 'best = "losss"', "unknown-metric"),
+        ("task", "span = 10", "no-samples"),
+    ],
+)
+def test_mistakes_are_found_before_the_first_step(folder, capsys, table, line, code):
+    file = "regions.toml" if "span" in line else "text.toml"
+    number = write(folder, table, line, file)
+    commands = ["validate", "run"] if table.startswith("train") else ["run"]
+    for command in commands:
+        assert main([command, file]) == 2
+        captured = capsys.readouterr()
+        assert f"[{code}]" in captured.err
+        assert f"{file}:{number}:" in captured.err
+        assert "step 1" not in captured.out
+    assert not [path for path in folder.glob("runs/*/metrics.jsonl") if path.read_text()]
+
+
+def test_buckets_with_a_batch_larger_than_the_data(folder, capsys):
+    data = '[task.data]\nuse = "procedural-plans"\ntrain = 100\nvalid = 20\ntest = 20'
+    (folder / "plans.toml").write_text(f'extends = "{QUICK}"\n{data}\n[train]\nbatch_size = 500\nbuckets = true\n')
+    assert main(["run", "plans.toml"]) == 2
+    message = capsys.readouterr().err
+    assert "[no-samples]" in message
+    assert "plans.toml:9:" in message
+
+
+def test_a_run_does_without_the_weights_that_it_started_from(folder):
+    write(folder, "evaluate", 'best = "nats_per_token"')
+    assert main(["run", "text.toml"]) == 0
+    (first,) = folder.glob("runs/*")
+    write(folder, "train", f'start_from = "{first.rename(folder / "first")}"')
+    assert main(["run", "text.toml", "--runs", "more"]) == 0
+    (folder / "first").rename(folder / "gone")
+    (second,) = folder.glob("more/*")
+    assert main(["evaluate", str(second)]) == 0
+    assert main(["run", "--resume", str(second), "--set", "train.steps=3"]) == 0
+
+
+def test_mistakes_below_a_wrong_task_are_reported_at_once(folder):
+    for table, line in (
+        ("task", 'prompt = "much too long"'), ("model", 'block = { use = "adaln-zero", heads = 7 }'),
+        ("train", "buckets = true"), ("train", "accumulate = 3"),
+    ):  # fmt: skip
+        write(folder, table, line)
+    expected = {"task.prompt", "model.block.heads", "train.buckets", "train.accumulate"}
+    for changes in ([], ["task.use=languages", "train.buckets=false", "model.block.heads=2"]):
+        with pytest.raises(Refused) as refused:
+            load_experiment(folder / "text.toml", changes)
+        assert {".".join(map(str, problem.path)) for problem in refused.value.problems} == expected
+        expected = {"task", "train.accumulate"}

@@ -3,8 +3,8 @@
 import json
 import os
 import shutil
-import tomllib
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -12,7 +12,8 @@ from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.config.paths import absolute_paths
 from dither.engine.config.plugins import governing_policy_file
-from dither.registry.plugins.manager import default_catalog
+from dither.registry.kinds import MetricSpec
+from dither.registry.plugins.manager import default_catalog, load_plugins
 
 
 @pytest.fixture
@@ -27,34 +28,37 @@ def project(tmp_path, monkeypatch, text_experiment):
     return folder
 
 
-def test_relative_data_resume_from_another_folder(project, tmp_path, monkeypatch, capsys):
+def test_a_run_resumes_from_another_folder_and_with_moved_data(project, tmp_path, monkeypatch, capsys):
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert main(["evaluate", str(run)]) == 0
-    assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
-    capsys.readouterr()
-    os.rename(project / "texts", project / "gone")
-    assert main(["evaluate", str(run)]) == 2
-    assert "texts" in capsys.readouterr().err
-
-
-def test_moved_data_require_accept_changes_except_in_early_runs(project, tmp_path, capsys):
-    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
-    (run,) = (tmp_path / "runs").iterdir()
-    early = Path(shutil.copytree(run, tmp_path / "early"))
-    resume = ["run", "--resume", str(run), "--set", "train.steps=3"]
+    early = Path(shutil.copytree(run, tmp_path / "early"))  # as of an early version, with relative paths
     resolved = early / "resolved.toml"
     resolved.write_text(resolved.read_text().rpartition("# sha256")[0].replace(f"{project}/", ""))
     manifest = json.loads((early / "manifest.json").read_text())
     (early / "manifest.json").write_text(json.dumps({key: value for key, value in manifest.items() if key != "sha256"}))
     assert main(["run", "--resume", str(early), "--set", "train.steps=3"]) == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["evaluate", str(run)]) == 0
+    assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
     os.rename(project / "texts", tmp_path / "moved")
-    resume += ["--set", f"task.data.paths=['{tmp_path}/moved/*.txt']"]
     capsys.readouterr()
+    assert main(["evaluate", str(run)]) == 2
+    assert "texts" in capsys.readouterr().err
+    resume = ["run", "--resume", str(run), "--set", "train.steps=4"]
+    resume += ["--set", f"task.data.paths=['{tmp_path}/moved/*.txt']"]
     assert main(resume) == 2
     assert "[changed-components]" in capsys.readouterr().err
     assert main([*resume, "--accept-changes"]) == 0
+
+
+class Counting(MetricSpec):
+    name: ClassVar[str] = "counting"
+    file: Path = Path("default.bin")
+    more: list[Path] = []
+    word: str = ""
+
+    def build(self, space):
+        raise NotImplementedError
 
 
 def test_only_existing_paths_become_absolute(tmp_path):
@@ -72,63 +76,15 @@ def test_only_existing_paths_become_absolute(tmp_path):
     train = {**given["train"], "start_from": f"{tmp_path}/folder"}
     assert made == {**given, "train": train, "task": task}
     task = {**task, "tokenizer": "bytes", "data": {"use": "text", "paths": ["stdlib", "bytes"], "to": "folder"}}
-    made = absolute_paths({"task": task}, tmp_path, default_catalog())["task"]
+    metric = {"use": "counting", "file": "a.txt", "more": ["a.txt"], "word": "a.txt"}
+    catalog = load_plugins().catalog
+    catalog.add("mine", [Counting])
+    made = absolute_paths({"task": task, "evaluate": {"metrics": [metric]}}, tmp_path, catalog)
+    path = f"{tmp_path}/a.txt"
+    assert made["evaluate"]["metrics"] == [{**metric, "file": path, "more": [path]}], "options that are paths"
+    made = made["task"]
     assert made["tokenizer"] == "bytes", "a tokenizer of this name exists"
     assert made["data"] == {"use": "text", "paths": ["stdlib", f"{tmp_path}/bytes"], "to": f"{tmp_path}/folder"}
-
-
-PLUGIN = """
-from pathlib import Path
-from typing import ClassVar
-from dither.registry import hookimpl
-from dither.registry.kinds import MetricSpec
-
-class Counting(MetricSpec):
-    \"\"\"Number of bytes of files.\"\"\"
-
-    name: ClassVar[str] = "counting"
-    file: Path = Path("default.bin")
-    more: list[Path] = []
-    word: str = ""
-
-    def build(self, space):
-        return lambda samples, like: {"bytes": float(sum(p.stat().st_size for p in (self.file, *self.more)))}
-
-@hookimpl
-def register_components():
-    return [Counting]
-"""
-
-
-def test_strings_that_look_like_paths_are_kept_and_paths_of_plugins_are_paths(project, tmp_path, monkeypatch, capsys):
-    for name in ("a.txt", "b.bin", "c.bin", "counting.py"):
-        (project / name).write_text("the cat")
-    (project / "counting.py").write_text(PLUGIN)
-    text = (project / "exp.toml").read_text() + '\n[[evaluate.metrics]]\nuse = "counting"\nfile = "b.bin"\n'
-    (project / "exp.toml").write_text('plugins = ["./counting.py"]\n' + text + 'more = ["c.bin"]\nword = "c.bin"\n')
-    changes = ["--set", "task.prompt=a.txt", "--set", "task.length=16"]
-    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs"), *changes]) == 0
-    (run,) = (tmp_path / "runs").iterdir()
-    task = tomllib.loads((run / "resolved.toml").read_text())
-    (metric,) = task["evaluate"]["metrics"]
-    assert task["task"]["prompt"] == "a.txt"
-    assert metric["file"] == f"{project}/b.bin"
-    assert (metric["more"], metric["word"]) == ([f"{project}/c.bin"], "c.bin")
-    samples = (run / "samples").rglob("*.txt")
-    assert all(file.read_text().startswith("a.txt") for file in samples)
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert main(["evaluate", str(run)]) == 0
-
-
-def test_an_export_packs_declared_files_only(project, tmp_path):
-    secret = tmp_path / "secret.txt"
-    secret.write_text("password")
-    change = ["--set", f"task.prompt={secret}", "--set", f"task.length={len(str(secret)) + 4}"]
-    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs"), *change]) == 0
-    (run,) = (tmp_path / "runs").iterdir()
-    assert main(["export", str(run), "--to", str(tmp_path / "given")]) == 0
-    assert "password" not in "".join(f.read_text("latin-1") for f in (tmp_path / "given").rglob("*") if f.is_file())
-    assert tomllib.loads((tmp_path / "given" / "experiment.toml").read_text())["task"]["prompt"] == str(secret)
 
 
 def test_prepared_data_are_found_from_any_folder(project, tmp_path, monkeypatch):

@@ -5,8 +5,11 @@ A payload that runs makes the file FLAG. Outside the folder that a verb may writ
 
 import io
 import json
+import os
 import pickle
+import resource
 import shutil
+import tomllib
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -47,25 +50,11 @@ def snapshot(folder, but):
     return found
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, text_experiment):
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "a.txt").write_text("the cat sat on the mat. " * 40)
-    (folder / "exp.toml").write_text(text_experiment(str(folder / "a.txt")))
-    assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
-    (run,) = (folder / "runs").iterdir()
-    export_run(run, folder / "given")
-    return folder
-
-
 @pytest.fixture
 def place(trained, tmp_path, monkeypatch):
     """A folder with a copy of the run, what is to stay as it is beside it, and the flag looked for at the end."""
-    for name in ("runs", "given"):
-        shutil.copytree(trained / name, tmp_path / "mine" / name)
-    (tmp_path / "mine" / "runs" / next((trained / "runs").iterdir()).name).rename(tmp_path / "mine" / "run")
-    (tmp_path / "mine" / "runs").rmdir()
-    shutil.copyfile(trained / "exp.toml", tmp_path / "mine" / "exp.toml")
+    shutil.copytree(trained[1], tmp_path / "mine" / "run")
+    shutil.copyfile(trained[0], tmp_path / "mine" / "exp.toml")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "precious.txt").write_text("precious\n")
     (tmp_path / "outside" / "evil.py").write_text(CODE)
@@ -87,7 +76,7 @@ def verbs(place, *wanted):
         "report": ["report", run, "--out", str(place / "page.html")],
         "diff": ["diff", run, str(place / "exp.toml")],
         "export": ["export", run, "--to", str(place / "exported")],
-        "resume": ["run", "--resume", run, "--set", "train.steps=3"],
+        "resume": ["run", "--resume", run, "--set", "train.steps=4"],
         "start": ["run", str(place / "exp.toml"), "--set", f"train.start_from={run}", "--runs", str(place / "more")],
     }
     codes = {name: main(known[name]) for name in wanted or known}
@@ -108,18 +97,53 @@ FILES = ["resolved.toml", "manifest.json", "metrics.jsonl", "summary.json", "exp
 WRITTEN = ["model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
 
 
+def replace(path, kind):
+    path.unlink()
+    match kind:
+        case "pickle":
+            path.write_bytes(PICKLE)
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "sparse":
+            with path.open("wb") as file:
+                file.truncate(50 << 30)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*FILES, *WRITTEN])
 def test_a_pickle_in_place_of_a_file_of_a_run(place, name):
-    (checkpoint,) = (place / "run" / "checkpoints").glob("step-*2")
+    checkpoint = place / "run" / "checkpoints" / "step-00000003"
     folder = checkpoint if name in WRITTEN else place / "run"
-    (folder / name).write_bytes(PICKLE)
+    replace(folder / name, "pickle")
     if name in WRITTEN and name != "MANIFEST.json":
         reseal(checkpoint, name)
     verbs(place)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pipe", "device", "sparse"])
+@pytest.mark.parametrize("name", ["MANIFEST.json", "state.json", *FILES[:4]])
+def test_special_files_are_refused_by_name_in_little_memory(place, name, kind, capsys):
+    (file, *_) = (place / "run").rglob(name)
+    replace(file, kind)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 31), limits[1]))
+    try:
+        for verb in ("verify", "report", "resume"):
+            (code,) = verbs(place, verb).values()
+            output = "".join(capsys.readouterr())
+            assert "Traceback" not in output
+            assert "emory" not in output
+            assert code == 0 or name in output or "checkpoint" in output or "not a run" in output, (verb, output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
 def test_pickled_exports_and_start_weights(place):
+    export_run(place / "run", place / "given")
     for name in ("weights.safetensors", "experiment.toml"):
         (place / "given" / name).write_bytes(PICKLE)
         reseal(place / "given", name)
@@ -133,7 +157,7 @@ def test_pickled_exports_and_start_weights(place):
 
 
 def test_names_that_are_paths(place):
-    (checkpoint,) = (place / "run" / "checkpoints").glob("step-*2")
+    checkpoint = place / "run" / "checkpoints" / "step-00000003"
     for name in ("model", "average"):
         weights = load_file(checkpoint / f"{name}.safetensors")
         save_file({**weights, "../../../outside/x": torch.ones(1)}, checkpoint / f"{name}.safetensors")
@@ -251,3 +275,47 @@ def test_pickled_plans(place, capsys):
         assert main(["run", *words, "--runs", str(place / "more")]) == 2
     for more in ([], ["--pickles"]):
         assert main(["prepare", "plans", str(place / "plans.pkl"), "--out", str(place / "out"), *more]) in (1, 2)
+
+
+EVIL = "\x1b]0;owned\x07\u202etxt.exe\x9b2J"
+
+
+@pytest.fixture
+def run(trained, tmp_path, monkeypatch):
+    """A run in a folder of a hostile name, with such strings in its experiment, metrics and manifest."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(trained[0], tmp_path / "exp.toml")
+    run = Path(shutil.copytree(trained[1], tmp_path / "runs" / f"x{EVIL}"))
+    resolved = (run / "resolved.toml").read_text().rpartition("# sha256")[0].replace('name = "text"', "")
+    lines = [line for line in resolved.splitlines() if not line.startswith(("name =", "prompt ="))]
+    text = json.dumps(EVIL)
+    (run / "resolved.toml").write_text(
+        "\n".join([f"name = {text}", *lines]).replace("[task]", f"[task]\nprompt={text}")
+    )
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["environment"][EVIL] = EVIL
+    manifest.pop("sha256")
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    return run
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_no_control_characters_reach_the_terminal(run, tmp_path, capsys, monkeypatch, wide):
+    if wide:
+        monkeypatch.setenv("COLUMNS", "100")
+    commands = (
+        ["runs", "list", "runs"], ["runs", "verify", str(run)], ["diff", str(run), "exp.toml"], ["evaluate", str(run)],
+        ["resolve", str(run / "resolved.toml")], ["explain", str(run / "resolved.toml")], ["run", "--resume", str(run)],
+        ["validate", str(run / "resolved.toml")], ["report", str(run)], ["sweep", "status", str(run)],
+    )  # fmt: skip
+    for command in commands:
+        main(command)
+        captured = capsys.readouterr()
+        for text in (captured.out, captured.err):
+            assert all(letter == "\n" or letter.isprintable() for letter in text), (command, text)
+
+
+def test_resolve_escapes_what_cannot_be_printed(run, capsys):
+    changes = ["--set", f"task.prompt={json.dumps(EVIL)}", "--set", "task.length=64"]
+    assert main(["resolve", "exp.toml", *changes]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["task"]["prompt"] == EVIL

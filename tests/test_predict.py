@@ -1,37 +1,31 @@
-"""`dither predict`, `explain` and `embed` of a trained run: planted motif activities are recovered."""
+"""Regions on the command line: `prepare`, `predict`, `explain` and `embed`; planted activities are recovered."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dither
 from dither.engine.cli import main
+from dither.engine.config.load_experiment import load_experiment
 
 M, CELLS = 10, ("a", "b")
-EXPERIMENT = """
-loss = "mse"
-sampler = "ancestral"
-process = {{ use = "masked-region", mask = "group", group = "accessibility", ratio = 1.0 }}
+EXPERIMENT = f"""
+extends = "{Path(__file__).parents[1]}/experiments/get_region/quick.toml"
 [task]
-use = "get-region"
 regions = 20
 stride = 10
 cell_type = ["a", "b"]
-given = "motifs"
-fill = 1.0
 accessibility = "quantitative"
 standardise = true
 rivals = false
-data = {{ use = "region-file", path = "{path}", valid = ["chr2"], test = ["chr1"] }}
+data = {{ use = "region-file", path = "x.npz", valid = ["chr2"], test = ["chr1"] }}
 [model]
-use = "denoiser"
 width = 32
 depth = 1
-embedding = {{ use = "regions", elements = true }}
 condition = {{ use = "sum", parts = ["level", {{ use = "label", of = "cell" }}] }}
-block = {{ use = "adaln-zero", heads = 2 }}
-head = "features"
+block = {{ use = "adaln-zero", heads = 2, dropout = 0.0 }}
 [train]
 steps = 180
 batch_size = 16
@@ -60,7 +54,7 @@ def planted(tmp_path_factory):
         cells=np.array(CELLS),
         atpm=(features - 0.5) @ activity + 6 + 0.1 * g.normal(size=(count, 2)),
     )
-    (folder / "x.toml").write_text(EXPERIMENT.format(path=(folder / "x.npz").as_posix()))
+    (folder / "x.toml").write_text(EXPERIMENT.replace("x.npz", (folder / "x.npz").as_posix()))
     assert main(["run", str(folder / "x.toml"), "--runs", str(folder / "runs")]) == 0
     (run,) = (path for path in (folder / "runs").iterdir() if path.is_dir())
     return run, folder / "x.npz", features, activity
@@ -95,3 +89,63 @@ def test_predictions_of_a_run(planted, tmp_path, capsys):
     assert main(["predict", str(run), "--cell", "c"]) == 2
     assert 'not trained on the cell type "c"' in capsys.readouterr().err
     assert not (run / "predict/valid-c").exists()
+
+
+TABLE = ["chromosome,start,end,atpm:K562,atpm:HepG2,M1,M2"]
+TABLE += [
+    f"{c},{100 * i},{100 * i + 50},{i % 3 / 2},{i % 2},{i % 4},{i % 5}"
+    for c in ("chr1", "chr2", "chr3")
+    for i in range(12)
+]
+PREPARED = f"""
+extends = "{Path(__file__).parents[1]}/experiments/get_region/quick.toml"
+name = "prepared"
+[task]
+regions = 4
+stride = 2
+jitter = 1
+cell_type = ["K562", "HepG2"]
+accessibility = "quantitative"
+data = {{ use = "get", paths = ["regions.csv"], out = "arrays" }}
+[model]
+width = 16
+depth = 1
+[train]
+steps = 2
+batch_size = 4
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+    (tmp_path / "regions.csv").write_text("\n".join(TABLE) + "\n")
+    (tmp_path / "prepared.toml").write_text(PREPARED)
+    return tmp_path
+
+
+def test_regions_are_prepared_and_run(folder, capsys):
+    assert main(["validate", "prepared.toml"]) == 2
+    assert "run: dither prepare get regions.csv --out arrays" in capsys.readouterr().err
+    assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 0
+    assert "36 regions x 2 motifs, 2 cell types with atpm" in capsys.readouterr().out
+    assert main(["validate", "prepared.toml"]) == 0
+    assert main(["run", "prepared.toml"]) == 0
+    assert (folder / "runs").is_dir()
+    task = load_experiment(folder / "prepared.toml").experiment.task.build()
+    assert task.batch("train", [0]).cond.keys() == {"chromosome", "centre", "cell"}
+    assert task.size("train") == 2 * (5 * 3 - 2)  # neither the first window nor the last is shifted over its end
+
+
+def test_all_problems_are_printed_and_nothing_is_written(folder, capsys):
+    lines = [*TABLE]
+    lines[3], lines[5] = "chr1,0,50,-1,0,nan,1", "chr1,400,90,0,0,1,-1"
+    (folder / "regions.csv").write_text("\n".join(lines) + "\n")
+    assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 2
+    messages = capsys.readouterr().err
+    for message in ("regions are not sorted: chr1:0 after chr1:100", "the region ends at 90, not after its start 400"):
+        assert message in messages
+    assert messages.count(" is negative") == 2
+    assert "Traceback" not in messages
+    assert not (folder / "arrays").exists()

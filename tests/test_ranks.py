@@ -54,7 +54,11 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from dither.registry import hookimpl
 
-collectives = []
+collectives, sent = [], {}
+
+
+def named(*names):
+    return next(name for name in names if hasattr(dist, name))
 
 
 def counted(state, bucket):
@@ -64,18 +68,24 @@ def counted(state, bucket):
 
 @hookimpl
 def before_run(run):
-    parallel = run.trainer.parallel
-    if parallel.sharded:
-        name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
-        scatter = getattr(dist, name)
-        setattr(dist, name, lambda *args, **options: collectives.append("block") or scatter(*args, **options))
+    scatter = named("reduce_scatter_single", "reduce_scatter_tensor")
+    gather = named("all_gather_single", "all_gather_into_tensor")
+    scattered, gathered = getattr(dist, scatter), getattr(dist, gather)
+
+    def gather_and_count(output, *args, **options):
+        sent[str(output.dtype)] = sent.get(str(output.dtype), 0) + output.numel()
+        return gathered(output, *args, **options)
+
+    if run.trainer.parallel.sharded:
+        setattr(dist, scatter, lambda *args, **options: collectives.append("block") or scattered(*args, **options))
+        setattr(dist, gather, gather_and_count)
     elif run.ranks.size > 1:
-        parallel._ddp.register_comm_hook(None, counted)
+        run.trainer.parallel._ddp.register_comm_hook(None, counted)
 
 
 @hookimpl
 def after_run(run, summary):
-    (run.directory.path / "collectives.json").write_text(json.dumps(collectives))
+    (run.directory.path / "counts.json").write_text(json.dumps([collectives, sent]))
 """
 
 
@@ -95,7 +105,8 @@ def train(tmp_path):
 
     torchrun imports torch for itself and for each rank; forked ranks start faster.
     """
-    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    (tmp_path / "counting.py").write_text(COUNTING)
+    (tmp_path / "exp.toml").write_text('plugins = ["counting.py"]\n' + EXPERIMENT)
 
     def forked(words):
         launch = (free_port(), secrets.token_hex(4))
@@ -150,9 +161,7 @@ def assert_same(one, other, tolerance=1e-5):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_ranks_equal_one(train, single, strategy, tmp_path):
-    (tmp_path / "counting.py").write_text(COUNTING)
-    (tmp_path / "exp.toml").write_text('plugins = ["counting.py"]\n' + EXPERIMENT)
+def test_two_ranks_equal_one(train, single, strategy):
     both, done = train("--set", f"train.strategy={strategy}", ranks=2, torchrun=True)
     assert (both / "summary.json").is_file(), done.stderr[-3000:]
     assert f"2 ranks ({strategy})" in done.stdout
@@ -160,7 +169,7 @@ def test_two_ranks_equal_one(train, single, strategy, tmp_path):
     assert (both / "samples" / "step-00000008" / "samples.safetensors").is_file()
     # Gradients are all-reduced once per step, not per micro-batch: in one bucket, or for two blocks and the rest.
     expected = 8 * ["bucket"] if strategy == "ddp" else 8 * 3 * ["block"]
-    assert json.loads((both / "collectives.json").read_text()) == expected
+    assert json.loads((both / "counts.json").read_text())[0] == expected
 
 
 def test_compiled_ranks_with_accumulation_equal_one(train):
@@ -173,52 +182,24 @@ def test_compiled_ranks_with_accumulation_equal_one(train):
     assert lines(both, "valid") == pytest.approx(lines(single, "valid"), rel=3e-3)
 
 
-GATHERING = """
-import json
-import torch.distributed as dist
-from dither.registry import hookimpl
-
-NAME = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
-gather, sent = getattr(dist, NAME), {}
-
-
-def counted(output, *args, **options):
-    sent[str(output.dtype)] = sent.get(str(output.dtype), 0) + output.numel()
-    return gather(output, *args, **options)
-
-
-@hookimpl
-def before_run(run):
-    setattr(dist, NAME, counted)
-
-
-@hookimpl
-def after_run(run, summary):
-    (run.directory.path / "sent.json").write_text(json.dumps(sent))
-"""
-
-
-def test_fsdp_gathers_in_bfloat16(train, tmp_path):
+def test_fsdp_gathers_in_bfloat16(train):
     """Autocast rounds matrices anyway; weights of norms differ, and half as many bytes are sent."""
-    (tmp_path / "gathering.py").write_text(GATHERING)
-    (tmp_path / "exp.toml").write_text('plugins = ["gathering.py"]\n' + EXPERIMENT)
     half = ("--set", "train.precision=bfloat16", "--set", "train.strategy=fsdp", "--set", "train.steps=4")
     half += ("--set", "model.block.affine=true")
     whole, _ = train(*half, ranks=2)
     narrow, done = train(*half, "--set", "train.gather=bfloat16", ranks=2)
     assert lines(narrow, "train") == pytest.approx(lines(whole, "train"), rel=1e-3), done.stderr[-3000:]
     assert all(tensor.dtype == torch.float32 for tensor in weights(narrow, 4).values())
-    before, now = (json.loads((path / "sent.json").read_text()) for path in (whole, narrow))
+    before, now = (json.loads((path / "counts.json").read_text())[1] for path in (whole, narrow))
     assert before.keys() == {"torch.float32"}
     assert sum(now.values()) == pytest.approx(before["torch.float32"], rel=0.02)
     assert now["torch.bfloat16"] > 0
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_muon_on_two_ranks(train, strategy):
+def test_muon_is_sharded(train):
     muon = ("--set", "train.optimizer={use = 'muon', lr = 0.01}")
     single, _ = train(*muon, ranks=1)
-    both, _ = train(*muon, "--set", f"train.strategy={strategy}", ranks=2)
+    both, _ = train(*muon, "--set", "train.strategy=fsdp", ranks=2)
     assert_same(single, both)
 
 

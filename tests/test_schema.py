@@ -13,7 +13,6 @@ import pytest
 import tomlkit
 from pydantic import Field
 
-from dither.engine.cli import main
 from dither.engine.cli.plugins import schema_text
 from dither.engine.config.experiment import Experiment
 from dither.registry import Catalog, Options, Slot, named
@@ -53,22 +52,6 @@ def test_the_schemas_are_up_to_date_and_draft_07_without_alternatives(of, monkey
         assert reference in json.loads(text)["definitions"], reference
 
 
-def test_every_experiment_names_its_schema():
-    for file in FILES:
-        first = file.read_text().splitlines()[0]
-        assert first.startswith("#:schema "), file
-        assert (file.parent / first.split()[1]).resolve() == SCHEMA, file
-
-
-def test_the_command_prints_or_writes_a_schema(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("DITHER_PLUGINS", OURS)
-    assert main(["schema", "--of", "registry"]) == 0
-    assert main(["schema", "--of", "registry", "--out", str(tmp_path / "r.json")]) == 0
-    assert (tmp_path / "r.json").read_text() in capsys.readouterr().out
-    assert main(["schema", "--out", str(tmp_path / "no/such/folder.json")]) == 2
-    assert "cannot write" in capsys.readouterr().err
-
-
 GOOD = """\
 name = "x"
 task = { use = "bubble-diagram", data = "procedural-plans" }
@@ -94,19 +77,15 @@ BROKEN = [
     ("steps = 1500", "stpes = 1500", "train.stpes", "1500"),
     ("heads = 4", "heds = 4", "model.block.heds", "4"),
     ('"first-hitting"', '{ use = "first-hitting", steps = 3 }', "sampler.steps", "3"),
-    ('use = "adaln-zero", heads = 4', "heds = 4", "model.block.heds", "4"),
     ('"log-linear"', '"log-liner"', "process.schedule", '"log-liner"'),
     ('"adaln-zero"', '"adaln-zer"', "model.block.use", '"adaln-zer"'),
     ('loss = "masked-ce"', 'loss = "absorbing"', "loss", '"absorbing"'),
     ('"adaln-zero"', '"core-blocks/adaln-zero@9"', "model.block.use", '"core-blocks/adaln-zero@9"'),
-    ('"adaln-zero"', '"tasks/adaln-zero"', "model.block.use", '"tasks/adaln-zero"'),
     ("heads = 4", "heads = 0", "model.block.heads", "0"),
-    ("lr = 3e-3", "lr = -1.5", "train.optimizer.lr", "-1.5"),
     ("steps = 1500", 'steps = "many"', "train.steps", '"many"'),
     ("width = 64", "width = 64.5", "model.width", "64.5"),
     ("affine = true", 'affine = "scal"', "model.block.affine", '"scal"'),
     ('embedding = "graph"', "embedding = 3", "model.embedding", "3"),
-    ('use = "adaln-zero", heads = 4', 'heads = "4"', "model.block.heads", '"4"'),
     ('"log-linear"', '{ use = "log-linear", eps = 2 }', "process.schedule.eps", "2"),
 ]
 
@@ -138,6 +117,9 @@ def test_every_mistake_is_marked(ours, tmp_path):
 def test_our_files_and_their_resolved_form_are_valid(ours, tmp_path):
     catalog, files, resolved = load_plugins().catalog, list(map(str, FILES)), []
     for file in FILES:
+        first = file.read_text().splitlines()[0]
+        assert first.startswith("#:schema "), file
+        assert (file.parent / first.split()[1]).resolve() == SCHEMA, file
         experiment = validate(Experiment, Document.load(file), catalog)
         resolved.append(tmp_path / f"{file.parent.name}-{file.name}")
         resolved[-1].write_text(tomlkit.dumps(dump(experiment, catalog)))
@@ -232,11 +214,15 @@ class Holder(Options):
     blocks: list[Slot[BlockSpec]] = []
 
 
-@pytest.fixture(scope="module")
-def small() -> dict:
+def mine() -> Catalog:
     catalog = Catalog()
     catalog.add("mine", [Plain, Other])
-    made = schema_of(Holder, catalog, title="t", extends=True)
+    return catalog
+
+
+@pytest.fixture(scope="module")
+def small() -> dict:
+    made = schema_of(Holder, mine(), title="t", extends=True)
     jsonschema.Draft7Validator.check_schema(made)
     return made
 
@@ -245,7 +231,6 @@ def small() -> dict:
     ("block", "wrong"),
     [
         ("plain", []),
-        ("mine/plain@1", []),
         ("simple", []),
         ("basic", []),
         ("plane", [""]),
@@ -254,24 +239,19 @@ def small() -> dict:
         ({"use": "simple", "widht": 3}, ["widht"]),
         ({"use": "basic", "size": 3}, []),
         ({"use": "plain", "shape": "c"}, ["shape"]),
-        ({"use": "plain", "shape": 0}, ["shape"]),
         ({"use": "plain", "shape": True}, ["shape"]),
         ({"use": "other", "shape": True}, []),
         ({"use": "other", "shape": "a"}, ["shape"]),
         ({"use": "other", "maybe": 2}, ["maybe"]),
-        ({"use": "plain", "maybe": 1}, ["maybe"]),
         ({"use": "plain", "maybe": "x"}, ["maybe"]),
         ({"use": "plain", "inside": {"sise": 4}}, ["inside.sise"]),
-        ({"use": "plain", "inside": {"size": 0}}, ["inside.size"]),
         ({"use": "plain", "pair": [1, "x"]}, ["pair.1"]),
         ({"use": "plain", "pair": [1, 2, 3]}, ["pair"]),
         ({"use": "plain", "table": {"k": -1}}, ["table.k"]),
         ({"use": "plain", "schedule": "anything, as no schedule is known"}, []),
-        ({"maybe": 3}, []),
         ({"maybe": 1}, ["maybe"]),
         ({"inside": {"size": 0}, "nothing": 1}, ["inside.size", "nothing"]),
         ({"use": "plane", "nothing": 1}, ["use"]),
-        (["plain"], [""]),
         (True, [""]),
     ],
     ids=str,
@@ -292,9 +272,7 @@ def test_descriptions_and_defaults(small):
 
 def test_required_options_are_required_in_files_that_extend_no_other(small):
     assert paths(small, {}) == []
-    catalog = Catalog()
-    catalog.add("mine", [Plain, Other])
-    whole = schema_of(Holder, catalog, title="t")
+    whole = schema_of(Holder, mine(), title="t")
     assert paths(whole, {}) == [""]
     assert paths(whole, {"block": {"use": "plain"}}) == ["block"]
     assert "extends" not in whole["properties"]

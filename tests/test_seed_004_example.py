@@ -1,7 +1,6 @@
 """The one-file plugin docs/examples/seed_004.py: losses and sampler against transcriptions of their documents."""
 
 import importlib.util
-import itertools
 import math
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 from dither.losses.tokens import masked_ce, score_entropy
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.flow.records import Clean, Noise, Noised, State
-from dither.registry.kinds import ModelFacts
 
 FILE = Path(__file__).resolve().parents[1] / "docs/examples/seed_004.py"
 spec = importlib.util.spec_from_file_location("seed_004_example", FILE)
@@ -84,20 +82,3 @@ def test_active_divides_by_the_number_of_masked_tokens_and_weighs_ids():
     torch.testing.assert_close(plain.total(), (per_token.sum(1) / noised.target_mask.sum(1)).sum())
     weighted = example.MaskedCEActive(weights={"text": [1.0, 2.0, 0.5, 0.0]}).build(facts)(pred, noised)
     torch.testing.assert_close(weighted.values, plain.values * torch.tensor([1.0, 2.0, 0.5, 0.0])[clean.x0])
-
-
-def test_specs_check_the_process_and_warn():
-    tokens = TokenSpace((Field("text", 6, 4),))
-    facts = {
-        (name, predict): default_catalog().parse("process", {"use": name, "predict": predict}).facts(tokens)
-        for name, predict in itertools.product(["absorbing", "uniform"], ["posterior", "score"])
-    }
-    for key, fact in facts.items():
-        served = {"seed-004": ("uniform", "score"), "masked-ce-active": ("absorbing", "posterior")}
-        for made in example.register_components():
-            args = (fact, ModelFacts()) if made.kind == "sampler" else (fact,)
-            codes = [misfit.code for misfit in made().check(*args)]
-            assert codes == ([] if served[made.name] == key else ["process-mismatch"])
-            assert len(list(made().warn(*args))) == 1
-    (misfit,) = example.MaskedCEActive(weights={"txt": 1.0}).check(facts["absorbing", "posterior"])
-    assert (misfit.code, misfit.path) == ("unknown-value", ("weights", "txt"))

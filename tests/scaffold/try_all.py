@@ -84,12 +84,8 @@ def check_style(folder: Path, environment: dict[str, str], packages: list[Path])
 def try_kit(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
     options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", os.devnull, f"--rootdir={folder}"]
     do(folder, environment, "python", "-m", "pytest", *options, *(package / "tests" for package in packages))
-    say("their own tests: done")
-
-
-def try_experiments(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
     do(folder, environment, "python", "-c", RUN_EACH, *(package / "experiment.toml" for package in packages))
-    say("their experiments: done")
+    say("their own tests and experiments: done")
 
 
 def try_tutorial(folder: Path) -> None:
@@ -117,7 +113,7 @@ def main(folder: Path) -> None:
     say(f"{len(packages)} plugins: written and installed")
     with ThreadPoolExecutor(2) as pool:  # of processes that each take one core
         jobs = [pool.submit(try_tutorial, folder / "tutorial")]
-        jobs += [pool.submit(job, folder, environment, packages) for job in (try_kit, try_experiments, check_style)]
+        jobs += [pool.submit(job, folder, environment, packages) for job in (try_kit, check_style)]
         for job in jobs:
             job.result()
     say("done")
