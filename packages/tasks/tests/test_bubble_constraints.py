@@ -27,7 +27,6 @@ from dither.tasks.bubble_diagram.vocabulary import (
     NODE_PAD,
     NODE_SIZE,
     RELATIONS,
-    ROOM_IDS,
     ROOMS,
     pairs,
 )
@@ -47,23 +46,21 @@ def problems(constraints, slots=8):
 def test_invalid_entries_are_reported_at_once():
     table = Constraints(
         rooms=[6, 5],
-        types={"0": "LivingRom", "9": "Kitchen", "x": "Kitchen"},
-        relations=[[0, 1, "left"], [2, 1, "above"], [0, 0, "above"], [0, 1], [1, 2, []]],
+        types={"0": "LivingRom", "x": "Kitchen"},
+        relations=[[0, 1, "left"], [2, 1, "above"], [0, 1], [1, 2, []]],
         counts={"Kitchn": 1, "Balcony": "at lest 1", "Storage": -1},
         adjacent=[["Kitchen"], ["Kitchen", "LivingRoom", "none"]],
-        groups={"bedrooms": ["Kitchen"], "wet": [], "dry": ["Kichen"]},
+        groups={"bedrooms": ["Kitchen"], "wet": []},
     )
     found = problems(table)
     expected = {
         "rooms": ("out-of-range", "6 and 5"),
         "types.0": ("unknown-value", 'did you mean "LivingRoom"?'),
-        "types.9": ("out-of-range", "0 to 7"),
         "types.x": ("wrong-type", "0 to 7"),
         "relations[0]": ("unknown-value", 'did you mean "left-of"?'),
         "relations[1]": ("invalid-value", "2, 1"),
-        "relations[2]": ("invalid-value", "room 0"),
-        "relations[3]": ("wrong-type", "[i, j, relation]"),
-        "relations[4]": ("invalid-value", "none"),
+        "relations[2]": ("wrong-type", "[i, j, relation]"),
+        "relations[3]": ("invalid-value", "none"),
         "counts.Kitchn": ("unknown-value", 'did you mean "Kitchen"?'),
         "counts.Balcony": ("wrong-type", '"at lest 1"'),
         "counts.Storage": ("out-of-range", "-1 and -1"),
@@ -71,7 +68,6 @@ def test_invalid_entries_are_reported_at_once():
         "adjacent[1]": ("invalid-value", "apart"),
         "groups.bedrooms": ("duplicate", "bedrooms"),
         "groups.wet": ("invalid-value", "room type"),
-        "groups.dry": ("unknown-value", 'did you mean "Kitchen"?'),
     }
     assert {path: code for path, (code, _) in found.items()} == {path: code for path, (code, _) in expected.items()}
     for path, (_, text) in expected.items():
@@ -80,63 +76,43 @@ def test_invalid_entries_are_reported_at_once():
 
 def test_wrong_types_hide_no_other_mistakes():
     table = {"rooms": "five", "types": {"0": 3, "1": "Kitchn"}, "relations": [[0, 1, 2], "near", [0, 1, "lft-of"]],
-             "counts": {"Kitchen": [1, "2"], "Balcny": True}, "adjacent": [["Kitchen", ["Bath"]], {}], "apart": "all",
+             "counts": {"Kitchen": [1, "2"]}, "adjacent": [["Kitchen", ["Bath"]], {}], "apart": "all",
              "buildable": 1, "groups": {"wet": "Kitchen", "dry": ["Kitchen", 5]}}  # fmt: skip
     codes = {path: code for path, (code, _) in problems(Constraints(**table)).items()}
-    names = dict.fromkeys(("types.1", "relations[2]", "counts.Balcny", "adjacent[0]"), "unknown-value")
     wrong = ("rooms", "types.0", "relations[0]", "relations[1]", "counts.Kitchen", "adjacent[1]", "apart", "buildable")
-    names |= dict.fromkeys((*wrong, "groups.wet", "groups.dry"), "wrong-type")
-    assert {path: code for path, code in codes.items() if path != "counts.Balcny"} == {
-        path: code for path, code in names.items() if path != "counts.Balcny"
-    }
-    sizes = {"at least 5": (5, 8), "at most 7": (1, 7)}
-    for text, (low, high) in sizes.items():
+    assert codes == dict.fromkeys(("types.1", "relations[2]", "adjacent[0]"), "unknown-value") | dict.fromkeys(
+        (*wrong, "groups.wet", "groups.dry"), "wrong-type"
+    )
+    for text, bounds in {"at least 5": (5, 8), "at most 7": (1, 7)}.items():
         (rule,) = Constraints(rooms=text).goal(8).rules
-        assert (rule.low, rule.high) == (low, high)
+        assert (rule.low, rule.high) == bounds
 
 
-@pytest.mark.parametrize(
-    ("options", "place", "others"),
-    [
-        ({"rooms": 4, "counts": {"bedrooms": 5}}, "counts.bedrooms", ["rooms = 4"]),
-        (
-            {"rooms": 4, "counts": {"bedrooms": 3, "Bathroom": 2, "Storage": 0}},
-            "counts.Bathroom",
-            ["rooms = 4", "counts.bedrooms = 3"],
-        ),
-        ({"counts": {"Kitchen": 0}, "adjacent": [["Kitchen", "LivingRoom"]]}, "adjacent[0]", ["counts.Kitchen = 0"]),
-        ({"types": {"1": "Storage"}, "counts": {"Storage": 0}}, "counts.Storage", ['types.1 = "Storage"']),
-        ({"types": {"5": "Storage"}, "rooms": 5}, "types.5", ["rooms = 5"]),
-        ({"relations": [[0, 1, "above"], [0, 1, "below"]]}, "relations[1]", ['relations[0] = [0, 1, "above"]']),
-        ({"relations": [[0, 1, "inside"]], "forbidden": [[0, 1, "near"]]}, "forbidden[0]", ["relations[0]"]),
-        ({"adjacent": [["Kitchen", "bedrooms"]], "apart": [["bedrooms", "Kitchen"]]}, "apart[0]", ["adjacent[0]"]),
-        (
-            {
-                "types": {"0": "Kitchen", "1": "Bathroom"},
-                "relations": [[0, 1, "near"]],
-                "apart": [["Bathroom", "Kitchen"]],
-            },
-            "apart[0]",
-            ["types.0", "types.1", "relations[0]"],
-        ),
-        ({"counts": {"Kitchen": 9}}, "counts.Kitchen", ["8 room slots"]),
-        (
-            {"counts": {"Kitchen": 2, "MasterRoom": 2, "bedrooms": "at most 1"}},
-            "counts.bedrooms",
-            ["counts.MasterRoom = 2"],
-        ),
-    ],
-)
-def test_contradictions_name_all_participants(options, place, others):
-    constraints = Constraints(**options)
-    ((path, (code, text)),) = problems(constraints).items()
-    assert (path, code) == (place, "contradiction")
-    for other in others:
-        assert other in text
-    for unrelated in ("counts.Kitchen = 2", "counts.Storage = 0"):
-        assert unrelated not in text
-    with pytest.raises(ValueError, match=place.split("[")[0]):
-        constraints.goal(8)
+CONTRADICTIONS = [
+    ({"rooms": 4, "counts": {"bedrooms": 3, "Bathroom": 2, "Storage": 0}},
+     "counts.Bathroom", "rooms = 4, counts.bedrooms = 3"),
+    ({"counts": {"Kitchen": 0}, "adjacent": [["Kitchen", "LivingRoom"]]}, "adjacent[0]", "counts.Kitchen = 0"),
+    ({"types": {"1": "Storage"}, "counts": {"Storage": 0}}, "counts.Storage", 'types.1 = "Storage"'),
+    ({"types": {"5": "Storage"}, "rooms": 5}, "types.5", "rooms = 5"),
+    ({"relations": [[0, 1, "above"], [0, 1, "below"]]}, "relations[1]", 'relations[0] = [0, 1, "above"]'),
+    ({"relations": [[0, 1, "inside"]], "forbidden": [[0, 1, "near"]]}, "forbidden[0]", "relations[0]"),
+    ({"adjacent": [["Kitchen", "bedrooms"]], "apart": [["bedrooms", "Kitchen"]]}, "apart[0]", "adjacent[0]"),
+    ({"types": {"0": "Kitchen", "1": "Bathroom"}, "relations": [[0, 1, "near"]], "apart": [["Bathroom", "Kitchen"]]},
+     "apart[0]", "types.0, types.1, relations[0]"),
+    ({"counts": {"Kitchen": 9}}, "counts.Kitchen", "8 room slots"),
+    ({"counts": {"Kitchen": 2, "MasterRoom": 2, "bedrooms": "at most 1"}}, "counts.bedrooms", "counts.MasterRoom = 2"),
+]  # fmt: skip
+
+
+def test_contradictions_name_all_participants():
+    for options, place, others in CONTRADICTIONS:
+        constraints = Constraints(**options)
+        ((path, (code, text)),) = problems(constraints).items()
+        assert (path, code) == (place, "contradiction")
+        assert all(other in text for other in (others.split(", ") if "[0, 1" not in others else [others]))
+        assert not any(unrelated in text for unrelated in ("counts.Kitchen = 2", "counts.Storage = 0"))
+        with pytest.raises(ValueError, match=place.split("[")[0]):
+            constraints.goal(8)
 
 
 SOME_TYPES, SOME_RELATIONS = (LIVING, KITCHEN, BATH, BALCONY), (LEFT, RIGHT, 3, NO_EDGE)
@@ -254,18 +230,9 @@ def test_satisfied_constraints_of_a_plan():
         apart=[["Bathroom", "Kitchen"], ["Bathroom", "bedrooms"]],
         relations=[[1, 2, "above"]],
     ).goal(8)
-    satisfied = {key: bool(value) for key, value in goal.satisfied(x).items()}
-    assert satisfied == {
-        "rooms": True,
-        "counts.Kitchen": True,
-        "counts.bedrooms": False,
-        "adjacent[0]": True,
-        "adjacent[1]": True,
-        "adjacent[2]": False,
-        "apart[0]": False,
-        "apart[1]": True,
-        "relations[0]": True,
-    }
+    broken = {key for key, value in goal.satisfied(x).items() if not value}
+    assert broken == {"counts.bedrooms", "adjacent[2]", "apart[0]"}
+    assert len(goal.satisfied(x)) == 9
     x[0, 1] = NODE_MASK
     assert not goal.satisfied(x)["counts.Kitchen"]
 
@@ -306,12 +273,15 @@ def partially_decided(plans, random, share):
 def test_lookahead_never_refutes_a_relation_of_the_plan():
     random = np.random.default_rng(0)
     for most, share in ((8, 0.3), (8, 0.8), (8, 1.0), (14, 0.9)):
-        plans = make_plans(3, 0, 40 if most == 8 else 10, most)
+        plans = make_plans(3, 0, 60 if most == 8 else 10, most)
         relations, at = partially_decided(plans, random, share)
-        rows = np.arange(len(at))
-        gone = impossible_relations(relations, at, most)
-        assert not gone[rows, plans.edges[rows, at]].any()
-        assert gone.mean() > {0.3: 0.02, 0.8: 0.27, 0.9: 0.3, 1.0: 0.4}[share], "most impossible relations are refuted"
+        rows, disjoint = np.arange(len(at)), exclusive(plans.types)
+        loose, strict = impossible_relations(relations, at, most), impossible_relations(relations, at, most, disjoint)
+        assert not strict[rows, plans.edges[rows, at]].any()
+        assert (loose <= strict).all()
+        assert loose.mean() > {0.3: 0.02, 0.8: 0.27, 0.9: 0.3, 1.0: 0.4}[share], "most impossible ones are refuted"
+        assert share != 0.8 or strict.sum() > 1.02 * loose.sum(), "overlap is foreseen"
+        assert not contradictory(relations, most, disjoint).any()
 
 
 def test_lookahead_agrees_with_the_exact_search():
@@ -324,35 +294,6 @@ def test_lookahead_agrees_with_the_exact_search():
     )
     assert not (gone & ~truth).any()
     assert gone.sum() > 0.95 * truth.sum() > 0
-
-
-def test_lookahead_foresees_overlap():
-    plans, random = make_plans(3, 0, 60), np.random.default_rng(1)
-    relations, at = partially_decided(plans, random, 0.8)
-    rows, disjoint = np.arange(len(at)), exclusive(plans.types)
-    loose, strict = impossible_relations(relations, at, 8), impossible_relations(relations, at, 8, disjoint)
-    assert not strict[rows, plans.edges[rows, at]].any()
-    assert (loose <= strict).all()
-    assert strict.sum() > 1.02 * loose.sum()
-    assert not contradictory(relations, 8, disjoint).any()
-
-
-def test_room_types_are_foreseen():
-    """Three relations that only overlapping boxes show: room 2 is the living room, while another relation is open."""
-    none, one = np.zeros((1, 3), bool), np.array([[True, False, False]])
-    edges = next(
-        way
-        for way in product(range(NO_EDGE), repeat=3)
-        if contradictory(np.array([way]), 3, ~none)[0] and realise(np.array(way), 3, disjoint=one[0]).boxes is not None
-    )
-    probs = torch.zeros(1, 10, NODE_SIZE, dtype=torch.float64)
-    probs[0, [0, 1, 3], KITCHEN] = 1
-    probs[0, 2, : len(ROOM_IDS)] = 1 / len(ROOM_IDS)
-    probs[0, [4, 5, 7], list(edges)] = 1
-    probs[0, [8, 9], NO_EDGE] = 1
-    probs[0, 6, : NO_EDGE + 1] = 1 / 11
-    prob = BuildableProbability(4).log_prob(probs, torch.tensor([2]))[0, : len(ROOM_IDS)].exp()
-    assert prob.nonzero().flatten().tolist() == [LIVING]
 
 
 def test_the_last_token_is_decided_exactly():
@@ -384,12 +325,6 @@ def test_buildable_constraint_requires_level_5():
 
 
 def test_buildable_implies_one_living_room():
-    goal, p = Constraints(buildable=True).goal(4), torch.full((1, 10, NODE_SIZE), 1e-9)
-    p[0, 0, LIVING] = 1
-    p[0, 1:4, :13] = 1 / 13
-    p[0, 4:, : NO_EDGE + 1] = 1 / 11
-    log_prob = goal.log_prob(p.log(), torch.tensor([1]))[0]
-    assert log_prob[LIVING] < log_prob[KITCHEN] - 5
     (misfit,) = Constraints(buildable=True, counts={"LivingRoom": 2}).check(8)
     assert (misfit.code, misfit.path, misfit.related[-1]) == ("contradiction", ("buildable",), "LivingRoom")
 

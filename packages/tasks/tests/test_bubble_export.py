@@ -1,14 +1,20 @@
+"""Procedural plans and exported plans."""
+
+import hashlib
 import json
 from itertools import combinations
 from typing import get_args
 
+import ezdxf
 import networkx
 import numpy as np
 import pytest
 import shapely
 from PIL import Image, ImageDraw
 
-from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram import isomorphism, metrics
+from dither.tasks.bubble_diagram.data import procedural as generator
+from dither.tasks.bubble_diagram.data.procedural import BLOCK, LARGER_COUNTS, make_plans
 from dither.tasks.bubble_diagram.export import (
     CORNERS,
     EXPORTS,
@@ -22,9 +28,24 @@ from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
 from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
+from dither.tasks.bubble_diagram.isomorphism import PlanIndex
+from dither.tasks.bubble_diagram.metrics import Frequencies
 from dither.tasks.bubble_diagram.plans import Diagram, encode
-from dither.tasks.bubble_diagram.specs import BubbleDiagram
-from dither.tasks.bubble_diagram.vocabulary import NODE_MASK, ROOMS, Export
+from dither.tasks.bubble_diagram.relations import GRID, edges_of
+from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
+from dither.tasks.bubble_diagram.validity import token_validity
+from dither.tasks.bubble_diagram.vocabulary import (
+    EDGE_PAD,
+    INSIDE,
+    NO_EDGE,
+    NODE_MASK,
+    NODE_PAD,
+    ROOM_COUNTS,
+    ROOMS,
+    SURROUNDING,
+    Export,
+    pairs,
+)
 
 PLANS = make_plans(0, 0, 20)
 DIAGRAMS = [PLANS.diagram(row) for row in range(20)]
@@ -124,13 +145,8 @@ def test_floor_plans_of_any_boxes(seed):
 
 
 def test_files(tmp_path):
-    names = {
-        "jsonl": ["plans.jsonl"],
-        "housegan": ["0.json", "1.json"],
-        "svg": ["0.svg", "1.svg"],
-        "geojson": ["0.geojson", "1.geojson"],
-        "dxf": ["0.dxf", "1.dxf"],
-    }
+    names = {"jsonl": ["plans.jsonl"], "housegan": ["0.json", "1.json"]}
+    names |= {form: [f"0.{form}", f"1.{form}"] for form in ("svg", "geojson", "dxf")}
     assert list(names) == list(EXPORTS) == list(BubbleDiagram.exports) == list(get_args(Export))
     for form, expected in names.items():
         files = write_diagrams(dict(enumerate(DIAGRAMS[:2])), tmp_path / form, form)
@@ -139,8 +155,12 @@ def test_files(tmp_path):
             {"list.txt"} if form == "housegan" else set()
         )
     assert (tmp_path / "housegan" / "list.txt").read_text() == "0.json\n1.json\n"
-    found = read_plans(tmp_path / "jsonl" / "plans.jsonl", 8)
-    assert found == DIAGRAMS[:2]
+    assert read_plans(tmp_path / "jsonl" / "plans.jsonl", 8) == DIAGRAMS[:2]
+    drawing = ezdxf.readfile(tmp_path / "dxf" / "0.dxf")
+    rooms = drawing.modelspace().query('LWPOLYLINE[layer=="rooms"]')
+    assert len(rooms) == len(drawing.modelspace().query("TEXT")) == len(DIAGRAMS[0].types)
+    assert all(room.closed for room in rooms)
+    assert not drawing.audit().errors
 
 
 def test_vector_plans_agree_with_the_boxes():
@@ -163,18 +183,6 @@ def test_vector_plans_agree_with_the_boxes():
         assert shapely.LineString(front["geometry"]["coordinates"]).distance(outside) < 0.05
 
 
-def test_dxf_drawing(tmp_path):
-    import ezdxf
-
-    write_diagrams({0: DIAGRAMS[0]}, tmp_path, "dxf")
-    drawing = ezdxf.readfile(tmp_path / "0.dxf")
-    rooms = drawing.modelspace().query('LWPOLYLINE[layer=="rooms"]')
-    assert len(rooms) == len(DIAGRAMS[0].types)
-    assert all(room.closed for room in rooms)
-    assert len(drawing.modelspace().query("TEXT")) == len(rooms)
-    assert not drawing.audit().errors
-
-
 SAMPLES = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:3]])
 CYCLE = Diagram((0, 2, 3), ((0, 1, 2), (0, 2, 7), (1, 2, 2)))
 """Each room left of the next, the last left of the first: impossible."""
@@ -195,16 +203,99 @@ def test_exported_samples(tmp_path):
     assert (cycle.edges, cycle.boxes) == (CYCLE.edges, None)
     files, notes = write_samples(samples, 8, tmp_path, "housegan")
     assert [file.name for file in files] == ["0.json", "2.json", "3.json"]
+    for file, row in zip(files[:2], (0, 2), strict=True):  # from tokens alone, with boxes from the search
+        (entry,) = read_housegan(file, ReadOptions(bedrooms="all-second"))
+        assert (entry.diagram.types, entry.diagram.edges) == (one_bedroom(DIAGRAMS[row].types), DIAGRAMS[row].edges)
     assert notes[1].startswith("1 of 3 samples")
     (entry,) = read_housegan(files[2], ReadOptions(adjacency="door"))
     assert entry.diagram.types == one_bedroom(CYCLE.types)
 
 
-def test_housegan_samples_keep_their_relations(tmp_path):
-    """From tokens alone, with boxes from the search."""
-    samples = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:5]])
-    files, notes = write_samples(samples, 8, tmp_path, "housegan")
-    assert notes == []
-    for file, diagram in zip(files, DIAGRAMS, strict=False):
-        (entry,) = read_housegan(file, ReadOptions(bedrooms="all-second"))
-        assert (entry.diagram.types, entry.diagram.edges) == (one_bedroom(diagram.types), diagram.edges)
+COUNT = 4096
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return make_plans(0, 0, COUNT)
+
+
+@pytest.fixture(scope="module", params=[8, 14])
+def any_plans(request, plans):
+    """Plans of up to 8 and of up to 14 rooms."""
+    return plans if request.param == 8 else make_plans(5, 0, 1024, 14)
+
+
+def test_distribution_of_room_counts(any_plans):
+    slots, count = any_plans.types.shape[1], len(any_plans)
+    shares = {rooms: share for rooms, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if rooms <= slots}
+    for rooms, weight in shares.items():
+        share = weight / sum(shares.values())
+        assert abs((any_plans.rooms == rooms).mean() - share) < 4 * np.sqrt(share * (1 - share) / count), rooms
+    assert set(any_plans.rooms.tolist()) == set(shares)
+
+
+def test_boxes_are_valid_and_give_the_relations(any_plans):
+    slots, real = any_plans.types.shape[1], any_plans.types != NODE_PAD
+    assert token_validity(any_plans.tokens(slots), slots).order.all(), "one living room, and connected"
+    boxes = any_plans.boxes[real]
+    assert boxes.min() >= 0
+    assert boxes.max() <= GRID
+    assert (boxes[:, 2:] - boxes[:, :2] >= 13).all()
+    assert not any_plans.boxes[~real].any()
+    assert (np.sort(~real, axis=1) == ~real).all(), "empty slots do not come last"
+    expected = np.where(any_plans.edges == EDGE_PAD, EDGE_PAD, edges_of(any_plans.boxes))
+    assert (expected == any_plans.edges).all()
+    padding = len(pairs(slots)) * len(any_plans) - (any_plans.rooms * (any_plans.rooms - 1) // 2).sum()
+    assert (any_plans.edges == EDGE_PAD).sum() == padding
+
+
+def test_relations_are_distributed_as_in_rplan(plans):
+    edges = (plans.edges != EDGE_PAD) & (plans.edges != NO_EDGE)
+    assert abs(edges.sum() / COUNT - 10.2) < 0.6
+    assert 0.05 < np.isin(plans.edges, [INSIDE, SURROUNDING])[edges].mean() < 0.08
+
+
+def test_distribution_of_types(plans):
+    share = np.bincount(plans.types[plans.types != NODE_PAD], minlength=13) / COUNT
+    by_name = dict(zip(ROOMS, share, strict=True))
+    assert max(by_name, key=by_name.get) == "SecondRoom"
+    assert min(by_name, key=by_name.get) == "Entrance"
+    assert 0 < by_name["Entrance"] < 0.97 < min(by_name["MasterRoom"], by_name["Kitchen"]) < 1 <= by_name["Bathroom"]
+    most = (plans.types[:, :, None] == np.arange(13)).sum(1).max(0)
+    caps = {"SecondRoom": 3, "Balcony": 2, "Bathroom": 3}
+    assert all(most[kind] <= caps.get(name, 1) for kind, name in enumerate(ROOMS))
+
+
+def test_plan_is_a_function_of_seed_and_number(plans):
+    whole = plans.tokens(8)
+    generator._make_block.cache_clear()
+    for start, stop in ((0, 1), (BLOCK - 1, BLOCK + 1), (700, 731), (BLOCK, BLOCK), (1000, 3 * BLOCK)):
+        part = make_plans(0, start, stop)
+        assert len(part) == stop - start
+        assert (part.tokens(8) == whole[start:stop]).all()
+        assert (part.boxes == plans.boxes[start:stop]).all()
+    assert (make_plans(1, 0, 100).tokens(8) != whole[:100]).any(1).mean() > 0.9
+
+
+def test_many_plans_are_cached_and_indexed_in_pieces(plans, cache, monkeypatch):
+    monkeypatch.setattr(generator, "CACHED", 700)
+    made, cached = make_plans(0, 5, 1500), make_plans(0, 5, 1500)
+    assert len(list(cache.rglob("*.npz"))) == 1
+    assert (made.tokens(8) == plans[5:1500].tokens(8)).all()
+    assert (cached.tokens(8) == made.tokens(8)).all()
+    assert (cached.boxes == made.boxes).all()
+    tokens = made.tokens(8)
+    whole, frequencies = PlanIndex(tokens, 8, made.boxes), Frequencies.of(tokens, 8)
+    monkeypatch.setattr(isomorphism, "_PIECE", 400)
+    monkeypatch.setattr(metrics, "_PIECE", 400)
+    assert (PlanIndex(tokens, 8, made.boxes).relations == whole.relations).all()
+    assert (PlanIndex(tokens, 8).keys == whole.keys).all()
+    assert frequencies.distances(Frequencies.of(tokens, 8)) == frequencies.distances(frequencies)
+    next(cache.rglob("*.npz")).write_bytes(b"damaged")
+    assert (make_plans(0, 5, 1500).tokens(8) == tokens).all()
+
+
+def test_plans_are_reproducible_across_versions():
+    """After a deliberate change of the generator, raise `ProceduralPlans.rev` and update the digest."""
+    digest = hashlib.sha256(make_plans(0, 0, 64).tokens(8).tobytes()).hexdigest()
+    assert (ProceduralPlans.rev, digest[:16]) == (1, "6bdcde028f8249e4")

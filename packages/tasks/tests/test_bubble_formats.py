@@ -23,13 +23,7 @@ from dither.tasks.bubble_diagram.formats import graph2plan
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
-from dither.tasks.bubble_diagram.formats.resplan import (
-    PIXELS_PER_METRE,
-    on_grid,
-    polygons_of,
-    read_msd,
-    read_resplan,
-)
+from dither.tasks.bubble_diagram.formats.resplan import PIXELS_PER_METRE, on_grid, polygons_of, read_msd, read_resplan
 from dither.tasks.bubble_diagram.formats.rplan_png import read_rplan_picture
 from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.relations import edges_of
@@ -66,9 +60,6 @@ def fault(entries):
     return entry.faults[0]
 
 
-# RPLAN
-
-
 def test_rplan_picture(tmp_path):
     """Each room has the category of most of its pixels."""
     path = write_png(tmp_path / "7.png", TYPES, THREE)
@@ -90,15 +81,11 @@ def test_rejected_rplan_pictures(tmp_path):
         assert fault(read_rplan_picture(path, OPTIONS)).sort == "file"
     for shape, actual in (((256, 256, 3), "RGB"), ((255, 256, 4), "256 x 255")):
         Image.fromarray(np.zeros(shape, np.uint8)).save(path)
-        sort, message = fault(read_rplan_picture(path, OPTIONS))
-        assert sort == "file"
-        assert actual in message
+        assert actual in fault(read_rplan_picture(path, OPTIONS)).message
     assert fault(read_rplan_picture(tmp_path / "none.png", OPTIONS)).sort == "file"
     assert fault(read_rplan_picture(write_png(path, [LIVING], THREE[:1]), OPTIONS)).sort == "rooms"
     assert fault(read_rplan_picture(write_png(path, [LIVING, 99], THREE[:2]), OPTIONS)).sort == "types"
 
-
-# Graph2Plan
 
 FIELDS = [(name, "O") for name in ("name", "boundary", "gtBox", "gtBoxNew", "rType", "rEdge", "box", "edge")]
 
@@ -115,14 +102,9 @@ def write_mat(path, plans, variable="data"):
 
 def g2p(types, boxes, name="1"):
     boxes = np.array(boxes, np.uint8)
-    return {
-        "name": name,
-        "boundary": np.array([[60, 60, 0, 1]], np.uint8),
-        "gtBoxNew": boxes,
-        "gtBox": boxes[:, [1, 0, 3, 2]] + 1,
-        "rType": np.array(types, np.uint8)[:, None],
-        "rEdge": np.array([[0, 1, 9]], np.uint8),
-    }
+    plan = {"name": name, "boundary": np.array([[60, 60, 0, 1]], np.uint8), "gtBoxNew": boxes}
+    plan |= {"gtBox": boxes[:, [1, 0, 3, 2]] + 1, "rType": np.array(types, np.uint8)[:, None]}
+    return plan | {"rEdge": np.array([[0, 1, 9]], np.uint8)}
 
 
 @pytest.fixture
@@ -164,10 +146,8 @@ INVALID = [
     (g2p([LIVING, 13, BATH], THREE), "types", "room 1"),
     (g2p(TYPES, [THREE[0], (200, 60, 144, 110), THREE[2]]), "boxes", "room 1 (Kitchen): [200, 60, 144, 110]"),
     ({"name": "x", "rType": np.array([0, 2, 3]), "gtBoxNew": np.array(THREE[:2])}, "boxes", "(2, 4)"),
-    ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 0, 3]])}, "edges", "rooms 0 and 0"),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[1, 0, 3]])}, "edges", "rooms 1 and 0"),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 10]])}, "edges", "10"),
-    ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 4, 1]])}, "edges", "0 and 4"),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 1], [0, 1, 2]])}, "edges", "0 and 1"),
     ({"name": "only"}, "rooms", "0 rooms"),
     ({"rType": np.array([0.0, np.nan])}, "types", "nan"),
@@ -200,8 +180,6 @@ def test_rejected_matlab_files(tmp_path, in_process):
     path.write_bytes(header + b"\x89HDF\r\n\x1a\n" + bytes(400))
     assert "-v7" in fault(read_graph2plan(path, OPTIONS)).message
 
-
-# HouseGAN++
 
 HOUSE = {  # a living room with a kitchen and two bedrooms; the small bedroom has a door to the large one
     "room_type": [3, 1, 2, 3, 17, 17, 17, 15],
@@ -237,25 +215,21 @@ def test_housegan_proximity_and_doors(tmp_path):
     assert only(house(tmp_path, bedrooms="all-second")).diagram.types == (SECOND, LIVING, KITCHEN, SECOND)
 
 
-@pytest.mark.parametrize(
-    ("change", "sort", "text"),
-    [
+def test_invalid_housegan_plans(tmp_path):
+    boxes = HOUSE["boxes"]
+    for change, sort, text in (
         ({"room_type": [3, 1, 2, 11, 17, 17, 17, 15]}, "types", "room_type[3]"),
         ({"room_type": [3, 1, 2, "x", 17, 17, 17, 15]}, "types", "room_type[3]"),
         ({"room_type": [1, 17, 17, 17, 17, 17, 17, 15]}, "rooms", "1 rooms"),
-        ({"boxes": HOUSE["boxes"][:-1]}, "boxes", "7 boxes"),
-        ({"boxes": [[59, 20, 20, 59], *HOUSE["boxes"][1:]]}, "boxes", "room 0 (SecondRoom): [59, 20, 21, 60]"),
-        ({"boxes": [[20, 20, 59], *HOUSE["boxes"][1:]]}, "boxes", "boxes[0]"),
-        ({"boxes": [[1, 1, 2, 10**400], *HOUSE["boxes"][1:]]}, "boxes", "inf"),
-        ({"boxes": "none"}, "boxes", "boxes"),
+        ({"boxes": boxes[:-1]}, "boxes", "7 boxes"),
+        ({"boxes": [[59, 20, 20, 59], *boxes[1:]]}, "boxes", "room 0 (SecondRoom): [59, 20, 21, 60]"),
+        ({"boxes": [[20, 20, 59], *boxes[1:]]}, "boxes", "boxes[0]"),
+        ({"boxes": [[1, 1, 2, 10**400], *boxes[1:]]}, "boxes", "inf"),
         ({"ed_rm": None}, "edges", "ed_rm"),
         ({"ed_rm": [[0, 99]]}, "edges", "ed_rm[0]"),
-    ],
-)
-def test_invalid_housegan_plans(tmp_path, change, sort, text):
-    found = fault(house(tmp_path, change, adjacency="door"))
-    assert found.sort == sort
-    assert text in found.message
+    ):
+        found = fault(house(tmp_path, change, adjacency="door"))
+        assert (found.sort, text in found.message) == (sort, True)
 
 
 LEAF = st.one_of(st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.sampled_from(["1", ""]))
@@ -267,9 +241,6 @@ def test_malformed_housegan_plan_is_an_entry(tmp_path_factory, key, value, posit
     folder = tmp_path_factory.getbasetemp()
     for change in (value, [*HOUSE[key][:position], value, *HOUSE[key][position + 1 :]]):
         only(house(folder, {key: change}, adjacency="door"))
-
-
-# ResPlan and MSD
 
 
 def write_pickle(path, value, protocol=None):
@@ -421,25 +392,23 @@ def test_plans_are_centred_on_the_grid():
         assert (edges_of(centred.astype(int)) == edges_of(boxes)).all()
 
 
-@pytest.mark.parametrize(
-    ("names", "form", "expected"),
-    [
+def test_format_by_suffix(tmp_path, refusal):
+    for number, (names, form, expected) in enumerate((
         (("10.png", "9.png", "notes.txt", ".hidden.png"), "auto", ("rplan-png", ["9.png", "10.png"])),
         (("data.mat",), "auto", ("graph2plan", ["data.mat"])),
         (("1.json", "list.txt"), "auto", ("housegan", ["1.json"])),
         (("a.jsonl",), "auto", ("jsonl", ["a.jsonl"])),
         ((), "auto", "no-samples"),
-        (("a.txt",), "auto", "unknown-format"),
         (("a.pkl",), "auto", "unknown-format"),
         (("a.png", "a.mat"), "auto", "unknown-format"),
         (("a.txt",), "rplan-png", "unknown-format"),
-    ],
-)
-def test_format_by_suffix(tmp_path, refusal, names, form, expected):
-    for name in names:
-        (tmp_path / name).touch()
-    if isinstance(expected, str):
-        assert refusal(find_source, tmp_path, form).codes == [expected]
-    else:
-        found, files = find_source(tmp_path, form)
-        assert (found, [file.name for file in files]) == expected
+    )):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+        if isinstance(expected, str):
+            assert refusal(find_source, folder, form).codes == [expected]
+        else:
+            found, files = find_source(folder, form)
+            assert (found, [file.name for file in files]) == expected

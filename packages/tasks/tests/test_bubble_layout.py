@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from io import BytesIO
 from itertools import combinations
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor
 
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.decoded_samples import decode_samples
@@ -41,17 +40,11 @@ from dither.tasks.bubble_diagram.vocabulary import (
 ABOVE, BELOW, LEFT = (RELATIONS.index(name) for name in ("above", "below", "left-of"))
 
 
+CYCLE = Diagram((0, 1, 2), ((0, 1, ABOVE), (0, 2, BELOW), (1, 2, ABOVE)))
+
+
 def relations(diagram):
     return encode(diagram, len(diagram.types))[len(diagram.types) :]
-
-
-@pytest.mark.parametrize("relation", range(10))
-def test_two_rooms_have_their_relation(relation):
-    u, v = place_rooms(Diagram((0, 2), ((0, 1, relation),)))
-    assert edges_of(np.stack([u, v])).tolist() == [relation]
-    centre = (u + u[[2, 3, 0, 1]] - v - v[[2, 3, 0, 1]]) / 2
-    for word, axis, sign in (("left", 0, -1), ("right", 0, 1), ("above", 1, -1), ("below", 1, 1)):
-        assert (word in RELATIONS[relation]) <= (sign * centre[axis] > 0), word
 
 
 def test_layout_reproduces_the_relations_of_plans(make_diagrams):
@@ -81,14 +74,13 @@ def test_plans_that_need_several_rounds():
 
 
 def test_contradictory_relations_have_a_layout():
-    cycle = Diagram((0, 1, 2), ((0, 1, ABOVE), (0, 2, BELOW), (1, 2, ABOVE)))
-    assert (edges_of(place_rooms(cycle)) == [ABOVE, BELOW, ABOVE]).sum() == 2, "as many relations as possible hold"
+    assert (edges_of(place_rooms(CYCLE)) == [ABOVE, BELOW, ABOVE]).sum() == 2, "as many relations as possible hold"
+    assert (place_rooms(CYCLE) == place_rooms(CYCLE)).all()
     random = np.random.default_rng(0)
     for rooms in (1, 2, 5, 9):
         edges = [(i, j, int(random.integers(10))) for i, j in combinations(range(rooms), 2)]
         boxes = place_rooms(Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges)))
         assert (boxes[:, 2:] > boxes[:, :2]).all()
-    assert (place_rooms(cycle) == place_rooms(cycle)).all()
 
 
 def test_placement_realises_plans(make_diagrams):
@@ -134,7 +126,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 BROKEN = "#c8443c"
 GREY = "#c9ced6"
 IS_NODE = np.arange(36) < 8
-CYCLE = Diagram((0, 1, 2), ((0, 1, ABOVE), (0, 2, BELOW), (1, 2, ABOVE)))
 
 
 def shapes(page, kind):
@@ -264,33 +255,15 @@ def test_verdicts_of_samples(samples):
     assert list(decode_samples(samples[:0], 8)) == []
 
 
-class Tags(HTMLParser):
-    """Tags of a page; every opened tag must be closed."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.open = [], []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.open += [tag] * (tag not in ("meta", "input"))
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
 def test_html_page_is_self_contained(samples):
     page = draw_html_gallery(list(decode_samples(samples, 8)), 'A <b>"title"</b>')
-    assert "http" not in page
-    assert not {*Tags(page).tags} & {"script", "link", "img", "iframe", "a", "object", "b"}
-    assert not re.search(r"url\(|@import|src=|href=", page)
+    tags = {*re.findall(r"<(\w+)", page)}
+    for tag in tags - {"meta", "input"}:
+        assert len(re.findall(rf"<{tag}\b[^>]*[^/]>|<{tag}>", page)) == page.count(f"</{tag}>"), tag
+    assert not tags & {"script", "link", "img", "iframe", "a", "object", "b"}
+    assert not re.search(r"http|url\(|@import|src=|href=", page)
     assert "A &lt;b&gt;&quot;title&quot;&lt;/b&gt;" in page
-    assert Tags(draw_html_gallery([])).tags[0] == "html"
+    assert "<html" in draw_html_gallery([])
 
 
 def trajectory(tokens, seed=0):
@@ -307,29 +280,15 @@ def trajectory(tokens, seed=0):
     return np.stack(path)
 
 
-def frames_of(path):
-    return draw_frames(path, [place_diagram(decode(row, 8)) for row in path[-1]])
-
-
-def test_animation_starts_grey_and_ends_with_the_diagram():
-    tokens = make_plans(3, 0, 1).tokens(8)
-    path, diagram = trajectory(tokens), decode(tokens[0], 8)
-    pages, rooms = frames_of(path), len(diagram.types)
-    assert len(pages) == len(path) == rooms * (rooms + 1) // 2 + 1
-    for frame, page in enumerate(pages):
-        fills = [shape.fill for shape in shapes(page, Rectangle) if shape.stroke_width == 1.3]
-        known, texts = int((path[frame, 0, :rooms] < NODE_MASK).sum()), [text.text for text in shapes(page, Text)]
-        assert len(fills) == rooms == texts.count("?") + known
-        assert sum(colour != GREY for colour in fills) == known
-        assert f"{frame} of {len(path) - 1} known" in texts
-    assert sorted(fills) == sorted(COLOURS[kind] for kind in diagram.types)
-    assert set(room_names(diagram)) <= set(texts)
-
-
 def test_trajectory_as_gif_without_undecodable_samples():
     tokens = make_plans(3, 0, 3).tokens(8)
     tokens[1, 0] = NODE_MASK
     path = np.concatenate([trajectory(tokens)[:-1:16], tokens[None]])
+    pages = draw_frames(path[:, :1], [place_diagram(decode(tokens[0], 8))])
+    for page, state in zip(pages, path[:, 0], strict=True):
+        unknown = int((state[:8] == NODE_MASK).sum())
+        assert sum(shape.fill == GREY for shape in shapes(page, Rectangle) if shape.stroke_width == 1.3) == unknown
+        assert [text.text for text in shapes(page, Text)].count("?") == unknown
     (picture,) = trajectory_pictures(path, 8)
     assert picture.png.startswith(b"\x89PNG")
     (same,) = trajectory_pictures(path[:, [0, 2]], 8)
@@ -340,6 +299,6 @@ def test_trajectory_as_gif_without_undecodable_samples():
         image.seek(image.n_frames - 1)
         assert image.info["duration"] == 3000
         last = np.asarray(image.convert("RGB")).reshape(-1, 3)
-    for kind in (kind for row in (0, 2) for kind in decode(tokens[row], 8).types):
-        colour = [int(COLOURS[kind][at : at + 2], 16) for at in (1, 3, 5)]
+    for kind in decode(tokens[0], 8).types + decode(tokens[2], 8).types:
+        colour = ImageColor.getrgb(COLOURS[kind])
         assert np.abs(last - colour).max(1).min() <= 6, f"{ROOMS[kind]} has another colour"

@@ -50,20 +50,15 @@ def spec(tmp_path, source):
     return PlanFiles(source=str(source()), destination=str(tmp_path / "out"))
 
 
-def test_duplicates_are_rejected(make_diagrams):
+def test_duplicates_and_rooms_with_equal_boxes_are_rejected(make_diagrams):
     diagrams = make_diagrams(40)
-    done = prepare_plans(entries([*diagrams, reordered(diagrams[3]), diagrams[7]]), **HALVES)
+    equal = Diagram.from_boxes((0, 2, 3), [(0, 0, 50, 50), (60, 0, 90, 30), (60, 0, 90, 30)])
+    done = prepare_plans(entries([*diagrams, reordered(diagrams[3]), diagrams[7], equal]), **HALVES)
     assert len(done.plans) == 40
-    assert sorts(done.rejected) == [("line 41", "duplicate"), ("line 42", "duplicate")]
-    assert "line 4" in done.rejected[0].faults[0].message
+    assert sorted(sorts(done.rejected)) == [("line 41", "duplicate"), ("line 42", "duplicate"), ("line 43", "boxes")]
+    assert any("line 4" in entry.faults[0].message for entry in done.rejected)
     assert np.bincount(done.split).tolist() == [32, 4, 4]
     assert "2 duplicates" in done.report()
-
-
-def test_rooms_with_equal_boxes_are_rejected(make_diagrams):
-    equal = Diagram.from_boxes((0, 2, 3), [(0, 0, 50, 50), (60, 0, 90, 30), (60, 0, 90, 30)])
-    done = prepare_plans(entries([*make_diagrams(10), equal]), **HALVES)
-    assert sorts(done.rejected) == [("line 11", "boxes")]
 
 
 def test_from_files_to_plans(tmp_path, source, make_diagrams):
@@ -91,15 +86,13 @@ def test_from_files_to_plans(tmp_path, source, make_diagrams):
     assert task.build().size("train") == 40
 
 
-def test_unprepared_plans_name_the_command(tmp_path, source):
+def test_unprepared_plans_name_the_command(tmp_path, source, refusal):
     path = source(name="it's.jsonl")
     spec = PlanFiles(source=str(path), most=7, bedrooms="all-second", destination=str(tmp_path / "out"))
     (misfit,) = spec.check()
     assert (misfit.code, misfit.path) == ("not-prepared", ("source",))
-    with pytest.raises(Refused) as info:
-        spec.build()
-    assert info.value.codes == ["not-prepared"]
-    assert info.value.problems[0].help == misfit.help
+    (problem,) = refusal(spec.build).problems
+    assert (problem.code, problem.help) == ("not-prepared", misfit.help)
     words = shlex.split(misfit.help.removeprefix("run: "))
     assert words[:3] == ["dither", "prepare", "plans"]
     assert main(words[1:]) == 0, "the named command fails"
@@ -107,18 +100,16 @@ def test_unprepared_plans_name_the_command(tmp_path, source):
     assert len(spec.build().train) > 5
 
 
-def test_changed_source_or_options(tmp_path, source, spec):
+def test_changed_source_or_options(source, spec, refusal):
     spec.prepare()
     other = spec.model_copy(update={"valid": 0.2})
     for attempt in (other.build, other.prepare):
-        with pytest.raises(Refused, match="valid") as info:
-            attempt()
-        assert info.value.codes == ["changed-options"]
+        refused = refusal(attempt)
+        assert (refused.codes, "valid" in str(refused)) == (["changed-options"], True)
     path = source(count=21)
     for attempt in (spec.build, spec.prepare):
-        with pytest.raises(Refused, match="source") as info:
-            attempt()
-        assert info.value.codes == ["changed-options"]
+        refused = refusal(attempt)
+        assert (refused.codes, "source" in str(refused)) == (["changed-options"], True)
     path.unlink()
     assert len(spec.build().train) == 16, "prepared plans do not require their source"
     source(count=30)
@@ -126,7 +117,7 @@ def test_changed_source_or_options(tmp_path, source, spec):
     assert len(spec.build().train) == 24
 
 
-def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source):
+def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source, refusal):
     (tmp_path / "source").mkdir()
     path = source(name="source/a.jsonl")
     for folder in (tmp_path / "out", path.parent / "out"):
@@ -135,9 +126,8 @@ def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source):
         spec.model_copy(update={"force": True}).prepare()
         assert len(spec.build().train) == 16
     for folder in (path.parent, tmp_path):
-        with pytest.raises(Refused) as info:
-            PlanFiles(source=str(path.parent), destination=str(folder), force=True).prepare()
-        assert info.value.codes == ["file-exists"]
+        spec = PlanFiles(source=str(path.parent), destination=str(folder), force=True)
+        assert refusal(spec.prepare).codes == ["file-exists"]
     assert path.is_file()
 
 
@@ -188,6 +178,7 @@ def test_round_trip(tmp_path, make_diagrams):
     diagrams = make_diagrams(50)
     diagrams += [Diagram(d.types, d.edges, name=f"Wohnung № {k}") for k, d in enumerate(diagrams)]
     assert read(tmp_path, *map(plan_line, diagrams)) == diagrams
+    assert len(read(tmp_path, b"\xef\xbb\xbf" + GOOD.encode() + b"\r", "", "   ", GOOD)) == 2
 
 
 def test_door_relations_are_written_without_boxes(tmp_path):
@@ -195,10 +186,6 @@ def test_door_relations_are_written_without_boxes(tmp_path):
     assert "boxes" not in plan_line(door)
     (diagram,) = read(tmp_path, plan_line(door))
     assert (diagram.types, diagram.edges, diagram.name) == (door.types, door.edges, door.name)
-
-
-def test_blank_lines_bom_and_crlf(tmp_path):
-    assert len(read(tmp_path, b"\xef\xbb\xbf" + GOOD.encode() + b"\r", "", "   ", GOOD)) == 2
 
 
 TWO = '{"types": ["LivingRoom", "Kitchen"], '
@@ -211,27 +198,18 @@ TWO = '{"types": ["LivingRoom", "Kitchen"], '
         (b'{"name": "\xff"}', "text", "column 11"),
         ("[" * 100_000, "text", ""),
         ('{"types": ' + "1" * 10_000 + "}", "text", ""),
-        ("[1, 2]", "text", ""),
-        ("{}", "types", "types"),
-        ('{"types": 3}', "types", "types"),
         ('{"types": ["Kitchen"], "edges": []}', "rooms", "1 rooms"),
         ('{"types": ["Kitchen", "Bathrom"], "edges": []}', "types", 'did you mean "Bathroom"?'),
         ('{"types": ["Kitchen", null], "edges": []}', "types", "types[1]"),
         (TWO[:-2] + "}", "boxes", ""),
-        (TWO + '"name": 3, "edges": []}', "text", "name"),
         (TWO + '"edge": [], "edges": []}', "text", 'did you mean "edges"?'),
         (TWO + '"boxes": [[0, 0, 5, 5]]}', "boxes", "(1, 4)"),
         (TWO + '"boxes": [[0, 0, 5, 5], [1, 2, 3]]}', "boxes", "boxes[1]"),
-        (TWO + '"boxes": [[0, 0, 5, 5], [1, 2, 3.5, 9]]}', "boxes", "boxes[1]"),
         (TWO + '"boxes": [[0, 0, 5, 5], [1, 2, true, 9]]}', "boxes", "boxes[1]"),
         (TWO + '"boxes": [[0, 0, 5, 5], [9, 0, 6, 9]]}', "boxes", "room 1 (Kitchen): [9, 0, 6, 9]"),
-        (TWO + '"boxes": [[0, 0, 5, 5], [6, 0, 257, 9]]}', "boxes", "256"),
         (TWO + '"boxes": [[-1, 0, 5, 5], [6, 0, 25, 9]]}', "boxes", "room 0 (LivingRoom): [-1, 0, 5, 5]"),
-        (TWO + '"edges": 5}', "edges", "edges"),
-        (TWO + '"edges": [[0, 1]]}', "edges", "edges[0]"),
         (TWO + '"edges": [[0, 1, "leftof"]]}', "edges", 'did you mean "left-of"?'),
         (TWO + '"edges": [[0, 2, "above"]]}', "edges", "0..1"),
-        (TWO + '"edges": [[1, 1, "above"]]}', "edges", "rooms 1 and 1"),
         (TWO + '"edges": [[1, 0, "above"]]}', "edges", "rooms 1 and 0"),
         (TWO + '"edges": [[0, 1, "above"], [0, 1, "below"]]}', "edges", "rooms 0 and 1"),
     ],
@@ -252,14 +230,13 @@ def test_many_problems_are_reported_at_once_and_counted(tmp_path):
     assert "84" in messages[None][0]
 
 
-def test_unreadable_files(tmp_path):
+def test_unreadable_files(tmp_path, refusal):
     (tmp_path / "plan.jsonl").write_text(GOOD)
     (tmp_path / "empty.jsonl").write_text("\n \n")
     for path, code in (("plans.jsonl", "file-not-found"), ("", "unreadable-file"), ("empty.jsonl", "no-samples")):
-        with pytest.raises(Refused) as info:
-            read_plans(tmp_path / path, 8)
-        assert info.value.codes == [code]
-        assert (info.value.problems[0].help == 'did you mean "plan.jsonl"?') == (code == "file-not-found")
+        (problem,) = refusal(read_plans, tmp_path / path, 8).problems
+        assert problem.code == code
+        assert (problem.help == 'did you mean "plan.jsonl"?') == (code == "file-not-found")
 
 
 LEAF = st.one_of(st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.sampled_from(["Kitchen", "above", ""]))

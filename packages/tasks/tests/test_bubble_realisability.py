@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.realisability import realise
-from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas, mark_values, wall_constraints_of
+from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas
 from dither.tasks.bubble_diagram.metrics import Frequencies
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.relations import NEAR, RULE, edges_of, exclusive, overlapping
@@ -170,23 +170,6 @@ def test_search_limit_gives_unknown():
     rates = found.rates()
     assert rates["unknown"] == found.unknown.mean()
     assert rates["level_4"] == found.realisable.mean()
-
-
-def test_wall_constraints_are_equivalent_to_the_rule():
-    """Random boxes satisfy the constraints of a relation if and only if they have it."""
-    low, high = np.random.default_rng(0).integers([[[[0]]], [[[1]]]], [[[[24]]], [[[12]]]], (2, 300, 2, 2))
-    boxes = np.concatenate([low, low + high], -1)
-    for relation in range(NO_EDGE + 1):
-        constraints = wall_constraints_of(np.array([relation]), 2)
-
-        def satisfied(marks, bounds):
-            axis, first, second, most = np.moveaxis(bounds, -1, 0)
-            return (marks[axis, first] - marks[axis, second] <= most).all(-1)
-
-        for box, shown in zip(boxes, edges_of(boxes)[:, 0], strict=True):
-            marks = mark_values(box)
-            choices = (satisfied(marks, constraints.choices) & constraints.available).any(1).all()
-            assert (satisfied(marks, constraints.fixed) and choices) == (shown == relation)
 
 
 def test_levels_are_nested_and_deterministic():

@@ -1,54 +1,51 @@
+"""The task and its metrics: distances by brute force, levels, accuracy, baselines, noise floors."""
+
+from collections import Counter
+from math import exp, log
+from types import SimpleNamespace
+
+import networkx
 import numpy as np
 import pytest
 import torch
 
 from dither.engine.config.options import Train
 from dither.engine.training.trainer import BucketOrder, SampleOrder, make_order
-from dither.registry.flow.protocols import Exports, Metrics, Task
-from dither.registry.flow.records import Measured, Noise, Noised, State
+from dither.registry import TokenSpace
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.tasks.bubble_diagram.constraints.table import Constraints
+from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
-from dither.tasks.bubble_diagram.metrics import Frequencies
-from dither.tasks.bubble_diagram.plans import decode
+from dither.tasks.bubble_diagram.metrics import (
+    Archetypes,
+    Frequencies,
+    Reference,
+    Topology,
+    divergence,
+    mmd,
+    shuffled,
+    variation,
+)
+from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, decode, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
-from dither.tasks.bubble_diagram.task import GraphMetrics
+from dither.tasks.bubble_diagram.task import BubbleDiagrams, GraphMetrics
 from dither.tasks.bubble_diagram.validity import token_validity
-from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, pairs
+from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
+from dither.tasks.token_accuracy import Accuracy
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
-def spec():
-    return BubbleDiagram(data=ProceduralPlans(train=600, valid=200, test=50))
+def task():
+    return BubbleDiagram(data=ProceduralPlans(train=600, valid=200, test=50)).build()
 
 
-@pytest.fixture(scope="module")
-def task(spec):
-    return spec.build()
-
-
-def test_task_protocol(spec, task):
-    assert isinstance(task, Task)
-    assert isinstance(task, Exports)
-    assert isinstance(task.metrics(), Metrics)
-    assert task.space == spec.space()
+def test_fields_and_batches(task):
     nodes, edges = task.space.fields
     assert (nodes.name, nodes.length, nodes.size, nodes.mask, nodes.pad) == ("nodes", 8, 15, 13, 14)
     assert (edges.name, edges.length, edges.size, edges.mask, edges.pad) == ("edges", 28, 13, 11, 12)
-    assert [task.size(split) for split in ("train", "valid", "test")] == [600, 200, 50]
-
-
-def test_batches_are_legal_and_depend_on_their_rows_only(task):
     clean = task.batch("train", [5, 0, 599, 5])
-    assert clean.x0.dtype == torch.int64
-    assert clean.x0.shape == (4, 36)
-    assert torch.equal(clean.x0[0], clean.x0[3])
-    assert torch.equal(task.batch("train", [599]).x0[0], clean.x0[2])
-    assert not clean.known.any()
-    allowed = task.space.clean().expand(4, -1, -1).gather(-1, clean.x0[..., None])[..., 0]
-    assert torch.equal(allowed, clean.valid)
-    pad = torch.tensor([NODE_PAD] * 8 + [EDGE_PAD] * 28).expand(4, -1)
-    assert torch.equal(clean.x0[~clean.valid], pad[~clean.valid])
     assert token_validity(clean.x0.numpy(), 8).order.all()
     assert task.batch("valid", []).x0.shape == (0, 36)
     for rows in ([200], [-1]):
@@ -58,8 +55,6 @@ def test_batches_are_legal_and_depend_on_their_rows_only(task):
 
 def test_numbers_of_rooms_are_drawn_from_training(task):
     like = task.like(5_000, 3)
-    assert torch.equal(like.x0, task.like(5_000, 3).x0)
-    assert not torch.equal(like.x0, task.like(5_000, 4).x0)
     real = like.valid[:, :8]
     assert torch.equal(like.x0[:, :8], torch.where(real, NODE_MASK, NODE_PAD))
     assert torch.equal(like.x0[:, 8:], torch.where(like.valid[:, 8:], EDGE_MASK, EDGE_PAD))
@@ -84,38 +79,18 @@ def noised(clean):
     return Noised(clean.x0, State.of(clean.x0), Noise(zeros, zeros), clean.valid, clean.valid, clean.fixed)
 
 
-def test_metrics_of_a_known_model_for_any_batch_sizes(task):
+def test_metrics_of_a_known_model_are_the_baselines(task):
     fitted = Frequencies.of(task.batch("train", range(600)).x0.numpy(), 8)
-    found = []
-    for cuts in ([200], [1, 99, 100], [64, 64, 64, 8]):
-        metrics, start = task.metrics(), 0
-        for size in cuts:
-            clean = task.batch("valid", range(start, start + size))
-            metrics.update(clean, noised(clean), None, predicted(clean, fitted))
-            start += size
-        found.append(metrics.compute())
-    assert found[1] == pytest.approx(found[0])
-    assert found[2] == pytest.approx(found[0])
-    baselines = task.baselines()
-    assert {f"{name}/unigram": value for name, value in found[0].items()}.items() <= {
-        name: pytest.approx(value) for name, value in baselines.items()
-    }.items()
-    assert found[0]["nats_per_graph"] == pytest.approx(
-        found[0]["nodes_nats_per_graph"] + found[0]["edges_nats_per_graph"]
-    )
-
-
-def test_baselines_are_metrics_in_the_expected_order(task):
-    found = task.baselines()
-    metrics = set(task.metrics().compute()) | set(
-        task.sample_metrics(task.batch("valid", range(9)).x0, task.like(9, 0))
-    )
-    assert {name.split("/")[0] for name in found} <= metrics
-    assert abs(found["nats_per_graph/unigram"] - 48.4) < 1.2
-    assert abs(found["nats_per_graph/uniform"] - 65.3) < 1.2
+    metrics, clean = task.metrics(), task.batch("valid", range(200))
+    metrics.update(clean, noised(clean), None, predicted(clean, fitted))
+    found, baselines = metrics.compute(), task.baselines()
+    for name, value in found.items():
+        assert baselines[f"{name}/unigram"] == pytest.approx(value)
+    assert found["nats_per_graph"] == pytest.approx(found["nodes_nats_per_graph"] + found["edges_nats_per_graph"])
+    assert abs(baselines["nats_per_graph/unigram"] - 48.4) < 1.2
+    assert abs(baselines["nats_per_graph/uniform"] - 65.3) < 1.2
     assert all(np.isnan(value) for value in GraphMetrics(task.space).compute().values())
-    assert found["level_2/real"] == 1
-    assert found["level_2/unigram"] < 0.4
+    assert (baselines["level_2/real"], baselines["level_2/unigram"] < 0.4) == (1, True)
 
 
 def test_samples_are_evaluated_and_shown(task, tmp_path):
@@ -171,3 +146,239 @@ def test_training_batches_plans_of_equal_size_by_default():
     assert numbers.tolist() == valid[:, : task.rooms].sum(1).tolist()
     for bucket in set(numbers.tolist()):
         assert len(valid[torch.from_numpy(numbers == bucket)].unique(dim=0)) == 1
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return make_plans(0, 0, 1100)
+
+
+@pytest.fixture(scope="module")
+def reference(plans):
+    return Reference(PlanSplits(plans[300:], plans[:200], plans[200:300]), 8)
+
+
+def test_divergence_and_variation_of_counts():
+    a, b = np.array([1, 1, 0, 0]), np.array([0, 0, 3, 1])
+    assert divergence(a, a * 7) == variation(a, a * 7) == pytest.approx(0)
+    assert divergence(a, b) == pytest.approx(log(2))
+    assert variation(a, b) == 1
+    half, even = np.array([1, 0]), np.array([5, 5])
+    expected = (log(1 / 0.75) + 0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25)) / 2
+    assert divergence(half, even) == divergence(even, half) == pytest.approx(expected)
+    assert variation(half, even) == pytest.approx(0.5)
+    assert np.isnan(divergence(np.zeros(3, int), np.ones(3, int)))
+    rows, others = np.array([[1, 0], [0, 0], [9, 1], [3, 3]]), np.array([[5, 5], [2, 0], [9, 1], [0, 0]])
+    assert variation(rows, others) == pytest.approx((10 * 0.5 + 2 * 1 + 10 * 0) / 22), (
+        "missing rows have the largest distance"
+    )
+    assert divergence(rows, others) == pytest.approx((10 * expected + 2 * log(2)) / 22)
+
+
+def test_distances_equal_brute_force(plans):
+    first, second = plans.tokens(8)[:80], plans.tokens(8)[80:200]
+    found = Frequencies.of(first, 8).distances(Frequencies.of(second, 8))
+
+    def related(rows):
+        for row in rows:
+            for place, (i, j) in enumerate(pairs(8), start=8):
+                if row[place] < NO_EDGE:
+                    yield (row[i], row[j]), row[place]
+
+    def apart(one, other, keys):
+        return sum(abs(one[key] / one.total() - other[key] / other.total()) for key in keys) / 2
+
+    one, other = Counter(related(first)), Counter(related(second))
+    ours, theirs = (Counter(pair for pair, _ in related(rows)) for rows in (first, second))
+    total = 0.0
+    for pair, times in theirs.items():
+        gap = sum(abs(one[pair, r] / ours[pair] - other[pair, r] / times) for r in range(10)) / 2 if ours[pair] else 1
+        total += gap * times / theirs.total()
+    assert found["conditional_edge_tv"] == pytest.approx(total)
+    edges = [Counter(relation for _, relation in related(rows)) for rows in (first, second)]
+    assert found["edge_tv"] == pytest.approx(apart(*edges, range(10)))
+    types = [Counter(kind for row in rows for kind in row[:8] if kind != NODE_PAD) for rows in (first, second)]
+    assert found["type_tv"] == pytest.approx(apart(*types, range(13)))
+    assert found["relation_js"] < found["conditional_edge_js"]
+
+
+def test_topology_equals_networkx(plans):
+    tokens = plans.tokens(8)[:30]
+    alone = encode(Diagram((0, 1, 2), ((0, 1, 2),)), 8)
+    tokens = np.concatenate([tokens, alone[None]])
+    found = Topology.of(tokens, 8)
+    for row, tokens_of_one in enumerate(tokens):
+        rooms = int((tokens_of_one[:8] != NODE_PAD).sum())
+        graph = networkx.empty_graph(rooms)
+        graph.add_edges_from(pair for pair, r in zip(pairs(8), tokens_of_one[8:], strict=True) if r < NO_EDGE)
+        degrees = np.bincount([degree for _, degree in graph.degree()], minlength=8) / rooms
+        assert found.degree[row] == pytest.approx(degrees)
+        clustering = list(networkx.clustering(graph).values())
+        bins = [min(int(round(100 * share, 6)), 99) for share in clustering]
+        assert found.clustering[row] == pytest.approx(np.bincount(bins, minlength=100) / rooms)
+        values = np.linalg.eigvalsh(networkx.normalized_laplacian_matrix(graph).toarray())
+        bins = np.minimum((np.clip(np.round(values, 9), 0, 2) * 100).round(9).astype(int), 199)
+        assert found.spectral[row] == pytest.approx(np.bincount(bins, minlength=200) / rooms)
+
+
+def test_mmd_equals_the_sum_over_all_pairs():
+    random = np.random.default_rng(0)
+    first, second = (np.round(random.dirichlet(np.ones(4) * 0.4, n), 1) for n in (30, 50))
+
+    def mean(one, other):
+        return np.mean([[exp(-((np.abs(p - q).sum() / 2) ** 2) / (2 * 0.3**2)) for q in other] for p in one])
+
+    expected = mean(first, first) + mean(second, second) - 2 * mean(first, second)
+    assert mmd(first, second, 0.3) == pytest.approx(expected)
+    assert mmd(first, first[::-1], 0.3) == pytest.approx(0, abs=1e-12)
+    ends = np.eye(2)
+    assert mmd(ends[:1], ends[1:], 1.0) == pytest.approx(2 - 2 * exp(-0.5))
+    assert np.isnan(mmd(first[:0], second, 1.0))
+
+
+def test_distances_of_a_triangle_and_a_path():
+    """In closed form, with the widths of GRAN."""
+    triangle, path = (
+        Topology.of(encode(Diagram((0, 1, 2), tuple((i, j, 2) for i, j in edges)), 4)[None], 4)
+        for edges in (((0, 1), (0, 2), (1, 2)), ((0, 1), (1, 2)))
+    )
+    third = 2 - 2 * exp(-((2 / 3) ** 2) / 2)  # two of three rooms, and of three eigenvalues, differ
+    expected = {"mmd_degree": third, "mmd_clustering": 2 - 2 * exp(-1 / (2 * 0.1**2)), "mmd_spectral": third}
+    assert triangle.distances(path) == pytest.approx(expected)
+
+
+def test_archetypes():
+    rows = np.array([encode(Diagram(types, ()), 4) for types in ((0, 1), (1, 0), (0, 1, 2), (0, 3))])
+    found = Archetypes.of(rows, 4)
+    assert sorted(found.times.values()) == [1, 1, 2]
+    some = {"archetypes": 1, "archetype_coverage": 1 / 3, "archetype_coverage_weighted": 1 / 2, "diversity": 0}
+    assert Archetypes.of(rows[:2], 4).metrics(found) == pytest.approx(some)
+    assert found.metrics(found)["diversity"] == pytest.approx(1 - 2 / 12)
+    assert found.metrics(found)["archetype_coverage_weighted"] == 1
+
+
+def test_shuffled_preserves_frequencies_only(plans, reference):
+    tokens = plans.tokens(8)[200:300]
+    permuted = shuffled(tokens, 8, 0)
+    assert (permuted[:, :8] == tokens[:, :8]).all()
+    assert ((permuted == EDGE_PAD) == (tokens == EDGE_PAD)).all()
+    assert (np.sort(permuted, 0) == np.sort(tokens, 0)).all()
+    assert (permuted == shuffled(tokens, 8, 0)).all()
+    real, shuffled_metrics = reference.floor(100), reference.metrics(permuted)
+    for name in ("level_1", "level_2", "level_3", "level_4", "valid_unique_novel"):
+        assert shuffled_metrics[name] < 0.95 * real[name], name
+    for name in ("conditional_edge_js", "conditional_edge_tv", "mmd_degree", "mmd_clustering", "mmd_spectral"):
+        assert shuffled_metrics[name] > 1.3 * real[name], name
+    assert shuffled_metrics["type_js"] == pytest.approx(real["type_js"])
+
+
+def test_distances_of_the_reference_and_of_nonsense(plans, reference):
+    valid = plans.tokens(8)[:200]
+    found = reference.metrics(valid)
+    far = {name: value for name, value in found.items() if name.endswith(("_js", "_tv")) or name.startswith("mmd_")}
+    assert len(far) == 13
+    assert all(value == pytest.approx(0, abs=1e-12) for value in far.values())
+    assert found["archetype_coverage"] == found["level_4"] == 1
+    train = reference.metrics(plans.tokens(8)[300:350])
+    assert train["novel"] == train["valid_unique_novel"] == 0
+    copies = reference.metrics(np.concatenate([valid[:50]] * 4))
+    assert copies["unique"] <= 0.25
+    lonely = np.array([encode(Diagram((12, 12), ((0, 1, 4),)), 8)] * 3)
+    nonsense = reference.metrics(lonely)
+    assert nonsense["archetype_coverage"] == nonsense["level_1"] == 0
+    assert nonsense["conditional_edge_tv"] > 0.99
+    assert nonsense["type_tv"] > 0.98
+
+
+def test_noise_floor(plans, reference):
+    samples = plans.tokens(8)[:60]
+    found = reference.sample_metrics(samples)
+    floors = {name.removesuffix("_floor"): value for name, value in found.items() if name.endswith("_floor")}
+    bare = {*(f"level_{level}" for level in range(5)), "unknown", "connected", "one_living_room"}
+    assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare - {"floor_plans"}
+    again = reference.metrics(plans.tokens(8)[200:260])
+    assert floors == pytest.approx({name: again[name] for name in floors})
+    fewer = reference.sample_metrics(samples[:20])
+    assert fewer["type_js_floor"] > found["type_js_floor"] > 0
+    assert (fewer["floor_plans"], found["floor_plans"]) == (20, 60)
+    assert reference.sample_metrics(plans.tokens(8)[:110])["floor_plans"] == 100, "all test plans"
+    without = Reference(PlanSplits(plans[300:], plans[:200], plans[:0]), 8)
+    bare = without.sample_metrics(samples[:20])
+    assert not any(name.endswith("_floor") for name in bare)
+    assert bare["floor_plans"] == 0
+    assert reference.sample_metrics(samples[:0]) == {}
+
+
+def test_constraints_limit_the_plans_that_samples_are_compared_with(plans):
+    """Real plans that meet the constraints are at the noise floor, unlike when compared with all plans."""
+    constraints = Constraints(counts={"Balcony": 0}, rooms="at most 7", buildable=True)
+    data = ProceduralPlans(train=300, valid=500, test=300)
+    limited, free = (BubbleDiagram(data=data, constraints=one).build() for one in (constraints, None))
+    tokens = torch.from_numpy(plans[:250].tokens(8)).long()
+    met = tokens[torch.stack([*limited._goal.satisfied(tokens).values()]).all(0)]
+    assert 40 < len(met) < 200
+    like = limited.like(len(met), 0)
+    found, other = limited.sample_metrics(met, like), free.sample_metrics(met, free.like(len(met), 0))
+    assert found["type_tv"] < 0.5 * other["type_tv"]
+    assert found["type_tv"] < 3 * found["type_tv_floor"] + 0.02
+    assert 50 < found["compared_plans"] < 400
+    assert "compared_plans" not in other
+    none = BubbleDiagram(data=data, constraints=Constraints(rooms=3)).build()
+    assert not any(name.startswith("type") for name in none.sample_metrics(tokens[:5], none.like(5, 0)))
+    (warning,) = none.data_warnings()
+    assert "3 rooms" in warning
+    assert not [*limited.data_warnings(), *free.data_warnings()]
+
+
+def test_baselines_are_computed_once_per_data_set(cache, monkeypatch):
+    data = {"train": 60, "valid": 30, "test": 30}
+    first = BubbleDiagram(data=ProceduralPlans(**data)).build().baselines()
+    monkeypatch.setattr(BubbleDiagrams, "_baselines", lambda self, split: {"computed": 1.0})
+    assert BubbleDiagram(data=ProceduralPlans(**data)).build().baselines() == first
+    other = BubbleDiagram(data=ProceduralPlans(**data), constraints=Constraints(rooms=6))
+    for task in (BubbleDiagram(data=ProceduralPlans(**data, seed=1)), other):
+        assert task.build().baselines() == {"computed": 1.0}
+    assert BubbleDiagram(data=ProceduralPlans(**data)).build().baselines("train") == {"computed": 1.0}
+
+
+def test_illegal_samples(plans, reference):
+    broken = plans.tokens(8)[:20].copy()
+    broken[:10, 0] = NODE_MASK
+    found = reference.sample_metrics(broken)
+    assert found["level_0"] == found["level_4"] == 0.5
+    assert found["unique"] <= 0.5
+    broken[:, 0] = NODE_MASK
+    found = reference.sample_metrics(broken)
+    assert found["level_0"] == found["unique"] == found["novel"] == 0
+    assert "type_js" not in found
+    assert all(np.isfinite(value) for value in found.values())
+
+
+def certain(ids):
+    """Return a prediction that is certain of given ids."""
+    return SimpleNamespace(log_clean=lambda: torch.nn.functional.one_hot(ids, 15).float().log())
+
+
+def test_accuracy_by_noise_counts_masked_tokens():
+    space = BubbleDiagram().space()
+    assert isinstance(space, TokenSpace)
+    tokens = torch.from_numpy(make_plans(0, 0, 64).tokens(8)).long()
+    valid = torch.cat([tokens[:, :8] != NODE_PAD, tokens[:, 8:] != EDGE_PAD], 1)
+    random = torch.Generator().manual_seed(0)
+    sigma = torch.rand(64, generator=random) * 3
+    targets = valid & (torch.rand(tokens.shape, generator=random) < 0.5)
+    guess = torch.where(torch.rand(tokens.shape, generator=random) < 0.3, tokens, (tokens + 1) % 11)
+    noised = Noised(tokens, State.of(tokens), Noise(sigma, sigma), targets, valid, Clean.of(tokens, valid).fixed)
+    whole, parts = Accuracy(space), Accuracy(space)
+    whole.update(noised, certain(guess))
+    for start in range(0, 64, 7):
+        parts.update(noised[start : start + 7], certain(guess[start : start + 7]))
+    found, lost = whole.compute(), 1 - (-sigma).exp()
+    assert found == parts.compute()
+    for field, columns in (("nodes", slice(0, 8)), ("edges", slice(8, 36))):
+        for low in (0, 25, 50, 75):
+            rows = (lost >= low / 100) & (lost < (low + 25) / 100)
+            right = (guess == tokens)[rows][:, columns][targets[rows][:, columns]]
+            assert found[f"{field}_accuracy_{low}_{low + 25}"] == pytest.approx(right.double().mean().item())
+    assert len(found) == 8
+    assert Accuracy(space).compute() == {}

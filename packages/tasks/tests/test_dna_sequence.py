@@ -6,13 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from dither.tasks.dna_sequence import sequences as sequences_module
 from dither.tasks.dna_sequence.metrics import COPIED, Markov, Reference, kmer_codes
-from dither.tasks.dna_sequence.sequences import Planted, Sequences, as_text, reverse_complement
+from dither.tasks.dna_sequence.sequences import Planted, Sequences, as_text
 from dither.tasks.dna_sequence.specs import DHSSequences, DnaSequence, PlantedMotifs
 from dither.tasks.get_region.data.human_dhs import CELLS
 from dither.tasks.get_region.data.human_dhs import Sequences as Regions
@@ -36,9 +34,6 @@ def every_word(length):
     return np.array(list(product(range(4), repeat=length)), np.uint8)
 
 
-# --- the planted source ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("length", "width", "rate"), [(5, 2, 0.3), (4, 4, 0.5), (6, 3, 0.9), (3, 1, 0.2)])
 def test_the_likelihood_of_planted_sequences_sums_to_one(length, width, rate):
     planted, words = Planted(cells=2, motifs=2, width=width, rate=rate, seed=3), every_word(length)
@@ -48,7 +43,7 @@ def test_the_likelihood_of_planted_sequences_sums_to_one(length, width, rate):
 
 def test_planted_sequences_have_their_likelihood():
     planted, words = Planted(cells=2, motifs=2, width=3, rate=0.3, seed=1), every_word(4)
-    bases, labels = planted.draw(40_000, 4, [0])
+    bases, labels = planted.draw(20_000, 4, [0])
     for cell in range(2):
         counts = np.bincount(kmer_codes(bases[labels == cell], 4)[:, 0], minlength=256)
         expected = np.exp(-planted.nats(words, np.full(256, cell))) * counts.sum()
@@ -57,16 +52,11 @@ def test_planted_sequences_have_their_likelihood():
         assert chisquare(counts, expected).pvalue > 1e-4
 
 
-def test_planted_splits_are_reproducible_and_independent_of_the_training_size():
+def test_planted_splits_are_independent_of_the_training_size():
     first, again = PlantedMotifs(train=50, held=40).build(), PlantedMotifs(train=90, held=40).build()
     assert np.array_equal(first.bases["valid"], again.bases["valid"])
-    assert np.array_equal(first.bases["train"], PlantedMotifs(train=50, held=40).build().bases["train"])
-    assert not np.array_equal(first.bases["train"][:40], first.bases["test"])
     with pytest.raises(ValueError, match="does not fit"):
         PlantedMotifs(length=5, width=6)
-
-
-# --- Markov chains --------------------------------------------------------------------------------------------------
 
 
 def test_a_markov_chain_counts_what_follows_each_context():
@@ -91,15 +81,6 @@ def test_a_markov_chain_is_a_distribution_and_draws_from_it(order):
         drawn = chain.draw(np.full(20_000, cell), 4, seed=5)
         counts = np.bincount(kmer_codes(drawn, 4)[:, 0], minlength=256)
         assert chisquare(counts, probability * 20_000).pvalue > 1e-4
-
-
-# --- metrics --------------------------------------------------------------------------------------------------------
-
-
-def test_kmers_and_strands():
-    assert kmer_codes(encode(["ACGT"]), 2).tolist() == [[1, 6, 11]]
-    assert kmer_codes(encode(["AC"]), 3).shape == (1, 0)
-    assert as_text(reverse_complement(encode(["AACGTG", "TTTTTT"]))) == ["CACGTT", "AAAAAA"]
 
 
 def tiny(valid, test=None, train=None, motifs=(), cells=("a", "b")):
@@ -134,30 +115,21 @@ def test_js_distance_by_hand():
     p, q = np.array([0.5, 0.5]), np.array([1, 0.0])  # of A and C: held out, and of the sample AA
     m = (p + q) / 2
     divergence = (np.sum(p * np.log2(p / m)) + np.log2(1 / m[0])) / 2
-    assert reference.compare(reference.groups(encode(["AA"]), np.array([0])))["kmer_js"] == pytest.approx(
-        math.sqrt(divergence)
-    )
+    found = reference.compare(reference.groups(encode(["AA"]), np.array([0])))
+    assert found["kmer_js"] == pytest.approx(math.sqrt(divergence))
 
 
-def test_rivals_are_as_many_as_the_samples_of_each_cell_type(task):
+def test_rivals_are_as_many_as_the_samples_and_share_nothing_with_the_reference(task):
     labels = np.array([0] * 7 + [2] * 11)
     for groups in task._reference.rivals(labels).values():
         assert {label: len(group.bases) for label, group in groups.items()} == {0: 7, 2: 11}
-    sizes = [len(part) for part, _ in task._reference._halves]
-    assert sizes == [150, 150]
+    assert [len(part) for part, _ in task._reference._halves] == [150, 150]
     everything = task._reference.rivals(np.repeat([0, 1, 2], 1000))["floor"]
     assert [len(group.bases) for group in everything.values()] == [50, 50, 50]  # all there are
-
-
-def test_the_floor_shares_nothing_with_the_reference():
-    held = {"a": [f"{'ACGT'[i % 4]}{'ACGT'[i // 4 % 4]}{'ACGT'[i // 16]}A" for i in range(64)], "b": ["GGGG"] * 4}
-    first, second = Reference(tiny(held), 2)._halves
-    a = [
-        {text for text, label in zip(as_text(part), labels, strict=True) if label == 0}
-        for part, labels in (first, second)
-    ]
-    assert not a[0] & a[1]
-    assert len(a[0] | a[1]) == 64
+    held = {"a": as_text(every_word(4)[::4]), "b": ["GGGG"] * 4}
+    halves = [as_text(part[labels == 0]) for part, labels in Reference(tiny(held), 2)._halves]
+    assert not {*halves[0]} & {*halves[1]}
+    assert sorted(halves[0] + halves[1]) == sorted(held["a"])
 
 
 def test_the_classifier_is_trained_on_the_test_split_and_reads_both_strands():
@@ -176,27 +148,18 @@ def test_copied_sequences_are_found(task):
     assert COPIED == 20
 
 
-def test_better_samples_have_better_metrics(task):
-    """Real sequences, the Markov chain, and real sequences with shuffled cell types, in this order."""
-    labels = np.arange(90) % 3
-    real, shuffled = (
-        task._reference.sample_metrics(task.sequences.bases["test"][:90], own)
-        for own in (labels, labels[::-1] * 0 + (labels + 1) % 3)
-    )
-    assert real["accuracy"] > 0.6 > 0.4 > shuffled["accuracy"]
-    assert real["motif_r"] > real["motif_r_markov"] > shuffled["motif_r"]
-    assert real["kmer_js"] < shuffled["kmer_js"]
-    assert real["motif_difference"] < shuffled["motif_difference"]
-
-
-def test_unlabelled_samples_are_compared_with_all_sequences(task):
+def test_fasta_and_unlabelled_or_few_samples(task, tmp_path):
     metrics = task._reference.sample_metrics(task.sequences.bases["test"][:60], np.full(60, -1))
     assert "accuracy" not in metrics
-    assert metrics["kmer_js"] < metrics["kmer_js_floor"] * 1.3
+    assert metrics["kmer_js"] < metrics["kmer_js_floor"] * 1.3, "compared with all sequences"
+    clean = task.batch("valid", range(4))
+    (path,), notes = task.export(clean.x0, clean, "fasta", tmp_path / "fasta")
+    records = [">sample-0 cell-1", as_text(clean.x0[:1].numpy().astype(np.uint8))[0], ">sample-1 cell-2"]
+    assert (path.read_text().splitlines()[:3], notes) == (records, [])
     assert ">sample-0 any\n" in task._fasta(task.sequences.bases["test"][:1], np.array([-1]))
-
-
-# --- the task -------------------------------------------------------------------------------------------------------
+    for labels in ([0], [2, -1], [1, 1, 1]):
+        found = task._reference.sample_metrics(task.sequences.bases["test"][: len(labels)], np.array(labels))
+        assert np.isfinite(list(found.values())).all()
 
 
 def test_baselines(task):
@@ -213,14 +176,6 @@ def test_the_other_strand_of_each_training_sequence(task):
     one, other = both.batch("train", [7, 7 + task.size("train")]).x0
     assert torch.equal(other, 3 - one.flip(0))
     assert both.batch("train", [7, 607]).cond["cell"].tolist() == [7 % 3] * 2
-
-
-def test_fasta(task, tmp_path):
-    clean = task.batch("valid", range(4))
-    (path,), lines = task.export(clean.x0, clean, "fasta", tmp_path / "fasta")
-    records = [">sample-0 cell-1", as_text(clean.x0[:1].numpy().astype(np.uint8))[0], ">sample-1 cell-2"]
-    assert path.read_text().splitlines()[:3] == records
-    assert lines == []
 
 
 def test_problems_of_the_task(refusal):
@@ -243,22 +198,8 @@ def test_human_sequences_are_split_by_chromosome(monkeypatch):
     monkeypatch.setattr(sequences_module, "fetch_wheel", lambda *wheel: wheel[0])
     monkeypatch.setattr(sequences_module, "read_sequences", lambda wheel: regions)
     built = DHSSequences().build()
-    assert {split: as_text(rows) for split, rows in built.bases.items()} == {
-        "train": [texts[2], texts[3]], "valid": [texts[1], texts[4]], "test": [texts[0]],
-    }  # fmt: skip
-    assert {split: rows.tolist() for split, rows in built.labels.items()} == {
-        "train": [2, 3],
-        "valid": [1, 0],
-        "test": [0],
-    }
+    split = {split: as_text(rows) for split, rows in built.bases.items()}
+    assert split == {"train": [texts[2], texts[3]], "valid": [texts[1], texts[4]], "test": [texts[0]]}
+    labels = {split: rows.tolist() for split, rows in built.labels.items()}
+    assert labels == {"train": [2, 3], "valid": [1, 0], "test": [0]}
     assert built.facts() == DHSSequences().facts() == (200, tuple(CELLS))
-
-
-@settings(max_examples=15)
-@given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 3), st.booleans())
-def test_metrics_are_finite_for_any_labels(cells, count, seed, unlabelled):
-    task = spec(data={"cells": cells, "length": 12, "train": 40, "held": 40, "seed": seed}, kmer=3).build()
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(-1 if unlabelled else 0, cells, count)
-    metrics = task._reference.sample_metrics(rng.integers(4, size=(count, 12)).astype(np.uint8), labels)
-    assert np.isfinite(list(metrics.values())).all()

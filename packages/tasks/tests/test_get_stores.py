@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dither.tasks.get_region.data_specs import PreparedRegions, RegionArrays, RegionStore
+from dither.tasks.get_region.data.region_matrix import LazyMatrix
+from dither.tasks.get_region.data_specs import PreparedRegions, RegionArrays, RegionFile, RegionStore
 from dither.tasks.get_region.formats.sources import ReadOptions, find_regions, find_source
 from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.prepared.manifest import MANIFEST
 
 RANDOM = np.random.default_rng(0)
 P, M = 2400, 3
@@ -17,7 +19,7 @@ P, M = 2400, 3
 
 def table():
     return {
-        "features": RANDOM.integers(0, 9, (P, M)).astype(np.float32),
+        "features": RANDOM.random((P, M)).astype(np.float32) * 9,
         "motifs": np.array(["GATA1", "AP1/1", "HD/10"]),
         "chromosome": np.repeat(["chr1", "chr2", "chr3"], 800),
         "start": np.tile(np.arange(800) * 1000, 3) + 9790,
@@ -106,18 +108,9 @@ MISTAKES = {
     "overlap": ("peak_names", peaks((2, "chr1:11000-12000")), "invalid-sample", "peak_names, row 2: chr1:11000-12000"),
     "overlap of earlier": ("peak_names", peaks((0, "chr1:1-13000")), "invalid-sample", "row 2: chr1:11790-12675"),
     "copy": ("peak_names", peaks((2, "chr1:10790-11675")), "duplicate", "peak_names, row 2: chr1:10790-11675"),
-    "backward": ("peak_names", peaks((7, "chr1:20000-19000")), "invalid-sample", "row 7: the region ends at 19000"),
     "not a place": ("peak_names", peaks((7, "peak-7")), "invalid-sample", 'peak_names, row 7: "peak-7"'),
     "chromosome twice": ("peak_names", peaks((2000, "chr2:1-2")), "unsorted", "row 2000: chr2"),
     "two ways of naming": ("peak_names", peaks((2399, "X:1-2")), "invalid-sample", 'row 2399: named "X"'),
-    "names as numbers": ("peak_names", np.arange(P), "wrong-shape", '"peak_names"'),
-    "bytes that are no text": (
-        "peak_names",
-        np.where(np.arange(P) == 5, b"chr1\xff", np.array(NAMES, "S")),
-        "invalid-sample",
-        "row 5",
-    ),
-    "motif count": ("motif_names", np.array(["a", "b"]), "wrong-shape", '"data" has the shape (2400, 3)'),
     "motif twice": ("motif_names", np.array(["a", "b", "a"]), "duplicate", '"a"'),
     "no peaks": ("peak_names", peaks()[:0], "wrong-shape", "(0,)"),
     "motif without a name": ("motif_names", np.array(["a", " ", "c"]), "invalid-sample", "number 2 of the motifs"),
@@ -141,14 +134,8 @@ def test_overlaps_may_be_allowed(old_store, put, refusal):
     assert refusal(read, old_store, overlaps=True).codes == ["duplicate"]
 
 
-CHUNKS = {
-    "data": ("1", "0"),
-    "atpm/k562": ("1",),
-    "expression_positive/cd4_naive": ("1",),
-    "tss/k562": ("1", "0"),
-    "peak_names": ("0",),
-    "motif_names": ("0",),
-}
+CHUNKS = dict.fromkeys(("peak_names", "motif_names"), ("0",))
+CHUNKS |= {"data": ("1", "0"), "tss/k562": ("1", "0"), "atpm/k562": ("1",), "expression_positive/cd4_naive": ("1",)}
 """A chunk of each kind of array."""
 
 
@@ -347,3 +334,114 @@ def test_motifs_that_differ_between_cell_types(old, tmp_path, refusal):
     refused = refusal(read, old)
     assert refused.codes == ["contradiction"]
     assert "chr1:9790-10675" in refused.problems[0].message
+
+
+def spec(store, **options):
+    return PreparedRegions(paths=[str(store)], **options)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale):
+    np.savez(tmp_path / "x.npz", **ARRAYS)
+    out = str(tmp_path / "arrays")
+    ways = [
+        RegionStore(path=str(old_store), scale=scale),
+        RegionFile(path=str(tmp_path / "x.npz"), scale=scale),
+        spec(old_store, scale=scale),
+        spec(old_store, scale=scale, out=out),
+        RegionArrays(path=out, scale=scale),
+    ]
+    train = ~np.isin(ARRAYS["chromosome"], ["chr1", "chr2"])
+    largest = ARRAYS["features"][train].max(0)
+    expected = np.minimum(ARRAYS["features"] / largest, 1) if scale else ARRAYS["features"]
+    for way in ways:
+        if isinstance(way, PreparedRegions):
+            (misfit,) = way.check()
+            assert misfit.code == "not-prepared"
+            assert f"dither prepare get {old_store}" in misfit.help
+            assert "2,400 regions x 3 motifs" in way.prepare()
+        assert list(way.check()) == []
+        matrix = way.build()
+        np.testing.assert_array_equal(np.asarray(matrix.features), expected)
+        np.testing.assert_array_equal(matrix.open, ARRAYS["atpm"] > 0)
+        for name in ("chromosome", "start", "end", "atpm", "expression"):
+            np.testing.assert_array_equal(getattr(matrix, name), ARRAYS[name], err_msg=name)
+        np.testing.assert_array_equal(matrix.tss, ARRAYS["tss"] > 0)
+        assert (matrix.motifs, matrix.cells) == (tuple(ARRAYS["motifs"]), ("cd4_naive", "k562"))
+    mapped, plain = ways[3].build().features, np.asarray(ways[0].build().features)
+    assert isinstance(mapped, LazyMatrix)
+    assert isinstance(mapped.stored, np.memmap)
+    rows = RANDOM.integers(0, P, (4, 5))
+    for key in (rows, slice(3, 9), plain[:, 0] > 0.5, (rows, 1), (slice(None), slice(0, 2)), 7):
+        np.testing.assert_array_equal(mapped[key], plain[key])
+    np.testing.assert_array_equal(mapped - np.ones(M, np.float32), plain - 1)
+
+
+@pytest.mark.parametrize("dtype", ["u1", ">f8"])
+def test_integer_types_are_counts(old_store, cache, tmp_path, write_array, dtype):
+    shutil.rmtree(old_store / "data")
+    counts = np.arange(P * M).reshape(P, M).astype(dtype)
+    write_array(old_store / "data", counts, 1600)
+    np.savez(tmp_path / "x.npz", **{**ARRAYS, "features": counts})
+    ways = [spec(path, out=str(tmp_path / path.suffix[1:]), scale=False) for path in (old_store, tmp_path / "x.npz")]
+    for way in (*ways, RegionStore(path=str(old_store), scale=False)):
+        way.prepare()
+        np.testing.assert_array_equal(np.asarray(way.build().features), counts.astype(np.float32))
+
+
+def test_float16_is_close_and_too_large_numbers_are_named(old_store, cache, write_array, refusal):
+    plain, half = spec(old_store, scale=False), spec(old_store, scale=False, dtype="float16")
+    plain.prepare()
+    assert "float16" in half.prepare()
+    a, b = (np.asarray(way.build().features) for way in (half, plain))
+    assert 0 < np.abs(a - b).max() <= 2**-11 * b.max()
+    features = np.ones((P, M), np.float32)
+    features[20, 1] = 7e4
+    shutil.rmtree(old_store / "data")
+    write_array(old_store / "data", features)
+    (problem,) = refusal(spec(old_store, dtype="float16", force=True).prepare).problems
+    assert problem.message.startswith(f'{old_store}: data, row 20, column "AP1/1": 70000')
+    assert (problem.code, problem.help) == ("out-of-range", "use --dtype float32")
+
+
+def test_prepared_twice(old_store, tmp_path, refusal):
+    out = str(tmp_path / "out")
+    spec(old_store, out=out).prepare()
+    assert "all checksums match" in spec(old_store, out=out).prepare()
+    (tmp_path / "elsewhere").mkdir()
+    moved = old_store.rename(tmp_path / "elsewhere" / old_store.name)
+    assert spec(moved, out=out).build().motifs  # a moved source counts as the same
+    assert refusal(spec(tmp_path / "y.zarr", out=out).build).codes == ["changed-options"]
+    chunk = moved / "atpm" / "k562" / "0"
+    chunk.write_bytes((moved / "atpm" / "cd4_naive" / "0").read_bytes())
+    assert "the source changed" in refusal(spec(moved, out=out).prepare).problems[0].message
+
+
+def test_a_damaged_folder_is_refused(old_store, cache, tmp_path, refusal):
+    out = tmp_path / "out"
+    spec(old_store, out=str(out)).prepare()
+    for name, old, new in (
+        ("start.npy", b"\0\0\0\0", b"\0\0\0\1"),
+        (MANIFEST, b'"GATA1",', b""),
+        (MANIFEST, b'"motifs"', b'"motives"'),
+    ):
+        content = (out / name).read_bytes()
+        (out / name).write_bytes(content.replace(old, new))
+        refused = refusal(RegionArrays(path=str(out)).build)
+        assert refused.codes == ["damaged-file"]
+        assert "dither prepare get" in refused.problems[0].help
+        (out / name).write_bytes(content)
+
+
+def test_held_out_chromosomes_must_exist(old_store, cache, refusal):
+    for way in (RegionStore(path=str(old_store), valid=["chr22"]), spec(old_store, valid=["chr22"])):
+        way.prepare()
+        assert refusal(way.build).codes == ["unknown-value"]
+        (misfit,) = GetRegion(data=way, regions=2, cell_type="k562").check()
+        assert (misfit.code, misfit.path) == ("unknown-value", ("data", "valid"))
+        nothing = type(way)(**{**way.model_dump(), "valid": ["chr2", "chr3"]})
+        (misfit,) = GetRegion(data=nothing, regions=2, cell_type="k562").check()
+        assert misfit.code == "no-samples"
+    for sort in (RegionStore, RegionArrays, RegionFile):
+        with pytest.raises(ValueError, match="chr2 cannot be held out both"):
+            sort(path="x", valid=["chr2"], test=["chr2"])

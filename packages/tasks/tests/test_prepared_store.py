@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import shutil
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -77,10 +78,8 @@ def record_edit(**changes):
 
 DAMAGE = {
     "array cut short": (edit("x.npy", lambda content: content[:-1]), "damaged-file", "x.npy"),
-    "array too long": (edit("x.npy", lambda content: content + b"\0"), "damaged-file", "x.npy"),
     "array missing": (lambda folder: (folder / "x.npy").unlink(), "file-not-found", "x.npy"),
     "flipped bit": (edit("x.npy", lambda c: c[:-1] + bytes([c[-1] ^ 1])), "damaged-file", "x.npy"),
-    "junk": (edit("x.npy", lambda content: b"x" * len(content)), "damaged-file", "x.npy"),
     "other order": (edit("x.npy", lambda c: c.replace(b"False, ", b"True,  ")), "damaged-file", "x.npy"),
     "other dtype": (edit("x.npy", lambda c: c.replace(b"<f4", b"<i4")), "damaged-file", "x.npy"),
     "declared dtype": (record_edit(dtype="<i4"), "damaged-file", "x.npy"),
@@ -133,34 +132,33 @@ def test_existing_data_are_left_alone_or_replaced_with_force(folder, refusal):
     assert find_existing(folder / "new", KIND, MADE) is None
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "x.npy", "manifest.json.bak"])
-@pytest.mark.parametrize("prepared", [True, False])
-def test_folders_with_other_files_stay(folder, tmp_path, name, prepared, refusal):
-    place = folder if prepared else tmp_path / "other"
-    place.mkdir(exist_ok=True)
-    (place / name).touch()
-    if prepared and name == "x.npy":
-        return check_owned(place, KIND)
-    assert refusal(find_existing, place, KIND, MADE, force=True).codes == ["file-exists"]
-    assert name in refusal(check_owned, place, KIND).problems[0].message
-    return None
+def test_folders_with_other_files_stay(folder, tmp_path, refusal):
+    (tmp_path / "other").mkdir()
+    for place, name in product((folder, tmp_path / "other"), ("thesis.tex", "x.npy", "manifest.json.bak")):
+        (place / name).touch()
+        if (place, name) == (folder, "x.npy"):
+            check_owned(place, KIND)
+            continue
+        assert refusal(find_existing, place, KIND, MADE, force=True).codes == ["file-exists"]
+        assert name in refusal(check_owned, place, KIND).problems[0].message
+        (place / name).unlink()
 
 
-FOREIGN = {
-    "another kind": {MANIFEST: '{"kind": "tokens", "version": 2, "made": {}, "arrays": {"mine": {}}}'},
-    "no kind": {MANIFEST: '{"my": "data"}'},
-    "a list": {MANIFEST: "[1]"},
-    "no JSON": {MANIFEST: "{"},
-    "no text": {MANIFEST: "\ud800"},
-    "array not in the manifest": {MANIFEST: '{"kind": "boxes", "version": 1, "arrays": {"x": {}}}'},
-    "one of two files of earlier versions": {"report.json": "{}"},
-}
+FOREIGN = [
+    {MANIFEST: '{"kind": "tokens", "version": 2, "made": {}, "arrays": {"mine": {}}}'},
+    {MANIFEST: '{"my": "data"}'},
+    {MANIFEST: "[1]"},
+    {MANIFEST: "{"},
+    {MANIFEST: "\ud800"},
+    {MANIFEST: '{"kind": "boxes", "version": 1, "arrays": {"x": {}}}'},
+    {"report.json": "{}"},  # one of two files of earlier versions
+]
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_data_of_another_kind_and_files_of_others_stay(tmp_path, name, refusal):
+@pytest.mark.parametrize("files", FOREIGN, ids=str)
+def test_data_of_another_kind_and_files_of_others_stay(tmp_path, refusal, files):
     kind = Kind("boxes", 2, "dither prepare boxes", earlier=("plans.npz", "report.json"))
-    for file, content in {**FOREIGN[name], "mine.npy": "", "labels.jsonl": ""}.items():
+    for file, content in {**files, "mine.npy": "", "labels.jsonl": ""}.items():
         (tmp_path / file).write_text(content, "utf-8", "surrogatepass")
     assert refusal(find_existing, tmp_path, kind, MADE, force=True).codes == ["file-exists"]
 
@@ -178,14 +176,13 @@ def test_a_stop_in_the_middle_leaves_the_folder_as_it_was(folder, error):
     assert [path.name for path in folder.parent.iterdir()] == ["boxes"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOSPC])
-def test_a_file_outside_the_folder_is_named(tmp_path, number):
-    code = {errno.ENOENT: "file-not-found", errno.EACCES: "unreadable-file", errno.ENOSPC: "disk-full"}[number]
+def test_a_file_outside_the_folder_is_named(tmp_path):
+    codes = {errno.ENOENT: "file-not-found", errno.EACCES: "unreadable-file", errno.ENOSPC: "disk-full"}
     source = tmp_path / "source.json"
-    with pytest.raises(Refused) as info, write_folder(tmp_path / "boxes", KIND, {}):
-        raise OSError(number, "text", str(source))
-    assert info.value.codes == [code]
-    assert info.value.problems[0].message == f"{source}: text"
+    for number, code in codes.items():
+        with pytest.raises(Refused) as info, write_folder(tmp_path / "boxes", KIND, {}):
+            raise OSError(number, "text", str(source))
+        assert (info.value.codes, info.value.problems[0].message) == ([code], f"{source}: text")
     with pytest.raises(Refused) as info, write_folder(tmp_path / "boxes", KIND, {}) as writer:
         (writer.folder / "none" / "x").touch()
     assert info.value.codes == ["unwritable-file"]
@@ -319,16 +316,13 @@ def test_files_that_expand_and_objects_are_refused(path, tmp_path, monkeypatch, 
         read_table(tmp_path / "a.csv.gz")
 
 
-@pytest.mark.parametrize("subset", ["whole", "chr21-22"])
-def test_the_packaged_tables_are_intact_and_name_their_sources(subset):
+@pytest.mark.parametrize(("subset", "regions"), [("whole", 47_872), ("chr21-22", 1_426)])
+def test_the_packaged_tables_are_intact_and_name_their_sources(subset, regions):
     about = json.loads((PACKAGED / f"{subset}.json").read_text())
     assert [source["wheel"] for source in about["source"]] == ["dnadiffusion==0.0.0.dev0", "pyjaspar==4.0.0"]
     assert all(len(source["sha256"]) == 64 and source["licence"] for source in about["source"])
-    matrix = read_human(subset)
-    assert matrix.features.shape == (47_872 if subset == "whole" else 1_426, 282)
-    features = np.asarray(matrix.features)
-    assert features.dtype == np.float32
-    assert (features.min(), features.max()) == (0, 1)
+    features = np.asarray(read_human(subset).features)
+    assert (features.dtype, features.shape, features.min(), features.max()) == (np.float32, (regions, 282), 0, 1)
 
 
 def test_a_missing_built_matrix_names_the_command(cache, refusal):
