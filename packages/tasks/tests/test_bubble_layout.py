@@ -284,8 +284,9 @@ def test_trajectory_as_gif_without_undecodable_samples():
     tokens = make_plans(3, 0, 3).tokens(8)
     tokens[1, 0] = NODE_MASK
     path = np.concatenate([trajectory(tokens)[:-1:16], tokens[None]])
-    pages = draw_frames(path[:, :1], [place_diagram(decode(tokens[0], 8))])
-    for page, state in zip(pages, path[:, 0], strict=True):
+    single = trajectory(tokens[:1])
+    pages = draw_frames(single, [place_diagram(decode(tokens[0], 8))])
+    for page, state in zip(pages, single[:, 0], strict=True):
         unknown = int((state[:8] == NODE_MASK).sum())
         assert sum(shape.fill == GREY for shape in shapes(page, Rectangle) if shape.stroke_width == 1.3) == unknown
         assert [text.text for text in shapes(page, Text)].count("?") == unknown
