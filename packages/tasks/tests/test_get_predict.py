@@ -9,6 +9,7 @@ import torch
 
 from dither.registry.flow.protocols import DataRequest, Embeds, Explains, Predicts
 from dither.tasks.get_region.data_specs import RegionStore
+from dither.tasks.get_region.plots import draw_umap
 from dither.tasks.get_region.specs import GetRegion
 
 P, M, CELLS = 60, 4, ("a", "b")
@@ -87,6 +88,24 @@ def test_predictions_are_in_the_units_of_the_source(task, tmp_path, split, rows)
     assert [path.name for path in tracks] == ["a-accessibility.bedgraph", "b-accessibility.bedgraph"]
     values = [float(line.split("\t")[3]) for line in tracks[1].read_text().splitlines()[1:]]
     np.testing.assert_allclose(values, found["prediction"][1, :, 0], rtol=1e-4)
+
+
+def test_bigwig_holds_what_bedgraph_holds(task, tmp_path):
+    bigwig = pytest.importorskip("pyBigWig")
+    files = task.predict(Linear(), DataRequest(tmp_path, split="all", forms=("bedgraph", "bigwig")))
+    text, binary = (path for path in files if path.name.startswith("b-"))
+    lines = [line.split("\t") for line in text.read_text().splitlines()[1:]]
+    with bigwig.open(str(binary)) as file:
+        found = [(name, *entry) for name in sorted(file.chroms()) for entry in file.intervals(name)]
+    assert [entry[:3] for entry in found] == [(name, int(low), int(high)) for name, low, high, _ in lines]
+    np.testing.assert_allclose([entry[3] for entry in found], [float(line[3]) for line in lines], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_umap_is_drawn(tmp_path):
+    """Twelve seconds, most of which numba compiles."""
+    pytest.importorskip("umap")
+    assert draw_umap(np.random.default_rng(0).random((60, 5))).startswith(b"\x89PNG")
 
 
 def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(task, tmp_path, refusal):

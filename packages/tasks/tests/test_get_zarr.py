@@ -67,6 +67,26 @@ def test_arrays_of_other_writers(tmp_path, name):
     assert array.missing() == []
 
 
+def test_packed_bits_and_shards_in_shards(tmp_path):
+    values = RANDOM.random((101, 12)) > 0.5
+    packed = {"filters": numcodecs.PackBits(), "compressors": numcodecs.Zlib()}
+    inner = zarr.codecs.ShardingCodec(chunk_shape=(5, 3), codecs=[zarr.codecs.BytesCodec(), *BYTES])
+    nested = {
+        "version": 3,
+        "compressors": None,
+        "serializer": zarr.codecs.ShardingCodec(chunk_shape=(10, 6), codecs=[inner]),
+    }
+    for name, options in (("bits", {"chunks": (7, 5), **packed}), ("shards", {"chunks": (20, 12), **nested})):
+        array = ZarrArray(create(tmp_path / name, values, **options))
+        np.testing.assert_array_equal(array[:], values)
+        np.testing.assert_array_equal(array[33:58], values[33:58])
+    path = tmp_path / "shards" / array.file_name((1, 0))
+    path.write_bytes(path.read_bytes()[:-9])
+    refused = refusal(tmp_path / "shards")
+    assert refused.codes == ["damaged-file"]
+    assert refused.problems[0].message.startswith(f"{path}: rows 20 to 39 ")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("version", [2, 3])
 def test_texts_of_any_length(tmp_path, version):

@@ -413,6 +413,6 @@ def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
     except ImportError:
         return None
     figure = _new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
-    flat = UMAP(random_state=0).fit_transform(embeddings)
+    flat = UMAP(n_jobs=1, random_state=0).fit_transform(embeddings)
     _bare(figure.subplots(), x="1", y="2").scatter(flat[:, 0], flat[:, 1], s=2, color=BLUE, alpha=0.4, linewidths=0)
     return _png(figure)
