@@ -134,7 +134,7 @@ SAMPLERS = {
     "ode": {"steps": 2},
     "ordered": {"steps": 3, "top_p": 0.9},
     "ordered-regions": {"steps": 3, "by": "spread"},
-    "particle-gibbs": {"steps": 3, "particles": 2, "sweeps": 1},
+    "particle-gibbs": {"steps": 2, "particles": 2, "sweeps": 1},
     "predictor-corrector": {"steps": 2, "temperature": 0.7},
     "repaint": {"steps": 4, "jump": 2, "visits": 2},
     "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
