@@ -423,10 +423,7 @@ def test_metrics_are_those_of_the_mean_of_the_draws():
     assert metrics["single_draw_mse"] == pytest.approx(single, rel=1e-5)
     assert metrics["masked_mse"] < metrics["single_draw_mse"]
     assert metrics["draws"] == 4
-
-
-def test_single_draws_have_no_spread_metrics():
-    like = like_of(1, 1)
+    like = like_of(1, 1)  # single draws have no spread
     metrics = sample_metrics(imputed(), like.x0 + 0.5 * ~like.known, like)
     assert metrics["masked_mse"] == pytest.approx(0.25)
     assert not any(name.startswith("draw") or name.startswith("single") for name in metrics)

@@ -113,14 +113,6 @@ def test_window_numbers_out_of_range():
             windows.take([0, number], 4)
 
 
-def test_each_region_is_in_one_split_and_chromosomes_stay_whole():
-    table = matrix()
-    rows = {split: table.rows(split) for split in ("train", "valid", "test")}
-    assert (sum(row.astype(int) for row in rows.values()) == 1).all()
-    found = {split: set(table.chromosome[row]) for split, row in rows.items()}
-    assert found == {"train": {"a", "d", "e"}, "valid": {"b"}, "test": {"c"}}
-
-
 def test_the_human_split_is_that_of_the_authors():
     table, part = read_human("whole"), read_human("chr21-22")
     sizes = {split: int(table.rows(split).sum()) for split in ("train", "valid", "test")}

@@ -168,9 +168,8 @@ def test_mauve_of_equal_apart_and_mixed_features():
 
 
 def test_features_are_pairs_of_neighbours():
-    one, swapped, other = pair_features(
-        [np.array(ids, np.uint16) for ids in ([1, 2, 1, 2], [1, 2, 1, 2], [2, 2, 2, 2])]
-    )
+    rows = ([1, 2, 1, 2], [1, 2, 1, 2], [2, 2, 2, 2])
+    one, swapped, other = pair_features([np.array(ids, np.uint16) for ids in rows])
     assert np.array_equal(one, swapped)
     assert sorted(one[one > 0] ** 2) == pytest.approx([1 / 3, 2 / 3])
     assert other.max() == 1.0

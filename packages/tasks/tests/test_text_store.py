@@ -8,10 +8,9 @@ import pytest
 from pyarrow import parquet
 
 from dither.tasks.language_model.data import prepare, text_files, token_store
-from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
+from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.manifest import read_store
 from dither.tasks.language_model.data.specs import ConvertedText, ShardFolder
-from dither.tasks.language_model.data.text_files import read_files
 from dither.tasks.language_model.data.token_store import encode_corpus, open_store
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
 from dither.tasks.language_model.specs import LanguageModel
@@ -82,16 +81,6 @@ def test_output_is_deterministic(folder, tmp_path, monkeypatch):
     assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_single_document_is_cut_into_splits(tmp_path):
-    text = "".join(f"line {n} ü\n" for n in range(500))
-    (tmp_path / "one.txt").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    spec, _ = convert(tmp_path / "one.txt", tmp_path / "shards", valid=0.1, test=0.2)
-    texts = {split: documents(stream, Bytes()) for split, stream in spec.build().splits.items()}
-    expected = hold_out(read_files([str(tmp_path / "one.txt")]), valid=0.1, test=0.2)
-    assert texts == {split: [document.load() for document in found] for split, found in expected.items()}
-    assert "".join(texts["train"] + texts["valid"] + texts["test"]) == text
 
 
 def test_rejected_documents_are_counted_and_listed(tmp_path):
