@@ -47,9 +47,8 @@ class ScheduledProcess(ProcessSpec):
         if self.schedule.sigma_end() is None:
             sigma = self.schedule.built_sigma_end()
             if not math.exp(-sigma) <= max_signal:
-                message = (
-                    f'schedule "{self.schedule.name}" ends at sigma = {sigma:.3g}: {_percent(sigma)} of the signal'
-                )
+                name, left = self.schedule.name, _percent(sigma)
+                message = f'schedule "{name}" ends at sigma = {sigma:.3g}: {left} of the signal'
                 fix = f"at most {max_signal:.0%} may be left for sampling to start from the prior"
                 path = ("process", "schedule")
                 raise Refused(Problem(f"{message} is left at t = 1", path, help=fix, code="signal-left-at-end"))

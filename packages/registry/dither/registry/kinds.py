@@ -163,9 +163,7 @@ class ScheduleSpec(Spec):
         for name in ("sigma", "rate"):
             values = getattr(noise, name, None)
             if not isinstance(values, torch.Tensor) or values.shape != t.shape:
-                raise WrongReturnError(
-                    f"the schedule returned no {name} of shape {tuple(t.shape)} for times of this shape"
-                )
+                raise WrongReturnError(f"the schedule returned no {name} of the shape of the times, {tuple(t.shape)}")
             if not bool((values >= 0).all()):
                 raise WrongReturnError(f"the {name} of the schedule is negative or NaN: {values.tolist()}")
 

@@ -76,9 +76,8 @@ class Experiment(Options):
             hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
             yield Misfit(message, ("sampler",), ("model", "block_size"), hint)
         if self.train.known and not model.reads_known:
-            message = (
-                f"train.known = {self.train.known:g} requires a model that distinguishes known tokens from noised ones"
-            )
+            known = self.train.known
+            message = f"train.known = {known:g} requires a model that distinguishes known tokens from noised ones"
             hint = 'set model.embedding = { use = "tokens", known = true }'
             yield Misfit(message, ("train", "known"), ("model",), hint)
         yield from check_conditions(self.sample, process.space, model)

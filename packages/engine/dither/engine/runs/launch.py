@@ -235,9 +235,8 @@ class Launch:
             if isinstance(error, NonFinite):
                 error.add_note(f"the data: {describe_data(run.experiment)}")
             saved = run.saver.newest
-            error.add_note(
-                "no checkpoint was written" if saved is None else f"the last checkpoint is that of step {saved}"
-            )
+            last = "no checkpoint was written" if saved is None else f"the last checkpoint is that of step {saved}"
+            error.add_note(last)
             try:
                 run.call("on_run_error", error=error)
             except PluginError as another:

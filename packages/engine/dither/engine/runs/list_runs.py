@@ -85,9 +85,8 @@ def _listed(path: Path) -> ListedRun:
     with suppress(*UNREADABLE):
         summary = from_json(read_text(path / "summary.json"))
         if not checksum_differs(summary):
-            entries = (
-                (f"{kind}/{key}", value) for kind, table in summary["figures"].items() for key, value in table.items()
-            )
+            tables = summary["figures"].items()
+            entries = ((f"{kind}/{key}", value) for kind, table in tables for key, value in table.items())
             figures = {key: value for key, value in entries if as_number(value) is not None}
         ended = summary["step"] if summary.get("steps") == steps else steps  # early stopping
     newest = next((step for step, _ in checkpoint_folders(path / "checkpoints")), None)

@@ -204,9 +204,8 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
     failures = {(match["component"], match["check"]): match["reason"] for match in matches.values() if match}
     hint = "write KIND:NAME-CHECK=REASON, such as 'block:wavelet-rows_independent=mixes the batch on purpose'"
     if malformed := [text for text, match in matches.items() if match is None]:
-        raise Refused(
-            [Problem(f'--expect "{t}": not a check with a reason', help=hint, code="usage") for t in malformed]
-        )
+        texts = [f'--expect "{text}": not a check with a reason' for text in malformed]
+        raise Refused([Problem(text, help=hint, code="usage") for text in texts])
     if importlib.util.find_spec("dither.testing") is None:
         kit = Path(__file__).parents[4] / "testing"  # in a checkout
         here = (kit / "pyproject.toml").is_file()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Slot, Space, named
-from dither.registry.config.errors import nearest
+from dither.registry.config.errors import did_you_mean
 from dither.registry.kinds import FEATURES, ProcessFacts, ScheduleSpec
 
 from ..options import FeaturePredictionType, Mask
@@ -50,14 +50,9 @@ class _MaskedProcess(ScheduledProcess):
         names, group = [known.name for known in space.groups], self.group
         if (self.mask == "group" and group is None) or group not in (None, *names):
             what = f'unknown group "{group}"' if group else 'mask = "group" requires the name of a group'
-            hint = nearest(group, names) if group else None
-            yield Misfit(
-                f"{what}; groups: {', '.join(names) or 'none'}",
-                ("group",) if group else ("mask",),
-                ("task",),
-                f'did you mean "{hint}"?' if hint else None,
-                code="unknown-value" if group else "missing-key",
-            )
+            hint = did_you_mean(group, names) if group else None
+            path, code = (("group",), "unknown-value") if group else (("mask",), "missing-key")
+            yield Misfit(f"{what}; groups: {', '.join(names) or 'none'}", path, ("task",), hint, code)
         if group in space.given:
             left = ", ".join(name for name in names if name not in space.given)
             message = f'group = "{group}" leaves nothing to learn: the task gives it to the model as known'
