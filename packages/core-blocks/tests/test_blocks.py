@@ -85,20 +85,6 @@ def test_drop_path_drops_whole_samples_and_keeps_the_mean():
     assert DropPath(0.0)(x) is x
 
 
-def test_drop_path_draws_attention_and_mlp_independently():
-    torch.manual_seed(0)
-    block = pre_norm(drop_path=0.5)
-    x, c = torch.randn(1, 4, WIDTH).expand(400, -1, -1), torch.zeros(400, COND)
-    with torch.no_grad():
-        attended = 2 * block.attention(block.norm1(x[:1]))
-        outcomes = [x[:1], x[:1] + attended]
-        outcomes += [h + 2 * block.mlp(block.norm2(h)) for h in outcomes]
-        out = block(x, c)
-    near = torch.stack([(out - outcome).abs().amax((1, 2)) < 1e-4 for outcome in outcomes])
-    assert (near.sum(0) == 1).all(), "every sample has one of the four outcomes"
-    assert ((near.sum(1) - 100.0) ** 2 / 100).sum() < 16.3, "chi-square of 3 degrees, 1 in 1000"
-
-
 def test_requested_positions_with_drop_path():
     block, x = pre_norm(drop_path=0.5), torch.randn(8, 4, WIDTH)
     requested = torch.rand(8, 4) < 0.5

@@ -67,13 +67,16 @@ def test_second_derivatives():
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")
-@pytest.mark.parametrize("off", ["switch", "processor"])
+@pytest.mark.parametrize("off", ["switch", "processor", "library"])
 def test_unavailable_kernels_fall_back_to_torch(calls, monkeypatch, off):
     x, weight = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.bfloat16)
     if off == "processor":
         monkeypatch.setattr(onednn, "HAS_BFLOAT16", False)
+    if off == "library":
+        monkeypatch.setattr(onednn, "ONEDNN", None)
     with torch.backends.mkldnn.flags(enabled=off != "switch"), torch.no_grad():
-        assert torch.equal(product(x, weight), torch.full((4, 4), 4.0, dtype=torch.bfloat16))
+        for multiply in (product, lambda x, weight: linear(x, weight, None)):
+            assert torch.equal(multiply(x, weight), torch.full((4, 4), 4.0, dtype=torch.bfloat16))
     assert not calls
 
 
@@ -86,14 +89,6 @@ def test_flops_are_counted():
         return counter.get_total_flops()
 
     assert count(linear) == count(functional.linear) == 3 * 2 * 6 * 4 * 5
-
-
-def test_without_onednn(monkeypatch):
-    monkeypatch.setattr(onednn, "ONEDNN", None)
-    x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
-    with torch.no_grad():
-        assert torch.equal(linear(x, weight, bias), functional.linear(x, weight, bias))
-        assert torch.equal(product(x, weight), functional.linear(x, weight))
 
 
 class Doubled(nn.Module):

@@ -5,7 +5,7 @@ import torch
 
 from dither.embeddings.conditions import ConditionSum
 from dither.embeddings.specs import Label, Level, Sum
-from dither.registry import Condition, FeatureSpace, default_catalog
+from dither.registry import Condition, FeatureSpace
 
 LEVEL = torch.tensor([0.0, 0.3, 0.5, 0.9])
 
@@ -92,15 +92,3 @@ def test_a_sum_adds_its_conditions(cells):
         each = LEVEL[:, None].expand(4, 3)
         torch.testing.assert_close(both(each, cond), both(LEVEL, cond)[:, None].expand(4, 3, 6))
     assert (both.drop_conditions({"cell": torch.ones(99, dtype=torch.int64)})["cell"] < 0).any()
-
-
-def test_sum_reports_incompatible_conditions(cells):
-    catalog = default_catalog()
-    table = {
-        "use": "sum",
-        "parts": [{"use": "level", "frequencies": 3, "freq_shift": 1}, {"use": "label", "of": "tissue"}],
-    }
-    spec = catalog.parse("condition", table).with_space(cells)
-    assert [misfit.path for misfit in spec.check(6)] == [("parts", 0, "frequencies"), ("parts", 1, "of")]
-    plain = catalog.parse("condition", {"use": "sum"})
-    assert [part.name for part in plain.parts] == ["level"]

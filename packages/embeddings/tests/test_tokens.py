@@ -94,13 +94,6 @@ def test_each_field_has_its_own_layer(graph):
     assert (out[:, 4:, 5] == -torch.inf).all()
 
 
-def test_a_single_field_is_not_copied(text):
-    head, h = TokenLogits(zero=False).build(text, 4), torch.randn(2, 6, 4)
-    torch.testing.assert_close(head(h[:, 2:5]), head(h)[:, 2:5])
-    assert type(head(h).grad_fn).__name__ not in ("CatBackward0", "ConstantPadNdBackward0", "CloneBackward0")
-    assert head.linear is head.maps[0]
-
-
 def test_heads_require_their_kind_of_space(graph, columns):
     for spec, space in ((TokenLogits(), columns), (FeatureValues(), graph), (Softplus(), graph)):
         (misfit,) = spec.check(space, 8)

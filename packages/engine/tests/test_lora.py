@@ -13,7 +13,7 @@ from dither.engine.optimizers.components import AdamW
 from dither.engine.runs.exports import export_run, load
 from dither.engine.runs.launch import DAMAGED, run
 from dither.engine.runs.loading import start_from
-from dither.engine.training.lora import LowRank, add_lora, freeze, merged
+from dither.engine.training.lora import LowRank, add_lora, merged
 from dither.registry.config.errors import Refused
 
 
@@ -279,9 +279,3 @@ def test_a_file_without_weights_is_refused(tmp_path, content):
     save_file({"other": torch.ones(1)}, path)
     with pytest.raises(Refused, match="other"):
         start_from(nn.Linear(1, 1), path, partial=True)
-
-
-def test_a_pattern_without_match_suggests_a_name():
-    with pytest.raises(Refused) as refused:
-        freeze(nn.Linear(2, 2), ["weigth", "*"])
-    assert [p.help for p in refused.value.problems] == ['did you mean "weight"?', None]

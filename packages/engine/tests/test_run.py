@@ -47,14 +47,6 @@ def test_a_run_from_start_to_end(start, console, monkeypatch):
     assert "chance 0.25" in text
 
 
-def test_resolved_toml_repeats_the_run(start, load, tmp_path, console):
-    _, first = start("train.steps=6")
-    assert run(load(path=first / "resolved.toml"), tmp_path / "again", console=console) == 0
-    (second,) = (tmp_path / "again").iterdir()
-    assert (second / "metrics.jsonl").read_bytes() == (first / "metrics.jsonl").read_bytes()
-    assert (second / "resolved.toml").read_bytes() == (first / "resolved.toml").read_bytes()
-
-
 def test_order_of_hooks(start, events):
     start("train.steps=3", "evaluate.every=2", "train.checkpoint_every=2")
     assert [event[:2] for event in events()] == [

@@ -62,16 +62,21 @@ def test_samples_are_a_function_of_the_seed(load, block):
     assert not torch.equal(first[:2], first[2:4]), "batches differ"
 
 
-@pytest.mark.parametrize(("batch_size", "kept"), [(None, PATHS), (5, PATHS), (3, 3)])
-def test_trajectories_of_the_first_samples_are_shown(system, batch_size, kept):
+def watch(system):
+    """Return the trajectories that the task will plot."""
     seen = []
 
     def trajectory_plots(path, like):
         seen.append((path, like))
         yield Picture("way", gif=b"GIF89a", html="<!doctype html>")
 
-    plain = make_samples(system, 7, 1, batch_size)
     system.task.trajectory_plots = trajectory_plots
+    return seen
+
+
+@pytest.mark.parametrize(("batch_size", "kept"), [(None, PATHS), (5, PATHS), (3, 3)])
+def test_trajectories_of_the_first_samples_are_shown(system, batch_size, kept):
+    plain, seen = make_samples(system, 7, 1, batch_size), watch(system)
     drawing = make_samples(system, 7, 1, batch_size)
     ((path, like),) = seen
     assert torch.equal(drawing.samples, plain.samples), "watching changes nothing"
@@ -155,13 +160,7 @@ def test_impossible_goals_are_reported(system, tmp_path, monkeypatch):
 def test_under_a_goal_trajectories_of_accepted_samples_are_shown(system, monkeypatch, count):
     asked = replace(system.task.like(count, 0), goal=First(1))
     monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
-    plain, seen = make_samples(system, count, 0, tries=200), []
-
-    def trajectory_plots(path, like):
-        seen.append((path, like))
-        yield Picture("way", text="")
-
-    system.task.trajectory_plots = trajectory_plots
+    plain, seen = make_samples(system, count, 0, tries=200), watch(system)
     drawing = make_samples(system, count, 0, tries=200)
     ((path, like),) = seen
     assert torch.equal(plain.samples, drawing.samples), "watching changes nothing"

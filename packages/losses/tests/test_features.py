@@ -44,10 +44,7 @@ LOSSES = {
     "wide huber": (partial(huber, delta=2.0), partial(functional.huber_loss, delta=2.0)),
     "poisson": (partial(poisson_nll, link="none"), COUNTS),
     "log": (partial(poisson_nll, link="log"), functional.poisson_nll_loss),
-    "softplus": (
-        partial(poisson_nll, link="softplus"),
-        lambda raw, x0, **options: COUNTS(functional.softplus(raw), x0, **options),
-    ),
+    "softplus": (partial(poisson_nll, link="softplus"), lambda raw, x0, **o: COUNTS(functional.softplus(raw), x0, **o)),
 }
 
 

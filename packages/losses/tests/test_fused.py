@@ -14,7 +14,7 @@ from dither.losses.tokens import masked_ce
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry.flow.protocols import FusedLoss
-from dither.registry.flow.records import Clean, Measured, Noise
+from dither.registry.flow.records import Clean, Noise
 from dither.registry.flow.spaces import Field, TokenSpace
 
 B, L, D, V = 3, 7, 5, 19
@@ -228,15 +228,3 @@ def test_no_tensor_grows_with_batch_times_ids(name, predict, loss, monkeypatch):
     with Largest([sorted(linear.weight.shape)]) as seen:
         loss(process.read(linear(h), noised.state, process.schedule(t)), noised).total().backward()
     assert seen.numel >= 8 * length * size
-
-
-def test_a_sum_that_alone_has_the_gradient():
-    values, weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.0], [1.0, 2.0]])
-    summed = torch.tensor(12.0, requires_grad=True)
-    measured = Measured(values, weights, summed)
-    assert measured.total() is summed
-    assert measured.mean() == 3.0
-    assert measured[1:].total() == 11.0
-    assert measured[1:].total_with_grad is None
-    assert measured.to("cpu").total() == 12.0
-    assert Measured(values, weights).total() == 12.0

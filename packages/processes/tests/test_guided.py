@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.samplers.guided import Guided
 from dither.processes.tokens.specs import Absorbing
 from dither.registry import Field, TokenSpace
@@ -111,12 +110,6 @@ def test_the_fields_may_be_decided_one_after_the_other():
         halfway = (states[1] < 3)[:, :2]
         assert bool(halfway.all()) == (order == "fields")
         assert 40 < (states[0][:, 0] < 3).sum() < 120, "within a field any position may be next"
-
-
-def test_without_a_goal_it_is_first_hitting():
-    assert torch.equal(
-        walk(Guided(particles=8).build(), blank_batch(50))[-1], walk(FirstHitting().build(), blank_batch(50))[-1]
-    )
 
 
 def test_a_goal_that_the_choice_would_exclude_is_met_all_the_same():

@@ -37,14 +37,12 @@ def variant(name="plain", rev=1, default=4, lowest=1, base=BlockSpec, kind=int):
     return Other
 
 
-def plugins(*specs, version=None, **others):
-    """Return plugin "ours" of some version, and others by name."""
+def plugins(*specs, **others):
+    """Return plugin "ours", and others by name."""
     found = Plugins()
     for name, parts in {"ours": specs, **others}.items():
         hook = hookimpl(lambda self, parts=parts: parts)
         found.register(name, type("Plugin", (), {"register_components": hook})())
-    if version:
-        found._reports["ours"] = PluginStatus("ours", "loaded", "ours", version)
     return found
 
 
@@ -104,13 +102,6 @@ def test_two_plugins_with_one_name_are_both_included(path):
     assert sync_lockfile(path, both) == ["added block ours/plain", "added block theirs/plain"]
     assert set(read_policy(path).components["block"]) == {"ours/plain", "theirs/plain"}
     assert messages(path, both) == []
-
-
-def test_since_is_the_version_in_which_a_part_was_first_seen(path):
-    sync_lockfile(path, plugins(Block, version="0.1"))
-    sync_lockfile(path, plugins(variant(rev=2), variant("new"), version="0.2"))
-    entries = read_policy(path).components["block"]
-    assert (entries["plain"].rev, entries["plain"].since, entries["new"].since) == (2, "0.1", "0.2")
 
 
 @pytest.mark.parametrize("state", ["failed", "blocked", "clash"])

@@ -506,20 +506,17 @@ MUTANTS = [
     ),
     Mutant("metric_values", "metric:largest", function(call=lambda inner, x, like: {"largest": float("nan")})),
     Mutant("tracker_life_cycle", "tracker:memory", spec(build=lambda self: SimpleNamespace())),
-    Mutant(
-        "renoise_keeps_fixed",
+    *of(
         "process:absorbing",
-        function(renoise=lambda inner, state, gap, like: State.of(1 - state.x)),
+        renoise_keeps_fixed=function(renoise=lambda inner, state, gap, like: State.of(1 - state.x)),
     ),
-    Mutant(
-        "noise_is_standard_normal",
+    *of(
         "process:gaussian",
-        function(add_noise=lambda inner, x, noise, where: (State.of(x), torch.zeros_like(x))),
+        noise_is_standard_normal=function(add_noise=lambda inner, x, *a: (State.of(x), torch.zeros_like(x))),
     ),
-    Mutant(
-        "reveal_keeps_visible",
+    *of(
         "process:masked-region",
-        function(reveal=lambda inner, state, x, masked: State(x, masked)),
+        reveal_keeps_visible=function(reveal=lambda inner, state, x, masked: State(x, masked)),
     ),
     Mutant(
         "splits_disjoint",

@@ -64,11 +64,6 @@ def test_grids_are_crossed_and_zipped_lists_advance_together(points):
     assert experiments[0].sweep is None
 
 
-def test_command_line_values_join_the_grid(points):
-    found = points("\n[sweep.grid]\nseed = [1, 2]\n", axes=["train.ema=[0.1, 0.2]", "seed=[7]"])
-    assert [point.by_key for point, _ in found] == [{"seed": 7, "train.ema": 0.1}, {"seed": 7, "train.ema": 0.2}]
-
-
 def test_a_component_is_set_before_its_options(points):
     found = points(axes=["train.lr_schedule.warmup=[5]", "train.lr_schedule=['linear', {use='cosine', final=0.5}]"])
     schedules = [loaded.experiment.train.lr_schedule for _, loaded in found]
