@@ -70,7 +70,7 @@ def test_nan_keeps_the_last_good_checkpoint(start, console, events):
     assert "faulty training samples: 17" in text
     checkpoints = checkpoint_module.Checkpoints(directory / "checkpoints")
     newest, damaged = checkpoints.newest()
-    assert damaged == []
+    assert not damaged
     tensors, plain = checkpoint_module.load_state(newest)
     assert f"the last checkpoint is that of step {plain['step']}" in text
     assert f"step {plain['step'] + 1}: " in text
