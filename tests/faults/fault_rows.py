@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import menu
 from fault_trial import (
     KILLED,
     ROOT,
@@ -584,5 +585,7 @@ QUICK: dict[str, Callable[..., Row]] = {
     "numbers": lambda *given: numbers(*given, ["loss nan", "gradient -inf"]),
     "settings": lambda *given: settings(*given, slice(0, None, 4)),
     "ranks": lambda *given: ranks(*given, [1]),
+    "menu": lambda *given: menu.cross(*given, 499),
+    "experiments": lambda *given: menu.experiments(*given, 3),
 }
 """A few trials of every row."""

@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fault_rows as rows
+import menu
 from fault_trial import TASKS, Row, Whole, whole_run
 
 Count = Callable[[int, int], int]
@@ -52,6 +53,8 @@ ROWS: dict[str, tuple[str, Case]] = {
     "memory": (REAL, lambda whole, folder, n: rows.limits(whole, folder, n(7, 7))),
     "eight": (ALL, lambda whole, folder, n: rows.crowd(whole, folder, 8)),
     "damages": (ALL, lambda whole, folder, n: rows.damages(whole, folder, 1 if whole.task == "toy" else 3)),
+    "menu": ("toy", lambda whole, folder, n: menu.cross(whole, folder)),
+    "experiments": ("toy", lambda whole, folder, n: menu.experiments(whole, folder, n(300, 0))),
     "places": (ALL, lambda whole, folder, n: rows.places(whole, folder)),
 }
 """Every row by name: its tasks, and the function that measures it."""
