@@ -74,6 +74,26 @@ def test_a_wrong_result_of_a_build_names_the_component(broken, tmp_path, console
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("self.body(torch", "self.nobody(torch", 'model "toy-net" of plugin "toy-plugin" failed: Attribute'),
+        ("cond, cache=cache, keep=keep))", "cond)[:, 1:])", 'model "toy-net" of plugin "toy-plugin" failed: the'),
+        ("noised.target_mask.float())", "noised.valid[:, 1:])", 'loss "toy-ce" of plugin "toy-plugin" failed: weights'),
+        ("return Measured(", "return max(", 'loss "toy-ce" of plugin "toy-plugin" failed: '),
+        ("State.of(x), noise", "State.of(x.T), noise", 'process "toy-mask" of plugin "toy-plugin" failed: the noised'),
+        ("yield process.finish(", "yield from process.finish(", "the sampler ended with"),
+    ],
+)
+def test_wrong_tensors_name_the_component(experiment_file, tmp_path, console, old, new, message):
+    plugin = experiment_file.parent / "toy_plugin.py"
+    plugin.write_text(plugin.read_text().replace(old, new))
+    with pytest.raises(Refused, match=message) as refused:
+        run(load_experiment(experiment_file), tmp_path / "runs", console=console)
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.origin is None) == ("plugin-failed", False)
+
+
+@pytest.mark.parametrize(
     ("kind", "returned"),
     [("task", None), ("process", object()), ("block", None), ("optimizer", 3), ("lr-schedule", 1.0), ("head", (1, 2))],
 )

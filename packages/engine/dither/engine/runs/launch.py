@@ -39,7 +39,7 @@ from ..files.metrics_file import BEGINNING, changed_lines
 from ..files.resource_errors import shortage
 from ..training.device import differences, environment, git_state, peak_device_memory, peak_memory
 from ..training.diffusion import Diffusion
-from ..training.evaluation import has_targets, task_baselines
+from ..training.evaluation import has_targets, require_shapes, task_baselines
 from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
@@ -194,6 +194,7 @@ class Launch:
         train, model = experiment.train, experiment.model
         require_memory(experiment, self.ranks.size if train.strategy == "fsdp" else 1)
         system, _ = build(self.loaded, training=True)
+        require_shapes(system, experiment, self.loaded.plugins.catalog)
         if not first or train.start_from is None:
             return system, []
         rename = None if train.start_layout is None else partial(model.rename, train.start_layout)

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Denoiser
 from dither.registry.flow.records import Clean, Noise, State, over, prediction_rows
 from dither.registry.flow.spaces import TokenSpace
@@ -273,6 +274,10 @@ def draw(
             x = state
             if watch is not None and not index:
                 watch(state)
-        assert x is not None, "a sampler yields the clean sample last"
+        expected = like.x0[start : start + size].shape
+        if not isinstance(x, Tensor) or x.shape != expected:
+            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            message = f"the sampler ended with {found}, expected a sample of shape {tuple(expected)}"
+            raise Refused(Problem(message, ("sampler",), code="plugin-failed"))
         done.append(x.cpu())
     return torch.cat(done) if done else like.x0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any, cast
 
@@ -17,11 +18,21 @@ from torch import Tensor
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Metrics, PredictionMetric, SampledMetrics, Split, Task, TimelessProcess
 from dither.registry.flow.records import Clean, Measured, Noised
+from dither.registry.flow.spaces import TokenSpace
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.status import describe_exception
+from dither.registry.spec.base import WrongReturnError
 
+from ..config.component_errors import title
+from ..config.experiment import Experiment
+from ..files.resource_errors import shortage
 from .diffusion import Diffusion
 from .randomness import Stream, seed_generators
 
-__all__ = ["NORMAL_95", "Intervals", "evaluate", "half_width", "has_targets", "merge_metrics", "task_baselines"]
+__all__ = [
+    "NORMAL_95", "Intervals", "evaluate", "half_width", "has_targets", "merge_metrics", "require_shapes",
+    "task_baselines",
+]  # fmt: skip
 
 
 @torch.no_grad()
@@ -89,6 +100,58 @@ def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0,
     """Return whether any position of an evaluation has a target; usually the first batch decides."""
     count = min(samples, system.task.size(split))
     return any(bool(noised.target_mask.any()) for *_, noised in _batches(system, count, batch_size, 1, seed, split))
+
+
+@torch.no_grad()
+def require_shapes(system: Diffusion, experiment: Experiment, catalog: Catalog | None = None) -> None:
+    """Pass two training samples through all components.
+
+    Raises:
+        Refused: Names the component that raises an exception, or returns another type or shape than it must.
+    """
+    device, count = next(system.model.parameters()).device, min(2, system.task.size("train"))
+    process, space = system.process, system.process.space
+    if not count:
+        return
+    last = space.vocab if isinstance(space, TokenSpace) else space.width
+
+    @contextmanager
+    def component(kind: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused:
+            raise
+        except Exception as error:
+            if shortage(error):
+                raise
+            reason = str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
+            message = f"{title(getattr(experiment, kind), catalog)} failed: {reason}"
+            raise Refused(Problem(message, (kind,), code="plugin-failed")) from error
+
+    def require(what: str, value: Any, *shape: int) -> None:
+        found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if found != shape:
+            raise WrongReturnError(f"{what} is {found}, expected {shape}")
+
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with component("task"):
+            clean = system.task.batch("train", range(count)).to(device)
+            shape = (count, space.length) if isinstance(space, TokenSpace) else (count, space.length, last)
+            require("x0", clean.x0, *shape)
+        with component("process"):
+            t, noised = system.noise(clean, system.times(count, device))
+            require("the noised x", noised.state.x, *shape)
+        with component("model"):
+            raw = system.raw(noised.state, t, clean, context=system.context(clean))
+            if isinstance(raw, Tensor | None):
+                require("the output", raw, count, space.length, last)
+        with component("process"):
+            prediction = process.read(raw, noised.state, process.schedule(t))
+        with component("loss"):
+            measured = system.training_loss(prediction, noised)
+            if not isinstance(measured, Measured) or len(measured.values) != count:
+                raise WrongReturnError(f"it returned {type(measured).__name__}, expected Measured of {count} samples")
+            require("weights", measured.weights, *measured.values.shape)
 
 
 def task_baselines(task: Task, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
