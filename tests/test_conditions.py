@@ -204,9 +204,6 @@ def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, c
     assert "error: model.width: " in capsys.readouterr().err
 
 
-QUICK = Path(__file__).parents[1] / "experiments/get_region/quick.toml"
-
-
 def assemble(**changes: Any) -> Experiment:
     model = {
         "use": "denoiser",

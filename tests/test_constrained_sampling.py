@@ -18,22 +18,16 @@ from dither.tasks.bubble_diagram.vocabulary import pair_index, pairs
 
 QUICK = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 TINY = [
-    "model.width=16",
-    "model.depth=1",
-    "train.steps=2",
-    "train.batch_size=8",
-    "evaluate.samples=4",
-    "sample.count=1",
-]
+    "model.width=16", "model.depth=1", "train.steps=2", "train.batch_size=8", "evaluate.samples=4", "sample.count=1",
+    "task.data={use='procedural-plans', train=64, valid=16, test=8}", "sampler='guided'",
+    "task.constraints={counts={Kitchen=0}}",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
-    data = "task.data={use='procedural-plans', train=64, valid=16, test=8}"
-    own = ["task.constraints={counts={Kitchen=0}}", "sampler='guided'"]
-    changes = [word for change in (*TINY, data, *own) for word in ("--set", change)]
-    assert main(["run", str(QUICK), *changes, "--runs", str(runs)]) == 0
+    assert main(["run", str(QUICK), *TINY, "--runs", str(runs)]) == 0
     (found,) = [path for path in runs.iterdir() if path.is_dir()]
     return found
 
