@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import log
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -20,14 +21,20 @@ from dither.registry.flow.protocols import Picture, Split
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Condition, Field, TokenSpace
 
-from .metrics import BaseMetrics, Reference
-from .plots import compare_plot
+from ..get_region.plots import BLUE, GREY, LIGHT, ORANGE, new_figure, to_png
+from .metrics import BaseMetrics, Group, Reference, contrast
 from .sequences import Sequences, as_text, reverse_complement
 
 __all__ = ["DnaSequences"]
 
 SHOWN = 8
 """Sequences of each cell type in the text of samples."""
+SERIES: Final = {
+    "markov": ("Markov chain, order 5", ORANGE),
+    "floor": ("held-out, other half", GREY),
+    "samples": ("samples", BLUE),
+}
+"""Label and colour of each group, the newest on top."""
 
 
 class DnaSequences:
@@ -100,7 +107,7 @@ class DnaSequences:
         bases, labels = _arrays(samples, like)
         if len(bases):
             groups = {"samples": self._reference.groups(bases, labels), **self._reference.rivals(labels)}
-            yield Picture("comparison", png=compare_plot(self._reference, groups))
+            yield Picture("comparison", png=_compare_plot(self._reference, groups))
         yield Picture("sequences", text=self._fasta(bases, labels, SHOWN))
 
     def export(self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path) -> tuple[list[Path], list[str]]:
@@ -131,3 +138,36 @@ def _with_other_strand(sequences: Sequences) -> Sequences:
         bases={**sequences.bases, "train": both},
         labels={**sequences.labels, "train": np.tile(labels, 2)},
     )
+
+
+def _compare_plot(reference: Reference, groups: dict[str, dict[int, Group]]) -> bytes:
+    """Return a PNG: k-mer frequencies, motif hits, GC content, and accuracy by cell type.
+
+    `groups` are sequences by the names of `SERIES`, then by label. Held-out sequences are halved as in `Reference`.
+    """
+    figure = new_figure(10, 7.5)
+    (kmers, hits), (gc, accuracy) = figure.subplots(2, 2)
+    for number, (name, (label, colour)) in enumerate(SERIES.items()):
+        pairs = [(group, reference.reference[cell]) for cell, group in groups[name].items()]
+        own, held = (np.sum([pair[side].kmers for pair in pairs], 0) for side in (0, 1))
+        dots = {"color": colour, "s": 5, "alpha": 0.5, "linewidths": 0, "label": label, "rasterized": True}
+        kmers.scatter(held / held.sum(), own / max(own.sum(), 1), **dots)
+        own, held = (contrast([pair[side].hits for pair in pairs]) for side in (0, 1))
+        hits.scatter(held, own, **dots)
+        shares = np.concatenate([group.gc for group, _ in pairs])
+        gc.hist(shares, np.linspace(0, 1, 41), density=True, histtype="step", color=colour, linewidth=1.5, label=label)
+        values = reference.accuracies(groups[name])
+        places = np.arange(len(values)) + (number - 1) * 0.27
+        accuracy.bar(places, list(values.values()), 0.25, color=colour, label=label)
+        accuracy.set_xticks(np.arange(len(values)), [key.partition("_")[2] or "all" for key in values])
+    for axis in (kmers, hits):
+        low, high = axis.get_xlim()
+        axis.plot([low, high], [low, high], color=LIGHT, linewidth=1, zorder=0)
+    kmers.set(xscale="log", yscale="log", xlabel="frequency in held-out sequences", ylabel="frequency", title="k-mers")
+    hits.set(xlabel="held-out sequences", ylabel="share with a hit", title="motifs: cell type minus mean of cell types")
+    gc.set(xlabel="GC content of a sequence", ylabel="density", title="GC content")
+    accuracy.set(ylim=(0, 1), ylabel="accuracy", title="classifier of cell types (trained on test sequences)")
+    gc.legend(frameon=False, fontsize=8)
+    for axis in (kmers, hits, gc, accuracy):
+        axis.spines[["top", "right"]].set_visible(False)
+    return to_png(figure)

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Labels", "draw_attributions", "draw_umap", "plot_samples", "plot_trajectory"]
+__all__ = [
+    "BLUE", "GREY", "LIGHT", "ORANGE", "Labels", "draw_attributions", "draw_umap", "new_figure", "plot_samples",
+    "plot_trajectory", "to_png",
+]  # fmt: skip
 
 BLUE: Final = "#1864ab"
 """Predictions."""
@@ -49,11 +52,13 @@ TRACKS = 3
 """Largest number of columns shown as tracks."""
 
 
-def _new_figure(width: float, height: float, title: str) -> Figure:
+def new_figure(width: float, height: float, title: str = "") -> Figure:
+    """Return a figure without pyplot, whose state is global."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title, fontsize=12)
+    if title:
+        figure.suptitle(title, fontsize=12)
     return figure
 
 
@@ -68,7 +73,8 @@ def _bare(axis: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
     return axis
 
 
-def _png(figure: Figure) -> bytes:
+def to_png(figure: Figure) -> bytes:
+    """Return a figure as PNG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=110)
     return out.getvalue()
@@ -113,7 +119,7 @@ def _draw_window(picture: _Window) -> bytes:
     sampled = [masked[:, part].any() for part in parts]
     shown = [(panel, part) for panel in panels for part, own in enumerate(sampled) if own or panel is panels[0]]
     strip = STRIP if sampled[0] else WIDE_STRIP
-    figure = _new_figure(15, 7.0, picture.title)
+    figure = new_figure(15, 7.0, picture.title)
     axes = figure.subplots(1, len(shown), sharey=True, width_ratios=[strip if part else 1 for _, part in shown])
     before = None
     for axis, ((title, values), part) in zip(np.atleast_1d(axes), shown, strict=True):
@@ -139,7 +145,7 @@ def _draw_window(picture: _Window) -> bytes:
     rows, first = _spread(len(picture.places), 17), np.atleast_1d(axes)[0]
     first.set_yticks(rows, [picture.places[row] for row in rows], fontsize=7)
     first.set_ylabel(f"{len(picture.places)} regions, in genome order", fontsize=9)
-    return _png(figure)
+    return to_png(figure)
 
 
 def _spread(length: int, number: int) -> list[int]:
@@ -153,7 +159,7 @@ def _draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " 
         return None
     order = np.argsort(-truth, kind="stable")
     path, truth = path[:, order], truth[order]
-    figure = _new_figure(12, 5, title)
+    figure = new_figure(12, 5, title)
     above, true = figure.subplots(2, 1, height_ratios=[9, 1])
     low, high = float(truth.min()), float(truth.max())
     options: dict[str, Any] = {"vmin": low, "vmax": high, "cmap": "viridis", **HEAT}
@@ -164,7 +170,7 @@ def _draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " 
     true.set_yticks([0], ["truth"])
     true.set_xticks([])
     figure.colorbar(image, ax=[above, true], label="value").outline.set_visible(False)
-    return _png(figure)
+    return to_png(figure)
 
 
 def _quantitative(names: Sequence[str], pairs: Sequence[Pair], motifs: int) -> list[tuple[str, Pair]]:
@@ -182,7 +188,7 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
     """Return a PNG: prediction against truth of columns."""
     width = min(4, len(columns))
     rows = -(-len(columns) // width)
-    figure = _new_figure(3.1 * width, 2.9 * rows + 0.5, "Predicted and observed values")
+    figure = new_figure(3.1 * width, 2.9 * rows + 0.5, "Predicted and observed values")
     axes = figure.subplots(rows, width, squeeze=False).ravel()
     for axis in axes[len(columns) :]:
         axis.remove()
@@ -193,7 +199,7 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
         step = -(-len(truth) // DOTS)
         axis.scatter(truth[::step], guess[::step], s=9, color=BLUE, alpha=0.35, linewidths=0)
-    return _png(figure)
+    return to_png(figure)
 
 
 def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
@@ -211,7 +217,7 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
         half = values.get(f"accessibility_{name}_ci95")
         return f"{values[f'accessibility_{name}']:.3f}" + ("" if half is None else f" +- {half:.3f}")
 
-    figure = _new_figure(9, 4.2, f"{where}: {truth.sum():,} of {truth.size:,} regions are open")
+    figure = new_figure(9, 4.2, f"{where}: {truth.sum():,} of {truth.size:,} regions are open")
     roc, recall = figure.subplots(1, 2)
     false, true, _ = roc_curve(truth, score)
     title = f"ROC: area {area('auc')}, random .5"
@@ -222,7 +228,7 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
     _bare(recall, title, "recall", "precision").axhline(share, color=LIGHT)
     recall.plot(sensitivity, precision, color=BLUE)
     recall.set(ylim=(0, 1.02))
-    return _png(figure)
+    return to_png(figure)
 
 
 def _draw_calibration(draws: Draws) -> bytes:
@@ -231,7 +237,7 @@ def _draw_calibration(draws: Draws) -> bytes:
     summary = f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
     if not binary:
         summary = f"{metrics['draw_coverage_90']:.1%} of the truths are inside the {LEVEL:.0%} interval, {summary}"
-    figure = _new_figure(8, 5, f"{draws.count} draws of each window, {draws.truth.size:,} values\n{summary}")
+    figure = new_figure(8, 5, f"{draws.count} draws of each window, {draws.truth.size:,} values\n{summary}")
     axis = _bare(figure.subplots())
     axis.plot([0, 1], [0, 1], color=LIGHT)
     if binary:
@@ -244,7 +250,7 @@ def _draw_calibration(draws: Draws) -> bytes:
         levels = np.linspace(0.05, 0.95, 19)
         axis.plot(levels, [coverage(draws, level) for level in levels], color=BLUE, marker=".")
         axis.set(xlabel="level of the interval", ylabel="share of truths inside")
-    return _png(figure)
+    return to_png(figure)
 
 
 @dataclass(frozen=True)
@@ -259,7 +265,7 @@ class _Track:
 
 def _draw_tracks(tracks: Sequence[_Track], sites: Sequence[float], title: str) -> bytes:
     """Return a PNG: truth and prediction of each column over genome coordinates, its error, and start sites."""
-    figure = _new_figure(13, 0.8 + 2.9 * len(tracks), title)
+    figure = new_figure(13, 0.8 + 2.9 * len(tracks), title)
     axes = figure.subplots(2 * len(tracks), 1, sharex=True, height_ratios=[2, 1] * len(tracks), squeeze=False)[:, 0]
     for values, errors, track in zip(axes[::2], axes[1::2], tracks, strict=True):
         x, mean, count = track.place / 1e6, track.draws.mean(0), len(track.draws)
@@ -280,7 +286,7 @@ def _draw_tracks(tracks: Sequence[_Track], sites: Sequence[float], title: str) -
         _bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
         errors.vlines(x, 0, mean - track.truth, color=BLUE, linewidth=1.5)
     axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
-    return _png(figure)
+    return to_png(figure)
 
 
 PICTURES = 4
@@ -397,13 +403,13 @@ def draw_attributions(values: Float[np.ndarray, "K M"], titles: Sequence[str], m
     order = np.argsort(-np.abs(values).max(0), kind="stable")[:ATTRIBUTED]
     order = order[np.argsort(-values[0, order], kind="stable")]
     high = float(np.abs(values).max()) or 1.0
-    figure = _new_figure(3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order), "Gradient x input, mean over regions")
+    figure = new_figure(3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order), "Gradient x input, mean over regions")
     axis = _bare(figure.subplots())
     image = axis.imshow(values[:, order].T, vmin=-high, vmax=high, cmap="RdBu_r", **HEAT)
     axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
     axis.set_yticks(range(len(order)), [motifs[column] for column in order], fontsize=7)
     figure.colorbar(image, ax=axis, shrink=0.6).outline.set_visible(False)
-    return _png(figure)
+    return to_png(figure)
 
 
 def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
@@ -412,7 +418,7 @@ def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
         from umap import UMAP  # type: ignore[import-not-found]
     except ImportError:
         return None
-    figure = _new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
+    figure = new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
     flat = UMAP(n_jobs=1, random_state=0).fit_transform(embeddings)
     _bare(figure.subplots(), x="1", y="2").scatter(flat[:, 0], flat[:, 1], s=2, color=BLUE, alpha=0.4, linewidths=0)
-    return _png(figure)
+    return to_png(figure)
