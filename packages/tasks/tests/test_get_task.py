@@ -501,7 +501,9 @@ def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
 @pytest.mark.usefixtures("coarse")
 def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
     titles = []
-    monkeypatch.setattr(plots, "to_png", lambda figure: titles.append([axis.get_title() for axis in figure.axes]) or b"")
+    monkeypatch.setattr(
+        plots, "to_png", lambda figure: titles.append([axis.get_title() for axis in figure.axes]) or b""
+    )
     task = small(given="motifs", fill=1.0).build()
     like = task.like(2, 0)
     list(task.plots(noisy(like), like))
