@@ -66,15 +66,7 @@ class MaskedRegionProcess:
 
     With a fixed ratio states do not depend on time and steps change nothing: `finish` fills in everything. Training
     still draws times, as in the reference model; evaluation and sampling use `fixed_time`, when 1 - alpha is the ratio.
-
-    Args:
-        space: Of the samples.
-        timesteps: Schedule, level and training times.
-        mask: Unit of the mask, as in `masks.Masks`.
-        group: Name of the only columns that may be masked; None for all.
-        ratio: Share that is masked at every time; None for 1 - alpha.
-        exact: Mask the rounded number of units instead of each unit independently.
-        block: Regions of a block.
+    The arguments are those of `GaussianProcess`, with `ratio` the share that is masked at every time.
     """
 
     def __init__(

@@ -73,14 +73,9 @@ def step_odds(
     *,
     least: float | None = None,
 ) -> Float[Tensor, "N V"]:
-    """Return P(x_s = y | x_t = x) / (e^d S).
+    """Return P(x_s = y | x_t = x) / (e^d S) for the gap d, from the score of every y, 0 at x.
 
-    Args:
-        log_score: Of every y; 0 at x.
-        x: x_t.
-        prior: Distribution of replaced tokens.
-        gap: d.
-        least: The least share of p_t(y) that an entry of e^{-dQ} s counts; None to keep negative entries.
+    `least` is the least share of p_t(y) that an entry of e^{-dQ} s counts; None keeps negative entries.
     """
     import torch
 

@@ -114,12 +114,9 @@ def _step(
 
 @dataclass(frozen=True)
 class _Particles:
-    """The particles of all samples.
+    """The particles of all samples: ids decided so far, and the weight of each up to a factor per sample.
 
-    Attributes:
-        x: Ids decided so far.
-        log_weight: Weight of each particle, up to a factor per sample.
-        log_psi: Probability to meet the goal when the last token was decided; None at the beginning.
+    `log_psi` is the probability to meet the goal when the last token was decided; None at the beginning.
     """
 
     x: Int[Tensor, "K B L"]
