@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import GaussianProcess, Process, Sampler, Session
     from dither.registry.flow.records import Clean, Noise, State
 
-__all__ = ["FeatureSampler", "GaussianSampler", "ProcessSampler", "TokenSampler", "TokenSteps", "no_effect"]
+__all__ = ["GaussianSampler", "ProcessSampler", "TokenSampler", "TokenSteps", "no_effect"]
 
 REQUIRED = {
     "any": ("Process", ""),
@@ -56,12 +56,6 @@ class ProcessSampler(SamplerSpec):
         if not isinstance(process, getattr(import_module("dither.registry.flow.protocols"), protocol)):
             raise TypeError(f'sampler "{self.name}" requires a {protocol}, not {type(process).__name__}')
         yield from self.sample(process, model, like, **more)
-
-
-class FeatureSampler(ProcessSampler):
-    """A sampler of masked features."""
-
-    requires = "hidden"
 
 
 class TokenSampler(ProcessSampler):

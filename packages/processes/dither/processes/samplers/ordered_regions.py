@@ -16,7 +16,7 @@ from pydantic import Field
 from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts
 
-from .options import FeatureSampler, no_effect
+from .options import ProcessSampler, no_effect
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["OrderedRegions"]
 
 
-class OrderedRegions(FeatureSampler):
+class OrderedRegions(ProcessSampler):
     """Fill in as many masked units per step as the schedule requires, at random or the most confident first (MAR)."""
 
     name: ClassVar[str] = "ordered-regions"
+    requires = "hidden"
     rev: ClassVar[int] = 2
     by: Literal["random", "spread"] = "random"
     """Which units come first. random: any. spread: those whose draws have the least variance. Only a head that draws,
