@@ -22,6 +22,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.plugins.manager import default_catalog
+from dither.tasks.language_model.data.token_store import open_store
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +159,14 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path) ->
     every = f"evaluate.samples={task.size('valid')}"
     assert evaluate_run(run, texts=[file]) == evaluate_run(run, changes=[every])
     assert evaluate_run(run, texts=[file], changes=["evaluate.repeats=2"]) != evaluate_run(run, texts=[file])
+    for name, tokenizer in (("same", "bytes"), ("other", "chars")):
+        (tmp_path / f"{name}.txt").write_text("the dog sat on the log, and the cat on the mat. " * 5)
+        options = ["--valid", "0.4", "--test", "0", "--tokenizer", tokenizer, "--to", str(tmp_path / name)]
+        assert main(["prepare", "text", str(tmp_path / f"{name}.txt"), *options]) == 0
+    file.write_text(task.text(open_store(tmp_path / "same").splits["valid"].ids.tolist()))
+    assert evaluate_run(run, data=tmp_path / "same") == evaluate_run(run, texts=[file])
+    with pytest.raises(Refused):
+        evaluate_run(run, data=tmp_path / "other")
     with pytest.raises(Refused) as refused:
         evaluate_run(run, changes=["train.steps=4"])
     assert refused.value.problems[0].path == ("train", "steps")
@@ -224,6 +233,7 @@ def test_a_likelihood_given_all_other_ids_is_that_of_the_model(run) -> None:
 
 
 def test_the_harness_runs_a_local_task(run, tmp_path) -> None:
+    """Not in requirements-dev.txt: lm-eval (9 MB, 80 MB installed) adds 31 libraries that nothing else here uses."""
     pytest.importorskip("lm_eval")
     from dither.engine.runs.lm_eval import HarnessModel, evaluate_tasks
 

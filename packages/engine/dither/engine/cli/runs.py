@@ -177,6 +177,9 @@ def evaluate(
     texts: Annotated[
         list[Path] | None, typer.Option("--text", metavar="FILE", help="Evaluate text files instead (repeatable).")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FOLDER", help="Evaluate text of `dither prepare text` instead.")
+    ] = None,
     tasks: Annotated[
         str | None, typer.Option("--tasks", metavar="NAMES", help="Tasks or task files of lm-evaluation-harness.")
     ] = None,
@@ -193,16 +196,11 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines."""
     if frontier:
-        from ..runs import frontier as frontiers
+        from ..runs import frontier as runs_frontier
 
-        which = parse_checkpoint(checkpoint)
-        rows, picture = frontiers.frontier(run_directory, _grid(frontier), which, selected, changes or ())
-        if wants_json(as_json):
-            echo(json.dumps(rows, indent=2))
-            return
-        for name in rows[-1]:
-            echo(f"{name:24}" + " ".join(f"{row[name]:>9.4g}" if name in row else "     real" for row in rows))
-        echo(picture)
+        which, grid = parse_checkpoint(checkpoint), _grid(frontier)
+        rows, picture = runs_frontier.frontier(run_directory, grid, which, selected, changes or ())
+        _show_frontier(rows, picture, wants_json(as_json))
         return
     if tasks is not None:
         from ..runs.lm_eval import evaluate_tasks
@@ -216,7 +214,7 @@ def evaluate(
 
     with Screen(stderr=True).status(f"evaluating on the {split} split"):
         metrics, baselines = evaluate_run(
-            run_directory, parse_checkpoint(checkpoint), split, selected, changes or (), texts or ()
+            run_directory, parse_checkpoint(checkpoint), split, selected, changes or (), texts or (), data
         )
     if wants_json(as_json):
         echo(json.dumps(metrics | baselines, indent=2))
@@ -224,6 +222,15 @@ def evaluate(
         for name in [name for name in metrics if not is_companion_metric(name, metrics)]:
             shown = shown_baselines(split, name, baselines)
             echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
+
+
+def _show_frontier(rows: list[dict[str, float]], picture: Path, as_json: bool) -> None:
+    if as_json:
+        echo(json.dumps(rows, indent=2))
+        return
+    for name in rows[-1]:
+        echo(f"{name:24}" + " ".join(f"{row[name]:>9.4g}" if name in row else "     real" for row in rows))
+    echo(picture)
 
 
 def _grid(options: list[str]) -> dict[str, list[str]]:

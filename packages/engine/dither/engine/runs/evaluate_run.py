@@ -52,19 +52,22 @@ def evaluate_run(
     select: Sequence[str] | None = None,
     changes: Sequence[str] = (),
     texts: Sequence[Path] = (),
+    data: Path | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`; Refused if empty.
 
     `changes`, as after --set, override options of evaluation. With `texts` all of these files is evaluated instead of a
-    split, each as one document (zero-shot).
+    split, each as one document (zero-shot); with `data`, the split of that folder of prepared documents.
     """
     loaded, system, _ = load_run(run_directory, None, None, checkpoint, changes, select=select, tables=EVALUATION)
     settings, name = loaded.experiment.evaluate, loaded.experiment.task.name
     samples = settings.samples
-    if texts:
-        if not isinstance(system.task, CorpusTask):
+    if texts or data is not None:
+        task = system.task
+        if not isinstance(task, CorpusTask):
             raise Refused(Problem(f'task "{name}" is not about text', ("task",), code="misfit"))
-        split, system.task = "valid", system.task.over_texts([_read(path) for path in texts])
+        system.task = task.over_texts([*map(_read, texts)]) if data is None else task.over_store(data, split)
+        split = "valid"
         samples = system.task.size("valid")
     if not system.task.size(split):
         raise Refused(f'the split "{split}" of task "{name}" is empty', code="no-samples")

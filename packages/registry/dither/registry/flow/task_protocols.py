@@ -154,6 +154,9 @@ class CorpusTask(TextTask, Protocol):
     def over_texts(self, texts: Sequence[str]) -> Task:
         """Return the task with other documents as its validation split."""
 
+    def over_store(self, folder: Path, split: Split) -> Task:
+        """Return the task with a split of prepared documents as its validation split."""
+
 
 @runtime_checkable
 class FrontierTask(Protocol):

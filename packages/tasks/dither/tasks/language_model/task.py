@@ -26,7 +26,7 @@ from dither.registry.flow.spaces import Field, TokenSpace
 from .data.corpus import Corpus
 from .data.manifest import TokenizerRecord
 from .data.pairs import Pair, PairIds, encode_pairs, text_conditions
-from .data.token_store import Documents, Part, SplitWriter, TokenStore, Windows, encode_corpus
+from .data.token_store import Documents, Part, SplitWriter, TokenStore, TokenStream, Windows, encode_corpus, open_store
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Tokenizer
 from .data.tokenizers.factory import record_tokenizer, restore_tokenizer
@@ -232,7 +232,14 @@ class LanguageModelling(TextTemplates):
         writer = SplitWriter(self.tokenizer)
         for text in texts:
             writer.add(Part(0, text, True, True), self.tokenizer.encode(text))
-        task, stream = copy(self), writer.stream()
+        return self._over(writer.stream())
+
+    def over_store(self, folder: Path, split: Split) -> LanguageModelling:
+        """Return the task with a split of prepared token ids as its validation split; Refused for another tokenizer."""
+        return self._over(open_store(folder, tokenizer=self.tokenizer).splits[split])
+
+    def _over(self, stream: TokenStream) -> LanguageModelling:
+        task = copy(self)
         task._pairs = {split: pairs for split, pairs in self._pairs.items() if split != "valid"}
         task.corpus = replace(self.corpus, splits={**self.corpus.splits, "valid": stream}, distribution=None)
         task.ids = {**self.ids, "valid": stream.ids}
