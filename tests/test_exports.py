@@ -233,8 +233,6 @@ def test_a_likelihood_given_all_other_ids_is_that_of_the_model(run) -> None:
 
 
 def test_the_harness_runs_a_local_task(run, tmp_path) -> None:
-    """Not in requirements-dev.txt: lm-eval and the 30 libraries it adds take 130 MB; nothing else uses them."""
-    pytest.importorskip("lm_eval")
     from dither.engine.runs.lm_eval import HarnessModel, evaluate_tasks
 
     (tmp_path / "data.json").write_text(json.dumps([{"q": "the c", "a": "at"}, {"q": "the ", "a": "mat"}]))

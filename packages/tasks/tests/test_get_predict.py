@@ -1,9 +1,11 @@
 """Predictions, attributions and embeddings of a model that is known exactly, for regions of several sources."""
 
 import csv
+import sys
 
 import anndata
 import numpy as np
+import pyBigWig
 import pytest
 import torch
 
@@ -91,20 +93,19 @@ def test_predictions_are_in_the_units_of_the_source(task, tmp_path, split, rows)
 
 
 def test_bigwig_holds_what_bedgraph_holds(task, tmp_path):
-    bigwig = pytest.importorskip("pyBigWig")
     files = task.predict(Linear(), DataRequest(tmp_path, split="all", forms=("bedgraph", "bigwig")))
     text, binary = (path for path in files if path.name.startswith("b-"))
     lines = [line.split("\t") for line in text.read_text().splitlines()[1:]]
-    with bigwig.open(str(binary)) as file:
+    with pyBigWig.open(str(binary)) as file:
         found = [(name, *entry) for name in sorted(file.chroms()) for entry in file.intervals(name)]
     assert [entry[:3] for entry in found] == [(name, int(low), int(high)) for name, low, high, _ in lines]
     np.testing.assert_allclose([entry[3] for entry in found], [float(line[3]) for line in lines], rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_umap_is_drawn(tmp_path):
+@pytest.mark.filterwarnings("ignore")  # of umap-learn and numba
+def test_umap_is_drawn():
     """Twelve seconds, most of which numba compiles."""
-    pytest.importorskip("umap")
     assert draw_umap(np.random.default_rng(0).random((60, 5))).startswith(b"\x89PNG")
 
 
@@ -171,7 +172,8 @@ def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
         assert len(list(csv.DictReader(file))) == 2 * M
 
 
-def test_embeddings_of_regions_and_cell_types(task, tmp_path):
+def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)
     assert isinstance(task, Embeds)
     task.embed(Linear(), DataRequest(tmp_path, forms=("npz", "h5ad")))
     found = dict(np.load(tmp_path / "embeddings.npz", allow_pickle=False))

@@ -47,7 +47,7 @@ def place_columns(matrix: RegionMatrix, rows: Integer[np.ndarray, " R"]) -> dict
 
 def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write predictions (cell types x regions, a layer per column) or embeddings (`obsm`) of regions as AnnData."""
-    import anndata  # type: ignore[import-not-found,unused-ignore]
+    import anndata
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
     places = {name: arrays[name] for name in ("chromosome", "start", "end")}
@@ -86,7 +86,7 @@ def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Pat
 
 def _write_bigwig(path: Path, chromosome: Any, start: Any, end: Any, values: Any) -> None:
     """Write a bigWig file; a chromosome ends with its last region, and of overlapping regions the first counts."""
-    import pyBigWig  # type: ignore[import-not-found]
+    import pyBigWig
 
     order = sorted(dict.fromkeys(chromosome.tolist()))
     with pyBigWig.open(str(path), "w") as file:

@@ -415,7 +415,7 @@ def draw_attributions(values: Float[np.ndarray, "K M"], titles: Sequence[str], m
 def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
     """Return a PNG of embeddings in two dimensions; None if umap-learn is not installed."""
     try:
-        from umap import UMAP  # type: ignore[import-not-found]
+        from umap import UMAP
     except ImportError:
         return None
     figure = new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
