@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dither
@@ -26,7 +27,7 @@ def test_train_evaluate_and_save_without_files(tmp_path):
     saved = dither.save_experiment(base.experiment, tmp_path / "mine.toml")
     assert dither.load_experiment(str(saved)).experiment == base.experiment
     assert isinstance(base.experiment, Experiment)
-    run = dither.train(base.experiment, {"train.steps": 2}, tmp_path / "runs")
+    run = dither.train(base.experiment, {"train.steps": np.int64(2)}, tmp_path / "runs")
     assert run.name.startswith("bubble-quick-2")
     metrics = dither.evaluate(dither.load(str(run)), samples=16)
     assert metrics["loss"] == pytest.approx(json.loads((run / "summary.json").read_text())["figures"]["valid"]["loss"])

@@ -10,7 +10,7 @@ import tomllib
 import pytest
 
 from dither.engine.files.checksums import with_checksum
-from dither.engine.runs.run_directory import RunDirectory, read_manifest, resolved
+from dither.engine.runs.run_directory import RunDirectory, is_locked, read_manifest, resolved
 from dither.engine.training.device import git_state
 from dither.registry.config.errors import Refused
 
@@ -36,8 +36,12 @@ def test_a_locked_directory_is_refused(tmp_path, load):
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(other)
+        assert is_locked(directory.path / "run.lock")
     with RunDirectory.open(directory.path):
         pass  # released
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_locked(directory.path / "run.lock")
+    assert not is_locked(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])

@@ -195,6 +195,9 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines."""
+    given = {"--text": texts, "--data": data, "--tasks": tasks, "--frontier": frontier}
+    if len(names := [name for name, value in given.items() if value]) > 1:
+        raise typer.BadParameter(f"exclude each other: {', '.join(names)}", param_hint=names[0])
     if frontier:
         from ..runs import frontier as runs_frontier
 

@@ -94,7 +94,7 @@ class _Heartbeats:
     """
 
     def __init__(self, store: Any, rank: int, size: int, report: Callable[[str], object]) -> None:
-        self._store, self._rank, self._report = store, rank, report
+        self._store, self._rank, self._report = store.clone(), rank, report  # other calls block a client
         self._seen = {other: (b"", time.monotonic()) for other in (range(1, size) if rank == 0 else [0])}
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._beat, self._watch)]
@@ -114,8 +114,11 @@ class _Heartbeats:
 
     def _watch(self) -> None:
         silent: set[int] = set()
+        now = time.monotonic()
         while not self._ended.wait(SILENCE / 10):
-            before, now = silent, time.monotonic()
+            before, earlier, now = silent, now, time.monotonic()
+            if now - earlier > SILENCE / 2:  # this process was stopped itself
+                self._seen = {other: (value, now) for other, (value, _) in self._seen.items()}
             silent = {other for other, (_, at) in self._seen.items() if now - at > SILENCE}
             for other in sorted(silent - before):
                 self._report(f"rank {self._rank} waits for rank {other}, which has not responded for {SILENCE:.0f} s")
@@ -201,7 +204,8 @@ def _agree_on_prefix(store: Any, rank: int, size: int, seconds: float) -> str:
 
 def is_lost_rank(error: BaseException) -> bool:
     """Return whether a collective failed because another rank ended or did not respond in time."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+    lost = ("third_party/gloo", "imeout", "imed out", "onnection closed", "onnection reset")
+    return isinstance(error, RuntimeError) and dist.is_initialized() and any(part in str(error) for part in lost)
 
 
 def local_shard(value: Tensor) -> Tensor:

@@ -10,10 +10,12 @@ from pathlib import Path
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.atomic import atomic_write
 from dither.registry.flow.protocols import FrontierTask
 from dither.registry.flow.records import Clean
 
 from ..config.load_experiment import SAMPLING_TABLES, load_for_sampling
+from ..config.paths import reject_escaping_links
 from ..sampling.samples import make_samples
 from .loading import Which, load_run
 from .run_directory import resolved_file
@@ -33,6 +35,7 @@ def frontier(
     The first row is that of real samples. There are evaluate.samples of each; rows and picture are written into
     the folder `frontier` of the run. Refused if the task has no frontier.
     """
+    reject_escaping_links(run_directory, "remove them")
     tables = ("evaluate", *SAMPLING_TABLES)
     loaded, system, _ = load_run(run_directory, None, None, checkpoint, changes, select=select, tables=tables)
     points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
@@ -54,7 +57,8 @@ def frontier(
     rows, picture = system.task.frontier(draws(), count)
     assert picture.png is not None
     folder = run_directory / "frontier"
-    folder.mkdir(exist_ok=True)
-    (folder / "frontier.json").write_text(json.dumps(rows, indent=2), "utf-8")
-    (folder / "frontier.png").write_bytes(picture.png)
+    with atomic_write(folder / "frontier.json") as file:
+        file.write_text(json.dumps(rows, indent=2), "utf-8")
+    with atomic_write(folder / "frontier.png") as file:
+        file.write_bytes(picture.png)
     return rows, folder / "frontier.png"

@@ -101,7 +101,8 @@ def run(
         say(errors, _reason(error), "red")
         return NON_FINITE
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
-        lost = f"another rank ended, or did not respond within train.timeout = {train.timeout:g} s"
+        lost = f"another rank ended, or did not respond within train.timeout = {train.timeout:g} s: "
+        lost += str(error).partition("\n")[0]
         if reason := lost if is_lost_rank(error) else shortage(error):
             say(errors, _reason(error, reason), "red")
             return FAILED if reason == lost else EXHAUSTED

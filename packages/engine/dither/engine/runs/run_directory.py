@@ -25,7 +25,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, path_options, validate
 from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
-from dither.registry.files.limits import read_text
+from dither.registry.files.limits import open_file, read_text
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
@@ -254,7 +254,7 @@ def is_locked(file: Path) -> bool:
     try:
         import fcntl
 
-        with file.open("rb") as lock:
+        with open_file(file) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (ImportError, OSError) as error:  # otherwise there is no such file, or this is Windows
         return isinstance(error, BlockingIOError)

@@ -102,18 +102,22 @@ def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0,
     return any(bool(noised.target_mask.any()) for *_, noised in _batches(system, count, batch_size, 1, seed, split))
 
 
+MAX_LOGITS = 1 << 26
+"""Numbers beyond which logits are not computed in a check before training."""
+
+
 @torch.no_grad()
 def require_shapes(system: Diffusion, experiment: Experiment, catalog: Catalog | None = None) -> None:
-    """Pass two training samples through all components.
+    """Pass two training samples through all components, unless their logits have more than `MAX_LOGITS` numbers.
 
     Raises:
         Refused: Names the component that raises an exception, or returns another type or shape than it must.
     """
     device, count = next(system.model.parameters()).device, min(2, system.task.size("train"))
     process, space = system.process, system.process.space
-    if not count:
-        return
     last = space.vocab if isinstance(space, TokenSpace) else space.width
+    if not 0 < count * space.length * last <= MAX_LOGITS:
+        return
 
     @contextmanager
     def component(kind: str) -> Iterator[None]:

@@ -35,7 +35,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         fsync(path.parent)
     except OSError as error:  # a full disk has no file name
-        error.filename = error.filename or str(path)
+        if error.errno is not None:
+            error.filename = error.filename or str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -85,7 +86,7 @@ def follow_umask(path: Path) -> None:
 
 @cache
 def _umask() -> int:
-    umask = os.umask(0o77)  # it cannot be read without being set
+    umask = os.umask(0o22)  # it cannot be read without being set
     os.umask(umask)
     return umask
 

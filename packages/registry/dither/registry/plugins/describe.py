@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -133,16 +133,17 @@ def _default(info: FieldInfo) -> str:
 
 def toml(value: Any) -> str:
     """Return a value as one line of TOML."""
+    value = value.item() if hasattr(value, "item") else value  # numbers of numpy
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         if set(value) == {"use"}:
             return toml(value["use"])
         return "{ " + ", ".join(f"{dotted((key,))} = {toml(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False)
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)
 
 

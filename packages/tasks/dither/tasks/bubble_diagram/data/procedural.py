@@ -22,7 +22,8 @@ from scipy.optimize import linear_sum_assignment
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.cache import cache_folder
 
-from .. import relations
+from .. import plans as plan_arrays
+from .. import relations, vocabulary
 from ..plans import Plans
 from ..relations import GRID
 from ..vocabulary import BEDROOMS, LIVING, NODE_PAD, ROOM_COUNTS, ROOM_IDS, ROOMS
@@ -50,7 +51,10 @@ def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
     """
     if stop - start < CACHED:
         return _make_plans(seed, start, stop, most)
-    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (sys.modules[__name__], relations))
+    sources = b"".join(
+        Path(str(module.__file__)).read_bytes()
+        for module in (sys.modules[__name__], plan_arrays, relations, vocabulary)
+    )
     digest = blake2b(repr((seed, start, stop, most)).encode() + sources, digest_size=16).hexdigest()
     file = cache_folder() / "procedural-plans" / f"{digest}.npz"
     with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(file) as stored:
