@@ -1,11 +1,14 @@
 """Small data files that would take gigabytes or years: each is refused by name, in little memory, and quickly."""
 
+import base64
 import gzip
 import json
 import os
 import pickle
 import resource
 import zipfile
+from functools import partial
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from dither.tasks.prepared.arrays import load_npz
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MEGABYTES, SECONDS = 700, 10
+LONG = "\ufdfa"  # its compatibility form has 18 letters
 
 
 def zeros(gigabytes: int) -> bytes:
@@ -42,7 +46,12 @@ def regex(path):
 
 
 def ligatures(path):
-    return tokenizer(path, 4, type="NFKC")
+    to, back = ({"type": "Replace", "pattern": {"String": a}, "content": b} for a, b in (("a", LONG), ("\u0644", "a")))
+    return tokenizer(path, 4, type="Sequence", normalizers=[to, {"type": "NFKC"}, back])
+
+
+def byte_letters(path):
+    return tokenizer(path, type="ByteLevel")
 
 
 def parquet(path):
@@ -115,8 +124,8 @@ def shards(path):
 
 
 BOMBS = (
-    tokenizer, regex, ligatures, parquet, h5ad, zarr, endless_line, long_name, npz, hashed_keys, strides_of_zero,
-    shards,
+    tokenizer, regex, ligatures, byte_letters, parquet, h5ad, zarr, endless_line, long_name, npz, hashed_keys,
+    strides_of_zero, shards,
 )  # fmt: skip
 
 
@@ -151,6 +160,22 @@ def test_a_bomb_is_refused_by_name(bomb, tmp_path):
 def test_sound_tokenizers_are_read(tmp_path):
     for step in ({"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, {"type": "NFKC"}):
         assert len(tokenizer(tmp_path / "t.json", 1, **step)()) == 1
+    charsmap = base64.b64encode((1024).to_bytes(4, "little") + bytes(1024) + normalize("NFKC", LONG).encode() + b"\0")
+    replace = [("String", "``", '"'), ("String", "''", '"'), ("Regex", " {2,}", " "), ("Regex", r"[\n\t]\s+", "\u2581")]
+    albert = [{"type": "Replace", "pattern": {kind: of}, "content": to} for kind, of, to in replace]
+    albert += [{"type": "NFKD"}, {"type": "Precompiled", "precompiled_charsmap": charsmap.decode()}]
+    assert len(tokenizer(tmp_path / "t.json", 1, type="Sequence", normalizers=albert)()) == 1
+
+
+def test_parquet_is_read_on_machines_with_many_cores(tmp_path, request):
+    import pandas
+    import pyarrow
+
+    path = tmp_path / "x.parquet"
+    request.addfinalizer(partial(pyarrow.set_cpu_count, pyarrow.cpu_count()))
+    pandas.DataFrame(np.ones((100, 1000)), columns=[f"A{number}" for number in range(1000)]).to_parquet(path)
+    pyarrow.set_cpu_count(512)  # their stacks would take 4 GB
+    assert read_table(path).arrays["features"].all()
 
 
 def test_memory_is_bounded_for_a_while():

@@ -175,7 +175,11 @@ def test_damaged_files_are_named(tmp_path, refusal):
 
 def test_a_table_too_large_for_memory_is_refused(tmp_path, monkeypatch, refusal):
     monkeypatch.setattr("dither.tasks.get_region.formats.tables.LIMIT", 250)
-    assert refusal(read, write(tmp_path / "x.csv", HEADER, rows())).codes == ["too-large"]
+    large, cut = "too-large", "damaged-file"
+    for name, most, code in (("x.csv", 350, large), ("x.csv", 500, large), ("x.csv.gz", 350, cut)):  # bytes, numbers
+        monkeypatch.setattr("dither.tasks.get_region.formats.tables.LIMIT", most)
+        assert refusal(read, write(tmp_path / name, HEADER, rows())).codes == [code]
+    assert (tmp_path / "x.csv").stat().st_size < 500
 
 
 def test_synonyms_of_places_and_names_of_rows(tmp_path):
@@ -187,7 +191,7 @@ def test_synonyms_of_places_and_names_of_rows(tmp_path):
     for name in ("", "peak", "name"):
         path = write(tmp_path / "x.csv", [name, *HEADER], [[f"p{i}", *row] for i, row in enumerate(rows())])
         assert [*read(path)["motifs"]] == MOTIFS
-    path = write(tmp_path / "y.csv", ["peak", *MOTIFS], np.column_stack([NAMES, FEATURES]))
+    path = write(tmp_path / "y.csv", ["peak", *MOTIFS], np.column_stack([[f" {name}\t" for name in NAMES], FEATURES]))
     np.testing.assert_array_equal(read(path)["start"], START)
 
 
@@ -322,6 +326,8 @@ def test_places_and_mistakes_in_parquet(tmp_path, refusal):
             assert read(path)["motifs"].tolist() == MOTIFS
     frame()[MOTIFS].set_index(pandas.Index(NAMES, name="idx")).to_parquet(path)
     assert read(path)["end"].tolist() == END.tolist()
+    frame().assign(x=NAMES).set_index("x").reset_index(names="peak").set_index(pandas.Index(NAMES)).to_parquet(path)
+    assert read(path)["motifs"].tolist() == MOTIFS
     frame().set_index(["chromosome", "start", "end"]).to_parquet(path)
     assert read(path)["motifs"].tolist() == MOTIFS
     frame(chromosome=[int(name[3:]) for name in CHROMOSOME]).to_parquet(path)

