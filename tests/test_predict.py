@@ -1,6 +1,7 @@
 """Regions on the command line: `prepare`, `predict`, `explain` and `embed`; planted activities are recovered."""
 
 import csv
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,8 @@ def test_planted_activities_are_recovered(planted, tmp_path):
             assert np.corrcoef(values, activity[:, number])[0, 1] >= least, (cell, name)
 
 
-def test_predictions_of_a_run(planted, tmp_path, capsys):
+def test_predictions_of_a_run(planted, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)  # slow
     run, data, features, activity = planted
     assert main(["predict", str(run), str(data), "--cell", "b", "--export", "npz", "--out", str(tmp_path / "p")]) == 0
     found = dict(np.load(tmp_path / "p/predictions.npz", allow_pickle=False))
