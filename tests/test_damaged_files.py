@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1] / "experiments"
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.toml"))
 EXAMPLES = (400, 3200, 3200, 3200)
 """In each test; the large ones are slow."""
-MILLISECONDS = 10
+MILLISECONDS = 40
 """Far above what one file takes, because the machine may be busy with other tests."""
 VALUES = (
     "0", "-1", "1", "1.0", "1e999", "-0.0", "nan", "inf", "9223372036854775807", "9223372036854775808", "0xff",
@@ -159,7 +159,7 @@ def test_damaged_files_are_read_or_refused_with_a_place(folder, share):
 
 
 FINE = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
-SECONDS = 1.0
+SECONDS = 5.0
 """CPU time, so that a busy machine does not matter."""
 MEGABYTES = 150
 KEY = ".".join(["a"] * 20_000)
