@@ -193,8 +193,9 @@ class Command:
         self.process.join()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
-        os.kill(self.process.pid, number)
+        """Send it a signal if it is still running."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
 
     @property
     def output(self) -> str:
