@@ -71,6 +71,13 @@ def test_installation_runs_no_code_and_ci_fetches_nothing():
     assert [word for word in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", word)] == []
 
 
+def test_no_message_or_page_installs_a_distribution_that_no_index_has():
+    sources = (
+        path for pattern in ("packages/*/dither/**/*.py", "docs/*.md", "README.md") for path in ROOT.glob(pattern)
+    )
+    assert not [path for path in sources if re.search(r"dither-\w+\[", path.read_text(encoding="utf-8"))]
+
+
 def test_every_package_has_the_licence_and_requires_the_others_by_version():
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = {*root["dependencies"]}

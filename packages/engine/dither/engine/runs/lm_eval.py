@@ -13,6 +13,7 @@ from torch import Tensor
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import TextTask
 from dither.registry.flow.records import Clean
+from dither.registry.plugins.install_command import install_command
 
 from ..sampling.session import draw
 from ..training.diffusion import Diffusion
@@ -137,8 +138,9 @@ def evaluate_tasks(
         from lm_eval import simple_evaluate
         from lm_eval.tasks import TaskManager
     except ImportError as error:
-        message, hint = f"lm-evaluation-harness cannot be imported: {error}", 'pip install "dither-engine[lm-eval]"'
-        raise Refused(Problem(message, help=hint, code="missing-dependency")) from None
+        message = f"lm-evaluation-harness cannot be imported: {error}"
+        fix = install_command("dither-engine", "lm-eval")
+        raise Refused(Problem(message, help=fix, code="missing-dependency")) from None
     files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
     if missing := [file for file in files if not file.is_file()]:
         raise Refused([Problem(f"no such task file: {file}", code="file-not-found") for file in missing])

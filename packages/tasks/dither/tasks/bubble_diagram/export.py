@@ -18,6 +18,7 @@ from jaxtyping import Int
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
+from dither.registry.plugins.install_command import install_command
 
 from .decoded_samples import decode_samples
 from .formats.housegan import DOOR, FRONT_DOOR, TO_HOUSEGAN
@@ -174,7 +175,7 @@ def dxf_plan(diagram: Diagram) -> str:
     try:
         import ezdxf
     except ImportError:
-        hint = "run: pip install 'ezdxf>=1.3'"
+        hint = install_command("dither-tasks", "dxf")
         raise Refused(Problem("DXF requires ezdxf", help=hint, code="missing-dependency")) from None
     plan, drawing, text = (
         floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram))),

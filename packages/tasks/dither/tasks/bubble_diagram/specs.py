@@ -42,7 +42,7 @@ class BubbleDiagram(TaskSpec):
         "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",
         "svg": "one floor plan each, with walls, doors and windows",
         "geojson": "one file each: rooms, doors and windows in metres",
-        "dxf": 'one drawing each in metres, with layers; requires `pip install "dither-tasks[dxf]"`',
+        "dxf": 'one drawing each in metres, with layers; requires ezdxf',
     })  # fmt: skip
     data: Slot[DataSpec] = named("procedural-plans")
     """Source of the plans."""

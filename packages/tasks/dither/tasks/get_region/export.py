@@ -15,13 +15,14 @@ from jaxtyping import Integer
 
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.atomic import atomic_write
+from dither.registry.plugins.install_command import install_command
 
 from .data.region_matrix import RegionMatrix
 
 __all__ = ["check_forms", "place_columns", "write_anndata", "write_tracks"]
 
-LIBRARIES = {"h5ad": "anndata", "bigwig": "pyBigWig"}
-"""Modules that formats require."""
+LIBRARIES = {"h5ad": ("anndata", "anndata"), "bigwig": ("pyBigWig", "bigwig")}
+"""Module that a format requires, and the extra of dither-tasks that installs it."""
 
 
 def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
@@ -32,8 +33,9 @@ def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
             close, listed = nearest(form, known), ", ".join(known) or "none"
             fix = f'did you mean "{close}"?' if close else None
             problems.append(Problem(f'unknown format "{form}"; formats: {listed}', help=fix, code="unknown-format"))
-        elif (library := LIBRARIES.get(form)) is not None and find_spec(library) is None:
-            fix = f"pip install {library}"
+        elif form in LIBRARIES and find_spec(LIBRARIES[form][0]) is None:
+            library, extra = LIBRARIES[form]
+            fix = install_command("dither-tasks", extra)
             problems.append(Problem(f"{form} requires {library}", help=fix, code="missing-dependency"))
     if problems:
         raise Refused(problems)

@@ -17,6 +17,7 @@ from pydantic import Field as Option
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.spaces import Condition
+from dither.registry.plugins.install_command import install_command
 from dither.registry.spec.base import PathStr
 from dither.registry.spec.misfit import Misfit
 
@@ -75,7 +76,7 @@ class PromptResponse(HoldOut):
     chat_template: PathStr | None = None
     """File with a chat template: a tokenizer_config.json with "chat_template", or the template itself (Jinja). Prompts,
     and task.prompt, become a message of the user and the beginning of the answer. Requires
-    `pip install "dither-tasks[chat]"`."""
+    jinja2."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield files that are missing, and lines that are not examples."""
@@ -144,10 +145,8 @@ def _chat(file: Path, prompt: str) -> str:
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        problem = Problem(
-            "jinja2 is not installed", where, help='pip install "dither-tasks[chat]"', code="missing-dependency"
-        )
-        raise Refused(problem) from None
+        fix = install_command("dither-tasks", "chat")
+        raise Refused(Problem("jinja2 is not installed", where, help=fix, code="missing-dependency")) from None
     try:
         text = file.read_text(encoding="utf-8")
         config: dict[str, Any] = json.loads(text) if file.suffix == ".json" else {"chat_template": text}
