@@ -13,7 +13,7 @@ import pytest
 from dither.engine.cli import main
 from dither.engine.cli.app import PANELS, VERBS
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.runs.list_runs import compare, read_side
+from dither.engine.runs.compare_runs import compare, read_side
 
 ROOT = Path(__file__).parents[1]
 QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")

@@ -10,7 +10,8 @@ import tomllib
 import pytest
 
 from dither.engine.files.checksums import with_checksum
-from dither.engine.runs.run_directory import RunDirectory, is_locked, read_manifest, resolved
+from dither.engine.files.run_folders import is_locked
+from dither.engine.runs.run_directory import RunDirectory, read_manifest, resolved
 from dither.engine.training.device import git_state
 from dither.registry.config.errors import Refused
 

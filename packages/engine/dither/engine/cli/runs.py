@@ -43,10 +43,11 @@ def list_(
     from ..config.machine_memory import size
     from ..runs.list_runs import list_runs
     from ..runs.progress import Screen, cell, say, table
-    from ..sweeps.directory import require_metric
 
     listed = list(list_runs(folder))
     if metric != LOSS:
+        from ..sweeps.directory import require_metric
+
         require_metric(metric, (run.figures for run in listed), "--metric")
     if wants_json(as_json):
         echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in listed], indent=2))
@@ -270,7 +271,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two runs or experiments: options, components, plugins, versions, git."""
-    from ..runs.list_runs import compare, read_side
+    from ..runs.compare_runs import compare, read_side
 
     sections = compare(read_side(first, selected), read_side(second, selected))
     if wants_json(as_json):

@@ -15,9 +15,10 @@ from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.config.validation import path_options
 from dither.registry.plugins.catalog import Catalog
 
+from ..files.run_folders import by_time
 from .experiment import Experiment
 
-__all__ = ["absolute_path", "absolute_paths", "by_time", "not_a_run", "reject_escaping_links"]
+__all__ = ["absolute_path", "absolute_paths", "not_a_run", "reject_escaping_links"]
 
 
 def absolute_paths(tree: Mapping[str, Any], folder: Path, catalog: Catalog) -> dict[str, Any]:
@@ -79,8 +80,3 @@ def _suggestion(path: Path, kind: str) -> str | None:
         return f"it is a run: dither run --resume {path} resumes it"
     inside = sorted(file.parent for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json"))
     return f"it contains {len(inside)} {kind}s; the newest is {max(inside, key=by_time)}" if inside else None
-
-
-def by_time(run: Path) -> tuple[str, list[str]]:
-    """Return a sort key of run directories: the points of a sweep in order, then by the time in the name."""
-    return str(run.parent), run.name.rsplit("-", 2)[-2:]

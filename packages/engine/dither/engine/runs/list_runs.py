@@ -1,4 +1,4 @@
-"""Listing, verifying and comparing runs."""
+"""Listing and verifying runs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
-from dither.registry.config.validation import dump, validate
 from dither.registry.files.limits import read_text
 
-from ..config.experiment import Experiment
-from ..config.load_experiment import Loaded, open_experiment
-from ..config.paths import by_time, not_a_run
-from ..config.provenance import component_record, plugin_record
 from ..files.checksums import checkpoint_folders, checksum_differs, text_checksum_differs, verify
 from ..files.metrics_file import FilePosition, as_number, changed_lines, from_json, read_metrics
-from .run_directory import flat, is_locked, read_manifest, resolved_file
+from ..files.run_folders import by_time, is_locked
 
-__all__ = ["Finding", "ListedRun", "compare", "list_runs", "read_side", "verify_run"]
+__all__ = ["Finding", "ListedRun", "list_runs", "verify_run"]
 
 SWEEP = "sweep.json"
 NAME = re.compile(r'name = "([^"\\\n]*)"\n')
@@ -95,17 +89,20 @@ def _listed(path: Path) -> ListedRun:
     return ListedRun(path, name, state, newest, steps, figures, _bytes(path))
 
 
-def _bytes(folder: Path) -> int:
+def _bytes(folder: str | Path) -> int:
     size = 0
-    for inner, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # a run may delete some
-                size += os.lstat(os.path.join(inner, name)).st_size
+    with suppress(OSError), os.scandir(folder) as entries:  # a run may delete some
+        for entry in entries:
+            with suppress(OSError):
+                inner = entry.is_dir(follow_symlinks=False)
+                size += _bytes(entry.path) if inner else entry.stat(follow_symlinks=False).st_size
     return size
 
 
 def verify_run(path: Path) -> list[Finding]:
     """Verify the checksums of everything that a run would resume from."""
+    from .run_directory import read_manifest, resolved_file
+
     resolved_file(path, verify=False)
     readers: dict[str, Callable[[], object]] = {
         "resolved.toml": lambda: Document.read(resolved_file(path)),
@@ -138,43 +135,3 @@ def _read_metrics(path: Path) -> None:
             position = FilePosition(int(state["metrics_bytes"]), str(state.get("metrics_sha256", "")))
             if reason := changed_lines(path / "metrics.jsonl", position):
                 raise Refused(reason, code="damaged-file")
-
-
-FINGERPRINT = " option types"
-"""Suffix of the place of a component for the fingerprint of its option types."""
-Side = dict[str, dict[str, Any]]
-"""Values by section and dotted key: parts (pinned components), options, plugins, and of a run environment and git."""
-
-
-def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
-    """Read a run directory or an experiment file; Refused if it is neither, or damaged."""
-    if not path.exists() and path.suffix != ".toml":
-        raise not_a_run(path, "resolved.toml")
-    if path.is_dir():
-        tree, record = Document.read(resolved_file(path)).tree, read_manifest(path)
-    else:
-        document, plugins = open_experiment(path, select=select)
-        loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
-        tree = dump(loaded.experiment, plugins.catalog)
-        record = {"parts": component_record(loaded), "plugins": plugin_record(loaded)}
-    options = flat(tree)
-    parts = {key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")}
-    prints = {place + FINGERPRINT: part.get("options") for place, part in (record.get("parts") or {}).items()}
-    side = {"parts": parts | prints, "options": {k: v for k, v in options.items() if not k.endswith(".use")}}
-    return side | {key: flat(record[key]) for key in ("plugins", "environment", "git") if record.get(key)}
-
-
-def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Return the differences by section and key as (old, new), with None for a missing value.
-
-    Sections that only one side has, such as the git state of a run, are left out.
-    """
-    sections: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for section in [section for section in first if section in second]:
-        old, new = first[section], second[section]
-        keys = dict.fromkeys([*old, *new])
-        sections[section] = {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
-    parts = sections["parts"]
-    for place in [place for place in parts if place + FINGERPRINT in parts]:
-        del parts[place + FINGERPRINT]  # another component has other options anyway
-    return sections

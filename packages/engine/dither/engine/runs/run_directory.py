@@ -25,7 +25,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import dump, path_options, validate
 from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
-from dither.registry.files.limits import open_file, read_text
+from dither.registry.files.limits import read_text
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Task
 
 __all__ = [
-    "ASSETS", "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "is_locked", "read_manifest", "resolved",
+    "ASSETS", "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "read_manifest", "resolved",
     "resolved_file",
 ]  # fmt: skip
 
@@ -247,15 +247,3 @@ def _lock(path: Path) -> FileLock:
         message = f"the run directory {path} cannot be locked: {error}"
         raise Refused(Problem(message, help=hint, code="unreadable-file")) from None
     return lock
-
-
-def is_locked(file: Path) -> bool:
-    """Return whether a process holds a lock, by sharing it for a moment; False where locks cannot be shared."""
-    try:
-        import fcntl
-
-        with open_file(file) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (ImportError, OSError) as error:  # otherwise there is no such file, or this is Windows
-        return isinstance(error, BlockingIOError)
-    return False

@@ -26,8 +26,9 @@ from ..config.load_experiment import Loaded
 from ..config.paths import absolute_paths, not_a_run
 from ..config.plugins import governing_policy_file
 from ..files.metrics_file import as_json, read_metrics
+from ..files.run_folders import is_locked
 from ..runs.progress import cell, say, table
-from ..runs.run_directory import LOCK_TIMEOUT, copy_experiment, is_locked, resolved
+from ..runs.run_directory import LOCK_TIMEOUT, copy_experiment, resolved
 from .points import format_value, short_keys
 
 __all__ = [

@@ -1,0 +1,57 @@
+"""Comparing runs and experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dither.registry.config.document import Document
+from dither.registry.config.validation import dump, validate
+
+from ..config.experiment import Experiment
+from ..config.load_experiment import Loaded, open_experiment
+from ..config.paths import not_a_run
+from ..config.provenance import component_record, plugin_record
+from .run_directory import flat, read_manifest, resolved_file
+
+__all__ = ["compare", "read_side"]
+
+FINGERPRINT = " option types"
+"""Suffix of the place of a component for the fingerprint of its option types."""
+Side = dict[str, dict[str, Any]]
+"""Values by section and dotted key: parts (pinned components), options, plugins, and of a run environment and git."""
+
+
+def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
+    """Read a run directory or an experiment file; Refused if it is neither, or damaged."""
+    if not path.exists() and path.suffix != ".toml":
+        raise not_a_run(path, "resolved.toml")
+    if path.is_dir():
+        tree, record = Document.read(resolved_file(path)).tree, read_manifest(path)
+    else:
+        document, plugins = open_experiment(path, select=select)
+        loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
+        tree = dump(loaded.experiment, plugins.catalog)
+        record = {"parts": component_record(loaded), "plugins": plugin_record(loaded)}
+    options = flat(tree)
+    parts = {key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")}
+    prints = {place + FINGERPRINT: part.get("options") for place, part in (record.get("parts") or {}).items()}
+    side = {"parts": parts | prints, "options": {k: v for k, v in options.items() if not k.endswith(".use")}}
+    return side | {key: flat(record[key]) for key in ("plugins", "environment", "git") if record.get(key)}
+
+
+def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Return the differences by section and key as (old, new), with None for a missing value.
+
+    Sections that only one side has, such as the git state of a run, are left out.
+    """
+    sections: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for section in [section for section in first if section in second]:
+        old, new = first[section], second[section]
+        keys = dict.fromkeys([*old, *new])
+        sections[section] = {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
+    parts = sections["parts"]
+    for place in [place for place in parts if place + FINGERPRINT in parts]:
+        del parts[place + FINGERPRINT]  # another component has other options anyway
+    return sections
