@@ -17,7 +17,7 @@ from dither.registry.plugins.install_command import install_command
 
 __all__ = ["READ", "FolderJudge", "judge_problems"]
 
-EXTRA = "transformers"  # of dither-tasks[judge]
+EXTRA = "transformers"  # of the extra judge
 READ = 32
 """Number of samples that are scored, the first ones: a large judge is slow."""
 
