@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import os
 import shutil
 import tempfile
 import tomllib
@@ -49,6 +50,11 @@ def write_files() -> None:
     (FILES / "motifs.jaspar").write_text(">MA0035 GATA1\n0 9 0 9\n0 0 0 0\n9 0 0 0\n0 0 9 0\n")
 
 
+os.environ.update(
+    WANDB_MODE="offline",
+    MLFLOW_TRACKING_URI=f"sqlite:///{FILES}/mlflow.db",
+    _MLFLOW_SERVER_ARTIFACT_ROOT=str(FILES / "artifacts"),
+)
 write_files()
 PREPARED = {"source": str(FILES / "plans.jsonl"), "destination": str(FILES / "prepared")}
 PlanFiles(**PREPARED).prepare()

@@ -109,8 +109,8 @@ def problems(*overrides: str, file=QUICK):
 
 
 def test_trackers_and_metrics_may_not_be_listed_twice():
-    (problem,) = problems("train.trackers=['tensorboard', 'tensorboard']")
-    assert (problem.code, problem.path) == ("duplicate", ("train", "trackers", 1))
+    (problem,) = problems("tracking.use=['tensorboard', 'tensorboard']")
+    assert (problem.code, problem.path) == ("duplicate", ("tracking", "use", 1))
 
 
 def test_file_plugins_are_relative_to_the_experiment_file(tmp_path):

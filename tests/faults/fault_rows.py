@@ -126,7 +126,7 @@ OF_TASKS = {
 HARMLESS = [
     "name=other", "train.log_every=3", "train.keep=4", "train.keep_best=true", "train.async_save=true",
     "train.steps=14", "train.checkpoint_every=4", "evaluate.every=4", "evaluate.samples=8", "sample.count=2",
-    "sample.seed=5", "train.keep_memory=false", "train.workers=2", "train.trackers=[]",
+    "sample.seed=5", "train.keep_memory=false", "train.workers=2", "tracking.use=[]",
 ]  # fmt: skip
 
 

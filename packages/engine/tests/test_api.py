@@ -18,7 +18,7 @@ from dither.registry.config.errors import Refused
 TINY = {
     "task.data": {"use": "procedural-plans", "train": 64, "valid": 16, "test": 64},
     "model.width": 16, "model.depth": 1, "train.batch_size": 8, "evaluate.samples": 16, "sample.count": 2,
-    "sampler": {"use": "ancestral", "steps": 4}, "train.trackers": ["csv"],
+    "sampler": {"use": "ancestral", "steps": 4}, "tracking.use": ["csv"],
 }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_epochs_become_steps_and_exclude_them(tmp_path):
     saved = tmp_path / "epochs.toml"
     text = Path(find_experiment(Path("bubble_diagram/quick"))).read_text()
     saved.write_text(text.replace("\nsteps = ", "\nepochs = 0.5 # "))
-    run = dither.train(saved, {**TINY, "train.trackers": []}, tmp_path)
+    run = dither.train(saved, {**TINY, "tracking.use": []}, tmp_path)
     assert json.loads((run / "summary.json").read_text())["steps"] == math.ceil(0.5 * 64 / 8)
     assert load_experiment(run / "resolved.toml").experiment.train.epochs is None
     with pytest.raises(Refused) as info:

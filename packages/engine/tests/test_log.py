@@ -206,7 +206,7 @@ def tracked(experiment_file, load):
     experiment_file.with_name("tracker.py").write_text(TRACKER)
     text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "tracker.py"]')
     experiment_file.write_text(text)
-    names = ("train.trackers=['toy-file']", "evaluate.metrics=['toy-letters', 'toy-share']")
+    names = ("tracking.use=['toy-file']", "evaluate.metrics=['toy-letters', 'toy-share']")
     return lambda *changes: load(*names, *changes)
 
 

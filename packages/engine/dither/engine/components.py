@@ -6,6 +6,7 @@ from dither.registry import Spec, hookimpl
 
 from .optimizers.components import WSD, AdamW, Constant, Cosine, Linear, Muon
 from .tracking.trackers import CSV, TensorBoard
+from .tracking.wandb_mlflow import MLflow, WandB
 
 __all__ = ["register_components"]
 
@@ -13,4 +14,4 @@ __all__ = ["register_components"]
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Register the optimizers, learning-rate schedules and trackers."""
-    return [AdamW, CSV, Constant, Cosine, Linear, Muon, TensorBoard, WSD]
+    return [AdamW, CSV, Constant, Cosine, Linear, MLflow, Muon, TensorBoard, WSD, WandB]

@@ -364,7 +364,7 @@ class MetricSpec(OverSpace):
 
 
 class TrackerSpec(Spec):
-    """A destination of metrics and pictures, such as TensorBoard, W&B or MLflow; listed by `[train] trackers`."""
+    """A destination of metrics and pictures, such as TensorBoard, W&B or MLflow; listed by `[tracking] use`."""
 
     kind: ClassVar[str] = "tracker"
     built_attributes: ClassVar[tuple[str, ...]] = ("start", "log")

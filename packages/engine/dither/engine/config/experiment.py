@@ -14,7 +14,7 @@ from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 from .component_errors import attribute_errors
-from .options import Evaluate, Sample, Sweep, Train, check_conditions, duplicates
+from .options import Evaluate, Sample, Sweep, Tracking, Train, check_conditions, duplicates
 
 __all__ = ["Experiment"]
 
@@ -44,12 +44,14 @@ class Experiment(Options):
     train: Train = Field(default_factory=Train)
     evaluate: Evaluate = Field(default_factory=Evaluate)
     sample: Sample = Field(default_factory=Sample)
+    tracking: Tracking = Field(default_factory=Tracking)
     sweep: Sweep | None = None
     """Values that `dither sweep` tries, one run for each combination."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield why the components are incompatible. May read data to know the space of a task; imports no torch."""
         yield from below("train", self.train.check(self.model))
+        yield from below("tracking", self.tracking.check())
         if self.train.buckets and self.task.bucketed is False:
             message = f'task "{self.task.name}" defines no buckets of equal padding'
             yield Misfit(message, ("train", "buckets"), ("task",), "remove train.buckets")

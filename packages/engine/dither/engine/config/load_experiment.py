@@ -24,8 +24,8 @@ from .options import Train
 from .plugins import governing_policy, load_named, names_in
 
 __all__ = [
-    "Loaded", "Setting", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment", "select",
-    "settings",
+    "Loaded", "Setting", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment",
+    "renamed_keys", "select", "settings",
 ]  # fmt: skip
 
 
@@ -74,11 +74,21 @@ def open_experiment(
 ) -> tuple[Document, Plugins]:
     """Read an experiment file and load its plugins, or raise `Refused`; arguments as for `load_experiment`."""
     path = find_experiment(Path(path))
-    document = Document.load(path, changes, removals)
+    document = renamed_keys(Document.load(path, changes, removals))
     plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document), lazy=True)
     plugins.require()
     load_named(plugins, document, trust)
     return document, plugins
+
+
+def renamed_keys(document: Document) -> Document:
+    """Return a document whose list `train.trackers`, of earlier versions, is `tracking.use`."""
+    old, new = ("train", "trackers"), ("tracking", "use")
+    if (trackers := document.at(old)) is not None and document.at(new) is None:
+        del document.tree["train"]["trackers"]
+        document.tree.setdefault("tracking", {})["use"] = trackers
+        document.given[new] = document.given.pop(old)
+    return document
 
 
 def check_experiment(document: Document, plugins: Plugins) -> Loaded:

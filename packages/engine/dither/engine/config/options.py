@@ -24,8 +24,8 @@ from dither.registry.spec.base import Options, PathStr, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 __all__ = [
-    "Evaluate", "Guidance", "LoRA", "Range", "Sample", "Search", "Sweep", "Train", "check_conditions",
-    "condition_labels", "duplicates", "matches_module",
+    "Evaluate", "Guidance", "LoRA", "Range", "Sample", "Search", "Sweep", "Tracking", "Train",
+    "check_conditions", "condition_labels", "duplicates", "matches_module",
 ]  # fmt: skip
 
 
@@ -172,9 +172,6 @@ class Train(Options):
     """Batch samples with equal padding together, so that no padding is computed; the default is to do so if the task
     reports it and the samples fill a batch."""
 
-    trackers: list[Slot[TrackerSpec]] = [named("tensorboard")]
-    """Destinations of metrics and pictures besides metrics.jsonl; [] for none."""
-
     def check(self, model: ModelSpec) -> Iterator[Misfit]:
         """Yield options that are incompatible with each other, and layouts that the model does not support."""
         if self.epochs is not None and "steps" in self.model_fields_set:
@@ -202,9 +199,19 @@ class Train(Options):
         if self.lora is not None and self.freeze:
             message = "freeze has no effect with LoRA, which freezes every weight that lora.whole does not name"
             yield Misfit(message, ("freeze",), ("train", "lora"), "remove freeze")
-        for number, tracker in enumerate(self.trackers):
-            yield from below("trackers", below(number, tracker.check()))
-        yield from below("trackers", duplicates(self.trackers))
+
+
+class Tracking(Options):
+    """Destinations of metrics and pictures besides metrics.jsonl."""
+
+    use: list[Slot[TrackerSpec]] = [named("tensorboard")]
+    """Trackers; [] for none. One that fails is disabled with a warning; the run continues."""
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield trackers that cannot be used or are listed twice."""
+        for number, tracker in enumerate(self.use):
+            yield from below("use", below(number, tracker.check()))
+        yield from below("use", duplicates(self.use))
 
 
 class Evaluate(Options):

@@ -107,7 +107,7 @@ def _changed_plugins(
     before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, Any], versions: bool = True
 ) -> Iterator[str]:
     """Yield changed files and versions of the plugins whose components are in use."""
-    used = {record["part"].partition("/")[0] for key, record in parts.items() if not key.startswith("train.trackers")}
+    used = {record["part"].partition("/")[0] for key, record in parts.items() if not key.startswith("tracking.")}
     for name, old in before.items():
         if name not in used or name not in now:
             continue

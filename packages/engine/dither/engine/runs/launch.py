@@ -268,7 +268,7 @@ class Launch:
         trackers = {}
         if is_main:
             with annotate_build_errors(loaded.plugins.catalog):
-                trackers = {spec.name: spec.build() for spec in train.trackers}
+                trackers = {spec.name: spec.build() for spec in loaded.experiment.tracking.use}
         folder = directory.path if is_main else None
         log = Log(folder, self.console, train.steps, trainer.step, offset, trackers, resolved(loaded))
         scores = Scores(settings.best, settings.better, {})

@@ -28,7 +28,7 @@ from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
 from dither.registry.files.limits import read_text
 
 from ..config.experiment import Experiment
-from ..config.load_experiment import Loaded
+from ..config.load_experiment import Loaded, renamed_keys
 from ..config.paths import absolute_paths, not_a_run
 from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
 from ..files.metrics_file import as_json
@@ -49,7 +49,7 @@ CHANGEABLE = (
     "name", "plugins", "evaluate.", "sample.", "sampler", "train.steps", "train.log_every",
     "train.checkpoint_every", "train.keep", "train.keep_every", "train.keep_best", "train.async_save",
     "train.device", "train.strategy", "train.gather", "train.threads", "train.workers", "train.keep_memory",
-    "train.timeout", "train.compile", "train.trackers", "train.non_finite", "train.skip_limit",
+    "train.timeout", "train.compile", "tracking.", "train.non_finite", "train.skip_limit",
 )  # fmt: skip
 """Prefixes of options that may change when a run resumes."""
 
@@ -120,7 +120,7 @@ class RunDirectory:
 
     def _read_resolved(self, loaded: Loaded) -> dict[str, Any]:
         """Return the experiment of this run with the present names of components and defaults of new options."""
-        document = Document.read(self.path / "resolved.toml")
+        document = renamed_keys(Document.read(self.path / "resolved.toml"))
         try:
             tree = dump(validate(Experiment, document, loaded.plugins.catalog), loaded.plugins.catalog)
         except Refused:  # it names a component that no longer exists

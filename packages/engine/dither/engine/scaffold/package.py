@@ -58,7 +58,7 @@ USES = {
     "optimizer": {"train": 'optimizer = { use = "$name", lr = 1e-3 }'},
     "lr-schedule": {"train": 'optimizer = { use = "adamw", lr = 3e-3 }\nlr_schedule = { use = "$name", warmup = 10 }'},
     "metric": {"evaluate": 'metrics = ["$name"]'},
-    "tracker": {"train": 'trackers = ["$name"]'},
+    "tracker": {"tracking": '\n[tracking]\nuse = ["$name"]'},
 }
 """Lines of the experiment that differ for each kind."""
 
@@ -126,7 +126,7 @@ def _plugin_text(names: Names) -> str:
 def render(names: Names) -> dict[str, str]:
     """Return the text of every file by its path in the package."""
     pins = ["dither-registry>=0.1", *(["dither-tasks>=0.1"] if names.kind == "data" else []), *PINS]
-    lines = dict.fromkeys(("condition", "train", "evaluate"), "") | EXPERIMENT | USES[names.kind]
+    lines = dict.fromkeys(("condition", "train", "evaluate", "tracking"), "") | EXPERIMENT | USES[names.kind]
     values = {key: Template(line).substitute(name=names.name) for key, line in lines.items()}
     experiment = _fill("experiment.toml", name=names.name, **values)
     values = {"name": names.name, "kind": names.kind, "distribution": names.distribution, "module": names.module}

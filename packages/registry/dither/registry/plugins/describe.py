@@ -31,10 +31,10 @@ PLACES = {
     "optimizer": "train",
     "lr-schedule": "train",
     "metric": "evaluate",
-    "tracker": "train",
+    "tracker": "tracking",
 }
 """The table of an experiment file that usually contains a kind; other kinds are at the top."""
-LISTED = {"metric": "metrics", "tracker": "trackers"}
+LISTED = {"metric": "metrics", "tracker": "use"}
 """The key of a kind of which an experiment file has a list."""
 BOUNDS: dict[type, tuple[str, str]] = {
     Ge: (">= {}", "ge"),

@@ -1,0 +1,113 @@
+"""Weights & Biases offline, and MLflow against a server in another process."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from mlflow import MlflowClient
+
+from dither.engine.runs.loop import Log
+from dither.engine.tracking.wandb_mlflow import MLflow, WandB
+from dither.registry.flow.protocols import Picture
+
+HOST = "127.0.0.1"
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8ffff3f0005fe02fea7"
+    "35810000000049454e44ae426082"
+)
+PICTURES = [Picture("dot", png=PNG), Picture("words", text="a < b"), Picture("none", svg="<svg/>")]
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        return sock.getsockname()[1]
+
+
+def records(file):
+    """Read a small file in the log format of LevelDB: 7 bytes of header, then checksum, length, type and content."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, offset = file.read_bytes(), 7
+    while offset < len(content):
+        end = offset + 7 + int.from_bytes(content[offset + 4 : offset + 6], "little")
+        yield Record.FromString(content[offset + 7 : end])
+        offset = end
+
+
+@pytest.mark.slow
+def test_wandb_writes_a_run_offline_and_continues_it(tmp_path, console):
+    folder = tmp_path / "name-1"
+    folder.mkdir()
+    for done, error in ((0, None), (2, OSError("disk"))):
+        log = Log(folder, console, 9, done, None, {"wandb": WandB(offline=True).build()}, {"train": {"steps": 9}})
+        log.log(done + 1, "valid", {"loss": 0.5, "nan": float("nan")})
+        log.pictures(done + 1, PICTURES)
+        log.close(error)
+    assert "disabled" not in console.export_text()
+    rows, codes = [], []
+    for file in sorted((folder / "wandb").glob("offline-run-*/run-name-1.wandb")):
+        for record in records(file):
+            items = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+            rows += [items] if "valid/loss" in items else []
+            codes += [record.exit.exit_code] if record.HasField("exit") else []
+    assert [(row["step"], row["valid/loss"]) for row in rows] == [("1", "0.5"), ("3", "0.5")]
+    assert codes == [0, 1]
+    assert {path.suffix for path in folder.rglob("media/*/*")} == {".png", ".html"}
+
+
+@pytest.mark.slow
+def test_mlflow_receives_a_run_and_its_resumption(tmp_path, console, port, start, go_on):
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    options = ["--backend-store-uri", store, "--port", str(port), "--workers", "1", "--artifacts-destination", "kept"]
+    command = [sys.executable, "-m", "mlflow", "server", *options]
+    with (tmp_path / "log").open("w") as out:
+        env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        server = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out)
+    uri = f"http://{HOST}:{port}"
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{uri}/health").close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        code, folder = start(f'tracking.use=[{{use="mlflow",uri="{uri}"}}]')
+        assert code == 0
+        assert go_on(folder, "train.steps=24") == 0
+        client = MlflowClient(uri)
+        (found,) = client.search_runs([client.get_experiment_by_name("dither").experiment_id])
+        assert (found.info.run_name, found.info.status) == (folder.name, "FINISHED")
+        assert (found.data.params["seed"], found.data.params["train.steps"]) == ("3", "20")
+        losses = client.get_metric_history(found.info.run_id, "valid/loss")
+        assert sorted(metric.step for metric in losses) == [7, 14, 20, 21, 24]
+        pictures = client.list_artifacts(found.info.run_id, "samples/step-00000020")
+        assert {file.path.rpartition("/")[2] for file in pictures} == {"dot.png", "words.txt"}
+    finally:
+        server.terminate()
+        server.wait()
+    assert "disabled" not in console.export_text()
+
+
+@pytest.mark.parametrize("library", ["wandb", "mlflow"])
+def test_a_tracker_that_cannot_start_is_one_warning(tmp_path, console, monkeypatch, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    log = Log(tmp_path, console, 10, trackers={library: (WandB if library == "wandb" else MLflow)().build()})
+    log.log(1, "train", {"loss": 1.0})
+    log.close()
+    text = console.export_text().replace("\n", " ")
+    assert text.count(f'tracker "{library}" is disabled: ImportError: not installed; ') == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_is_down_does_not_stop_a_run(console, port, start):
+    began = time.monotonic()
+    assert start(f'tracking.use=["csv",{{use="mlflow",uri="http://{HOST}:{port}"}}]')[0] == 0
+    assert console.export_text().count('tracker "mlflow" is disabled') == 1
+    assert time.monotonic() - began < 60
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
