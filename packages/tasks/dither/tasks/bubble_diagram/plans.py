@@ -13,8 +13,8 @@ from jaxtyping import Bool, Int
 
 from dither.registry.config.errors import Problem, Refused
 
-from .relations import edges_of, pair_ends
-from .vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
+from .relations import edges_of, labels_of, pair_ends
+from .vocabulary import EDGE_MASK, EDGE_PAD, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
 
 __all__ = ["Box", "Diagram", "PlanSplits", "Plans", "decode", "encode", "real_edges"]
 
@@ -91,6 +91,24 @@ class Plans:
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
         """Return a subset of the plans."""
         return Plans(self.types[rows], self.edges[rows], self.boxes[rows])
+
+    def from_left_to_right(self) -> Plans:
+        """Return the plans with the living room first, and the other rooms by the centre of their boxes, along x then y.
+
+        Plans without boxes are unchanged, as the reverse of a relation does not follow from it.
+        """
+        n, slots = self.types.shape
+        known = self.boxes.any((1, 2))
+        x, y = np.moveaxis(self.boxes[..., :2] + self.boxes[..., 2:], -1, 0)
+        order = np.lexsort([y, x, self.types != LIVING, self.types == NODE_PAD], axis=1)
+        order = np.where(known[:, None], order, np.arange(slots))
+        i, j = pair_ends(slots)
+        related, rows = np.zeros((n, slots, slots), bool), np.arange(n)[:, None]
+        related[:, i, j] = related[:, j, i] = self.edges < NO_EDGE
+        types, boxes = np.take_along_axis(self.types, order, 1), np.take_along_axis(self.boxes, order[..., None], 1)
+        labels = np.where(related[rows, order[:, i], order[:, j]], labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
+        edges = np.where(real_edges(types != NODE_PAD), labels, EDGE_PAD)
+        return Plans(types, np.where(known[:, None], edges, self.edges).astype(np.int8), boxes)
 
     @property
     def rooms(self) -> Int[np.ndarray, " N"]:

@@ -19,7 +19,7 @@ from dither.registry.spec.misfit import Misfit, below
 from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
-from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE, Adjacency, Bedrooms, Format
+from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE, Adjacency, Bedrooms, Format, Order
 
 if TYPE_CHECKING:
     from .plans import PlanSplits
@@ -48,6 +48,9 @@ class BubbleDiagram(TaskSpec):
     """Source of the plans."""
     rooms: int = Option(8, ge=2, le=40)
     """Room slots; smaller plans are padded."""
+    order: Order = "given"
+    """Order of the rooms: as given by the data, or from-left-to-right, which has the living room first and the others
+    by their centres along x, then y. It is much easier to learn; plans without boxes keep their order."""
     constraints: Constraints | None = None
     """Constraints on samples; training ignores them."""
 
@@ -75,7 +78,7 @@ class BubbleDiagram(TaskSpec):
         from .task import BubbleDiagrams
 
         plans: PlanSplits = self.data.build()
-        return BubbleDiagrams(plans, self.space(), self.constraints)
+        return BubbleDiagrams(plans, self.space(), self.constraints, self.order)
 
 
 class ProceduralPlans(DataSpec):

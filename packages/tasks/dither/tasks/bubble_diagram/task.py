@@ -32,7 +32,7 @@ from .formats.jsonl import read_plan
 from .metrics import Frequencies, Reference, shuffled
 from .plans import Diagram, PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
-from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export
+from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export, Order
 
 __all__ = ["BubbleDiagrams", "GraphMetrics"]
 
@@ -43,12 +43,17 @@ REFERENCE = 1024
 class BubbleDiagrams:
     """Bubble diagrams as token sequences with the fields "nodes" and "edges", and constraints on samples."""
 
-    def __init__(self, plans: PlanSplits, space: TokenSpace, constraints: Constraints | None = None) -> None:
-        self.space = space
+    def __init__(
+        self, plans: PlanSplits, space: TokenSpace, constraints: Constraints | None = None, order: Order = "given"
+    ) -> None:
+        self.space, self._order = space, order
         self.rooms = space.fields[0].length
         for split in ("train", "valid"):
             if not len(getattr(plans, split)):
                 raise Refused(f'the split "{split}" contains no plans', code="no-samples")
+        if order != "given":
+            parts = (plans.train, plans.valid, plans.test)
+            plans = PlanSplits(*(part.from_left_to_right() for part in parts))
         splits = {"train": plans.train, "valid": plans.valid, "test": plans.test}
         tokens = {split: part.tokens(self.rooms) for split, part in splits.items()}
         self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}

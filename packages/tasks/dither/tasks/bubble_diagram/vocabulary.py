@@ -37,6 +37,7 @@ __all__ = [
     "Bedrooms",
     "Export",
     "Format",
+    "Order",
     "pair_index",
     "pairs",
 ]
@@ -116,6 +117,9 @@ EDGE_SIZE: Final = 13
 
 Format = Literal["auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"]
 """Input formats; "auto" selects one by file suffix."""
+
+Order = Literal["given", "from-left-to-right"]
+"""Order of the rooms of a plan."""
 
 Adjacency = Literal["proximity", "door"]
 """Which rooms are related: those close to each other, or those joined by a door."""
