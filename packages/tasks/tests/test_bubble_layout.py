@@ -13,7 +13,7 @@ from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.decoded_samples import decode_samples
 from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
 from dither.tasks.bubble_diagram.geometry.placement import (
-    _SIDES,
+    PREFERRED_SIDES,
     Placement,
     place_diagram,
     place_rooms,
@@ -100,7 +100,7 @@ def test_realisations_are_spread_to_preferred_sizes(make_diagrams):
         boxes = spread_boxes(diagram, tight)
         assert realises(boxes, relations(diagram))
         assert not (overlapping(boxes) & exclude).any()
-        preferred = _SIDES[[*diagram.types]] ** 2
+        preferred = PREFERRED_SIDES[[*diagram.types]] ** 2
         for some, ratios in ((tight, before), (boxes, after)):
             ratios.extend(np.abs(np.log((some[:, 2:] - some[:, :2]).prod(1) / preferred)).tolist())
     assert np.median(after) < 0.2

@@ -14,10 +14,10 @@ from dither.registry.spec.misfit import raise_misfits
 from .options import Layout
 
 if TYPE_CHECKING:
-    from .conditions import ConditionSum, LabelEmbedding, Unconditional
+    from .conditions import ConditionSum, LabelEmbedding, OutlineEmbedding, Unconditional
     from .timestep import TimestepEmbedding
 
-__all__ = ["Label", "Level", "NoCondition", "Sum"]
+__all__ = ["Label", "Level", "NoCondition", "Outline", "Sum"]
 
 
 class Level(ConditionSpec):
@@ -87,6 +87,37 @@ class Label(ConditionSpec):
         raise_misfits(self.check(0))
         size = next(condition.size or 0 for condition in self.conditions if condition.name == self.of)
         return LabelEmbedding(self.of, size, width, dropout=self.dropout, std=self.std)
+
+
+class Outline(ConditionSpec):
+    """Outline and front door of a floor plan: a vector per wall and one for the door, added up.
+
+    Use it in a `sum` with the noise level. Translations of an outline do not matter.
+    """
+
+    name: ClassVar[str] = "outline"
+    of: str = "boundary"
+    """Name of the condition: points x, y of the two ends of the door, then of the corners; -1 after the last."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Probability with which training drops the outline, for classifier-free guidance (`sample.guidance`)."""
+
+    def traits(self) -> frozenset[str]:
+        """The noise level is ignored."""
+        return frozenset({"level-free"})
+
+    def dropped(self) -> tuple[str, ...]:
+        """Return the condition if training ever drops it."""
+        return (self.of,) if self.dropout else ()
+
+    def check(self, width: int) -> Iterator[Misfit]:
+        """Yield if the task has no such condition."""
+        yield from missing_condition(self.conditions, self.of, ("of",), integers=True)
+
+    def build(self, width: int) -> OutlineEmbedding:
+        """Return the embedding."""
+        from .conditions import OutlineEmbedding
+
+        return OutlineEmbedding(self.of, width, dropout=self.dropout)
 
 
 class Sum(ConditionSpec):

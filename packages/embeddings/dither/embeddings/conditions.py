@@ -1,14 +1,15 @@
-"""Labels and other conditions. Letters: B batch, L length, C condition width."""
+"""Labels and other conditions. Letters: B batch, L length, C condition width, P points."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional
 
-__all__ = ["ConditionSum", "LabelEmbedding", "Unconditional"]
+__all__ = ["ConditionSum", "LabelEmbedding", "OutlineEmbedding", "Unconditional"]
 
 
 class LabelEmbedding(nn.Module):
@@ -35,11 +36,7 @@ class LabelEmbedding(nn.Module):
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Drop the label of random samples; called once per training batch."""
-        label = cond.get(self.condition)
-        if label is None or not self.dropout:
-            return cond
-        dropped = torch.rand(label.shape, device=label.device) < self.dropout
-        return {**cond, self.condition: label.masked_fill(dropped, -1)}
+        return _drop(cond, self.condition, self.dropout)
 
     def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
         """Return the vector of each sample's label, repeated per position if the level is per position."""
@@ -49,6 +46,69 @@ class LabelEmbedding(nn.Module):
         else:
             c = self.table(torch.where(label < 0, self.size, label))
         return c if level.ndim == 1 else c[:, None].expand(*level.shape, -1)
+
+
+def _drop(cond: Mapping[str, Tensor], name: str, dropout: float) -> Mapping[str, Tensor]:
+    """Replace a condition by -1 in random samples."""
+    value = cond.get(name)
+    if value is None or not dropout:
+        return cond
+    dropped = torch.rand(value.shape[:1], device=value.device) < dropout
+    return {**cond, name: value.masked_fill(dropped.view(-1, *[1] * (value.ndim - 1)), -1)}
+
+
+class OutlineEmbedding(nn.Module):
+    """Sum of a vector per wall of a polygon and one for its door (deep sets; Zaheer et al., 2017).
+
+    Args:
+        condition: Name of the condition, `B 2P`: x and y of the two ends of the door, then of the corners; -1 after the
+            last corner, and everywhere for a missing outline.
+        width: Width of the condition.
+        dropout: Probability with which `drop_conditions` drops an outline.
+    """
+
+    def __init__(self, condition: str, width: int, *, dropout: float) -> None:
+        super().__init__()
+        self.condition, self.dropout = condition, dropout
+        self.wall, self.out = nn.Linear(5, width), nn.Linear(width, width)
+        self.missing = nn.Parameter(torch.zeros(width))
+
+    def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Drop the outline of random samples; called once per training batch."""
+        return _drop(cond, self.condition, self.dropout)
+
+    def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
+        """Return a vector per sample, repeated per position if the level is per position."""
+        flat = cond.get(self.condition)
+        if flat is None:
+            c = self.missing.expand(len(level), -1)
+        else:
+            points = flat.view(len(flat), -1, 2).to(self.missing.dtype)
+            known = (points >= 0).all(-1)
+            low, high = (extreme[:, None] for extreme in _extent(points[:, 2:], known[:, 2:]))
+            points = (points - (low + high) / 2) / _SCALE
+            corners, real = points[:, 2:], known[:, 2:]
+            last = real & ~functional.pad(real[:, 1:], (0, 1))
+            following = torch.where(last[..., None], corners[:, :1], corners.roll(-1, 1))
+            walls = torch.cat([corners, following, torch.zeros_like(corners[..., :1])], -1)
+            door = torch.cat([points[:, :2].flatten(1), torch.ones_like(points[:, 0, :1])], -1)[:, None]
+            tokens, used = torch.cat([door, walls], 1), torch.cat([known[:, :2].all(1, keepdim=True), real], 1)
+            vectors = functional.silu(self.wall(tokens)) * used[..., None]
+            c = torch.where(real.any(1)[:, None], self.out(vectors.sum(1)), self.missing)
+        return c if level.ndim == 1 else c[:, None].expand(*level.shape, -1)
+
+
+_SCALE = 64.0
+"""Pixels per unit of the coordinates that the model gets."""
+
+
+def _extent(
+    points: Float[Tensor, "B P 2"], known: Bool[Tensor, "B P"]
+) -> tuple[Float[Tensor, "B 2"], Float[Tensor, "B 2"]]:
+    """Return the smallest and the largest coordinates of the known points."""
+    low = points.masked_fill(~known[..., None], float("inf")).amin(1)
+    high = points.masked_fill(~known[..., None], float("-inf")).amax(1)
+    return torch.where(low.isfinite(), low, 0.0), torch.where(high.isfinite(), high, 0.0)
 
 
 class ConditionSum(nn.Module):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
 from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, PositionSpec
 
-from .condition_specs import Label, Level, NoCondition, Sum
+from .condition_specs import Label, Level, NoCondition, Outline, Sum
 from .head_specs import FeatureValues, Softplus, TokenDiffusion, TokenLogits, check_experiment
 from .options import Endpoint, Init, check_groups, columns_without, is_graph
 from .position_specs import GenomicSinusoid, LearnedPosition, NoPosition, Sinusoid
@@ -139,6 +139,6 @@ def register_components() -> list[type[Spec]]:
     """Return the specs of this package."""
     embeddings: list[type[Spec]] = [Tokens, Graph, Regions]
     positions: list[type[Spec]] = [NoPosition, Sinusoid, GenomicSinusoid, LearnedPosition]
-    conditions: list[type[Spec]] = [Level, Label, Sum, NoCondition]
+    conditions: list[type[Spec]] = [Level, Label, Outline, Sum, NoCondition]
     heads: list[type[Spec]] = [TokenLogits, FeatureValues, Softplus, TokenDiffusion]
     return [*embeddings, *positions, *conditions, *heads]

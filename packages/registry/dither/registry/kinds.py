@@ -49,21 +49,22 @@ def unserved_space(spec: Spec, serves: frozenset[Data], space: Space, related: P
 
 
 def missing_condition(
-    conditions: Iterable[Condition], name: str, path: Path, *, labels: bool = False
+    conditions: Iterable[Condition], name: str, path: Path, *, labels: bool = False, integers: bool = False
 ) -> Iterable[Misfit]:
     """Yield a misfit at `path` if a task has no condition of this name, or one of the other type.
 
-    `labels`: whether it must be one label per sample, instead of one number per position.
+    `labels`, `integers`: whether it must be one label, or integers, per sample, instead of one number per position.
     """
     known = {condition.name: condition for condition in conditions}
     if name not in known:
         listed = ", ".join(f'"{other}"' for other in known) or "none"
         message = f'the task has no condition "{name}"; conditions: {listed}'
         yield Misfit(message, path, ("task",), did_you_mean(name, known))
-    elif labels != (known[name].size is not None):
-        types = ("one label per sample", "one number per position")
-        actual, required = types if known[name].size is not None else types[::-1]
-        yield Misfit(f'condition "{name}" of the task is {actual}; {required} is required', path, ("task",))
+    elif (labels, integers) != (known[name].size is not None, known[name].length is not None):
+        required = (
+            "one label per sample" if labels else "integers per sample" if integers else "one number per position"
+        )
+        yield Misfit(f'condition "{name}" of the task is {known[name]}; {required} is required', path, ("task",))
 
 
 class OverSpace(Spec):

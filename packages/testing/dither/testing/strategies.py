@@ -97,6 +97,8 @@ def _draw_condition(
     """Draw labels, some of them missing (-1), or increasing coordinates, 0 on padding."""
     if condition.size is not None:
         return torch.randint(-1, condition.size, (len(valid),), generator=generator)
+    if condition.length is not None:
+        return torch.randint(-1, 256, (len(valid), condition.length), generator=generator)
     return torch.randint(1, 100_000, valid.shape, generator=generator).cumsum(1) * valid
 
 

@@ -135,6 +135,10 @@ def sample(
     redraw: Annotated[
         str, typer.Option("--redraw", metavar="NUMBER", help="Other rooms to draw: rest, or a number.")
     ] = "rest",
+    outline: Annotated[
+        Path | None,
+        typer.Option("--outline", metavar="FILE", help="Fill the outline in this file: JSON, GeoJSON or an SVG path."),
+    ] = None,
     checkpoint: CheckpointOption = "newest",
     changes: Annotated[
         Words, typer.Option("--set", metavar="KEY=VALUE", help="Override sampler.* or sample.* (repeatable).")
@@ -155,7 +159,7 @@ def sample(
     return sample_run(
         run_directory, count, seed, out, constraints=constraints, forms=export or (), checkpoint=which, select=selected,
         changes=[*(changes or ()), *(words or ())], metrics=metrics, pictures=pictures, infill=infill,
-        source=source, keep=rooms, redraw=None if redraw == "rest" else int(redraw),
+        source=source, keep=rooms, redraw=None if redraw == "rest" else int(redraw), outline=outline,
     )  # fmt: skip
 
 

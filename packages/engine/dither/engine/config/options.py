@@ -52,11 +52,12 @@ def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterato
     if sample.guidance is not None:
         name = sample.guidance.condition
         path = ("sample", "guidance", "condition")
-        missing = list(missing_condition(space.conditions, name, path, labels=True))
+        outline = any(condition.name == name and condition.length is not None for condition in space.conditions)
+        missing = list(missing_condition(space.conditions, name, path, labels=not outline, integers=outline))
         yield from missing
         if not missing and name not in model.dropped_conditions:
             message = f'guidance requires a model trained with dropout of the condition "{name}"'
-            part = f'{{ use = "label", of = "{name}", dropout = 0.1 }}'
+            part = f'{{ use = "{"outline" if outline else "label"}", of = "{name}", dropout = 0.1 }}'
             yield Misfit(message, path, ("model",), f'model.condition = {{ use = "sum", parts = ["level", {part}] }}')
     conditions = {condition.name: condition for condition in space.conditions}
     for name, label in sample.cond.items():

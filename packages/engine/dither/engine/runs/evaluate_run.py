@@ -21,6 +21,7 @@ from dither.registry.flow.protocols import (
     EditableTask,
     Embeds,
     Explains,
+    OutlinedTask,
     Predicts,
     Split,
     TextTask,
@@ -96,15 +97,22 @@ def _templates(
     loaded: Loaded,
     infill: str | None,
     edit: tuple[Path, Sequence[int] | None, int | None] | None,
+    outline: Path | None,
     count: int,
     seed: int,
 ) -> Clean | None:
-    """Return the templates of samples that complete a text or edit another sample; None for those of the task."""
-    task, name = system.task, loaded.experiment.task.name
+    """Return the templates of samples that complete a text, edit another sample or fill an outline, or else None."""
+    task, name, like = system.task, loaded.experiment.task.name, None
     if edit is not None:
         if not isinstance(task, EditableTask):
             raise Refused(Problem(f'task "{name}" cannot edit samples', ("task",), code="misfit"))
-        return task.edit(*edit, count, seed)
+        like = task.edit(*edit, count, seed)
+    if outline is not None:
+        if not isinstance(task, OutlinedTask):
+            raise Refused(Problem(f'samples of task "{name}" have no outline', ("task",), code="misfit"))
+        return task.within(outline, count, seed, like)
+    if like is not None:
+        return like
     return None if infill is None else text_task(system, name).infill(infill, count, seed)
 
 
@@ -126,6 +134,7 @@ def sample_run(
     source: Path | None = None,
     keep: Sequence[int] | None = None,
     redraw: int | None = None,
+    outline: Path | None = None,
 ) -> int:
     """Write samples of a checkpoint into a new or empty folder, by default inside the run; return the exit code.
 
@@ -133,7 +142,7 @@ def sample_run(
     options of sampling. `infill` is a text in which `[MASK:K]` stands for K tokens to draw.
     Without `metrics` only those of drawing are shown.
     Refused for a folder that is not empty or an unknown format.
-    `source`, `keep` and `redraw` edit a sample; see `EditableTask`.
+    `source`, `keep` and `redraw` edit a sample, see `EditableTask`; `outline` is a file, see `OutlinedTask`.
     """
     errors, console = console, console or Screen()
     _check_out(run_directory, out)
@@ -141,7 +150,7 @@ def sample_run(
         check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
     loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
     edit = None if source is None else (source, keep, redraw)
-    like = _templates(system, loaded, infill, edit, count, seed)
+    like = _templates(system, loaded, infill, edit, outline, count, seed)
     if infill is not None:
         for misfit in loaded.experiment.warn_known():
             say(console, f"{misfit.message}; {misfit.help}", "yellow")

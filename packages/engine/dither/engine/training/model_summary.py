@@ -159,7 +159,7 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
         x = torch.zeros(shape, dtype=torch.long)
         if isinstance(space, FeatureSpace):
             x = torch.zeros(*shape, space.width)
-        cond = {c.name: torch.zeros(shape[: 1 + (c.size is None)], dtype=torch.long) for c in space.conditions}
+        cond = {c.name: torch.zeros(c.shape(*shape), dtype=torch.long) for c in space.conditions}
         out = model(State.of(x), torch.zeros(batch), torch.ones(shape, dtype=torch.bool), cond)
         forward = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
         out.sum().backward()

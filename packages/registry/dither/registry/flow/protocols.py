@@ -21,9 +21,10 @@ __all__ = [
     "FUSED_FROM", "AssetTask", "BoundedProcess", "BucketedTask", "CorpusTask", "DataRequest", "DataWarnings",
     "Denoiser", "DistributionHead", "DistributionPrediction", "EditableTask", "Embeds", "Explains", "Exports",
     "FrontierTask", "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache", "LiteralProcess",
-    "Loss", "MaskedFeatureProcess", "Metrics", "Picture", "PredictionMetric", "Predicts", "Process", "RatioSums",
-    "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories", "Split", "Task",
-    "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "TrainedModel", "ValueDistribution", "sample_prediction",
+    "Loss", "MaskedFeatureProcess", "Metrics", "OutlinedTask", "Picture", "PredictionMetric", "Predicts", "Process",
+    "RatioSums", "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories", "Split",
+    "Task", "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "TrainedModel", "ValueDistribution",
+    "sample_prediction",
 ]  # fmt: skip
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]

@@ -29,6 +29,7 @@ class Condition:
         name: The name.
         size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position (`B L`). The label -1
             means unconditional, as if the condition were absent.
+        length: Integers per sample (`B length`) instead, such as coordinates; unconditional if all are -1.
         labels: Names of the labels, which `sample.cond` accepts; empty if they have none.
         partial: Whether some samples have no label, such as those of held-out cell types.
     """
@@ -37,12 +38,24 @@ class Condition:
     size: int | None = None
     labels: tuple[str, ...] = ()
     partial: bool = False
+    length: int | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
             raise ValueError(f'condition "{self.name}" requires at least one label, not {self.size}')
         if self.labels and len(self.labels) != self.size:
             raise ValueError(f'condition "{self.name}" has {self.size} labels but {len(self.labels)} names')
+
+    def __str__(self) -> str:
+        if self.length is not None:
+            return f"{self.length} integers per sample"
+        return "one number per position" if self.size is None else "one label per sample"
+
+    def shape(self, batch: int, positions: int) -> tuple[int, ...]:
+        """Return the shape of its values for a batch of samples."""
+        if self.length is not None:
+            return batch, self.length
+        return (batch, positions) if self.size is None else (batch,)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from .spaces import Space
 
 __all__ = [
     "AssetTask", "BucketedTask", "CorpusTask", "DataRequest", "DataWarnings", "EditableTask", "Embeds", "Explains",
-    "Exports", "FrontierTask", "Metrics", "Picture", "PredictionMetric", "Predicts", "RatioSums", "SampleMetric",
-    "SampledMetrics", "ShowsTrajectories", "Split", "Task", "TextTask", "Tracker", "TrainedModel",
+    "Exports", "FrontierTask", "Metrics", "OutlinedTask", "Picture", "PredictionMetric", "Predicts", "RatioSums",
+    "SampleMetric", "SampledMetrics", "ShowsTrajectories", "Split", "Task", "TextTask", "Tracker", "TrainedModel",
 ]  # fmt: skip
 
 Split = Literal["train", "valid", "test"]
@@ -145,6 +145,14 @@ class EditableTask(Protocol):
 
     def edit(self, source: Any, keep: Sequence[int] | None, redraw: int | None, n: int, seed: int) -> Clean:
         """Return `n` templates that know the parts `keep` of a sample (a path or an object), with `redraw` others."""
+
+
+@runtime_checkable
+class OutlinedTask(Protocol):
+    """A task whose samples can be drawn for a given outline."""
+
+    def within(self, outline: Path, n: int, seed: int, like: Clean | None) -> Clean:
+        """Return `n` templates, or those of `like`, with the outline in a file as their condition."""
 
 
 @runtime_checkable

@@ -14,6 +14,8 @@ from jaxtyping import Int
 
 from dither.registry.config.errors import Refused
 
+from .geometry.boundary import corners_of
+from .geometry.outline_fit import place_in_outline
 from .geometry.placement import Placement, place_diagram
 from .plans import Diagram, decode
 from .validity import validity_levels
@@ -59,8 +61,10 @@ def read_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> list[tuple[Diagr
     return samples
 
 
-def decode_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> Iterator[DecodedSample]:
-    """Yield samples with `rooms` room slots."""
+def decode_samples(
+    tokens: Int[np.ndarray, "N L"], rooms: int, boundaries: Int[np.ndarray, "N P 2"] | None = None
+) -> Iterator[DecodedSample]:
+    """Yield samples with `rooms` room slots, placed in their boundaries if there are any."""
     if not len(tokens):
         return
     levels = validity_levels(tokens, rooms)
@@ -70,5 +74,7 @@ def decode_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> Iterator[Decod
             continue
         proof = levels.boxes[number, : len(diagram.types)]
         placement = place_diagram(diagram, proof if proof.any() else None, search=False)
+        if boundaries is not None and corners_of(boundaries[number]):
+            placement = place_in_outline(placement, boundaries[number])
         level = sum(bool(mask[number]) for mask in levels.reached()) - 1
         yield DecodedSample(number, level, bool(levels.unknown[number]), placement)

@@ -61,7 +61,11 @@ def write_diagrams(diagrams: Mapping[int, Diagram], folder: Path, form: Export) 
 
 
 def write_samples(
-    samples: Int[np.ndarray, "N L"], rooms: int, folder: Path, form: Export
+    samples: Int[np.ndarray, "N L"],
+    rooms: int,
+    folder: Path,
+    form: Export,
+    boundaries: Int[np.ndarray, "N P 2"] | None = None,
 ) -> tuple[list[Path], list[str]]:
     """Write samples of a model, with boxes wherever boxes realise the diagram; a file is named by its sample.
 
@@ -70,7 +74,7 @@ def write_samples(
     """
     diagrams: dict[int, Diagram] = {}
     notes, bare = [], 0
-    for sample in decode_samples(samples, rooms):
+    for sample in decode_samples(samples, rooms, boundaries):
         if sample.placement is None:
             notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from dither.registry.config.errors import Problem, Refused
 
 from .relations import edges_of, labels_of, pair_ends
-from .vocabulary import EDGE_MASK, EDGE_PAD, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
+from .vocabulary import BOUNDARY_POINTS, EDGE_MASK, EDGE_PAD, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
 
 __all__ = ["Box", "Diagram", "PlanSplits", "Plans", "decode", "encode", "real_edges"]
 
@@ -27,12 +27,16 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Diagram:
-    """A bubble diagram: room type ids, (i, j, relation of room i to room j) for related pairs i < j, boxes if known."""
+    """A bubble diagram: room type ids, (i, j, relation of room i to room j) for related pairs i < j, boxes if known.
+
+    `boundary` is the outline with the front door if they are known; see `geometry.boundary`.
+    """
 
     types: tuple[int, ...]
     edges: tuple[tuple[int, int, int], ...]
     boxes: tuple[Box, ...] | None = None
     name: str = ""
+    boundary: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         rooms = len(self.types)
@@ -62,12 +66,14 @@ def _edge_list(row: Int[np.ndarray, " E"], rooms: int) -> tuple[tuple[int, int, 
 class Plans:
     """A batch of diagrams: room types, relations of all pairs of slots, and room boxes.
 
-    Boxes are zeros in empty slots, and throughout a plan whose boxes are unknown.
+    Boxes are zeros in empty slots, and throughout a plan whose boxes are unknown. `boundaries` are None if no plan has
+    one, and -1 throughout a plan without one; see `geometry.boundary`.
     """
 
     types: Int[np.ndarray, "N R"]
     edges: Int[np.ndarray, "N E"]
     boxes: Int[np.ndarray, "N R 4"]
+    boundaries: Int[np.ndarray, "N P 2"] | None = None
 
     @classmethod
     def from_boxes(cls, types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]) -> Plans:
@@ -83,22 +89,35 @@ class Plans:
         for row, diagram in enumerate(diagrams):
             if diagram.boxes is not None:
                 boxes[row, : len(diagram.boxes)] = diagram.boxes
-        return cls(rows[:, :rooms], rows[:, rooms:], boxes)
+        boundaries = None
+        if any(diagram.boundary for diagram in diagrams):
+            boundaries = np.full((len(diagrams), BOUNDARY_POINTS, 2), -1, np.int16)
+            for row, diagram in enumerate(diagrams):
+                if diagram.boundary:
+                    boundaries[row] = diagram.boundary
+        return cls(rows[:, :rooms], rows[:, rooms:], boxes, boundaries)
 
     def __len__(self) -> int:
         return len(self.types)
 
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
         """Return a subset of the plans."""
-        return Plans(self.types[rows], self.edges[rows], self.boxes[rows])
+        boundaries = None if self.boundaries is None else self.boundaries[rows]
+        return Plans(self.types[rows], self.edges[rows], self.boxes[rows], boundaries)
+
+    def fill_boundaries(self) -> Plans:
+        """Return the plans with boundaries of -1 if they have none."""
+        if self.boundaries is not None:
+            return self
+        return replace(self, boundaries=np.full((len(self), BOUNDARY_POINTS, 2), -1, np.int16))
 
     def from_left_to_right(self) -> Plans:
-        """Return the plans with the living room first, and the other rooms by the centre of their boxes, along x then y.
+        """Return the plans with the living room first, and the others by the centres of their boxes, along x then y.
 
         Plans without boxes are unchanged, as the reverse of a relation does not follow from it.
         """
         n, slots = self.types.shape
-        known = self.boxes.any((1, 2))
+        known = np.asarray(self.boxes.any((1, 2)))
         x, y = np.moveaxis(self.boxes[..., :2] + self.boxes[..., 2:], -1, 0)
         order = np.lexsort([y, x, self.types != LIVING, self.types == NODE_PAD], axis=1)
         order = np.where(known[:, None], order, np.arange(slots))
@@ -108,7 +127,9 @@ class Plans:
         types, boxes = np.take_along_axis(self.types, order, 1), np.take_along_axis(self.boxes, order[..., None], 1)
         labels = np.where(related[rows, order[:, i], order[:, j]], labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
         edges = np.where(real_edges(types != NODE_PAD), labels, EDGE_PAD)
-        return Plans(types, np.where(known[:, None], edges, self.edges).astype(np.int8), boxes)
+        return replace(
+            self, types=types, edges=np.where(known[:, None], edges, self.edges).astype(np.int8), boxes=boxes
+        )
 
     @property
     def rooms(self) -> Int[np.ndarray, " N"]:
@@ -141,6 +162,24 @@ class PlanSplits:
     train: Plans
     valid: Plans
     test: Plans
+
+    def with_boundaries(self, *, rectangular: bool) -> PlanSplits:
+        """Return plans with boundaries; those of `rectangular` plans, which have none, follow from their boxes.
+
+        Raises:
+            Refused: No training plan has a boundary (`no-samples`).
+        """
+        splits = [self.train, self.valid, self.test]
+        if rectangular:
+            from .geometry.boundary import boundaries_of_boxes
+
+            splits = [replace(part, boundaries=boundaries_of_boxes(part.types, part.boxes)) for part in splits]
+        if self.train.boundaries is None and not rectangular:
+            hint = "RPLAN, Graph2Plan and procedural plans have them; prepare plans of earlier versions again (force)"
+            raise Refused(
+                Problem("no training plan has a boundary", ("task", "boundary"), help=hint, code="no-samples")
+            )
+        return PlanSplits(*(part.fill_boundaries() for part in splits))
 
 
 def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:

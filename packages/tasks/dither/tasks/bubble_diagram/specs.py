@@ -11,7 +11,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.flow.spaces import Condition, Field, TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
@@ -19,7 +19,19 @@ from dither.registry.spec.misfit import Misfit, below
 from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
-from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE, Adjacency, Bedrooms, Format, Order
+from .vocabulary import (
+    BOUNDARY_POINTS,
+    EDGE_MASK,
+    EDGE_PAD,
+    EDGE_SIZE,
+    NODE_MASK,
+    NODE_PAD,
+    NODE_SIZE,
+    Adjacency,
+    Bedrooms,
+    Format,
+    Order,
+)
 
 if TYPE_CHECKING:
     from .plans import PlanSplits
@@ -32,10 +44,12 @@ class BubbleDiagram(TaskSpec):
     """Floor plans as graphs: room types and pairwise spatial relations, 13 types and 10 relations as in Graph2Plan."""
 
     name: ClassVar[str] = "bubble-diagram"
+    rev: ClassVar[int] = 2
     bucketed: ClassVar[bool | None] = True
     headline: ClassVar[tuple[str, ...]] = (
-        "valid/nats_per_graph", "valid/nats_per_token", "sample/level_2", "sample/level_4", "sample/unique",
-        "sample/valid_unique_novel", "sample/type_js", "sample/edge_js", "sample/mmd_degree",
+        "valid/nats_per_graph", "valid/nats_per_token", "sample/level_2", "sample/level_4", "sample/level_5",
+        "sample/outline_iou", "sample/unique", "sample/valid_unique_novel", "sample/type_js",
+        "sample/edge_js", "sample/mmd_degree",
     )  # fmt: skip
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
@@ -51,6 +65,9 @@ class BubbleDiagram(TaskSpec):
     order: Order = "given"
     """Order of the rooms: as given by the data, or from-left-to-right, which has the living room first and the others
     by their centres along x, then y. It is much easier to learn; plans without boxes keep their order."""
+    boundary: bool = False
+    """Whether the outline and the front door of a plan are a condition, for model condition "outline" and
+    `dither sample --outline`. RPLAN, Graph2Plan and procedural plans have them."""
     constraints: Constraints | None = None
     """Constraints on samples; training ignores them."""
 
@@ -71,13 +88,17 @@ class BubbleDiagram(TaskSpec):
         """Return two fields: "nodes", one token per room slot, and "edges", one per pair of slots."""
         pairs = self.rooms * (self.rooms - 1) // 2
         nodes = Field("nodes", self.rooms, NODE_SIZE, mask=NODE_MASK, pad=NODE_PAD)
-        return TokenSpace((nodes, Field("edges", pairs, EDGE_SIZE, mask=EDGE_MASK, pad=EDGE_PAD)))
+        edges = Field("edges", pairs, EDGE_SIZE, mask=EDGE_MASK, pad=EDGE_PAD)
+        boundary = Condition("boundary", partial=True, length=2 * BOUNDARY_POINTS)
+        return TokenSpace((nodes, edges), (boundary,) * self.boundary)
 
     def build(self) -> BubbleDiagrams:
         """Generate or read the plans."""
         from .task import BubbleDiagrams
 
         plans: PlanSplits = self.data.build()
+        if self.boundary:
+            plans = plans.with_boundaries(rectangular=isinstance(self.data, ProceduralPlans))
         return BubbleDiagrams(plans, self.space(), self.constraints, self.order)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -27,14 +28,20 @@ from dither.registry.flow.spaces import TokenSpace
 from ..token_accuracy import Accuracy
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
+from .decoded_samples import decode_samples
 from .export import write_samples
 from .formats.jsonl import read_plan
+from .geometry.boundary import areas_of, read_boundary
+from .geometry.outline_fit import outline_iou
 from .metrics import Frequencies, Reference, shuffled
 from .plans import Diagram, PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export, Order
 
 __all__ = ["BubbleDiagrams", "GraphMetrics"]
+
+NEAREST, DRAWN = 500, 64
+"""Training plans whose numbers of rooms a given outline gets; samples that are drawn to compare them with outlines."""
 
 REFERENCE = 1024
 """Diagrams of each baseline that are evaluated with the sample metrics."""
@@ -58,6 +65,10 @@ class BubbleDiagrams:
         tokens = {split: part.tokens(self.rooms) for split, part in splits.items()}
         self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
+        self._boundaries = {
+            split: None if part.boundaries is None or not space.conditions else part.boundaries
+            for split, part in splits.items()
+        }
         self._constraints = constraints or Constraints()
         self._goal = None if constraints is None else constraints.goal(self.rooms)
         self._reference = Reference(plans, self.rooms, None if self._goal is None else self._goal.met_by)
@@ -74,7 +85,8 @@ class BubbleDiagrams:
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
         x0 = self._tokens[split][torch.from_numpy(numbers)].long()
-        return Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD))
+        clean, boundaries = Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD)), self._boundaries[split]
+        return clean if boundaries is None else _bounded(clean, boundaries[numbers])
 
     def buckets(self, split: Split) -> list[int]:
         """Return the number of rooms of each diagram."""
@@ -89,7 +101,37 @@ class BubbleDiagrams:
 
         Under constraints only feasible numbers of rooms are drawn, and tokens with a single allowed id are known.
         """
-        return self._templates(n, seed, self._counts, self._goal)
+        clean, boundaries = self._templates(n, seed, self._counts, self._goal), self._boundaries["valid"]
+        if boundaries is None:
+            return clean
+        # Each template has the boundary of a validation plan with as many rooms, if there is one.
+        random, held = np.random.default_rng((seed, 1)), self._tokens["valid"][:, : self.rooms] != NODE_PAD
+        counts, real = held.sum(1).numpy(), clean.valid[:, : self.rooms].sum(1).numpy()
+        choices = {count: np.flatnonzero(counts == count) for count in np.unique(real)}
+        rows = [random.choice(choices[count] if len(choices[count]) else len(counts)) for count in real]
+        return _bounded(clean, boundaries[np.array(rows, int)])
+
+    def within(self, outline: Path, n: int, seed: int, like: Clean | None = None) -> Clean:
+        """Return `n` templates for a given outline; see `geometry.boundary.read_boundary` for the file.
+
+        The number of rooms has the distribution of the training plans that are nearest in area. With `like`, these
+        templates get the outline.
+
+        Raises:
+            Refused: The file is invalid, or the task has no boundaries (`misfit`).
+        """
+        boundaries = self._boundaries["train"]
+        if boundaries is None:
+            raise Refused(Problem("an outline requires a model trained with task.boundary = true", code="misfit"))
+        boundary = read_boundary(outline)
+        if like is None:
+            areas = np.abs(areas_of(boundaries) - areas_of(boundary[None]))
+            nearest = np.argsort(areas, kind="stable")[:NEAREST]
+            real = (self._tokens["train"][torch.from_numpy(nearest), : self.rooms] != NODE_PAD).sum(1).numpy()
+            counts = np.bincount(real, minlength=self.rooms + 1)
+            counts = counts if self._goal is None else self._goal.room_counts(counts)
+            like = self._templates(n, seed, counts, self._goal)
+        return _bounded(like, np.repeat(boundary[None], len(like.valid), 0))
 
     def edit(
         self,
@@ -179,19 +221,38 @@ class BubbleDiagrams:
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return validity levels, and distances to validation plans that meet the constraints, with the noise floor."""
-        return self._reference.sample_metrics(samples.cpu().numpy())
+        metrics, boundaries = self._reference.sample_metrics(samples.cpu().numpy()), _boundaries_of(like)
+        if boundaries is not None:
+            placed = decode_samples(samples[:DRAWN].cpu().numpy(), self.rooms, boundaries)
+            values = [
+                outline_iou(sample.placement) for sample in placed if sample.placement and sample.placement.outline
+            ]
+            metrics |= {"outline_iou": float(np.mean(values))} if values else {}
+        return metrics
 
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of samples."""
-        yield from sample_pictures(samples.cpu().numpy(), self.rooms)
+        yield from sample_pictures(samples.cpu().numpy(), self.rooms, _boundaries_of(like))
 
     def export(self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path) -> tuple[list[Path], list[str]]:
         """Write samples in a format of `EXPORTS`; see `write_samples`."""
-        return write_samples(samples.cpu().numpy(), self.rooms, folder, cast(Export, form))
+        return write_samples(samples.cpu().numpy(), self.rooms, folder, cast(Export, form), _boundaries_of(like))
 
     def trajectory_plots(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of a sampling trajectory."""
         yield from trajectory_pictures(torch.cat([like.x0[None].to(path), path]).cpu().numpy(), self.rooms)
+
+
+def _bounded(clean: Clean, boundaries: Int[np.ndarray, "N P 2"]) -> Clean:
+    """Add boundaries as the condition of a batch."""
+    flat = torch.from_numpy(boundaries.reshape(len(boundaries), -1).astype(np.int64))
+    return replace(clean, cond={**clean.cond, "boundary": flat})
+
+
+def _boundaries_of(like: Clean) -> Int[np.ndarray, "N P 2"] | None:
+    """Return the boundaries of templates, if they have any."""
+    flat = like.cond.get("boundary")
+    return None if flat is None else flat.cpu().numpy().reshape(len(flat), -1, 2)
 
 
 class GraphMetrics:

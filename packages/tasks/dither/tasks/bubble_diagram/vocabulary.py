@@ -13,6 +13,7 @@ __all__ = [
     "ABOVE",
     "BEDROOMS",
     "BELOW",
+    "BOUNDARY_POINTS",
     "COLOURS",
     "EDGE_MASK",
     "EDGE_PAD",
@@ -114,6 +115,9 @@ EDGE_PAD: Final = 12
 EDGE_SIZE: Final = 13
 """Token ids of MASK and PAD in a pair of slots, and the vocabulary size."""
 
+
+BOUNDARY_POINTS: Final = 48
+"""Points of a boundary: the two ends of the front door, and at most 46 corners of the outline."""
 
 Format = Literal["auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"]
 """Input formats; "auto" selects one by file suffix."""

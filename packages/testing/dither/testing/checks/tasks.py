@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dither.registry import FeatureSpace, TokenSpace
 from dither.registry.flow.records import Clean, Measured, over
+from dither.registry.flow.spaces import Condition
 
 from ..check_utils import assert_unchanged, clean_ids, random_output, seed_cpu, snapshot, usable_ids
 from ..situations import Situation, checks_of, fitting_process
@@ -41,11 +42,11 @@ def _check_batch(clean: Clean, task: Any, rows: int, what: str) -> None:
     assert clean.known.shape == shape, f"{what}: known has shape {tuple(clean.known.shape)}"
     assert clean.valid.dtype == clean.known.dtype == torch.bool, f"{what}: masks are not bool"
     assert not (clean.known & ~over(clean.valid, clean.x0)).any(), f"{what}: padding is marked as known"
-    sizes = {condition.name: condition.size for condition in space.conditions}
+    conditions = {condition.name: condition for condition in space.conditions}
     for name, value in clean.cond.items():
         assert len(value) == rows, f"{what}: condition {name} has {len(value)} rows, not {rows}"
-        if name in sizes:
-            _check_condition(name, value, sizes[name], (rows, space.length), what)
+        if name in conditions:
+            _check_condition(conditions[name], value, conditions[name].shape(rows, space.length), what)
     if features:
         assert clean.x0.dtype == torch.float32, f"{what}: features are {clean.x0.dtype}, not float32"
         assert clean.x0.isfinite().all(), f"{what}: features are not finite"
@@ -54,9 +55,9 @@ def _check_batch(clean: Clean, task: Any, rows: int, what: str) -> None:
         _check_ids(clean, space, what)
 
 
-def _check_condition(name: str, value: Tensor, size: int | None, shape: tuple[int, int], what: str) -> None:
-    """Assert that a condition has labels -1 .. size-1 per sample, or a finite number per position."""
-    expected = shape if size is None else shape[:1]
+def _check_condition(condition: Condition, value: Tensor, expected: tuple[int, ...], what: str) -> None:
+    """Assert that a condition has labels -1 .. size-1, or integers, per sample, or a finite number per position."""
+    name, size = condition.name, condition.size
     assert value.shape == expected, f"{what}: condition {name} has shape {tuple(value.shape)}, not {expected}"
     if size is None:
         assert value.isfinite().all(), f"{what}: condition {name} is not finite"

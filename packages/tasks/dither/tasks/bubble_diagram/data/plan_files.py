@@ -70,7 +70,8 @@ def prepare_files(
     done = prepare_plans(entries, most=options.most, valid=shares[0], test=shares[1])
     with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
         for key, array in {**vars(done.plans), "split": done.split}.items():
-            writer.add(key, array)
+            if array is not None:
+                writer.add(key, array)
         writer.info["names"] = done.names
         writer.reject(rejected)
     counted = "1 file" if len(files) == 1 else f"{len(files):,} files"
@@ -89,7 +90,8 @@ def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
         spec.check_options(manifest, {"source": _describe(source, files)})
     verify(spec.folder(), manifest, spec.stored, once=True)
     arrays = {key: np.array(array) for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()}
-    return _split_plans(Plans(arrays["types"], arrays["edges"], arrays["boxes"]), arrays["split"])
+    split = arrays.pop("split")
+    return _split_plans(Plans(**arrays), split)
 
 
 def _describe(source: Path, files: list[Path]) -> dict[str, Any]:

@@ -4,6 +4,7 @@
     gtBoxNew  x0, y0, x1, y1 of each room after alignment; or gtBox, which is y0, x0, y1, x1
     rType     type of each room
     box       x0, y0, x1, y1, type of each room: replaces the fields above in preprocessed files
+    boundary  x, y, direction, isNew of the corners of the outline; the first two are the ends of the front door
     rEdge     u, v, relation of u to v, rooms counted from 0; or edge. Used only if there are no boxes
 
 Stored relations are ignored where there are boxes: the published files hold some that were computed with x and y
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +25,7 @@ import numpy as np
 
 from dither.registry.files.safe_path import safe_path
 
+from ..geometry.boundary import pack_boundary
 from ..plans import Diagram
 from ..vocabulary import ROOMS
 from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, diagram_of_edges, entry_of
@@ -31,7 +34,7 @@ __all__ = ["read_graph2plan"]
 
 _BOXES = ("gtBoxNew", "box", "gtBox")
 _EDGES = ("rEdge", "edge")
-_FIELDS: Final = ("name", "rType", *_BOXES, *_EDGES)
+_FIELDS: Final = ("name", "rType", "boundary", *_BOXES, *_EDGES)
 
 
 def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
@@ -77,6 +80,21 @@ def _plain(value: Any) -> Any:
 
 
 def _read(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
+    diagram = _read_rooms(plan, name, most)
+    return diagram if "boundary" not in plan else replace(diagram, boundary=_boundary(plan["boundary"]))
+
+
+def _boundary(points: Any) -> tuple[tuple[int, int], ...] | None:
+    """Return the boundary; None if it is malformed."""
+    array = np.asarray(points, object)
+    if array.ndim != 2 or array.shape[1] < 2:
+        return None
+    corners = array[:, :2].astype(float)
+    packed = pack_boundary(corners.tolist(), corners[:2].tolist())
+    return None if packed is None else tuple((x, y) for x, y in packed.tolist())
+
+
+def _read_rooms(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
     field = next((key for key in _BOXES if np.size(plan.get(key, ()))), None)
     if field == "box":
         table = _rows(plan, "box", 5)

@@ -8,20 +8,26 @@ Source: Wu et al., RPLAN, SIGGRAPH Asia 2019.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
-from scipy.ndimage import find_objects
+from scipy.ndimage import binary_fill_holes, find_objects, label
 
+from ..geometry.boundary import pack_boundary
+from ..geometry.floor_plan import trace_outline
 from ..plans import Diagram
 from ..relations import GRID
 from ..vocabulary import ROOMS
 from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of
 
 __all__ = ["CATEGORIES", "read_rplan_picture"]
+
+_FRONT_DOOR: Final = 255
+"""Value of the front door in the first channel."""
 
 CATEGORIES: Final = 18
 """Ids of the second channel: room types, then outside, outer wall, front door, inner wall, inner door."""
@@ -47,7 +53,24 @@ def _read(file: Path, options: ReadOptions) -> Diagram:
             rows, columns = slices
             types.append(kind)
             boxes.append((columns.start, rows.start, columns.stop, rows.stop))
-    return diagram_of_boxes(types, np.array(boxes).reshape(-1, 4), file.stem, options.most)
+    diagram = diagram_of_boxes(types, np.array(boxes).reshape(-1, 4), file.stem, options.most)
+    return replace(diagram, boundary=_boundary(pixels))
+
+
+def _boundary(pixels: UInt8[np.ndarray, "256 256 4"]) -> tuple[tuple[int, int], ...] | None:
+    """Return the outline of the pixels inside, and the ends of the front door; None if there is no simple outline."""
+    parts, count = label(pixels[..., 3] > 0)
+    if not count:
+        return None
+    inside = binary_fill_holes(parts == 1 + np.bincount(parts.ravel())[1:].argmax())
+    rows, columns = np.nonzero(pixels[..., 0] == _FRONT_DOOR)
+    ends = []
+    if len(rows):
+        low, high = np.array([columns.min(), rows.min()]), np.array([columns.max(), rows.max()]) + 1
+        along, middle = int(np.argmax(high - low)), (low + high) / 2
+        ends = [np.where(np.arange(2) == along, extreme, middle).tolist() for extreme in (low, high)]
+    packed = pack_boundary(trace_outline(inside, 0, 0), ends)
+    return None if packed is None else tuple((x, y) for x, y in packed.tolist())
 
 
 def _pixels(file: Path) -> UInt8[np.ndarray, "256 256 4"]:

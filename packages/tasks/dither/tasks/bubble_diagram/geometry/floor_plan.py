@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import hypot
 from typing import Final
 
 import networkx
@@ -19,7 +20,7 @@ from scipy import ndimage
 from ..relations import GRID, NEAR
 from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
 
-__all__ = ["DOOR_WIDTH", "Door", "FloorPlan", "Window", "floor_plan"]
+__all__ = ["DOOR_WIDTH", "Door", "FloorPlan", "Window", "floor_plan", "trace_outline"]
 
 DOOR_WIDTH: Final = 12
 """Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""
@@ -91,29 +92,48 @@ class FloorPlan:
         return {(min(door.i, door.j), max(door.i, door.j)) for door in self.doors if door.j is not None}
 
 
-def floor_plan(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> FloorPlan:
-    """Return outlines and doors of rooms at boxes on the canvas.
+def floor_plan(
+    types: Sequence[int], boxes: Int[np.ndarray, "R 4"], front: tuple[float, float] | None = None
+) -> FloorPlan:
+    """Return outlines and doors of rooms at boxes on the canvas, with the front door near the point `front` if given.
 
     Rooms that face no other across a wall are joined to the nearest one by a door at the closest points.
     """
     boxes = np.asarray(boxes, np.int64)
     label = _regions(types, boxes)
     outlines = tuple(
-        _outline(label[y0:y1, x0:x1] == room, x0, y0) for room, (x0, y0, x1, y1) in enumerate(boxes.tolist())
+        trace_outline(label[y0:y1, x0:x1] == room, x0, y0) for room, (x0, y0, x1, y1) in enumerate(boxes.tolist())
     )
     outer = sorted(_outer_walls(label), key=lambda wall: -wall.length)
     host = next((types.index(kind) for kind in (ENTRANCE, LIVING) if kind in types), 0)
     wall = next((wall for wall in outer if wall.room == host), None)
+    if front is not None:
+        at = front
+        wall = min(outer, key=lambda one: _distance(_door_at(one, at), at))
     if wall is None:  # the room is enclosed
         y, x = np.argwhere(label == host)[0].tolist()
         wall = Window(host, float(x), float(y), False, 0.0)
-    front = Door(host, None, wall.x, wall.y, wall.upright, 0.0)
+    place = wall if front is None else _door_at(wall, front)
+    entry = Door(place.room, None, place.x, place.y, place.upright, 0.0)
     lit = {room for room, kind in enumerate(types) if kind not in _DARK}
     longest = {one.room: one for one in reversed(outer) if one is not wall and one.room in lit}
     windows = (
         replace(one, length=min(0.6 * one.length, _WINDOW)) for one in longest.values() if one.length > DOOR_WIDTH
     )
-    return FloorPlan(outlines, (*_doors(types, boxes, label), front), tuple(windows), label)
+    return FloorPlan(outlines, (*_doors(types, boxes, label), entry), tuple(windows), label)
+
+
+def _door_at(wall: Window, point: tuple[float, float]) -> Window:
+    """Return the wall with the place of a door in it nearest to a point as its middle."""
+    reach = max(wall.length - DOOR_WIDTH, 0) / 2
+    if wall.upright:
+        return replace(wall, y=min(max(point[1], wall.y - reach), wall.y + reach))
+    return replace(wall, x=min(max(point[0], wall.x - reach), wall.x + reach))
+
+
+def _distance(wall: Window, point: tuple[float, float]) -> float:
+    """Distance of the middle of a wall from a point; walls too short for a door are far."""
+    return hypot(wall.x - point[0], wall.y - point[1]) + GRID * (wall.length < DOOR_WIDTH)
 
 
 def _regions(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "H W"]:
@@ -162,7 +182,7 @@ def _without_holes(region: Bool[np.ndarray, "H W"]) -> Bool[np.ndarray, "H W"]:
     return region
 
 
-def _outline(region: Bool[np.ndarray, "H W"], left: int, top: int) -> tuple[Corner, ...]:
+def trace_outline(region: Bool[np.ndarray, "H W"], left: int, top: int) -> tuple[Corner, ...]:
     """Return the corners of a connected region without holes, clockwise from the topmost, leftmost."""
     padded = np.pad(region, 1)
     steps: dict[Corner, list[Corner]] = {}

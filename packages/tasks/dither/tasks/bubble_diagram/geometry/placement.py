@@ -19,17 +19,21 @@ from scipy.sparse import csr_array, eye_array, hstack, vstack
 from ..plans import Diagram, encode
 from ..relations import NEAR, edges_of, exclusive, overlapping
 from ..vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, SHORT, SURROUNDING, pair_index, pairs
+from .boundary import corners_of
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
-__all__ = ["Placement", "place_diagram", "place_rooms", "room_names", "spread_boxes"]
+__all__ = [
+    "MARGINS", "PREFERRED_SIDES", "Placement", "active_bounds", "choose_separations", "place_diagram", "place_rooms",
+    "room_names", "soft_program", "spread_boxes",
+]  # fmt: skip
 
 _CANVAS: Final = Canvas()
 _LAYOUT_ROUNDS, _SPREAD_ROUNDS = 6, 3
-_MARGINS: Final = (2.0, 1.0, 0.0)
+MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
-_SIDES: Final = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
+PREFERRED_SIDES: Final = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
 _SLIMMEST: Final = 1.6
 """Preferred side by room type, in pixels, and the largest factor by which it is stretched."""
 
@@ -57,22 +61,38 @@ class Placement:
         boxes: Room boxes in pixels; the smallest x and y are 0.
         holds: Whether the boxes show each edge.
         extra: Pairs of rooms that are related in the boxes only.
+        outline: Corners of the outline that the rooms are to fill; empty if there is none.
+        front_door: Middle of its front door, if known.
     """
 
     diagram: Diagram
     boxes: Int[np.ndarray, "R 4"]
     holds: tuple[bool, ...]
     extra: tuple[tuple[int, int], ...]
+    outline: tuple[tuple[int, int], ...] = ()
+    front_door: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> Placement:
-        """Compare boxes with the diagram, and move them to the origin."""
+    def of(
+        cls, diagram: Diagram, boxes: Int[np.ndarray, "R 4"], boundary: Int[np.ndarray, "P 2"] | None = None
+    ) -> Placement:
+        """Compare boxes with the diagram, and move them and the boundary so that the smallest x and y are 0."""
         boxes = boxes.astype(np.int64)
         edges = {(i, j): relation for i, j, relation in diagram.edges}
         shown = dict(zip(pairs(len(boxes)), edges_of(boxes).tolist(), strict=True))
         holds = tuple(shown[pair] == relation for pair, relation in edges.items())
         extra = tuple(pair for pair, relation in shown.items() if pair not in edges and relation < len(RELATIONS))
-        return cls(diagram, boxes - np.tile(boxes[:, :2].min(0), 2), holds, extra)
+        outline = () if boundary is None else corners_of(boundary)
+        left, top = np.array([*boxes[:, :2], *outline]).min(0).tolist()
+        door = None if boundary is None or boundary[0, 0] < 0 else boundary[:2].mean(0) - [left, top]
+        return cls(
+            diagram,
+            boxes - [left, top, left, top],
+            holds,
+            extra,
+            tuple((x - left, y - top) for x, y in outline),
+            None if door is None else (float(door[0]), float(door[1])),
+        )
 
     @property
     def exact(self) -> bool:
@@ -139,14 +159,16 @@ def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
     separations: _Separations = {}
     best, fewest = np.zeros((rooms, 4), np.int64), len(target) + 1
     for _ in range(_LAYOUT_ROUNDS):
-        walls = _soft_program(diagram.types, target, separations, np.tile(_SIDES[[*diagram.types], None], 2)).solve()
+        walls = soft_program(
+            diagram.types, target, separations, np.tile(PREFERRED_SIDES[[*diagram.types], None], 2)
+        ).solve()
         assert walls is not None, "soft constraints are always feasible"
         boxes = np.round(walls - np.tile(walls[:, :2].min(0), 2)).astype(np.int64)
         boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
         broken = int((edges_of(boxes) != target).sum())
         if broken < fewest:
             best, fewest = boxes, broken
-        previous, separations = separations, _choose_separations(walls, target, separations)
+        previous, separations = separations, choose_separations(walls, target, separations)
         if separations == previous:
             break
     return best
@@ -168,12 +190,12 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
     disjoint = exclusive(np.array(diagram.types))
     disjoint &= not (overlapping(realisation) & disjoint).any()
     constraints = wall_constraints_of(target, rooms, disjoint=disjoint)
-    preferred = np.tile(_SIDES[[*diagram.types], None], 2)
+    preferred = np.tile(PREFERRED_SIDES[[*diagram.types], None], 2)
     boxes, sides = realisation.astype(np.int64), preferred
     for _ in range(_SPREAD_ROUNDS):
-        program = _soft_program(diagram.types, target, _choose_separations(boxes, target, {}), sides)
-        hard, spread = _active_bounds(constraints, boxes), boxes
-        for margin in _MARGINS:
+        program = soft_program(diagram.types, target, choose_separations(boxes, target, {}), sides)
+        hard, spread = active_bounds(constraints, boxes), boxes
+        for margin in MARGINS:
             walls = program.solve(hard, margin)
             if walls is not None and realises(rounded := np.round(walls).astype(np.int64), target, disjoint=disjoint):
                 spread = rounded
@@ -186,7 +208,7 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
     return boxes
 
 
-def _active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "B 4"]:
+def active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "B 4"]:
     """Return the fixed bounds, and for each choice those of the alternative that the boxes satisfy best."""
     if not len(constraints.choices):
         return constraints.fixed
@@ -199,7 +221,7 @@ def _active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) 
     return np.concatenate([constraints.fixed, chosen[chosen.any(-1)]])
 
 
-def _soft_program(
+def soft_program(
     types: Sequence[int], target: Int[np.ndarray, " E"], separations: _Separations, sides: Float[np.ndarray, "R 2"]
 ) -> _WallProgram:
     """Return a linear program with soft constraints: relations, separations, and preferred width and height."""
@@ -246,7 +268,7 @@ def _relate(program: _WallProgram, u: int, v: int, relation: int, axis: int) -> 
         program.add_order(u + 2, v + 2, 0.0, _SIZE)
 
 
-def _choose_separations(
+def choose_separations(
     walls: Float[np.ndarray, "R 4"] | Int[np.ndarray, "R 4"], target: Int[np.ndarray, " E"], separations: _Separations
 ) -> _Separations:
     """Assign the nearest side to pairs without one, and the next nearest to pairs not separated on theirs."""

@@ -229,7 +229,7 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
     """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
     foot, rim = 26.0, size / 26
     types = placement.diagram.types
-    plan = floor_plan(types, placement.boxes)
+    plan = floor_plan(types, placement.boxes, placement.front_door)
     free = plan.label.copy()  # labels stay clear of doors
     for door in plan.doors:
         reach = 0.8 * DOOR_WIDTH
@@ -252,6 +252,9 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
         parts = (int(COLOURS[types[room]][at : at + 2], 16) for at in (1, 3, 5))
         floor = "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)
         shapes.append(Path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room]))
+    if placement.outline:
+        path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in (scene.at(*corner) for corner in placement.outline)) + "Z"
+        shapes.append(Path(path, "none", BROKEN, 1.0))
     for window in plan.windows:
         shapes += _bar(scene, window.x, window.y, window.upright, window.length, _OUTER - _REVEAL, outwards=plan.label)
     for door in plan.doors:

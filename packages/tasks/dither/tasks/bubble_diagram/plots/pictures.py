@@ -57,11 +57,13 @@ h2 { font-size: 1rem; margin: 0 0 .3rem; font-weight: normal }
 _GREY, _UNDECIDED = "#c9ced6", "#dfe2e7"
 
 
-def sample_pictures(samples: Int[np.ndarray, "N L"], rooms: int) -> Iterator[Picture]:
+def sample_pictures(
+    samples: Int[np.ndarray, "N L"], rooms: int, boundaries: Int[np.ndarray, "N P 2"] | None = None
+) -> Iterator[Picture]:
     """Yield the first sample as diagram and floor plan, a grid, an HTML page, all samples as JSON lines, and errors."""
     decoded = read_samples(samples, rooms)
     diagrams = [diagram for diagram, _ in decoded if diagram]
-    page_samples = list(decode_samples(samples[: PAGE_SAMPLES if diagrams else 0], rooms))
+    page_samples = list(decode_samples(samples[: PAGE_SAMPLES if diagrams else 0], rooms, boundaries))
     drawn = [(sample.placement, sample.verdict) for sample in page_samples if sample.placement]
     if drawn:
         placements, verdicts = zip(*drawn, strict=True)

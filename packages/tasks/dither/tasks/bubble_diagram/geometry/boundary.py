@@ -1,0 +1,203 @@
+"""Boundaries: the outline of a flat and its front door, as arrays, from room boxes, and from files.
+
+A boundary is `BOUNDARY_POINTS` points in pixels of the canvas, as in Graph2Plan: the two ends of the front door, then
+the corners of the outline. Missing points are -1; a plan without a boundary has no others.
+Letters: N plans, R rooms, P points, H x W pixels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from dither.registry.config.errors import Problem, Refused
+
+from ..relations import GRID
+from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
+
+__all__ = ["areas_of", "boundaries_of_boxes", "boundary_iou", "corners_of", "mask_of", "pack_boundary", "read_boundary"]
+
+_WALL, _DOOR = 2, 12
+"""Pixels between a room of a procedural plan and the outline; width of a front door."""
+
+METRES_PER_PIXEL: Final = 18 / GRID
+
+Point = tuple[float, float]
+
+
+def pack_boundary(corners: Sequence[Point], door: Sequence[Point] = ()) -> Int[np.ndarray, "P 2"] | None:
+    """Return a boundary with points rounded to pixels; None if there are too many or too few corners."""
+    row = np.full((BOUNDARY_POINTS, 2), -1, np.int16)
+    if not 3 <= len(corners) <= BOUNDARY_POINTS - 2:
+        return None
+    row[2 : 2 + len(corners)] = np.rint(corners)
+    if len(door) == 2:
+        row[:2] = np.rint(door)
+    return row
+
+
+def corners_of(boundary: Int[np.ndarray, "P 2"]) -> list[tuple[int, int]]:
+    """Return the corners of the outline; empty if it is unknown."""
+    return [(x, y) for x, y in boundary[2:].tolist() if x >= 0]
+
+
+def areas_of(boundaries: Int[np.ndarray, "N P 2"]) -> Float[np.ndarray, " N"]:
+    """Return the areas inside the outlines in pixels, 0 where an outline is unknown (shoelace formula)."""
+    corners, real = boundaries[:, 2:].astype(float), boundaries[:, 2:, 0] >= 0
+    last = real & ~np.pad(real[:, 1:], ((0, 0), (0, 1)))
+    following = np.where(last[..., None], corners[:, :1], np.roll(corners, -1, 1))
+    cross = corners[..., 0] * following[..., 1] - corners[..., 1] * following[..., 0]
+    areas: Float[np.ndarray, " N"] = np.abs((cross * real).sum(1)) / 2
+    return areas
+
+
+def mask_of(boundary: Int[np.ndarray, "P 2"]) -> Bool[np.ndarray, "H W"]:
+    """Return the pixels of the canvas inside the outline."""
+    from PIL import Image, ImageDraw
+
+    # Corners are on pixel edges: at twice the size, the odd pixels are pixel centres.
+    image = Image.new("1", (2 * GRID + 1, 2 * GRID + 1))
+    ImageDraw.Draw(image).polygon([(2 * x, 2 * y) for x, y in corners_of(boundary)], fill=1)
+    inside: Bool[np.ndarray, "H W"] = np.asarray(image)[1::2, 1::2]
+    return inside
+
+
+def boundary_iou(label: Int[np.ndarray, "H W"], boundary: Int[np.ndarray, "P 2"]) -> float:
+    """Return the intersection over union of a drawn plan (room at each pixel, -1 outside) and an outline.
+
+    Walls between rooms belong to the plan: gaps of up to twice the thickness of a wall are closed.
+    """
+    from scipy import ndimage
+
+    size = 4 * _WALL + 1
+    padded = np.pad(label[:GRID, :GRID] >= 0, size)
+    closed = ndimage.minimum_filter(ndimage.maximum_filter(padded, size), size - 2 * _WALL)
+    drawn, inside = closed[size:-size, size:-size], mask_of(boundary)
+    return float((drawn & inside).sum() / max((drawn | inside).sum(), 1))
+
+
+def boundaries_of_boxes(types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]) -> Int[np.ndarray, "N P 2"]:
+    """Return the boundaries of procedural plans, which fill a rectangle.
+
+    The front door is in the middle of the longest outer wall of the entrance, or else of the living room.
+    """
+    real = types != NODE_PAD
+    low = np.where(real[..., None], boxes[..., :2], GRID).min(1) - _WALL
+    high = np.where(real[..., None], boxes[..., 2:], 0).max(1) + _WALL
+    rows = np.full((len(types), BOUNDARY_POINTS, 2), -1, np.int16)
+    (x0, y0), (x1, y1) = low.T, high.T
+    rows[:, 2:6] = np.stack([np.stack(c, -1) for c in ((x0, y0), (x1, y0), (x1, y1), (x0, y1))], 1)
+    hosts = np.where((types == ENTRANCE).any(1), (types == ENTRANCE).argmax(1), (types == LIVING).argmax(1))
+    longest, every = np.zeros(len(types), np.int64), np.arange(len(types))
+    for side, wall in enumerate((x0, y0, x1, y1)):  # left, above, right, below
+        along = 1 - side % 2
+        outer = (np.abs(boxes[..., side] - wall[:, None]) <= _WALL) & real
+        host = boxes[every, hosts]
+        place = np.arange(GRID)
+        exposed = (place >= host[:, along, None]) & (place < host[:, along + 2, None]) & outer[every, hosts][:, None]
+        for room in range(types.shape[1]):
+            within = (place >= boxes[:, room, along, None]) & (place < boxes[:, room, along + 2, None])
+            exposed &= ~(within & (outer[:, room] & (hosts != room))[:, None])
+        length = np.zeros(len(types), np.int64)
+        for pixel in range(GRID):
+            length = np.where(exposed[:, pixel], length + 1, 0)
+            best = length > longest
+            middle = pixel + 1 - length // 2
+            ends = np.full((len(types), 2, 2), wall[:, None, None])
+            ends[:, 0, along], ends[:, 1, along] = middle - _DOOR // 2, middle + _DOOR // 2
+            rows[best, :2] = ends[best]
+            longest = np.maximum(longest, length)
+    return rows
+
+
+def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
+    """Read an outline and front door: JSON, GeoJSON in metres, or the first path of an SVG file.
+
+    JSON is {"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]} in pixels of the canvas, as is SVG. GeoJSON has a
+    polygon and possibly a line string, the front door; its y axis points up. The outline is centred on the canvas.
+
+    Raises:
+        Refused: The file cannot be read, has no polygon, or its outline is too large or has too many corners.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        outline, door = _parse_svg(text) if path.suffix.lower() == ".svg" else _parse_json(json.loads(text))
+        corners = np.array([*outline, *door], float).reshape(-1, 2)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        shape = '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
+        raise Refused(Problem(f"{path}: no outline: {error}", help=f"expected {shape}", code=code)) from None
+    points = corners[: len(outline)]
+    if len(points) > 1 and (points[0] == points[-1]).all():
+        points = points[:-1]
+    low, high = (points.min(0), points.max(0)) if len(points) else (np.zeros(2), np.zeros(2))
+    problems = []
+    if not np.isfinite(corners).all() or (high - low > GRID).any() or (high - low < 1).any():
+        width, height = high - low
+        message = f"outline of {width:g} x {height:g} pixels, expected 1 to {GRID} along both axes"
+        problems.append(Problem(message, help="a pixel is 7 cm", code="out-of-range"))
+    if not 3 <= len(points) <= BOUNDARY_POINTS - 2:
+        message = f"outline of {len(points)} corners, expected 3 to {BOUNDARY_POINTS - 2}"
+        problems.append(Problem(message, code="out-of-range"))
+    if problems:
+        raise Refused([Problem(f"{path}: {one.message}", help=one.help, code=one.code) for one in problems])
+    shift = np.floor((GRID - low - high) / 2)
+    row = pack_boundary((points + shift).tolist(), (corners[len(outline) :] + shift).clip(0, GRID).tolist())
+    assert row is not None
+    return row
+
+
+def _parse_json(content: Any) -> tuple[list[Point], list[Point]]:
+    """Return outline and front door of JSON or GeoJSON."""
+    if "outline" in content:
+        return content["outline"], content.get("front_door", [])
+    features = content.get("features", [content])
+    shapes = [feature.get("geometry", feature) for feature in features]
+    found = {shape["type"]: shape["coordinates"] for shape in reversed(shapes)}
+
+    def pixels(points: Any) -> list[Point]:
+        return [(x / METRES_PER_PIXEL, -y / METRES_PER_PIXEL) for x, y, *_ in points]
+
+    return pixels(found["Polygon"][0]), pixels(found.get("LineString", []))
+
+
+_SVG_PATH: Final = re.compile(r"<path\b[^>]*\sd\s*=\s*[\"']([^\"']*)")
+_SVG_TOKEN: Final = re.compile(r"([a-zA-Z])|([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+
+
+def _parse_svg(text: str) -> tuple[list[Point], list[Point]]:
+    """Return the corners of the first path of straight lines; a second path is the front door."""
+    paths = [_trace(data) for data in _SVG_PATH.findall(text)[:2]]
+    if not paths:
+        raise ValueError("no <path>")
+    return paths[0], paths[1] if len(paths) > 1 else []
+
+
+def _trace(data: str) -> list[Point]:
+    points, command = list[Point](), "M"
+    tokens = [(letter, number) for letter, number in _SVG_TOKEN.findall(data)]
+    at = 0
+    while at < len(tokens):
+        if tokens[at][0]:
+            command, at = tokens[at][0], at + 1
+        if command in "zZ":
+            break
+        if command not in "mMlLhHvV":
+            raise ValueError(f'command "{command}" of a path is not a straight line')
+        count = 1 if command in "hHvV" else 2
+        values = [float(number) for _, number in tokens[at : at + count]]
+        x, y = points[-1] if points and command.islower() else (0.0, 0.0)
+        before = points[-1] if points else (0.0, 0.0)
+        if count == 2:
+            points.append((x + values[0], y + values[1]))
+        else:
+            points.append((x + values[0], before[1]) if command in "hH" else (before[0], y + values[0]))
+        at += count
+        command = {"m": "l", "M": "L"}.get(command, command)
+    return points

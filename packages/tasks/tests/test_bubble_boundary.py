@@ -1,0 +1,153 @@
+"""Boundaries: the rule for procedural plans, files, placement in an outline, and the task with the condition."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+
+from dither.registry.config.errors import Refused
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.formats.entries import ReadOptions
+from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
+from dither.tasks.bubble_diagram.geometry.boundary import (
+    areas_of,
+    boundaries_of_boxes,
+    corners_of,
+    mask_of,
+    pack_boundary,
+    read_boundary,
+)
+from dither.tasks.bubble_diagram.geometry.outline_fit import outline_iou, place_in_outline
+from dither.tasks.bubble_diagram.geometry.placement import place_diagram
+from dither.tasks.bubble_diagram.plans import PlanSplits
+from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
+from dither.tasks.bubble_diagram.vocabulary import LIVING
+
+L_SHAPE = [(40, 40), (200, 40), (200, 120), (120, 120), (120, 200), (40, 200)]
+
+
+@pytest.fixture(scope="module")
+def task():
+    return BubbleDiagram(data=ProceduralPlans(train=600, valid=60, test=6), boundary=True).build()
+
+
+def test_front_doors_of_procedural_plans_are_in_outer_walls():
+    plans = make_plans(0, 0, 300)
+    boundaries = boundaries_of_boxes(plans.types, plans.boxes)
+    low, high = boundaries[:, 2:6].min(1), boundaries[:, 2:6].max(1)
+    assert (areas_of(boundaries) == (high - low).prod(1)).all()
+    doors = boundaries[boundaries[:, 0, 0] >= 0]
+    assert len(doors) > 0.95 * len(plans)
+    middle = doors[:, :2].mean(1)
+    sides = np.stack([middle - low[boundaries[:, 0, 0] >= 0], high[boundaries[:, 0, 0] >= 0] - middle])
+    assert (np.abs(sides).min((0, 2)) == 0).all()
+
+
+def test_mask_and_area_of_an_outline_agree():
+    boundary = pack_boundary(L_SHAPE)
+    assert mask_of(boundary).sum() == areas_of(boundary[None])[0] == 160 * 160 - 80 * 80
+    assert pack_boundary(L_SHAPE * 9) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", json.dumps({"outline": L_SHAPE, "front_door": [[60, 40], [72, 40]]})),
+        ("a.svg", '<svg><path d="M40,40 H200v80h-80V200L40 200Z"/><path d="M60 40 L72 40"/></svg>'),
+        (
+            "a.geojson",
+            json.dumps({"type": "FeatureCollection", "features": [
+                {"geometry": {"type": kind, "coordinates": [points] if kind == "Polygon" else points}}
+                for kind, points in (
+                    ("Polygon", [(x * 18 / 256, -y * 18 / 256) for x, y in (*L_SHAPE, L_SHAPE[0])]),
+                    ("LineString", [(60 * 18 / 256, -40 * 18 / 256), (72 * 18 / 256, -40 * 18 / 256)]),
+                )
+            ]}),
+        ),
+    ],
+)  # fmt: skip
+def test_outlines_are_read_and_centred(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    boundary = read_boundary(path)
+    assert corners_of(boundary) == [(x + 8, y + 8) for x, y in L_SHAPE]
+    assert boundary[:2].tolist() == [[68, 48], [80, 48]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("a.svg", "<svg/>", "unreadable-file"),
+        ("a.svg", '<path d="M0 0 C1 1 2 2 3 3"/>', "unreadable-file"),
+        ("a.json", "{}", "unreadable-file"),
+        ("a.json", '{"outline": [[0, 0], [900, 0], [900, 9]]}', "out-of-range"),
+        ("a.json", '{"outline": [[0, 0], [90, 0]]}', "out-of-range"),
+        ("a.json", None, "file-not-found"),
+    ],
+)
+def test_invalid_outlines_are_rejected(tmp_path, name, text, code):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(Refused) as caught:
+        read_boundary(tmp_path / name)
+    assert code in {problem.code for problem in caught.value.problems}
+
+
+def test_rooms_fill_outlines_and_keep_their_relations():
+    plans, shares = make_plans(1, 0, 6), []
+    for row, boundary in enumerate(boundaries_of_boxes(plans.types, plans.boxes)):
+        diagram = replace(plans.diagram(row), boxes=None)
+        placed = place_in_outline(place_diagram(diagram), boundary)
+        assert placed.exact
+        shares.append(outline_iou(placed))
+    assert np.mean(shares) > 0.85
+
+
+def test_graph2plan_files_hold_boundaries(tmp_path):
+    boundary = np.array([[60, 40, 0, 0], [72, 40, 0, 0], *([x, y, 0, 0] for x, y in L_SHAPE)], np.uint8)
+    plan = {
+        "boundary": boundary,
+        "rType": np.array([0, 2]),
+        "gtBoxNew": np.array([[40, 40, 120, 120], [130, 40, 200, 120]]),
+    }
+    data = np.empty((1,), [(key, "O") for key in plan])
+    data[0] = tuple(plan.values())
+    savemat(tmp_path / "data.mat", {"data": data})
+    (entry,) = read_graph2plan(tmp_path / "data.mat", ReadOptions())
+    assert entry.diagram.boundary[:2] == ((60, 40), (72, 40))
+    assert [point for point in entry.diagram.boundary[4:] if point[0] >= 0] == L_SHAPE
+
+
+def test_task_gives_boundaries_as_a_condition(task, tmp_path):
+    (condition,) = task.space.conditions
+    batch, like = task.batch("train", [3, 1]), task.like(20, 0)
+    assert batch.cond["boundary"].shape == condition.shape(2, task.space.length)
+    assert like.cond["boundary"].shape == condition.shape(20, task.space.length)
+    samples = task.batch("test", range(6))
+    assert task.sample_metrics(samples.x0, samples)["outline_iou"] > 0.8
+    path = tmp_path / "outline.json"
+    for side, rooms in ((100, 6.2), (175, 7.0)):
+        path.write_text(json.dumps({"outline": [[0, 0], [side, 0], [side, side], [0, side]]}))
+        within = task.within(path, 64, 0)
+        assert len(torch.unique(within.cond["boundary"], dim=0)) == 1
+        assert abs(float(within.valid[:, :8].sum(1).double().mean()) - rooms) < 0.6
+    with pytest.raises(Refused, match="boundary = true"):
+        BubbleDiagram(data=ProceduralPlans(train=10, valid=5, test=5)).build().within(path, 1, 0)
+
+
+def test_rooms_from_left_to_right():
+    plans = make_plans(0, 0, 200)
+    ordered = plans.from_left_to_right()
+    boxes, real = ordered.boxes.astype(int), ordered.types != 14
+    centres = np.where(real, boxes[..., 0] + boxes[..., 2], 1000)[:, 1:]
+    assert (ordered.types[:, 0] == LIVING).all()
+    assert (np.diff(centres, axis=1) >= 0).all()
+    assert (type(plans).from_boxes(ordered.types, ordered.boxes).edges == ordered.edges).all()
+    bare = replace(plans, boxes=np.zeros_like(plans.boxes))
+    assert (bare.from_left_to_right().edges == plans.edges).all()
+    without = PlanSplits(bare, bare, bare)
+    with pytest.raises(Refused, match="no training plan has a boundary"):
+        without.with_boundaries(rectangular=False)
