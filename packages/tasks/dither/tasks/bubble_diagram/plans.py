@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 
 from dither.registry.config.errors import Problem, Refused
 
-from .relations import edges_of, labels_of, pair_ends
+from .relations import GRID, edges_of, labels_of, pair_ends
 from .vocabulary import BOUNDARY_POINTS, EDGE_MASK, EDGE_PAD, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
 
 __all__ = ["Box", "Diagram", "PlanSplits", "Plans", "decode", "encode", "real_edges"]
@@ -110,6 +110,40 @@ class Plans:
         if self.boundaries is not None:
             return self
         return replace(self, boundaries=np.full((len(self), BOUNDARY_POINTS, 2), -1, np.int16))
+
+    def upright(self) -> Plans:
+        """Return the plans turned by quarter turns and mirrored so that a certain room is left, above the middle.
+
+        The room is the largest of the lowest type id besides the living room, mostly the main bedroom. Its centre has
+        -x >= |y| and y <= 0 relative to the middle of the plan. Plans without boxes are unchanged.
+        """
+        boxes, real = self.boxes.astype(np.int64), self.types != NODE_PAD
+        areas = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+        key = np.where(real & (self.types != LIVING), self.types.astype(np.int64) * GRID**2 - areas, NODE_PAD * GRID**2)
+        low, high = np.where(real[..., None], boxes[..., :2], GRID).min(1), boxes[..., 2:].max(1)
+        room = boxes[np.arange(len(boxes)), key.argmin(1)]
+        x, y = (room[:, :2] + room[:, 2:] - low - high).T
+        turns = np.select([(x <= 0) & (-x >= abs(y)), (y > 0) & (y >= abs(x)), x >= abs(y)], [0, 1, 2], 3)
+        known = np.asarray(self.boxes.any((1, 2)))
+        points = boxes.reshape(len(boxes), -1, 2)
+        if self.boundaries is not None:
+            points = np.concatenate([points, self.boundaries], 1)
+        for turn in (1, 2, 3):  # each by a quarter clockwise
+            points = np.where(
+                (turns >= turn)[:, None, None], np.stack([GRID - points[..., 1], points[..., 0]], -1), points
+            )
+            x, y = np.where(turns >= turn, [-y, x], [x, y])
+        mirrored = np.stack([points[..., 0], GRID - points[..., 1]], -1)
+        points = np.where((y > 0)[:, None, None], mirrored, points)
+        corners, rest = np.split(points, [2 * self.types.shape[1]], 1)
+        corners = corners.reshape(*self.types.shape, 2, 2)
+        boxes = np.concatenate([corners.min(2), corners.max(2)], -1)
+        boxes = np.where((real & known[:, None])[..., None], boxes, 0).astype(np.int16)
+        boundaries = None if self.boundaries is None else np.where(self.boundaries < 0, -1, rest).astype(np.int16)
+        i, j = pair_ends(self.types.shape[1])
+        labels = np.where(self.edges < NO_EDGE, labels_of(boxes[:, i], boxes[:, j]), self.edges)
+        edges = np.where(known[:, None], labels, self.edges).astype(np.int8)
+        return Plans(self.types, edges, boxes, boundaries)
 
     def from_left_to_right(self) -> Plans:
         """Return the plans with the living room first, and the others by the centres of their boxes, along x then y.

@@ -31,6 +31,7 @@ from .vocabulary import (
     Bedrooms,
     Format,
     Order,
+    Orientation,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class BubbleDiagram(TaskSpec):
     order: Order = "given"
     """Order of the rooms: as given by the data, or from-left-to-right, which has the living room first and the others
     by their centres along x, then y. It is much easier to learn; plans without boxes keep their order."""
+    orientation: Orientation = "given"
+    """Orientation of the plans: as given by the data, or turned and mirrored so that the main bedroom is left, above
+    the middle. Samples then are plans up to quarter turns and mirror images, which are easier to learn."""
     boundary: bool = False
     """Whether the outline and the front door of a plan are a condition, for model condition "outline" and
     `dither sample --outline`. RPLAN, Graph2Plan and procedural plans have them."""
@@ -99,7 +103,7 @@ class BubbleDiagram(TaskSpec):
         plans: PlanSplits = self.data.build()
         if self.boundary:
             plans = plans.with_boundaries(rectangular=isinstance(self.data, ProceduralPlans))
-        return BubbleDiagrams(plans, self.space(), self.constraints, self.order)
+        return BubbleDiagrams(plans, self.space(), self.constraints, self.order, self.orientation)
 
 
 class ProceduralPlans(DataSpec):

@@ -36,7 +36,7 @@ from .geometry.outline_fit import outline_iou
 from .metrics import Frequencies, Reference, shuffled
 from .plans import Diagram, PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
-from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export, Order
+from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export, Order, Orientation
 
 __all__ = ["BubbleDiagrams", "GraphMetrics"]
 
@@ -51,13 +51,20 @@ class BubbleDiagrams:
     """Bubble diagrams as token sequences with the fields "nodes" and "edges", and constraints on samples."""
 
     def __init__(
-        self, plans: PlanSplits, space: TokenSpace, constraints: Constraints | None = None, order: Order = "given"
+        self,
+        plans: PlanSplits,
+        space: TokenSpace,
+        constraints: Constraints | None = None,
+        order: Order = "given",
+        orientation: Orientation = "given",
     ) -> None:
         self.space, self._order = space, order
         self.rooms = space.fields[0].length
         for split in ("train", "valid"):
             if not len(getattr(plans, split)):
                 raise Refused(f'the split "{split}" contains no plans', code="no-samples")
+        if orientation != "given":
+            plans = PlanSplits(*(part.upright() for part in (plans.train, plans.valid, plans.test)))
         if order != "given":
             parts = (plans.train, plans.valid, plans.test)
             plans = PlanSplits(*(part.from_left_to_right() for part in parts))

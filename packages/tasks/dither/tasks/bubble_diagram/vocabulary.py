@@ -39,6 +39,7 @@ __all__ = [
     "Export",
     "Format",
     "Order",
+    "Orientation",
     "pair_index",
     "pairs",
 ]
@@ -124,6 +125,9 @@ Format = Literal["auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd"
 
 Order = Literal["given", "from-left-to-right"]
 """Order of the rooms of a plan."""
+
+Orientation = Literal["given", "upright"]
+"""Orientation of a plan."""
 
 Adjacency = Literal["proximity", "door"]
 """Which rooms are related: those close to each other, or those joined by a door."""
