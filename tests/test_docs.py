@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nbformat
 import numpy as np
 import pytest
 import torch
 import zarr
+from nbclient import NotebookClient
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -28,6 +30,7 @@ from dither.registry.plugins.manager import load_plugins
 from dither.registry.plugins.policy import PluginPolicy, read_policy
 
 ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -52,6 +55,15 @@ def test_the_python_page_runs(tmp_path, monkeypatch):
     assert names["metrics"]["nats_per_graph"] > 0
     assert "ancestral" in names["samplers"]
     assert names["loss"].isfinite()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(notebook, tmp_path):
+    content = nbformat.read(notebook, 4)
+    assert notebook.stat().st_size < 200_000
+    assert not re.search(r"/(home|root|work|tmp)/", notebook.read_text()), "a path of one machine"
+    NotebookClient(content, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
 def test_the_plugin_of_the_readme_works(tmp_path):

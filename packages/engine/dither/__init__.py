@@ -3,7 +3,7 @@
     import dither
     run = dither.train("bubble_diagram/quick", {"train.steps": 500})
     system = dither.load(run)
-    samples = dither.draw(system, system.task.like(4, seed=0), seed=0)
+    samples = system.sample(4)
 
 Several distributions, ours and third parties', share this package. Importing it imports none of them.
 """

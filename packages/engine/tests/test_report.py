@@ -173,7 +173,8 @@ def test_a_sweep_and_a_point_are_reported(two, tmp_path, capsys):
 
 def test_curves_are_downsampled_without_losing_spikes():
     svg = ET.fromstring(curve({"a<b": [(step, 1.0 + (step == 500)) for step in range(1000)]}))
-    line, _ = svg.iter("polyline")
+    line, *averages = svg.iter("polyline")
+    assert [average.get("class") for average in averages] == ["w1", "w2"]
     heights = [float(place.split(",")[1]) for place in line.get("points").split()]
     assert len(heights) < 500
     assert min(heights) < max(heights) - 100

@@ -48,8 +48,8 @@ app = typer.Typer(
     name="dither",
     cls=Group,
     help="Diffusion transformers assembled from named components.",
-    epilog="""Exit codes: 0 done, 1 failed, 2 invalid input, 3 damaged run, 4 NaN or inf, 5 no disk space or memory,
-    75 stopped by a signal. Environment: DITHER_DATA is the folder of prepared data, NO_COLOR disables colours.
+    epilog="""Exit codes: 0 done, 1 failed, 2 invalid input, 3 damaged run, 4 NaN or inf, 5 no disk space or memory, \
+75 stopped by a signal. Environment: DITHER_DATA is the folder of prepared data, NO_COLOR disables colours.
 
     Example: dither run bubble_diagram/quick""",
     no_args_is_help=True,
@@ -120,7 +120,7 @@ def parse_checkpoint(word: str) -> Any:
 PANELS = {
     "experiments": {
         "run": ("experiments", "run bubble_diagram/quick train.steps=500 model.width=128"),
-        "sweep": ("sweeps", ""),
+        "sweep": ("sweeps", "sweep my.toml --sweep 'train.optimizer.lr=[1e-3, 3e-3]'"),
         "validate": ("experiments", "validate my.toml --deep"),
         "explain": ("experiments", "explain my.toml train.optimizer"),
         "resolve": ("experiments", "resolve my.toml > complete.toml"),
@@ -133,10 +133,10 @@ PANELS = {
         "describe": ("components", "describe sampler ancestral"),
         "plugins": ("components", "plugins -p my_block.py"),
         "doctor": ("plugins", "doctor"),
-        "registry": ("plugins", ""),
+        "registry": ("plugins", "registry check"),
     },
     "runs": {
-        "runs": ("runs", ""),
+        "runs": ("runs", "runs list"),
         "report": ("runs", "report runs/RUN"),
         "sample": ("runs", "sample runs/RUN --count 64 sampler.steps=100"),
         "evaluate": ("runs", "evaluate runs/RUN --split test"),
@@ -147,7 +147,7 @@ PANELS = {
         "bench": ("experiments", "bench bubble_diagram/quick --steps 50"),
     },
     "development": {
-        "new": ("plugins", ""),
+        "new": ("plugins", "new plugin wavelet --kind block"),
         "test-plugin": ("plugins", "test-plugin wavelet"),
         "schema": ("plugins", "schema --out experiment.schema.json"),
     },
@@ -191,10 +191,10 @@ def _import_verbs(modules: Iterable[str]) -> None:
         entries.sort(key=lambda entry: list(VERBS).index(_name(entry)))
         for entry in entries:
             entry.rich_help_panel = panel_of[_name(entry)]
+            entry.epilog = f"Example: dither {examples[_name(entry)]}"
     groups = [entry.typer_instance for entry in app.registered_groups if entry.typer_instance is not None]
     for command in [*app.registered_commands, *(one for group in groups for one in group.registered_commands)]:
         command.cls = Command
-        command.epilog = command.epilog or f"Example: dither {examples[_name(command)]}"
 
 
 def _name(entry: Any) -> str:

@@ -16,6 +16,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import atomic_write
 
 from ..files.metrics_file import FLOOR, INTERVAL, is_companion_metric, with_interval
+from ..runs.progress import HEADLINE
 from ..runs.run_directory import flat
 from ..sweeps.directory import MARK, PointFolder, SweepDirectory, columns_of, rows_of
 from ..sweeps.points import format_value, short_keys
@@ -58,6 +59,10 @@ class Section:
     charts: Sequence[tuple[str, str]] = ()
     galleries: Sequence[tuple[str, list[PictureFile]]] = ()
     texts: Sequence[tuple[str, str]] = ()
+
+    @property
+    def smoothed(self) -> bool:
+        return any(' class="w1"' in svg for _, svg in self.charts)
 
     @property
     def id(self) -> str:
@@ -129,13 +134,16 @@ def _run_page(record: RunRecord) -> str:
         (name, values[0], ", ".join(f"{key} {format_metric(value)}" for key, value in references))
         for name, values, references in metric_rows([record])
     ]
-    metrics = Table(rows, ("metric", "last", "baselines"), {1}) if rows else None
+    head, names = ("metric", "last", "baselines"), record.summary.get("headline")
+    chosen = [row for row in rows if isinstance(names, list) and row[0] in names]
+    results = (chosen or [row for row in rows if row[2]] or rows)[:HEADLINE]
     charts = charts_of([record], [""])
     texts = (("resolved.toml, with every default", record.toml), ("experiment.toml, as given", record.given))
     sections = [
-        Section("Metrics", "" if rows else NO_METRICS, metrics),
-        Section("Curves", "" if charts else NO_CURVES, charts=charts),
+        Section("Results", "" if rows else NO_METRICS, Table(results, head, {1}) if rows else None),
         Section("Samples", galleries=[("", record.pictures)] if record.pictures else ()),
+        Section("Curves", "" if charts else NO_CURVES, charts=charts),
+        Section("All metrics", table=Table(rows, head, {1}) if len(rows) > len(results) else None),
         Section("Run", table=Table(_facts(record))),
         Section("Components", table=Table(list(components.items())) if components else None),
         Section("Configuration", texts=texts),

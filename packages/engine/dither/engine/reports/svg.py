@@ -20,15 +20,19 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 26
 """Margins for labels."""
 MAX_PLOTTED = 1e300
 """Larger numbers are not drawn, since differences of them may overflow."""
-LOG_RATIO = 50
+LOG_RATIO = 20
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
+SWEPT_RATIO = 8
+"""The same for the values of a sweep, which are few and often geometric."""
 MAX_POINTS = 400
 """Points drawn of a line; of more, the minimum and maximum of each interval."""
 COLOURS = 10
-SMOOTHED = 60
-"""Number of points from which a line is drawn as its moving average, over a 30th of the line."""
+SMOOTHED = 20
+"""Number of points from which a line is also drawn as its moving averages."""
+SMOOTHINGS = (60, 12)
+"""Half a window of each moving average is this part of the line; the page chooses one of them, or the raw points."""
 FEW = 3
-"""Number of lines up to which raw points are drawn as well."""
+"""Number of lines up to which raw points are drawn behind a moving average."""
 MAX_CATEGORIES = 8
 LETTER = 6
 """Width of a letter."""
@@ -37,14 +41,16 @@ Points = Sequence[tuple[int, float]]
 
 
 class Axis:
-    """A linear axis from coordinate `start` to `end`, or a logarithmic one for values of a ratio above `LOG_RATIO`.
+    """A linear axis from coordinate `start` to `end`, or a logarithmic one for values above a `ratio`.
 
     If the values are `steps`, it is linear and has no margins.
     """
 
-    def __init__(self, low: float, high: float, start: float, end: float, *, steps: bool = False) -> None:
+    def __init__(
+        self, low: float, high: float, start: float, end: float, *, steps: bool = False, ratio: float = LOG_RATIO
+    ) -> None:
         self.start, self.end = start, end
-        self.log = not steps and low > 0 and high / low > LOG_RATIO
+        self.log = not steps and low > 0 and high / low >= ratio
         self.low, self.high = (math.log10(low), math.log10(high)) if self.log else (low, max(high, low + steps))
         margin = 0.0 if steps else 0.04 * (self.high - self.low) or 0.05 * abs(self.high) or 1.0
         self.low, self.high = self.low - margin, self.high + margin
@@ -112,10 +118,12 @@ def curve(
     """
     finite = {name: [p for p in points if abs(p[1]) < MAX_PLOTTED] for name, points in series.items()}
     few = sum(map(bool, finite.values())) <= FEW
-    smooth = {name: _smoothed(points) for name, points in finite.items()}
-    values = [v for name in finite for _, v in ([*finite[name], *smooth[name]] if few else smooth[name])]
+    halves = {name: dict((intervals or {}).get(name, ())) if len(finite) == 1 else {} for name in finite}
+    values = [v for points in finite.values() for _, v in points]
     if not values:
         return ""
+    bounds = [v + sign * halves[name].get(step, 0) for name, p in finite.items() for step, v in p for sign in (-1, 1)]
+    values += [v for v in bounds if math.isfinite(v)]
     low, high = min(values), max(values)
     span = (high - low) or abs(high) or 1.0
     levels = {name: v for name, v in (baselines or {}).items() if low - span <= v <= high + span}
@@ -125,30 +133,32 @@ def curve(
     labels = [(place, text) for place, text in x.labels() if "." not in text]
     parts = [*_frame(y, labels, "step"), *_levels(levels, y)]
     for index, (name, points) in enumerate(finite.items()):
-        band = _band(points, dict((intervals or {}).get(name, ())), x, y) if len(finite) == 1 else ""
-        raw = points if few and smooth[name] is not points else []
-        line = _line(name, smooth[name], raw, x, y, len(finite)) if points else ""
+        band = _band(points, halves[name], x, y)
+        line = _line(name, points, x, y, len(finite), few) if points else ""
         parts.append(f'<g class="{line_classes(index)}">{band}{line}</g>')
     return _svg(", ".join(series), parts)
 
 
-def _line(name: str, points: Points, raw: Points, x: Axis, y: Axis, lines: int) -> str:
-    """Return a line, its raw points faintly behind it, and dots with tooltips if there is room for them."""
+def _line(name: str, points: Points, x: Axis, y: Axis, lines: int, few: bool) -> str:
+    """Return a line, its moving averages if it is long, and dots with tooltips if there is room for them."""
 
-    def polyline(some: Points, attributes: str, inside: str = "") -> str:
+    def polyline(some: Points, kind: str = "") -> str:
         path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in _downsampled(some))
-        return f'<polyline{attributes} points="{path}">{inside}</polyline>'
+        attribute = f' class="{kind}"' if kind else ""
+        return f'<polyline{attribute} points="{path}">{title(*points[-1])}</polyline>'
 
     def title(step: int, value: float) -> str:
         return f"<title>{escape(name)}: {value:.6g} at step {step}</title>"
 
-    count = len(_downsampled(points))
-    radius = 0 if raw or lines > COLOURS else 2.5 if count <= 40 else 1.5 if count <= 150 else 0
+    if len(points) > SMOOTHED:
+        averages = [polyline(_smoothed(points, part), f"w{n}") for n, part in enumerate(SMOOTHINGS, 1)]
+        return polyline(points, "raw" if few else "raw many") + "".join(averages)
+    radius = 0 if lines > COLOURS else 2.5
     dots = "".join(
         f'<circle cx="{x(step):.1f}" cy="{y(value):.1f}" r="{radius}">{title(step, value)}</circle>'
         for step, value in (points if radius else ())
     )
-    return (polyline(raw, ' class="raw"') if raw else "") + polyline(points, "", title(*points[-1])) + dots
+    return polyline(points) + dots
 
 
 def _band(points: Points, halves: Mapping[int, float], x: Axis, y: Axis) -> str:
@@ -174,11 +184,9 @@ def _levels(levels: Mapping[str, float], y: Axis) -> Iterator[str]:
     yield from labels
 
 
-def _smoothed(points: Points) -> Points:
-    """Return the moving average of a long line, and a short one unchanged."""
-    if len(points) <= SMOOTHED:
-        return points
-    half = max(1, len(points) // 60)
+def _smoothed(points: Points, part: int) -> Points:
+    """Return the moving average over a window of twice the `part`-th part of the line."""
+    half = max(1, len(points) // part)
     values = [value for _, value in points]
     windows = [values[max(0, i - half) : i + half + 1] for i in range(len(points))]
     return [(step, sum(window) / len(window)) for (step, _), window in zip(points, windows, strict=True)]
@@ -212,7 +220,7 @@ def scatter(dots: Sequence[tuple[Any, float, str]], label: str) -> str:
     values, metrics = [value for value, _, _ in dots], [metric for _, metric, _ in dots]
     y = Axis(min(metrics), max(metrics), HEIGHT - BOTTOM, TOP)
     if all(map(_plottable, values)):
-        x = Axis(min(values), max(values), LEFT, WIDTH - RIGHT)
+        x = Axis(min(values), max(values), LEFT, WIDTH - RIGHT, ratio=SWEPT_RATIO)
         places = {format_value(value): x(value) for value in values}
         labels, axis = x.labels(), "log" * x.log
     else:

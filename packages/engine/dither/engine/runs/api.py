@@ -18,7 +18,6 @@ from dither.registry.plugins.manager import load_plugins
 from ..config.experiment import Experiment
 from ..config.load_experiment import load_experiment
 from ..training.diffusion import Diffusion
-from ..training.evaluation import evaluate as evaluate_system
 from .launch import run
 
 __all__ = ["components", "evaluate", "save_experiment", "train"]
@@ -64,7 +63,7 @@ def save_experiment(experiment: Experiment, path: str | Path) -> Path:
 
 def evaluate(system: Diffusion, split: Split = "valid", samples: int = 1024, seed: int = 0) -> dict[str, float]:
     """Return the metrics of a system, such as the one of `dither.load`, on the first samples of a split."""
-    return evaluate_system(system, samples, min(samples, 256), 1, seed, split) or {}
+    return system.evaluate(split, samples, seed)
 
 
 def components(kind: str | None = None) -> list[Component]:

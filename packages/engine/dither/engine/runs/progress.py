@@ -33,7 +33,13 @@ SHOWN = 8
 
 
 class Screen(Console):
-    """A console that becomes quiet if writing fails: a closed pipe or a full disk never ends a run."""
+    """A console that becomes quiet if writing fails: a closed pipe or a full disk never ends a run.
+
+    In a notebook it prints plain lines, which are kept as one output.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(force_jupyter=False, **options)
 
     def __exit__(self, *raised: Any) -> None:
         try:

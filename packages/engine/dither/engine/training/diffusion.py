@@ -29,6 +29,7 @@ from dither.registry.flow.protocols import (
     Process,
     SampleMetric,
     Sampler,
+    Split,
     Task,
 )
 from dither.registry.flow.records import Clean, Context, Measured, Noise, Noised, State
@@ -285,6 +286,17 @@ class Diffusion(nn.Module):
         """
         predict = import_module("dither.engine.runs.evaluate_run").predict  # it samples, which is above this layer
         return predict(self, x, seed=seed, **labels)
+
+    def sample(self, n: int, *, seed: int = 0, batch_size: int | None = None) -> Tensor:
+        """Draw n samples, on the CPU: ids `n L`, or features `n L M`; a function of weights, seed and batch size."""
+        draw = import_module("dither.engine.sampling.session").draw
+        return cast(Tensor, draw(self, self.like(n, seed), seed, batch_size))
+
+    def evaluate(self, split: Split = "valid", samples: int = 1024, seed: int = 0) -> dict[str, float]:
+        """Return loss and metrics on the first samples of a split, as `dither evaluate` does."""
+        evaluate = import_module("dither.engine.training.evaluation").evaluate  # it imports this module
+        metrics = evaluate(self, samples, min(samples, 256), 1, seed, split)
+        return {name: float(value) for name, value in metrics.items()}
 
     def like(self, n: int, seed: int) -> Clean:
         """Return the task's start of `n` samples, with the requested condition labels."""

@@ -36,6 +36,11 @@ class Picture:
     gif: bytes | None = None
     html: str | None = None
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Show the picture in a notebook."""
+        found = {"image/png": self.png, "image/gif": self.gif, "text/plain": self.text or self.name}
+        return {media: content for media, content in found.items() if content}
+
 
 @runtime_checkable
 class Metrics(Protocol):
