@@ -90,6 +90,8 @@ class TaskSpec(Spec):
     """Whether the built task is a `flow.protocols.BucketedTask`; None if that is unknown before."""
     headline: ClassVar[tuple[str, ...]] = ()
     """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the rest follow."""
+    legend: ClassVar[str] = ""
+    """Explanation of the pictures and metrics of samples, above the samples of a report."""
 
     def trains_known(self) -> bool:
         """Whether training samples have known tokens, such as prompts."""

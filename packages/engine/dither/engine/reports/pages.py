@@ -137,11 +137,11 @@ def _run_page(record: RunRecord) -> str:
     head, names = ("metric", "last", "baselines"), record.summary.get("headline")
     chosen = [row for row in rows if isinstance(names, list) and row[0] in names]
     results = (chosen or [row for row in rows if row[2]] or rows)[:HEADLINE]
-    charts = charts_of([record], [""])
+    charts, legend = charts_of([record], [""]), str(record.summary.get("legend", ""))
     texts = (("resolved.toml, with every default", record.toml), ("experiment.toml, as given", record.given))
     sections = [
         Section("Results", "" if rows else NO_METRICS, Table(results, head, {1}) if rows else None),
-        Section("Samples", galleries=[("", record.pictures)] if record.pictures else ()),
+        Section("Samples", legend, galleries=[("", record.pictures)]) if record.pictures else Section("Samples"),
         Section("Curves", "" if charts else NO_CURVES, charts=charts),
         Section("All metrics", table=Table(rows, head, {1}) if len(rows) > len(results) else None),
         Section("Run", table=Table(_facts(record))),

@@ -350,6 +350,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "step": run.trainer.step,
         "steps": run.experiment.train.steps,
         "headline": list(run.experiment.task.headline),
+        "legend": run.experiment.task.legend,
         "figures": run.metrics,
         "baselines": task_baselines(run.system.task, samples=run.experiment.evaluate.samples),
         "steps_per_second": done / run.seconds if run.seconds else None,

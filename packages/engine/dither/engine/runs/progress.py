@@ -39,7 +39,8 @@ class Screen(Console):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(force_jupyter=False, **options)
+        notebook = type(sys.stdout).__module__.startswith("ipykernel")
+        super().__init__(force_jupyter=False, force_terminal=False if notebook else None, **options)
 
     def __exit__(self, *raised: Any) -> None:
         try:

@@ -52,6 +52,11 @@ class BubbleDiagram(TaskSpec):
         "sample/outline_iou", "sample/unique", "sample/valid_unique_novel", "sample/type_js",
         "sample/edge_js", "sample/mmd_degree",
     )  # fmt: skip
+    legend: ClassVar[str] = (
+        "Boxes are rooms, lines are relations. Validity, each level with those before it: L0 the tokens are a diagram; L1 "
+        "one living room, all rooms connected; L2 no cycle of left-of or above; L3 some boxes show every relation; L4 and "
+        "no other; L5 without overlap."
+    )
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
         "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",
