@@ -53,9 +53,9 @@ class BubbleDiagram(TaskSpec):
         "sample/edge_js", "sample/mmd_degree",
     )  # fmt: skip
     legend: ClassVar[str] = (
-        "Boxes are rooms, lines are relations. Validity, each level with those before it: L0 the tokens are a diagram; L1 "
-        "one living room, all rooms connected; L2 no cycle of left-of or above; L3 some boxes show every relation; L4 and "
-        "no other; L5 without overlap."
+        "Boxes are rooms, lines are relations. Validity, each level with those before it: L0 the tokens are a diagram; "
+        "L1 one living room, all rooms connected; L2 no cycle of left-of or above; L3 some boxes show every relation; "
+        "L4 and no other; L5 without overlap."
     )
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
