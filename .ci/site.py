@@ -8,11 +8,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
+
+from dither.registry.config.errors import CODES
+from dither.testing import CHECKS
+from dither.testing.traits import DECLARED_TRAITS, IMPLIED_TRAITS
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
@@ -34,9 +39,9 @@ def on_files(files: Files, config: Any) -> None:
     """Add the pages of the root, the reference of components, and files of the repository to which pages link."""
     command = [sys.executable, "-m", "experiments.run", "list", "--markdown"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    pages = {place: (ROOT / name).read_text() for name, place in OUTSIDE.items()} | {"components.md": listed}
-    if old := files.get_file_from_path("components.md"):
-        files.remove(old)
+    codes = sorted((f"`{code}`", text) for code, text in CODES.items())
+    pages = {place: (ROOT / name).read_text() for name, place in OUTSIDE.items()}
+    pages |= {"components.md": listed, "errors.md": "# Error codes\n\n" + _table(("code", "meaning"), codes)}
     for place, text in pages.items():
         files.append(File.generated(config, place, content=text))
     origins = {place: name for name, place in OUTSIDE.items()}
@@ -51,6 +56,12 @@ def on_files(files: Files, config: Any) -> None:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point links to where their files are in the site."""
+    if page.file.src_uri == "conformance.md":
+        declared = [(kind, f"`{trait}`", meaning) for (kind, trait), meaning in DECLARED_TRAITS.items()]
+        implied = [("", f"`{trait}`", meaning) for trait, meaning in IMPLIED_TRAITS.items()]
+        checks = [(c.kind, f"`{c.name}`", ", ".join(sorted(c.needs)), c.level, c.summary) for c in CHECKS]
+        markdown += f"\n## Traits\n\n{_table(('kind', 'trait', 'meaning'), [*declared, *implied])}"
+        markdown += f"\n## Checks\n\n{_table(('kind', 'check', 'needs', 'level', 'property'), checks)}"
     origins = {place: name for name, place in OUTSIDE.items()}
     origin = ROOT / origins.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
@@ -67,3 +78,8 @@ def _place(path: Path) -> str:
     name = path.relative_to(ROOT).as_posix()
     inside = OUTSIDE.get(name, name.removeprefix("docs/"))
     return f"{inside}.txt" if path.suffix in (".py", ".toml") else inside
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -9,12 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nbformat
 import numpy as np
 import pytest
 import torch
 import zarr
-from nbclient import NotebookClient
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -61,6 +59,9 @@ def test_the_python_page_runs(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(notebook, tmp_path):
+    import nbformat
+    from nbclient import NotebookClient
+
     content = nbformat.read(notebook, 4)
     assert notebook.stat().st_size < 200_000
     assert not re.search(r"/(home|root|work|tmp)/", notebook.read_text()), "a path of one machine"

@@ -1,7 +1,6 @@
 """The kit itself: the cases it makes and its messages, with small components of this file."""
 
 import importlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -250,16 +249,3 @@ def test_components_of_a_file_may_import_torch():
         case_of(derived(Straight, "alone"), "spec_without_torch").run()
     with pytest.raises(AssertionError, match="imports torch"):
         case_of(derived(Straight, "alone", __module__="dither.registry.flow.records"), "spec_without_torch").run()
-
-
-def test_every_check_is_documented():
-    page = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text("utf-8")
-    rows = [tuple(cell.strip(" `") for cell in re.split(r"(?<!\\)\|", line)[1:-1]) for line in page.splitlines()]
-    documented = {tuple(cell.replace("\\|", "|") for cell in row) for row in rows if len(row) == 5}
-    ours = {(c.kind, c.name, ", ".join(sorted(c.needs)), c.level, c.summary.strip("`")) for c in CHECKS}
-    assert ours <= documented, sorted(ours - documented)
-    assert len(documented - ours) <= 2, sorted(documented - ours)
-    for kind, trait in DECLARED_TRAITS:
-        assert (kind, trait, DECLARED_TRAITS[kind, trait]) in rows
-    for trait, meaning in IMPLIED_TRAITS.items():
-        assert ("", trait, meaning.replace("`", "")) in [tuple(cell.replace("`", "") for cell in row) for row in rows]

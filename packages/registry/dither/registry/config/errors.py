@@ -16,7 +16,7 @@ from unicodedata import combining, east_asian_width
 from ..spec.misfit import Path
 
 __all__ = [
-    "CODES", "MAX_PROBLEMS", "Origin", "Problem", "Refused", "codes_page", "did_you_mean", "dotted", "nearest",
+    "CODES", "MAX_PROBLEMS", "Origin", "Problem", "Refused", "did_you_mean", "dotted", "nearest",
     "omitted_problems", "printable",
 ]  # fmt: skip
 
@@ -89,7 +89,7 @@ CODES: dict[str, str] = {
     "contradiction": "Constraints contradict each other.",
     "more-problems": "More problems exist than are shown.",
 }
-"""Every code of a problem, with its meaning; `codes_page` writes docs/errors.md."""
+"""Every code of a problem, with its meaning; the docs site lists them."""
 
 MAX_PROBLEMS = 50
 """Problems shown in one pass."""
@@ -167,13 +167,6 @@ class Problem:
         if self.help:
             lines.append("  help: " + self.help.replace("\n", "\n        "))
         return printable("\n".join(lines))
-
-
-def codes_page() -> str:
-    """Return docs/errors.md."""
-    rows = [f"| `{code}` | {text} |" for code, text in sorted(CODES.items())]
-    intro = "Every problem in an experiment file, a command line or a run shows its code in brackets after the message."
-    return "\n".join(["# Error codes", "", intro, "", "| code | meaning |", "|---|---|", *rows, ""])
 
 
 def omitted_problems(count: int, origin: Origin | None = None) -> Problem:
