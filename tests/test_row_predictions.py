@@ -58,7 +58,7 @@ def system_of(kind: str, predict: str) -> Diffusion:
     process = parse("process", {"use": kind, "predict": predict, "schedule": "log-linear", **options}).build(SPACE)
     torch.manual_seed(3)
     block = {"use": "adaln-zero", "heads": 2, "ratio": 2.0, "rope": True}  # no two masks are told the same
-    model = {"use": "denoiser", "width": 16, "depth": 2, "embedding": "tokens", "head": "tokens", "block": block}
+    model = {"use": "denoiser", "width": 16, "depth": 2, "embedding": {"use": "tokens", "known": True}, "head": "tokens", "block": block}
     built = parse("model", {**model, "condition": {"use": "level", "frequencies": 8}}).build(process.space)
     for parameter in built.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -124,6 +124,28 @@ def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> No
         assert sum(shape[1] for shape in read) == int((new.x != state.x).sum()) > 0
     else:  # of positions at t = 0.5 a step to 0.4 moves 1 in 6 at most: 1 - alpha_ts over 1 - alpha_t is 1/3
         assert 0 < sum(shape[1] for shape in read) < 28
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [LENGTH, 4, 2])
+def test_blocks_between_cached_positions(monkeypatch, size: int) -> None:
+    """The dual cache: the first call of a block equals one of the whole sample; all do with one block."""
+    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
+    system, like, calls = system_of("absorbing", "posterior"), like_of(), ModelCalls()
+    options = {"use": "semi-autoregressive", "size": size, "inner": {"use": "ordered", "steps": 3}}
+    found, seen = [], []
+    for cached in (False, True):
+        torch.manual_seed(11)
+        spec, session = catalog().parse("sampler", {**options, "approximate": cached}), Session(system, like, calls)
+        found.append(list(spec.build()(system.process, session, like)))
+        assert torch.equal(found[-1][-1][like.fixed], like.x0[like.fixed])
+        seen.append(calls.rows)
+    assert seen[1] - 2 * seen[0] == ROWS * -(-LENGTH // size), "a call for each block more"
+    assert size < LENGTH or all(torch.equal(ours, exact) for ours, exact in zip(*found, strict=True))
+    x, t, part = found[0][0], torch.rand(ROWS), slice(LENGTH - size, LENGTH)
+    session.refresh(x, t, part.start)
+    whole = system.denoise(State.of(x), t, like).log_clean()
+    torch.testing.assert_close(session(State.of(x[:, part]), t).log_clean(), whole[:, part])
 
 
 @torch.no_grad()

@@ -64,6 +64,22 @@ def test_training_equals_sampling_with_a_cache(model_of, opened, size, position,
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("_", "position", "block"), CASES, ids=str)
+@pytest.mark.parametrize("start", [0, 4, 8])
+def test_positions_recomputed_between_cached_ones(model_of, opened, _, position, block, start):
+    """After `rewind` a block sees the keys and values behind it, too; a call without keep changes nothing."""
+    model = opened(model_of(SPACE, block=block, embedding={"use": "tokens", "position": position}))
+    cond, valid, cache, level = {"centre": CENTRES}, everywhere(), model.new_cache(), torch.rand(ROWS)
+    valid[0, 7:] = valid[1, 2] = False
+    whole, part = model(State.of(ids(0)), level, valid, cond), slice(start, start + 4)
+    model.trunk(State.of(ids(0)), level, valid, cond, cache=cache, keep=True)
+    cache.rewind(start)
+    for x in (ids(1), ids(0)):
+        said = model(State.of(x[:, part]), level, valid[:, part], cond, cache=cache)
+    torch.testing.assert_close(said, whole[:, part], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
 def test_padding_is_ignored(model_of, opened):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
     valid = everywhere()

@@ -167,6 +167,7 @@ SAMPLERS = [
     ("semi-autoregressive", "absorbing", None, {}, []),
     ("semi-autoregressive", "hybrid", None, {}, [(), ("inner",)]),
     ("semi-autoregressive", "absorbing", 4, {}, [()]),
+    ("semi-autoregressive", "absorbing", None, {"approximate": True}, []),
     ("self-correct", "hybrid", None, {}, []),
     ("self-correct", "absorbing", None, {}, [()]),
     ("particle-gibbs", "uniform", None, {"top_k": 2}, [("top_k",)]),
@@ -196,6 +197,10 @@ def test_samplers_that_need_more_than_one_option(part) -> None:
     for name, inner, facts in (("semi-autoregressive", "blocks", absorbing), ("self-correct", "self-correct", uniform)):
         assert ("inner",) in [m.path for m in part("sampler", name, inner=inner).check(facts, ModelFacts())]
     assert len(list(part("sampler", "particle-gibbs").check(uniform, ModelFacts(reads_known=True)))) == 1
+    cached = part("sampler", "semi-autoregressive", approximate=True)
+    assert [m.path for m in cached.check(absorbing, ModelFacts(cache=False))] == [("approximate",)]
+    assert [m.path for m in cached.warn(absorbing, ModelFacts())] == [("approximate",)]
+    assert not cached.traits()
     for strategy, warned in (("conf", 1), ("conf-compensated", 1), ("cap", 0)):
         assert len(list(part("sampler", "remdm", strategy=strategy).warn(absorbing, ModelFacts()))) == warned
     with pytest.raises(ValueError, match="must be below t_on"):

@@ -13,17 +13,18 @@ class KVCache:
     """Keys and values per layer, after RoPE. For sampling under `torch.no_grad()`.
 
     New positions are written after the finished ones and stay only once `advance` counts them; otherwise the next call
-    overwrites them.
+    overwrites them. After `rewind` they replace kept ones, and those behind them remain as context (the dual cache of
+    Fast-dLLM).
 
     Attributes:
         length: Finished positions of the sample.
         extra: Extra tokens before the first position.
-        valid: True on finished tokens that are not padding.
-        whole: Whether all finished tokens are known to be valid; never known on an accelerator, to avoid a sync.
+        valid: True on kept tokens that are not padding.
+        whole: Whether all kept tokens are known to be valid; never known on an accelerator, to avoid a sync.
     """
 
     def __init__(self) -> None:
-        self.length = self.extra = 0
+        self.length = self.extra = self._kept = 0
         self.whole = True
         self.valid: Bool[Tensor, "B held"] | None = None
         self._buffers: dict[int, Tensor] = {}
@@ -44,6 +45,7 @@ class KVCache:
         stop = self.num_tokens + k.shape[2]
         buffer = self._buffer(layer, k, stop)
         buffer[0, :, :, self.num_tokens : stop], buffer[1, :, :, self.num_tokens : stop] = k, v
+        stop = max(stop, self._kept)
         return buffer[0, :, :, :stop], buffer[1, :, :, :stop]
 
     def advance(self, valid: Bool[Tensor, "B L"], extra: int) -> None:
@@ -53,9 +55,18 @@ class KVCache:
         self.length += valid.shape[1] - extra
         self.extra += extra
 
+    def rewind(self, start: int) -> None:
+        """Continue at position `start`, and keep the tokens from there on as context until they are replaced."""
+        self._kept, self.length = max(self._kept, self.num_tokens), start
+        if not start:
+            self.extra = 0  # extra tokens come again before the first position
+
     def with_finished(self, valid: Bool[Tensor, "B L"]) -> Bool[Tensor, "B K"]:
-        """Return the validity of finished and new tokens."""
-        return valid if self.valid is None else torch.cat([self.valid, valid], 1)
+        """Return the validity of all tokens that new ones attend to, in order."""
+        if self.valid is None:
+            return valid
+        start = self.num_tokens
+        return torch.cat([self.valid[:, :start], valid, self.valid[:, start + valid.shape[1] :]], 1)
 
     def _buffer(self, layer: int, like: Float[Tensor, "B H L E"], stop: int) -> Float[Tensor, "2 B H N E"]:
         """Return the buffer of a layer, grown to a power of two of at least `stop` tokens."""

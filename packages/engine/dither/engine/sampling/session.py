@@ -186,7 +186,7 @@ class _Warped(RowwisePrediction):
 class Session:
     """The model for one batch of samples: `session(state, t)` is a prediction; finished positions are cached.
 
-    A state that is shorter than the sample continues the cached positions; only a sample with a single field can come
+    A state that is shorter than the sample continues the cached positions, or replaces them after `refresh`; only a sample with a single field can come
     in pieces. Under guidance the model is called twice, with two caches; a sample without the condition is not guided.
     `like` gives valid positions and conditions.
     """
@@ -222,6 +222,17 @@ class Session:
             cache = cast(Denoiser, system.model).new_cache() if branch.cache is None else branch.cache
             system.call(system.trunk, State.of(x), t, self._piece(x, branch), cache=cache, keep=True)
             self.branches[i] = replace(branch, cache=cache, start=branch.start + x.shape[1])
+
+    def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
+        """Cache the keys and values of a whole state at time t; later states are its positions from `start` on."""
+        system = self.system
+        for i, branch in enumerate(self.branches):
+            cache, clean = cast(Denoiser, system.model).new_cache(), branch.clean
+            state = replace(State.of(x), noisy=~clean.known)
+            system.call(system.trunk, state, t, clean, cache=cache, keep=True)
+            cache.rewind(start)
+            self.branches[i] = replace(branch, cache=cache, start=start)
+        self.calls.rows += len(x) * len(self.branches)
 
     def _piece(self, x: Tensor, branch: Branch) -> Clean:
         """Return the part of the sample that x is, after the cached positions."""

@@ -1,7 +1,7 @@
 """Semi-autoregressive decoding of a model with full attention (LLaDA, Nie et al. 2025, appendix B.4).
 
 Blocks are unmasked from left to right while all later positions stay masked and visible to the model, which sees whole
-samples as in training; nothing is cached. Letters: B batch, L length.
+samples as in training. Letters: B batch, L length, S positions of a block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from dither.registry import Misfit, Slot, below, named
+from dither.registry import Misfit, Slot, TokenSpace, below, named
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
 from ..samplers.options import ProcessSampler
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session, TokenProcess
+    from dither.registry.flow.protocols import Sampler, Session, TokenProcess
     from dither.registry.flow.records import Clean, State
 
 __all__ = ["SemiAutoregressive"]
@@ -41,10 +41,13 @@ class SemiAutoregressive(ProcessSampler):
     """Positions per block. The last block may be shorter."""
     inner: Slot[SamplerSpec] = named("ordered")
     """Sampler of a block; its steps are per block."""
+    approximate: bool = False
+    """While a block is decoded, keep the keys and values of all other positions as they were at its start: the dual
+    cache of Fast-dLLM (Wu et al. 2025). Calls after the first of a block compute only its positions."""
 
     def traits(self) -> frozenset[str]:
-        """Declare samples as exact as those of the inner sampler."""
-        return self.inner.traits() & {"exact-distribution"}
+        """Declare samples as exact as those of the inner sampler, unless keys and values are outdated."""
+        return self.inner.traits() & {"exact-distribution"} if not self.approximate else frozenset()
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless the process masks tokens and the model sees whole samples."""
@@ -52,11 +55,20 @@ class SemiAutoregressive(ProcessSampler):
         if model.trained_blocks(process.space) is not None:
             message = f"a model with block_size = {model.block_size} does not see later blocks"
             yield Misfit(message, (), ("model", "block_size"), 'use sampler "blocks"')
+        if self.approximate and not model.cache:
+            yield Misfit("approximate = true requires a model with a KV cache", ("approximate",), ("model",))
+        if self.approximate and isinstance(process.space, TokenSpace) and len(process.space.fields) > 1:
+            message = f"approximate = true requires a single field of tokens, not {process.space}"
+            yield Misfit(message, ("approximate",), ("task",))
         if getattr(self.inner, "blockwise", False) or self.inner.name == self.name:
             yield Misfit(f'sampler "{self.name}" cannot have the inner sampler "{self.inner.name}"', ("inner",))
         yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield if the cache differs from a full pass."""
+        if self.approximate:
+            message = "keys and values are those of the start of a block: samples are approximate"
+            yield Misfit(message, ("approximate",), ("model",))
         yield from below("inner", self.inner.warn(process, model))
 
     def build(self) -> Sampler:
@@ -65,30 +77,59 @@ class SemiAutoregressive(ProcessSampler):
     def sample(
         self, process: TokenProcess, model: Session, like: Clean, *, inner: Sampler
     ) -> Iterator[Int[Tensor, "B L"]]:
-        """Yield every state of the whole sample, the clean sample last."""
+        """Yield every state of the whole sample, the clean sample last.
+
+        TypeError if `approximate` and the session cannot cache unfinished positions.
+        """
         import torch
+
+        from dither.registry.flow.protocols import RefreshingSession
 
         from ..tokens.unmasking import fully_masked
 
+        if self.approximate and not isinstance(model, RefreshingSession):
+            raise TypeError(f"approximate = true requires a RefreshingSession, not {type(model).__name__}")
         whole, free = fully_masked(process, like, self.name)
-        session = _WholeSession(process, model, free, whole.masked_fill(~free, -1))
+        masks = whole.masked_fill(~free, -1)
         for start in range(0, whole.shape[1], self.size):
             block = torch.zeros_like(free)
             block[:, start : start + self.size] = True
             if bool((block & free).any()):
-                known = like.known | ~(block & free)
-                for x in inner(process, session, replace(like, x0=whole, known=known)):
-                    yield x
-                whole = x
+                template = replace(like, x0=whole, known=like.known | ~(block & free))
+                if self.approximate:
+                    template = template.slice_positions(start, start + self.size)
+                session = _BlockSession(process, model, whole, masks, start, self.approximate)
+                for x in inner(process, session, template):
+                    whole = session.join(x)
+                    yield whole
         if not free.any():
             yield whole
 
 
-class _WholeSession:
-    """A session whose times follow from the share of masked tokens in the whole sample."""
+class _BlockSession:
+    """A session for one block, whose times follow from the share of masked tokens in the whole sample.
 
-    def __init__(self, process: Process, model: Session, free: Bool[Tensor, "B L"], masks: Int[Tensor, "B L"]) -> None:
-        self.process, self.model, self.free, self.masks = process, model, free, masks
+    States are whole, or with `cached` those of the block from `start` on.
+    """
+
+    def __init__(
+        self,
+        process: TokenProcess,
+        model: Session,
+        whole: Int[Tensor, "B L"],
+        masks: Int[Tensor, "B L"],
+        start: int,
+        cached: bool,
+    ) -> None:
+        self.process, self.model, self.whole, self.masks = process, model, whole, masks
+        self.start, self.refresh = start, getattr(model, "refresh", None) if cached else None
+
+    def join(self, x: Int[Tensor, "B S"]) -> Int[Tensor, "B L"]:
+        """Return the whole sample with a state of the block."""
+        import torch
+
+        stop = self.start + x.shape[1]
+        return x if x.shape == self.whole.shape else torch.cat([self.whole[:, : self.start], x, self.whole[:, stop:]], 1)
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> object:
         import torch
@@ -96,8 +137,13 @@ class _WholeSession:
         from ..precision import wide
         from ..timestep_sampling import time_of
 
-        share = wide((self.free & (state.x == self.masks)).sum(1)) / self.free.sum(1).clamp_min(1)
-        return self.model(state, time_of(self.process.schedule, share).to(torch.get_default_dtype()))
+        whole, free = self.join(state.x), self.masks >= 0
+        share = wide((free & (whole == self.masks)).sum(1)) / free.sum(1).clamp_min(1)
+        t = time_of(self.process.schedule, share).to(torch.get_default_dtype())
+        if self.refresh is not None:
+            self.refresh(whole, t, self.start)
+            self.refresh = None
+        return self.model(state, t)
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Finished positions stay in the state."""

@@ -22,9 +22,9 @@ __all__ = [
     "Denoiser", "DistributionHead", "DistributionPrediction", "EditableTask", "Embeds", "Explains", "Exports",
     "FrontierTask", "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache", "LiteralProcess",
     "Loss", "MaskedFeatureProcess", "Metrics", "OutlinedTask", "Picture", "PredictionMetric", "Predicts", "Process",
-    "RatioSums", "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories", "Split",
-    "Task", "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "TrainedModel", "ValueDistribution",
-    "sample_prediction",
+    "RatioSums", "RefreshingSession", "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session",
+    "ShowsTrajectories", "Split", "Task", "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "TrainedModel",
+    "ValueDistribution", "sample_prediction",
 ]  # fmt: skip
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
@@ -167,6 +167,14 @@ class Session(Protocol):
         """Append finished positions to the cache; later calls attend to them."""
 
 
+@runtime_checkable
+class RefreshingSession(Session, Protocol):
+    """A session that can also cache positions which are not finished."""
+
+    def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
+        """Cache the keys and values of a whole state at time t; later states are its positions from `start` on."""
+
+
 Sampler = Callable[[Process, Session, Clean], Iterator[Shaped[Tensor, "B L *M"]]]
 """Reverses a process from t = 1: yields every state, and the clean sample last."""
 
@@ -186,6 +194,9 @@ class KeyValueCache(Protocol):
         self, layer: int, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L E"]
     ) -> tuple[Float[Tensor, "B H K E"], Float[Tensor, "B H K E"]]:
         """Append keys and values of new tokens to those of a layer, and return all."""
+
+    def rewind(self, start: int) -> None:
+        """Continue at position `start`: new tokens replace kept ones, and attend to those behind them, too."""
 
 
 @runtime_checkable
