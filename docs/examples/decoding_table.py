@@ -1,15 +1,18 @@
-"""Model calls per token against quality of parallel decoding, with the exact denoiser of a Markov chain.
+"""Model calls per token against quality of parallel decoding: the tables of docs/language.md.
 
-    python docs/examples/decoding_table.py
-
-Prints the table of docs/language.md: 500 samples of 32 tokens of a chain of `markov-chain` with 8 states.
+python docs/examples/decoding_table.py          # 500 samples of 32 tokens with the exact denoiser of a Markov chain
+python docs/examples/decoding_table.py RUN      # 128 samples of a trained model
 """
 
+import sys
+from time import process_time
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import dither
+from dither.engine.sampling.session import Session
 from dither.processes.tokens.process import TokenProcess
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.flow.records import Clean, State
@@ -25,6 +28,39 @@ SAMPLERS: list[dict[str, Any]] = [
     *({"use": "ordered", "by": "entropy", "entropy_bound": bound} for bound in (0.0, 0.3, 1.0)),
     {"use": "semi-autoregressive", "size": 8, "inner": {"use": "ordered", "threshold": 0.9}},
 ]
+
+
+TRAINED: list[dict[str, Any]] = [
+    {"use": "first-hitting"},
+    *({"use": "ordered", "steps": steps} for steps in (32, 16)),
+    *({"use": "ordered", "threshold": threshold} for threshold in (0.8, 0.5)),
+    *({"use": "ordered", "by": "entropy", "entropy_bound": bound} for bound in (2.0, 8.0)),
+    *(
+        {"use": "semi-autoregressive", "size": size, "inner": {"use": "ordered", **inner}, "approximate": cached}
+        for size, inner in ((8, {"threshold": 0.5}), (16, {"steps": 8}))
+        for cached in (False, True)
+    ),
+]
+
+
+class Counting(Session):
+    """A session that counts calls, and positions that went through the model, of unfinished samples."""
+
+    def __init__(self, system: Any, like: Clean) -> None:
+        super().__init__(system, like)
+        self.mask, self.counts = system.process.space.fields[0].mask, torch.zeros(2)
+
+    def count(self, x: Tensor) -> None:
+        rows = (x == self.mask).any(1).sum()
+        self.counts += torch.stack([rows, rows * x.shape[1]])
+
+    def __call__(self, state: State, t: Tensor) -> Any:
+        self.count(state.x)
+        return super().__call__(state, t)
+
+    def refresh(self, x: Tensor, t: Tensor, start: int) -> None:
+        self.count(x)
+        super().refresh(x, t, start)
 
 
 class Exact:
@@ -44,6 +80,25 @@ class Exact:
         log_p = (torch.stack(ahead, 1) * torch.stack(behind[::-1], 1)).log()
         raw = torch.nn.functional.pad(log_p, (0, 1), value=-torch.inf)
         return self.process.read(raw, state, self.process.schedule(t))
+
+
+@torch.no_grad()
+def trained(run: str) -> None:
+    """Print a row per sampler for a trained model."""
+    system = dither.load(run)
+    like = system.task.like(128, 0)
+    for options in TRAINED:
+        torch.manual_seed(0)
+        sampler, session = default_catalog().parse("sampler", options).build(), Counting(system, like)
+        start = process_time()
+        (*_, x) = sampler(system.process, session, like)
+        seconds, found = process_time() - start, system.task.sample_metrics(x, like)
+        calls, positions = session.counts / x.numel()
+        print(
+            f"| {options} | {calls:.2f} | {positions:.0f} | {1e3 * seconds / len(x):.0f} | "
+            f"{found['ngram_perplexity']:.0f} | {found['sample_unigram_bits']:.2f} | {found['distinct_2']:.3f} |",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -69,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    trained(sys.argv[1]) if sys.argv[1:] else main()

@@ -1,6 +1,6 @@
 """Steps to reach a bound on Macbeth, by estimator and training loss: the table of docs/language.md.
 
-    python docs/examples/low_variance.py [SEEDS]
+    python docs/examples/low_variance.py 0 1 2          # seeds
 
 Initial weights and the order of samples are those of the seed, and every bound is measured in the same way.
 """
@@ -43,7 +43,7 @@ def bounds(changes: list[str], seed: int) -> list[float]:
 
 if __name__ == "__main__":
     for way in WAYS:
-        for seed in range(int(sys.argv[1]) if len(sys.argv) > 1 else 3):
+        for seed in map(int, sys.argv[1:]):
             found = bounds(way, seed)
             steps = [next((50 * i for i, nats in enumerate(found, 1) if nats <= target), None) for target in TARGETS]
             print(*way, seed, "steps to", dict(zip(TARGETS, steps, strict=True)), f"last {found[-1]:.4f}", flush=True)

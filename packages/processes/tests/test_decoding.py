@@ -67,7 +67,10 @@ def test_semi_autoregressive_blocks(part, process_of, recorder, oracle, likely, 
     known[: n // 2, 1] = True
     spec = part("sampler", "semi-autoregressive", size=size, inner="first-hitting")
     assert spec.traits() == {"exact-distribution"}
-    (*_, x) = spec.build()(process, session, Clean.of(torch.ones(n, 3).long(), known=known))
+    like = Clean.of(torch.ones(n, 3).long(), known=known)
+    with pytest.raises(TypeError, match="RefreshingSession"):
+        list(part("sampler", "semi-autoregressive", approximate=True).build()(process, session, like))
+    (*_, x) = spec.build()(process, session, like)
     assert likely(2 * x[: n // 2, 0] + x[: n // 2, 2], JOINT[:, 1].flatten()) > 1e-3
     free = x[n // 2 :]
     assert likely(4 * free[:, 0] + 2 * free[:, 1] + free[:, 2], JOINT.flatten()) > 1e-3

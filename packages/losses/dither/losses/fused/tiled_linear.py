@@ -43,6 +43,7 @@ class TiledLinear:
         self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
         self.half = half and dtype == torch.float32
         self._read = self.h.bfloat16() if self.half else self.h
+        self._half_weight: Tensor | None = None
         self._buffers: dict[str, Tensor] = {}
         needs_grad = torch.is_grad_enabled()
         self.grad_h = torch.zeros_like(self.h) if needs_grad and h.requires_grad else None
@@ -64,12 +65,15 @@ class TiledLinear:
             yield ids, blocks
 
     def rows(self) -> Iterator[slice]:
-        """Yield blocks of rows for tiles with all ids."""
+        """Yield blocks of rows for tiles with all ids; the weights are converted once for all blocks."""
         size = TILE.get(self.h.device.type, LARGE_TILE) * 2 // len(self.weight)
+        self._half_weight = self.weight.bfloat16() if self.half else None
         yield from _slices(len(self.h), max(size, 1))
 
     def weights(self, ids: slice) -> Float[Tensor, "v D"]:
         """Return weights in the precision of products; valid until the next call."""
+        if self._half_weight is not None:
+            return self._half_weight[ids]
         some = self.weight[ids]
         return self._buffer("weights", some.shape, torch.bfloat16).copy_(some) if self.half else some
 

@@ -36,6 +36,7 @@ class SemiAutoregressive(ProcessSampler):
     """
 
     name: ClassVar[str] = "semi-autoregressive"
+    rev: ClassVar[int] = 2
     requires = "mask"
     size: int = Field(32, ge=1)
     """Positions per block. The last block may be shorter."""
