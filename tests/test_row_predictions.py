@@ -58,7 +58,8 @@ def system_of(kind: str, predict: str) -> Diffusion:
     process = parse("process", {"use": kind, "predict": predict, "schedule": "log-linear", **options}).build(SPACE)
     torch.manual_seed(3)
     block = {"use": "adaln-zero", "heads": 2, "ratio": 2.0, "rope": True}  # no two masks are told the same
-    model = {"use": "denoiser", "width": 16, "depth": 2, "embedding": {"use": "tokens", "known": True}, "head": "tokens", "block": block}
+    embedding = {"use": "tokens", "known": True}
+    model = {"use": "denoiser", "width": 16, "depth": 2, "embedding": embedding, "head": "tokens", "block": block}
     built = parse("model", {**model, "condition": {"use": "level", "frequencies": 8}}).build(process.space)
     for parameter in built.parameters():
         nn.init.normal_(parameter, std=0.3)

@@ -19,7 +19,7 @@ from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 from ..samplers.options import ProcessSampler
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int, Shaped
+    from jaxtyping import Float, Int, Shaped
     from torch import Tensor
 
     from dither.registry.flow.protocols import Sampler, Session, TokenProcess
@@ -129,8 +129,9 @@ class _BlockSession:
         """Return the whole sample with a state of the block."""
         import torch
 
-        stop = self.start + x.shape[1]
-        return x if x.shape == self.whole.shape else torch.cat([self.whole[:, : self.start], x, self.whole[:, stop:]], 1)
+        if x.shape == self.whole.shape:
+            return x
+        return torch.cat([self.whole[:, : self.start], x, self.whole[:, self.start + x.shape[1] :]], 1)
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> object:
         import torch
