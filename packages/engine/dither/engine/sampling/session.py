@@ -187,8 +187,8 @@ class Session:
     """The model for one batch of samples: `session(state, t)` is a prediction; finished positions are cached.
 
     A state that is shorter than the sample continues the cached positions, or replaces them after `refresh`; only a
-    sample with a single field can come in pieces. Under guidance the model is called twice, with two caches; a sample without the condition is not guided.
-    `like` gives valid positions and conditions.
+    sample with a single field can come in pieces. Under guidance the model is called twice, with two caches; a sample
+    without the condition is not guided. `like` gives valid positions and conditions.
     """
 
     def __init__(self, system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> None:
