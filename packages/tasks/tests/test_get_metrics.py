@@ -12,14 +12,7 @@ from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.metrics.baselines import MaskedBatch
-from dither.tasks.get_region.metrics.column_metrics import (
-    group_metrics,
-    pearson,
-    r2,
-    rank_metrics,
-    spearman,
-    windows_of,
-)
+from dither.tasks.get_region.metrics.column_metrics import pearson, spearman, windows_of
 from dither.tasks.get_region.metrics.region_metrics import BaselineSubset, RegionMetrics, bootstrap_weights
 from dither.tasks.get_region.metrics.sample_metrics import (
     Draws,
@@ -149,8 +142,6 @@ def test_only_binary_accessibility_has_areas(case):
     metrics = run((x0, guess, target, valid), 2)
     assert "accessibility_auc" not in metrics
     assert "accessibility_spearman" in metrics
-    assert rank_metrics(np.ones(3, bool), np.arange(3.0)) == {}
-    assert rank_metrics(np.array([True, False]), np.array([1.0, np.nan])) == {}
 
 
 def test_constant_columns_are_left_out():
@@ -159,12 +150,13 @@ def test_constant_columns_are_left_out():
     truth = np.column_stack([g.uniform(0, 0.1, 50), np.ones(50)]).astype(np.float32)
     means = np.broadcast_to(truth.mean(0), truth.shape)
     assert pearson(truth.ravel(), means.ravel()) > 0.99
-    metrics = group_metrics("motif", [(truth[:, 0], means[:, 0]), (truth[:, 1], means[:, 1])])
+    both = RegionMetrics([Group("motifs", 0, 2)], ColumnStats.none(2), np.zeros(2, np.float32))
+    both.predictions.add(truth[None], means[None], np.ones((1, 50, 2), bool))
+    metrics = both.compute()
     assert metrics["motif_pearson_overall"] == 0
     assert metrics["motif_r2_overall"] == pytest.approx(0, abs=1e-6)
     ramp, noise = np.arange(20, dtype=np.float32), g.integers(0, 2, 20).astype(np.float32) * np.float32(3e-8)
     assert pearson(ramp, np.float32(0.3) + noise) == spearman(ramp, np.float32(0.3) + noise) == 0, "rounding"
-    assert r2(ramp, np.full(20, ramp.mean())) == 0
     assert np.isnan(pearson(ramp, np.where(ramp > 3, np.nan, ramp)))
 
 
@@ -240,23 +232,18 @@ def metrics_of(case, rows, size):
 
 
 def by_hand(case):
-    """Take the windows of each draw as often as it has them, and ask for the plain metrics."""
+    """Take the windows of each draw as often as it has them, without their places, and compute the plain metrics."""
     x0, guess, target, clean = case
     order = np.lexsort([clean.cond["centre"].numpy()[:, 0], clean.cond["chromosome"].numpy()])
     drawn = {}
     for times in bootstrap_weights(COUNT).astype(int):
-        rows = order.repeat(times)
-        t, y, k = x0.numpy()[rows], guess.numpy()[rows], target.numpy()[rows]
-        pairs = [(t[..., c][k[..., c]], y[..., c][k[..., c]]) for c in range(COLUMNS)]
-        counted = [np.concatenate([pairs[c][side] for c in (0, 1, 3, 4)]) for side in (0, 1)]
-        error = np.square(counted[0] - counted[1]).mean()
-        metrics = {"masked_mse": error, "masked_gain": 1 - error / np.square(counted[0] - MEAN[0]).mean()}
-        metrics |= group_metrics("motif", pairs[:MOTIFS]) | group_metrics("accessibility", pairs[MOTIFS:])
-        for name, value in (metrics | rank_metrics(pairs[MOTIFS][0] > 0.5, pairs[MOTIFS][1])).items():
+        metrics = RegionMetrics(PAIR, ColumnStats.none(COLUMNS), MEAN)
+        metrics.predictions.add(*(value.numpy()[order.repeat(times)] for value in (x0, guess, target)))
+        for name, value in metrics.compute().items():
             drawn.setdefault(f"{name}_ci95", []).append(value)
     short = np.sqrt(COUNT / (COUNT - 1))  # the variance of a bootstrap is too small by so much
     halves = {name: short * np.diff(np.quantile(values, [0.025, 0.975]))[0] / 2 for name, values in drawn.items()}
-    return {name: half for name, half in halves.items() if "spearman" not in name}
+    return {name: half for name, half in halves.items() if "spearman" not in name and "constant" not in name}
 
 
 def test_intervals_equal_those_of_resampled_windows(monkeypatch):

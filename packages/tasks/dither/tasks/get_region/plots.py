@@ -18,7 +18,7 @@ from torch import Tensor
 from dither.registry.flow.protocols import Picture
 from dither.registry.flow.records import Clean
 
-from .metrics.column_metrics import Pair, is_binary, pearson, r2, varies, windows_of
+from .metrics.column_metrics import Pair, is_binary, pearson, varies, windows_of
 from .metrics.region_metrics import RegionMetrics
 from .metrics.sample_metrics import LEVEL, Draws, coverage, draw_groups, draw_metrics, half_width, sampled_mask
 
@@ -186,6 +186,8 @@ def _quantitative(names: Sequence[str], pairs: Sequence[Pair], motifs: int) -> l
 
 def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
     """Return a PNG: prediction against truth of columns."""
+    from sklearn.metrics import r2_score
+
     width = min(4, len(columns))
     rows = -(-len(columns) // width)
     figure = new_figure(3.1 * width, 2.9 * rows + 0.5, "Predicted and observed values")
@@ -193,7 +195,7 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
     for axis in axes[len(columns) :]:
         axis.remove()
     for axis, (name, (truth, guess)) in zip(axes, columns, strict=False):
-        title = f"{name}\nr = {pearson(truth, guess):z.2f}, R² = {r2(truth, guess):z.2f}"
+        title = f"{name}\nr = {pearson(truth, guess):z.2f}, R² = {r2_score(truth, guess):z.2f}"
         _bare(axis, title, "observed", "predicted")
         low, high = min(0.0, float(truth.min()), float(guess.min())), max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)

@@ -34,7 +34,6 @@ __all__ = [
     "extra_columns",
     "given_groups",
     "tss_known",
-    "unknown_names",
     "unknown_values",
     "without_accessibility",
 ]
@@ -155,25 +154,6 @@ def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str], held: Seque
     if cells:
         conditions.append(Condition("cell", len(cells), tuple(cells), partial=bool(held)))
     return tuple(conditions)
-
-
-def unknown_names(known: Mapping[str, Sequence[bool]], cells: Sequence[str]) -> tuple[str, ...]:
-    """Return values that are known of some cell types only and stored as 0, as "atpm:CELL", "expression:CELL".
-
-    Args:
-        known: For each kind of value, whether it is known of each cell type. A region is open where its atpm is above
-            0, so "open" is known if "atpm" is.
-        cells: All cell types.
-    """
-    if "atpm" in known:
-        opened = known.get("open", [False] * len(cells))
-        known = {**known, "open": [any(pair) for pair in zip(opened, known["atpm"], strict=True)]}
-    return tuple(
-        f"{name}:{cell}"
-        for name in sorted(known)
-        for cell, is_known in zip(cells, known[name], strict=True)
-        if not is_known
-    )
 
 
 def without_accessibility(arrays: Container[str], cells: Iterable[str]) -> tuple[str, ...]:

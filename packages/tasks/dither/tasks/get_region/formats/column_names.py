@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float
@@ -17,10 +17,9 @@ from jaxtyping import Float
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import Arrays
-from ..data.column_groups import unknown_names
-from .region_checks import PLACES, label_like
+from .region_checks import PLACES, label_like, stack_cells
 
-__all__ = ["NAMED", "TableColumns", "check_names", "is_of_cell", "parse_columns", "standard_names"]
+__all__ = ["NAMED", "check_names", "column_arrays", "is_of_cell", "standard_names"]
 
 SYNONYMS: Final = {"chr": "chromosome", "chrom": "chromosome", "chromstart": "start", "chromend": "end"}
 """Other names of the columns with places, such as those of BED; case is ignored."""
@@ -48,57 +47,21 @@ NEAR: Final = re.compile(rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WOR
 """Names similar to those of values of cell types: open, open_CELL, Open.CELL, CELL_open."""
 
 
-@dataclass(frozen=True)
-class TableColumns:
-    """Names of the columns of a table, cell types, and indices of motifs and of the values of each cell type."""
-
-    names: tuple[str, ...]
-    cells: tuple[str, ...]
-    motifs: tuple[int, ...]
-    of_cells: dict[str, list[list[int | None]]]
-
-    def arrays(self, table: Float[np.ndarray, "P K"]) -> Arrays:
-        """Return the arrays of a table by name; values that are unknown of a cell type are 0."""
-        arrays: Arrays = {
-            "features": table[:, list(self.motifs)],
-            "motifs": np.array([self.names[index] for index in self.motifs], np.str_),
-        }
-        arrays |= {name: table[:, self.names.index(name)] for name in ("start", "end") if name in self.names}
-        if self.of_cells:
-            arrays["cells"] = np.array(self.cells, np.str_)
-        zeros = np.zeros(len(table))
-        for kind, indices in self.of_cells.items():
-            columns = [[zeros if index is None else table[:, index] for index in strands] for strands in indices]
-            stacked = np.array(columns).transpose(2, 0, 1)  # P C, and strands
-            arrays[kind] = stacked if len(PREFIXES[kind]) > 1 else stacked[..., 0]
-        if {"open", "atpm"} <= arrays.keys():
-            for number, (index,) in enumerate(self.of_cells["open"]):
-                if index is None:
-                    arrays["open"][:, number] = arrays["atpm"][:, number] > 0
-        return arrays | {"unknown": np.array(self.unknown(), np.str_)}
-
-    def unknown(self) -> tuple[str, ...]:
-        """Return the values that are known of other cell types only; see `unknown_names`."""
-        known = {kind: [None not in strands for strands in indices] for kind, indices in self.of_cells.items()}
-        return unknown_names(known, self.cells)
-
-
-def parse_columns(names: Sequence[str], path: Path) -> TableColumns:
-    """Classify the columns of a table by their names; `path` is for messages.
-
-    Raises:
-        Refused: As `check_names`.
-    """
-    check_names(names, path)
-    index_of = {tuple(name.split(":", 1)): index for index, name in enumerate(names) if is_of_cell(name)}
-    cells = tuple(dict.fromkeys(cell for _, cell in index_of))
-    indices = {
-        kind: [[index_of.get((prefix, cell)) for prefix in prefixes] for cell in cells]
-        for kind, prefixes in PREFIXES.items()
-        if any((prefix, cell) in index_of for prefix in prefixes for cell in cells)
-    }
-    motifs = tuple(index for index, name in enumerate(names) if name not in PLACES and not is_of_cell(name))
-    return TableColumns(tuple(names), cells, motifs, indices)
+def column_arrays(names: Sequence[str], table: Float[np.ndarray, "P K"]) -> Arrays:
+    """Return the arrays of a table by name; values that are unknown of a cell type are 0."""
+    column = dict(zip(names, table.T, strict=True))
+    cells = list(dict.fromkeys(name.partition(":")[2] for name in names if is_of_cell(name)))
+    values: dict[str, dict[str, Any]] = {}
+    for kind, prefixes in PREFIXES.items():
+        strands = {cell: [column.get(f"{prefix}:{cell}") for prefix in prefixes] for cell in cells}
+        if any(array is not None for of_cell in strands.values() for array in of_cell):
+            complete = {cell for cell, of_cell in strands.items() if all(array is not None for array in of_cell)}
+            stacked = {cell: np.stack(strands[cell], -1) for cell in complete}  # type: ignore[arg-type]
+            values[kind] = stacked if len(prefixes) > 1 else {cell: array[:, 0] for cell, array in stacked.items()}
+    motifs = [index for index, name in enumerate(names) if name not in PLACES and not is_of_cell(name)]
+    arrays: Arrays = {"features": table[:, motifs], "motifs": np.array([names[index] for index in motifs], np.str_)}
+    arrays |= {name: column[name] for name in ("start", "end") if name in column}
+    return arrays | stack_cells(values, cells, len(table))
 
 
 def standard_names(names: Sequence[str]) -> list[str]:

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..data.column_groups import unknown_names
-from .region_checks import Places, RawArrays, collect_problems, decoded, parse_names
+from .region_checks import Places, RawArrays, collect_problems, decoded, parse_names, stack_cells
 from .zarr_store import COPY_AGAIN, ZarrArray, is_group
 
 __all__ = ["read_store"]
@@ -113,7 +111,8 @@ def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
     with collect_problems(problems):
         if "peak_names" in stored:
             arrays |= dict(zip(("chromosome", "start", "end"), _places(stored["peak_names"], path), strict=True))
-    arrays |= _by_cell(stored, _cells(path), problems)
+    of_cells = [array for name, array in stored.items() if name.partition("/")[0] in GROUPS]
+    arrays |= _by_cell(stored, _cells(path), len(of_cells[0]) if of_cells else 0, problems)
     return RawArrays(arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name), tuple(notes))
 
 
@@ -122,28 +121,18 @@ def _places(names: ZarrArray, path: Path) -> Places:
     return parse_names(decoded(names[:], where), lambda row: f"{where}, row {row}")
 
 
-def _by_cell(stored: Mapping[str, ZarrArray], cells: Sequence[str], problems: list[Problem]) -> dict[str, Any]:
-    """Stack the arrays of cell types; values that are unknown of one are 0."""
-    stacked: dict[str, Shaped[np.ndarray, "P C ..."]] = {}
-    for group in GROUPS:
-        values: dict[int, Shaped[np.ndarray, "P ..."]] = {}
-        for number, cell in enumerate(cells):
-            with collect_problems(problems):
-                if f"{group}/{cell}" in stored:
-                    values[number] = stored[f"{group}/{cell}"][:]
-        if values:
-            first = next(iter(values.values()))
-            dtype = np.result_type(np.int8 if group == "tss" else np.float32, *values.values())
-            stacked[group] = np.zeros((len(first), len(cells), *first.shape[1:]), dtype)
-            for number, array in values.items():
-                stacked[group][:, number] = array
-    arrays: dict[str, Any] = {"cells": np.array(cells, np.str_)} if cells else {}
-    arrays |= {name: stacked[name] for name in ("atpm", "tss") if name in stacked}
-    if stacked.keys() >= {*STRANDS}:
-        arrays["expression"] = np.stack([stacked[strand] for strand in STRANDS], -1)
-    of_kind = {"atpm": "atpm", "expression": STRANDS[0], "tss": "tss"}
-    known = {name: [f"{group}/{cell}" in stored for cell in cells] for name, group in of_kind.items() if name in arrays}
-    return arrays | {"unknown": np.array(unknown_names(known, cells), np.str_)}
+def _by_cell(
+    stored: Mapping[str, ZarrArray], cells: Sequence[str], rows: int, problems: list[Problem]
+) -> dict[str, Any]:
+    """Return the arrays of cell types; values that are unknown of one are 0."""
+    read: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    for group, cell in ((group, cell) for group in GROUPS for cell in cells if f"{group}/{cell}" in stored):
+        with collect_problems(problems):
+            read[group][cell] = stored[f"{group}/{cell}"][:]
+    plus, minus = (read[strand] for strand in STRANDS)
+    both = {cell: np.stack([plus[cell], minus[cell]], -1) for cell in plus if cell in minus}
+    values = {"atpm": read["atpm"], "expression": both, "tss": read["tss"]}
+    return stack_cells({kind: of_cells for kind, of_cells in values.items() if of_cells}, cells, rows)
 
 
 def _locate(array: str, row: int, column: str) -> str:

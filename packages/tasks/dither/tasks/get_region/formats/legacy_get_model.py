@@ -23,9 +23,8 @@ from jaxtyping import Float, Integer
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import load_npz, read_npy
-from ..data.column_groups import unknown_names
 from .matrices import densify, numbered
-from .region_checks import PLACES, Places, RawArrays, check_arrays, collect_problems, table_locator
+from .region_checks import PLACES, Places, RawArrays, check_arrays, collect_problems, stack_cells, table_locator
 from .tables import open_table
 
 __all__ = ["LIST", "read_legacy"]
@@ -150,12 +149,8 @@ def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
         regions = regions[np.lexsort((regions.get_level_values(2), regions.get_level_values(1), rank))]
     size, motifs = len(regions), cell_types[0].columns.shape[1] - 1
     features, known = np.zeros((size, motifs), np.float32), np.zeros(size, bool)
-    flags = {name: [getattr(cell, name) is not None for cell in cell_types] for name in SUFFIXES}
-    flags = {name: known for name, known in flags.items() if any(known)}
-    arrays: dict[str, Any] = {"atpm": np.zeros((size, len(cell_types)), np.float32)}
-    for name in flags:
-        arrays[name] = np.zeros((size, len(cell_types), 2), np.int8 if name == "tss" else np.float32)
-    for number, (cell, key) in enumerate(zip(cell_types, keys, strict=True)):
+    values: dict[str, dict[str, Any]] = {"atpm": {}, "expression": {}, "tss": {}}
+    for cell, key in zip(cell_types, keys, strict=True):
         rows = regions.get_indexer(key)
         differs = known[rows] & ~np.isclose(features[rows], cell.columns[:, :-1]).all(1)
         if differs.any():
@@ -163,18 +158,16 @@ def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
             message = f"{cell.file}: the motifs of {region} differ from those of another cell type"
             raise Refused(message, code="contradiction")
         features[rows], known[rows] = cell.columns[:, :-1], True
-        arrays["atpm"][rows, number] = cell.columns[:, -1]
-        for name in flags:
-            if getattr(cell, name) is not None:
-                arrays[name][rows, number] = getattr(cell, name)
+        for name, own in (("atpm", cell.columns[:, -1]), ("expression", cell.expression), ("tss", cell.tss)):
+            if own is not None:
+                values[name][cell.name] = np.zeros((size, *own.shape[1:]), own.dtype)
+                values[name][cell.name][rows] = own
     chromosome, start, end = (regions.get_level_values(level).to_numpy() for level in range(3))
-    cells = [cell.name for cell in cell_types]
+    values = {name: of_cells for name, of_cells in values.items() if of_cells}
     return {
-        **arrays,
-        "unknown": np.array(unknown_names(flags, cells), np.str_),
+        **stack_cells(values, [cell.name for cell in cell_types], size),
         "features": features,
         "motifs": numbered(motifs),
-        "cells": np.array(cells, np.str_),
         "chromosome": chromosome.astype(np.str_),
         "start": start.astype(np.int64),
         "end": end.astype(np.int64),

@@ -18,7 +18,18 @@ from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import LIMIT, Arrays, load_npz
 from .column_names import standard_names
-from .region_checks import PLACES, Locator, Places, RawArrays, collect_problems, decoded, limited, parse_names
+from .region_checks import (
+    OF_CELLS,
+    PLACES,
+    Locator,
+    Places,
+    RawArrays,
+    collect_problems,
+    decoded,
+    limited,
+    parse_names,
+    stack_cells,
+)
 from .tables import open_table, read_anndata, read_table
 
 __all__ = ["BED", "MATRICES", "densify", "numbered", "read_matrix"]
@@ -29,8 +40,6 @@ ACCESSIBILITY: Final = ".atac"
 SPARSE: Final = ("data", "indices", "indptr", "shape", "format")
 RENAMED: Final = {"motif_names": "motifs", "peak_names": "names"}
 TEXTS: Final = ("names", "motifs", "chromosome", "cells")
-OF_CELLS: Final = ("open", "atpm")
-"""Matrices of regions by cell types, which are not motifs."""
 
 
 def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
@@ -108,7 +117,7 @@ def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
     if dense is not None:
         standard["features"] = dense
     elif "features" not in standard:
-        matrices = [name for name, array in standard.items() if array.ndim == 2 and name not in OF_CELLS]
+        matrices = [name for name, array in standard.items() if array.ndim == 2 and name not in OF_CELLS[:2]]
         if len(matrices) != 1:
             message = f'{path}: no array "features", and not exactly one matrix; it has {", ".join(sorted(arrays))}'
             raise Refused(message, code="missing-array")
@@ -193,18 +202,11 @@ def _from_bed(path: Path, bed: _Bed, matrix: Path, arrays: Arrays) -> Arrays:
     if bed.accessibility is None:
         return result
     cell = path.name.partition(ACCESSIBILITY)[0]
-    cells = arrays.get("cells", np.zeros(0, "U1")).tolist()
-    unknown = set(map(str, arrays.get("unknown", ())))
-    others = arrays.get("atpm", np.zeros((rows, len(cells))))
-    if "atpm" not in arrays:
-        unknown |= {f"{name}:{other}" for other in cells for name in ("atpm", *({"open"} - arrays.keys()))}
-    result["cells"] = np.array([*cells, cell], np.str_)
-    result["atpm"] = np.concatenate([others, bed.accessibility[:, None]], 1)
-    for name in ("open", "expression", "tss"):
-        if name in arrays:
-            further = np.zeros((rows, 1, *arrays[name].shape[2:]), arrays[name].dtype)
-            result[name] = np.concatenate([arrays[name], further], 1)
-            unknown |= {f"{name}:{cell}"} - {f"open:{cell}"}
-    if "open" in result:
-        result["open"][:, -1] = bed.accessibility > 0
-    return result | {"unknown": np.array(sorted(unknown), np.str_)}
+    cells, unknown = arrays.get("cells", np.zeros(0, "U1")).tolist(), arrays.get("unknown", ())
+    values: dict[str, dict[str, Any]] = {
+        kind: {other: arrays[kind][:, number] for number, other in enumerate(cells) if f"{kind}:{other}" not in unknown}
+        for kind in OF_CELLS
+        if kind in arrays and arrays[kind].shape[:2] == (rows, len(cells))  # others are reported by `check_arrays`
+    }
+    values.setdefault("atpm", {})[cell] = bed.accessibility
+    return result | stack_cells(values, [*cells, cell], rows)

@@ -36,6 +36,7 @@ __all__ = [
     "limited",
     "name_array",
     "parse_names",
+    "stack_cells",
     "table_locator",
     "texts_of",
 ]
@@ -88,6 +89,37 @@ class RawArrays:
     problems: tuple[Problem, ...] = ()
     display_name: Callable[[str], str] = str
     notes: tuple[str, ...] = ()
+
+
+def stack_cells(values: Mapping[str, Mapping[str, Any]], cells: Sequence[str], rows: int) -> dict[str, Any]:
+    """Return `cells`, `unknown`, and each kind of value as one array of regions by cell types.
+
+    Values that are unknown of some cell types only are 0, and named in `unknown` as "atpm:CELL". Where only atpm is
+    known, a region is open if its atpm is above 0.
+
+    Args:
+        values: By kind and cell type: `P`, or `P 2` for expression and tss; None if it is unknown.
+        cells: All cell types.
+        rows: Number of regions.
+    """
+    arrays: dict[str, Any] = {"cells": np.array(cells, np.str_)} if cells else {}
+    unknown = []
+    for kind, given in sorted(values.items()):
+        of_cells = [given.get(cell) for cell in cells]
+        if kind == "open" and (atpm := values.get("atpm")):
+            pairs = zip(of_cells, map(atpm.get, cells), strict=True)
+            of_cells = [number > 0 if own is None and number is not None else own for own, number in pairs]
+        known = [array for array in of_cells if array is not None]
+        dtype = np.result_type(np.int8 if kind == "tss" else np.float32, *known)
+        arrays[kind] = np.zeros((rows, len(cells), *(2,) * (kind in ("expression", "tss"))), dtype)
+        for number, (cell, array) in enumerate(zip(cells, of_cells, strict=True)):
+            if array is None:
+                unknown.append(f"{kind}:{cell}")
+            else:
+                arrays[kind][:, number] = array
+    if "atpm" in values and "open" not in values:
+        unknown += [f"open:{name.partition(':')[2]}" for name in unknown if name.startswith("atpm:")]
+    return arrays | {"unknown": np.array(sorted(unknown), np.str_)}
 
 
 def table_locator(row_name: Callable[[int], str]) -> Locator:

@@ -30,7 +30,7 @@ from dither.registry.files.limits import LINE_BYTES, bounded_memory, max_expande
 from dither.registry.plugins.install_command import install_command
 
 from ...prepared.arrays import LIMIT, Arrays
-from .column_names import NAMED, is_of_cell, parse_columns, standard_names
+from .column_names import NAMED, check_names, column_arrays, is_of_cell, standard_names
 from .region_checks import NAME, PLACES, RawArrays, collect_problems, limited, parse_names, table_locator, texts_of
 
 __all__ = ["open_table", "read_anndata", "read_table"]
@@ -88,7 +88,7 @@ def read_table(path: Path) -> RawArrays:
     key, numbers = _roles(names)
     if len(frame) * len(numbers) * 8 > LIMIT:
         raise Refused(f"{path}: more than {LIMIT:,} bytes of numbers", code="too-large")
-    columns = parse_columns([names[i] for i in numbers], path)
+    check_names([names[i] for i in numbers], path)
 
     def locate(row: int) -> str:
         return f"line {row + 2}" if is_text else f"row {row} (from 0)"
@@ -96,7 +96,7 @@ def read_table(path: Path) -> RawArrays:
     table, problems = _numeric(
         [frame.iloc[:, i].to_numpy() for i in numbers], [originals[i] for i in numbers], path, locate
     )
-    arrays = columns.arrays(table)
+    arrays = column_arrays([names[i] for i in numbers], table)
     if key is not None:
         name = "chromosome" if names[key] == "chromosome" else "names"
         with collect_problems(problems):
@@ -242,7 +242,8 @@ def read_anndata(path: Path) -> RawArrays:
         path,
         lambda row: f"obs, row {row} (from 0)",
     )
-    arrays = parse_columns([name for name, _ in obs], path).arrays(table)
+    check_names([name for name, _ in obs], path)
+    arrays = column_arrays([name for name, _ in obs], table)
     del arrays["features"], arrays["motifs"]
     with collect_problems(problems):
         if all(name in columns for name in PLACES):

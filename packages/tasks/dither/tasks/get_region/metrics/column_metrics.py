@@ -1,11 +1,10 @@
-"""Predictions of target elements by column, and their errors and correlations by column and over a group.
+"""Predictions of target elements by column, and their correlations.
 
-All are computed from all pairs together. Letters: B batch, L length, M columns, n pairs, W windows.
+Letters: B batch, L length, M columns, n pairs, W windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,21 +12,7 @@ from jaxtyping import Bool, Float, Int, Integer, Shaped
 
 from dither.registry.flow.records import Clean
 
-__all__ = [
-    "BINARY",
-    "FLAT",
-    "Pair",
-    "Predictions",
-    "group_metrics",
-    "is_binary",
-    "pearson",
-    "r2",
-    "rank_metrics",
-    "spearman",
-    "squared_error",
-    "varies",
-    "windows_of",
-]
+__all__ = ["FLAT", "Pair", "Predictions", "is_binary", "pearson", "rounded", "spearman", "varies", "windows_of"]
 
 Pair = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
 """Truth and prediction of a column."""
@@ -50,13 +35,6 @@ def varies(truth: Shaped[np.ndarray, " n"]) -> bool:
 def is_binary(truth: Shaped[np.ndarray, " n"]) -> bool:
     """Whether every value is 0 or 1, up to the rounding of standardised numbers."""
     return bool((np.abs(truth - truth.round().clip(0, 1)) <= BINARY).all())
-
-
-def squared_error(pairs: Sequence[Pair]) -> float | None:
-    """Return the mean squared error over all pairs; None without pairs."""
-    count = sum(truth.size for truth, _ in pairs)
-    errors = (np.square(guess.astype(np.float64) - truth).sum() for truth, guess in pairs)
-    return float(sum(errors)) / count if count else None
 
 
 def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
@@ -84,59 +62,11 @@ def _constant(guess: Float[np.ndarray, " n"]) -> float | None:
     return 0.0 if np.ptp(guess) <= FLAT * np.abs(guess).max() else None
 
 
-def r2(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
-    """Return the coefficient of determination; the truth must vary. NaN for a prediction that is not finite."""
-    from sklearn.metrics import r2_score
-
-    if not np.isfinite(guess).all():
-        return float("nan")
-    return float(r2_score(truth.astype(np.float64), guess.astype(np.float64)))
-
-
-def group_metrics(name: str, pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return the metrics of a group of columns, over the columns whose truth varies.
-
-    `NAME_mse` is over all pairs. `NAME_pearson`, `NAME_spearman` and `NAME_r2` are means over columns; with the suffix
-    `_overall` they are computed over the pairs of all columns together, where predicting the mean of each column
-    already scores well. A group of one column has no `_overall`. If no truth varies there is only the error.
-    """
-    varying = [pair for pair in pairs if varies(pair[0])]
-    error = squared_error(varying or pairs)
-    if error is None:
-        return {}
-    metrics = {f"{name}_mse": error}
-    if not varying:
-        return metrics
-    functions = {"pearson": pearson, "spearman": spearman, "r2": r2}
-    metrics |= {f"{name}_{key}": float(np.mean([f(*pair) for pair in varying])) for key, f in functions.items()}
-    if len(pairs) > 1:
-        truth, guess = (np.concatenate(side) for side in zip(*varying, strict=True))
-        metrics |= {f"{name}_{key}_overall": f(truth, guess) for key, f in functions.items() if key != "spearman"}
-        # Columns are standardised separately, and each rounds the same number differently.
-        metrics[f"{name}_spearman_overall"] = spearman(_rounded(truth), guess)
-    return metrics
-
-
-def _rounded(truth: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Round away what inverting the standardisation adds; bytes and float16 stay distinct."""
+def rounded(truth: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Round away what inverting the standardisation adds, differently by column; bytes and float16 stay distinct."""
     share, power = np.frexp(truth)
     rounded: Float[np.ndarray, " n"] = np.ldexp(np.round(share * PRECISION) / PRECISION, power)
     return rounded
-
-
-def rank_metrics(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> dict[str, float]:
-    """Return the areas under the ROC and precision-recall curves of a score that ranks open regions first.
-
-    Empty if all regions are open or all closed, or if a score is not finite.
-    """
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
-    if truth.all() or not truth.any() or not np.isfinite(score).all():
-        return {}
-    return {
-        "accessibility_auc": float(roc_auc_score(truth, score)),
-        "accessibility_auprc": float(average_precision_score(truth, score)),
-    }
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Integer, Shaped
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from dither.registry.flow.records import Clean, Measured, Noised
@@ -23,26 +23,9 @@ from ..data.column_groups import BASELINE_REGIONS
 from ..data.region_matrix import ColumnStats
 from ..data.units import ColumnUnits
 from .baselines import RIVALS, Baselines, MaskedBatch
-from .column_metrics import (
-    FLAT,
-    Pair,
-    Predictions,
-    group_metrics,
-    is_binary,
-    rank_metrics,
-    squared_error,
-    varies,
-)
+from .column_metrics import FLAT, Pair, Predictions, is_binary, rounded, spearman, varies
 
-__all__ = [
-    "APART",
-    "DRAWS",
-    "BaselineSubset",
-    "RegionMetrics",
-    "baseline_metrics",
-    "bootstrap_weights",
-    "compute_metrics",
-]
+__all__ = ["APART", "DRAWS", "BaselineSubset", "RegionMetrics", "baseline_metrics", "bootstrap_weights"]
 
 DRAWS = 500
 """Number of resamples."""
@@ -62,34 +45,6 @@ PREFIXES = {"motifs": "motif"}
 """Prefix of the metrics of a group, if it is not the name of the group."""
 
 
-def compute_metrics(
-    predictions: Predictions, groups: Sequence[Group], mean: Float[np.ndarray, " M"]
-) -> dict[str, float]:
-    """Return all metrics of predictions; see `RegionMetrics`. Empty without predictions."""
-    pairs = predictions.pairs()
-    varying = [column for column, (truth, _) in enumerate(pairs) if varies(truth)]
-    target = [column for column, (truth, _) in enumerate(pairs) if truth.size]
-    counted = varying or target
-    error = squared_error([pairs[column] for column in counted])
-    metrics: dict[str, float] = {}
-    if error is not None:
-        metrics["masked_mse"] = error
-        of_mean = squared_error(
-            [(pairs[column][0], np.full_like(pairs[column][0], mean[column])) for column in counted]
-        )
-        if of_mean:
-            metrics["masked_gain"] = 1 - error / of_mean
-    for group in groups:
-        of_group = pairs[group.start : group.stop]
-        metrics |= group_metrics(PREFIXES.get(group.name, group.name), of_group)
-        if group.name == "accessibility":
-            truth, score = of_group[0]
-            if is_binary(truth):
-                metrics |= rank_metrics(truth > 0.5, score)
-    constant = len(target) - len(varying)
-    return metrics | ({"constant_columns": float(constant)} if constant else {})
-
-
 class RegionMetrics:
     """Accumulates batches; a metric without target elements is left out.
 
@@ -97,7 +52,9 @@ class RegionMetrics:
       motifs divided by their largest training value.
     - `masked_gain`: 1 - masked_mse / error of the training means on the same elements. 0 is as good as knowing
       nothing, 1 is perfect.
-    - `motif_*`, `accessibility_*`, `expression_*`: error, correlations and R2 of one group; see `group_metrics`.
+    - `motif_*`, `accessibility_*`, `expression_*`: error of a group over all pairs, and means over its columns of
+      Pearson's and Spearman's correlations and R2; with the suffix `_overall` they are computed over the pairs of all
+      columns together, where predicting the mean of each column already scores well.
     - `accessibility_auc`, `accessibility_auprc`: how well target regions that are open rank before closed ones.
     - `constant_columns`: number of target columns that are left out of all metrics because their truth is constant. If
       all are, their errors count.
@@ -155,10 +112,9 @@ class RegionMetrics:
 
     def compute(self) -> dict[str, float]:
         """Return the metrics and their confidence intervals, and keep them in `values`."""
-        resampled = _Resampled.of(self)
-        self.values = {}
-        for name, value in resampled.values.items():
-            self.values[name] = value
+        resampled, self.values = _Resampled.of(self), {}
+        for name in resampled.values:
+            self.values[name] = resampled.value(name)
             if (half := resampled.half(name)) is not None:
                 self.values[f"{name}_ci95"] = half
         if self.trained is not None:
@@ -246,12 +202,12 @@ def baseline_metrics(
     result: dict[str, float] = {}
     for (prefix, name), accumulator in metrics.items():
         own, model = _Resampled.of(accumulator), resampled.get((prefix, _model_key(name)))
-        for metric, value in own.values.items():
+        for metric in own.values:
             if metric == "constant_columns" or (name in ONE_COLUMN and metric.startswith(("masked", "motif"))):
                 continue
-            result[f"{prefix}{metric}/{name}"] = value
+            value = result[f"{prefix}{metric}/{name}"] = own.value(metric)
             if model is not None and (half := model.half(metric, own)) is not None:
-                result[f"{prefix}{metric}/{name}-lead"] = model.values[metric] - value
+                result[f"{prefix}{metric}/{name}-lead"] = model.value(metric) - value
                 result[f"{prefix}{metric}/{name}-lead_ci95"] = half
     return result
 
@@ -263,16 +219,25 @@ def _model_key(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Resampled:
-    """Metrics of predictions, their values in each resample of `count` windows, by name."""
+    """Each metric of all windows and, if it has an interval, its values in each resample of `count` windows."""
 
-    values: dict[str, float]
-    resamples: dict[str, Float[np.ndarray, " R"]]
+    values: dict[str, Float[np.ndarray, " R"]]
     count: int
 
     @classmethod
     def of(cls, metrics: RegionMetrics) -> _Resampled:
-        predictions, groups, mean = metrics.predictions, metrics.groups, metrics.mean
-        return cls(compute_metrics(predictions, groups, mean), *_resample(predictions, groups, mean))
+        predictions, known = metrics.predictions, metrics.predictions.windows()
+        pairs = predictions.pairs()
+        if known is None or known[0] < MIN_WINDOWS:
+            count, windows = 1, [np.zeros(len(truth), np.int64) for truth, _ in pairs]
+            weights = np.ones((1, 1))
+        else:
+            count, windows = known
+            weights = np.concatenate([np.ones((1, count)), bootstrap_weights(count)])
+        return cls(_metrics(pairs, windows, weights, metrics.groups, metrics.mean), count)
+
+    def value(self, metric: str) -> float:
+        return float(self.values[metric][0])
 
     def half(self, metric: str, other: _Resampled | None = None) -> float | None:
         """Return half of a 95 % interval of a metric, or of its difference to that of others on the same elements.
@@ -280,40 +245,50 @@ class _Resampled:
         Spearman's correlation has none, since ranks would change with each resample, and nothing has one with fewer
         than `MIN_WINDOWS` windows. The variance of resamples is (W - 1) / W of that of windows, which is corrected.
         """
-        if metric not in self.resamples or (other is not None and metric not in other.resamples):
+        if other is not None and metric not in other.values:
             return None
-        half = _half(self.resamples[metric] - (0 if other is None else other.resamples[metric]))
-        return None if half is None else float(np.sqrt(self.count / (self.count - 1))) * half
+        values = (self.values[metric] - (0 if other is None else other.values[metric]))[1:]
+        finite = values[np.isfinite(values)]
+        if not len(values) or len(finite) <= len(values) // 2:
+            return None
+        half = float(np.diff(np.quantile(finite, [0.025, 0.975]))[0] / 2)
+        return float(np.sqrt(self.count / (self.count - 1))) * half
 
 
-def _resample(
-    predictions: Predictions, groups: Sequence[Group], mean: Float[np.ndarray, " M"]
-) -> tuple[dict[str, Float[np.ndarray, " R"]], int]:
-    """Return the metrics in each resample of the windows, and the number of windows; nothing if those are too few."""
-    known = predictions.windows()
-    if known is None or known[0] < MIN_WINDOWS:
-        return {}, 0
-    (count, windows), pairs = known, predictions.pairs()
-    weights = bootstrap_weights(count)
-    varying = [varies(truth) for truth, _ in pairs]
-    totals, values_of = np.zeros((3, DRAWS)), dict[str, Shaped[np.ndarray, " R"]]()
+def _metrics(
+    pairs: Sequence[Pair],
+    windows: Sequence[Int[np.ndarray, " n"]],
+    weights: Float[np.ndarray, "R W"],
+    groups: Sequence[Group],
+    mean: Float[np.ndarray, " M"],
+) -> dict[str, Float[np.ndarray, " R"]]:
+    """Return each metric of `RegionMetrics` under each of the weights of windows, or under the first ones."""
+    varying = [column for column, (truth, _) in enumerate(pairs) if varies(truth)]
+    target = [column for column, (truth, _) in enumerate(pairs) if len(truth)]
+    totals, result = np.zeros((3, len(weights))), dict[str, Float[np.ndarray, " R"]]()
     for group in groups:
-        name = PREFIXES.get(group.name, group.name)
-        columns = range(group.start, group.stop)
-        counted = [k for k in columns if varying[k]]
-        if not any(varying):
-            counted = [k for k in columns if len(pairs[k][0])]
+        name, columns = PREFIXES.get(group.name, group.name), range(group.start, group.stop)
+        informative = [column for column in columns if column in varying]
+        counted = informative or [column for column in columns if column in target]
         if not counted:
             continue
         centre = float(mean[counted].mean())
-        sums = np.stack([weights @ _sums(pairs[k], windows[k], count, centre) for k in counted], 1)
-        totals += _errors(sums, mean[counted] - centre)
-        values_of |= {f"{name}_{key}": values for key, values in _group_values(sums, columns).items()}
+        sums = np.stack([weights @ _sums(pairs[k], windows[k], weights.shape[1], centre) for k in counted], 1)
+        if informative or not varying:
+            totals += _errors(sums, mean[counted] - centre)
+        result[f"{name}_mse"] = _errors(sums, np.zeros(len(counted)))[0] / sums[..., 0].sum(1)
+        if informative:
+            of_group = _correlations(sums, [pairs[k] for k in counted], overall=len(columns) > 1)
+            result |= {f"{name}_{key}": values for key, values in of_group.items()}
         if group.name == "accessibility" and is_binary(pairs[group.start][0]):
-            values_of |= _areas(pairs[group.start], windows[group.start], weights)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values_of |= {"masked_mse": totals[0] / totals[2], "masked_gain": 1 - totals[0] / totals[1]}
-    return values_of, count
+            result |= _areas(pairs[group.start], windows[group.start], weights)
+    if totals[2, 0]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result = {"masked_mse": totals[0] / totals[2]} | result
+            if totals[1, 0]:
+                result["masked_gain"] = 1 - totals[0] / totals[1]
+    constant = len(target) - len(varying)
+    return result | ({"constant_columns": np.array([float(constant)])} if constant else {})
 
 
 def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:
@@ -322,50 +297,46 @@ def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:
     return times.astype(np.float64)
 
 
-def _half(values: Float[np.ndarray, " R"]) -> float | None:
-    """Return half the range of the middle 95 % of the finite values; None if fewer than half are finite."""
-    finite = values[np.isfinite(values)]
-    return float(np.diff(np.quantile(finite, [0.025, 0.975]))[0] / 2) if len(finite) > DRAWS // 2 else None
-
-
-def _sums(pair: Pair, window: Int[np.ndarray, " n"], count: int, centre: float) -> Float[np.ndarray, "W 6"]:
-    """Return sums by window of 1, x, y, x x, y y and x y, for truth x and prediction y minus `centre`."""
+def _sums(pair: Pair, window: Int[np.ndarray, " n"], count: int, centre: float) -> Float[np.ndarray, "W 7"]:
+    """Return sums by window of 1, x, y, x x, y y, x y and (x - y)^2, for truth x and prediction y minus `centre`."""
     x, y = (value.astype(np.float64) - centre for value in pair)
-    return np.stack([np.bincount(window, part, count) for part in (np.ones_like(x), x, y, x * x, y * y, x * y)], 1)
+    parts = (np.ones_like(x), x, y, x * x, y * y, x * y, np.square(x - y))
+    return np.stack([np.bincount(window, part, count) for part in parts], 1)
 
 
-def _errors(sums: Float[np.ndarray, "R K 6"], mean: Float[np.ndarray, " K"]) -> Float[np.ndarray, "3 R"]:
+def _errors(sums: Float[np.ndarray, "R K 7"], mean: Float[np.ndarray, " K"]) -> Float[np.ndarray, "3 R"]:
     """Return the squared errors, those of the training means, and the number of pairs."""
-    n, x, _, xx, yy, xy = np.moveaxis(sums, -1, 0)
-    return np.stack([(xx + yy - 2 * xy).sum(1), (xx - 2 * mean * x + mean**2 * n).sum(1), n.sum(1)])
+    n, x, _, xx, _, _, error = np.moveaxis(sums, -1, 0)
+    return np.stack([error.sum(1), (xx - 2 * mean * x + mean**2 * n).sum(1), n.sum(1)])
 
 
-def _group_values(sums: Float[np.ndarray, "R K 6"], columns: range) -> dict[str, Float[np.ndarray, " R"]]:
-    """Return error, Pearson's r and R2 of a group in each resample."""
-    errors, _, n = _errors(sums, np.zeros(sums.shape[1]))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        result = {"mse": errors / n} | {key: _mean(values) for key, values in _columns(sums).items()}
-        if len(columns) > 1:
-            overall = _columns(sums.sum(1, keepdims=True))
-            result |= {f"{key}_overall": values[:, 0] for key, values in overall.items()}
+def _correlations(
+    sums: Float[np.ndarray, "R K 7"], pairs: Sequence[Pair], *, overall: bool
+) -> dict[str, Float[np.ndarray, " R"]]:
+    """Return means over columns of Pearson's r, Spearman's and R2, and those over the pairs of all columns."""
+    result = _columns(sums, [_is_flat(guess) for _, guess in pairs])
+    result["spearman"] = np.array([np.mean([spearman(*pair) for pair in pairs])])
+    if overall:
+        truth, guess = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        together = _columns(sums.sum(1, keepdims=True), [_is_flat(guess)])
+        together["spearman"] = np.array([spearman(rounded(truth), guess)])
+        result |= {f"{key}_overall": values for key, values in together.items()}
     return result
 
 
-def _columns(sums: Float[np.ndarray, "R K 6"]) -> dict[str, Float[np.ndarray, "R K"]]:
-    """Return r and R2 by resample and column: NaN if the truth is constant, r = 0 if the prediction is."""
-    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
-    of_x, of_y, both = xx - x * x / n, yy - y * y / n, xy - x * y / n
-    varied, constant = of_x > np.square(FLAT) * xx, of_y <= np.square(FLAT) * yy
-    r = np.where(constant, 0.0, both / np.sqrt(of_x * np.where(constant, 1.0, of_y)))
-    values = {"pearson": r, "r2": 1 - (xx + yy - 2 * xy) / of_x}
-    return {key: np.where(varied, value, np.nan) for key, value in values.items()}
+def _is_flat(guess: Float[np.ndarray, " n"]) -> bool:
+    return bool(np.ptp(guess) <= FLAT * np.abs(guess).max())
 
 
-def _mean(values: Float[np.ndarray, "R K"]) -> Float[np.ndarray, " R"]:
-    """Return the mean over the columns with a finite value."""
-    finite = np.isfinite(values)
-    mean: Float[np.ndarray, " R"] = np.where(finite, values, 0).sum(1) / finite.sum(1)
-    return mean
+def _columns(sums: Float[np.ndarray, "R K 7"], flat: Sequence[bool]) -> dict[str, Float[np.ndarray, " R"]]:
+    """Return the means of r and R2 over columns whose truth varies in a resample; r is 0 if the prediction is flat."""
+    n, x, y, xx, yy, xy, error = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_x, of_y, both = xx - x * x / n, yy - y * y / n, xy - x * y / n
+        varied, constant = of_x > np.square(FLAT) * xx, (of_y <= np.square(FLAT) * yy) | flat
+        r = np.where(constant, 0.0, both / np.sqrt(of_x * np.where(constant, 1.0, of_y)))
+        values = {"pearson": r, "r2": 1 - error / of_x}
+        return {key: np.where(varied, value, 0).sum(1) / varied.sum(1) for key, value in values.items()}
 
 
 def _areas(
