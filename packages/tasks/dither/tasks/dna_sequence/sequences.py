@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from jaxtyping import Float, Int64, UInt8
 from dither.registry.files.cache import fetch_wheel
 from dither.registry.flow.protocols import Split
 
-from ..get_region.data.human_dhs import CELLS, HELD_OUT, MOTIF_WHEEL, REGION_WHEEL, read_counts, read_sequences
+from ..get_region.data.human_dhs import CELLS, HELD_OUT, REGION_WHEEL, read_sequences
 from ..get_region.data.motif_scan import BASES, Motif, encode
+from ..get_region.formats.motif_files import read_motifs
 from .facts import SequenceFacts
 
 __all__ = ["Planted", "Sequences", "as_text", "plant", "read_dhs", "reverse_complement"]
@@ -66,13 +68,8 @@ def read_dhs(name: str) -> Sequences:
         tuple(CELLS),
         {split: bases[chosen] for split, chosen in rows.items()},
         {split: labels[chosen] for split, chosen in rows.items()},
-        jaspar_motifs,
+        partial(read_motifs, None),
     )
-
-
-def jaspar_motifs() -> list[Motif]:
-    """Return the newest version of each CORE motif of vertebrates in JASPAR."""
-    return [Motif.of(name, counts) for name, counts in read_counts(fetch_wheel(*MOTIF_WHEEL)).values()]
 
 
 def reverse_complement(bases: UInt8[np.ndarray, "N L"]) -> UInt8[np.ndarray, "N L"]:

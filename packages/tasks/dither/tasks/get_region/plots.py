@@ -80,20 +80,15 @@ def to_png(figure: Figure) -> bytes:
     return out.getvalue()
 
 
-@dataclass(frozen=True)
-class _Window:
-    """Content of the heat maps of a window, in the units of the data; `given` is true for values that were given."""
-
-    title: str
-    truth: Float[np.ndarray, "N M"]
-    given: Bool[np.ndarray, "N M"]
-    drawn: Float[np.ndarray, "N M"]
-    places: Sequence[str]
-    motifs: Sequence[str]
-    extra: Sequence[str] = ()
-
-
-def _draw_window(picture: _Window) -> bytes:
+def _draw_window(
+    title: str,
+    truth: Float[np.ndarray, "N M"],
+    masked: Bool[np.ndarray, "N M"],
+    drawn: Float[np.ndarray, "N M"],
+    places: Sequence[str],
+    motifs: Sequence[str],
+    extra: Sequence[str],
+) -> bytes:
     """Return a PNG of heat maps side by side: truth, and mask, sample and difference of what was sampled.
 
     Columns after the motifs are strips right of the motifs, each with its own colours. A mask that is the same for all
@@ -101,50 +96,49 @@ def _draw_window(picture: _Window) -> bytes:
     """
     from matplotlib.colors import ListedColormap
 
-    count = len(picture.motifs)
-    order = np.argsort(-picture.truth[:, :count].mean(0), kind="stable")  # the most frequent motifs first
-    motifs = picture.truth[:, :count]
-    largest = [float(np.quantile(motifs[motifs > 0], 0.95)) if (motifs > 0).any() else 1.0]
-    largest += [float(column.max()) or 1.0 for column in picture.truth[:, count:].T]
-    masked, colours = ~picture.given, ListedColormap(["#e9ecef", "#f08c00"])
-    parts: list[Any] = [order, *([column] for column in range(count, picture.truth.shape[1]))]
+    count, colours = len(motifs), ListedColormap(["#e9ecef", "#f08c00"])
+    order = np.argsort(-truth[:, :count].mean(0), kind="stable")  # the most frequent motifs first
+    positive = truth[:, :count][truth[:, :count] > 0]
+    largest = [float(np.quantile(positive, 0.95)) if positive.size else 1.0]
+    largest += [float(column.max()) or 1.0 for column in truth[:, count:].T]
+    parts: list[Any] = [order, *([column] for column in range(count, truth.shape[1]))]
     panels: list[tuple[str, Any]] = [
-        ("truth", picture.truth),
+        ("truth", truth),
         (f"mask: {masked.mean():.1%} sampled", masked),
-        ("sampled and given", picture.drawn),
-        ("sample minus truth", picture.drawn - picture.truth),
+        ("sampled and given", drawn),
+        ("sample minus truth", drawn - truth),
     ]
     if (masked == masked[:1]).all():
         del panels[1]
     sampled = [masked[:, part].any() for part in parts]
     shown = [(panel, part) for panel in panels for part, own in enumerate(sampled) if own or panel is panels[0]]
     strip = STRIP if sampled[0] else WIDE_STRIP
-    figure = new_figure(15, 7.0, picture.title)
+    figure = new_figure(15, 7.0, title)
     axes = figure.subplots(1, len(shown), sharey=True, width_ratios=[strip if part else 1 for _, part in shown])
     before = None
-    for axis, ((title, values), part) in zip(np.atleast_1d(axes), shown, strict=True):
-        of_mask, of_difference, high = values is masked, title == panels[-1][0], largest[part]
+    for axis, ((name, values), part) in zip(np.atleast_1d(axes), shown, strict=True):
+        of_mask, of_difference, high = values is masked, name == panels[-1][0], largest[part]
         colour: Any = colours if of_mask else "RdBu_r" if of_difference else "Greens" if part else "Blues"
         low, top = (0.0, 1.0) if of_mask else (-high if of_difference else 0.0, high)
         image = axis.imshow(values[:, parts[part]], vmin=low, vmax=top, cmap=colour, **HEAT)
-        _bare(axis, "" if title == before else title).tick_params(left=before is None)
-        before = title
+        _bare(axis, "" if name == before else name).tick_params(left=before is None)
+        before = name
         bar = figure.colorbar(image, ax=axis, location="bottom", shrink=0.8, aspect=30 if not part else 8, pad=0.02)
         bar.outline.set_visible(False)
         bar.set_ticks([] if of_mask else [low, top], labels=None if of_mask else [f"{low:.2g}", f"{top:.2g}"])
         bar.ax.tick_params(labelsize=7)
         if part:
-            axis.set_xticks([0], [picture.extra[part - 1]], rotation=90, fontsize=7)
+            axis.set_xticks([0], [extra[part - 1]], rotation=90, fontsize=7)
             continue
         columns = _spread(count, 16 if sampled[0] else 24)
-        axis.set_xticks(columns, [picture.motifs[order[column]] for column in columns], rotation=90, fontsize=7)
+        axis.set_xticks(columns, [motifs[order[column]] for column in columns], rotation=90, fontsize=7)
         axis.set_xlabel(f"{count} motifs, most frequent first", fontsize=9)
         bar.set_label(
             "given        sampled" if of_mask else "difference" if of_difference else "motif score", fontsize=8
         )
-    rows, first = _spread(len(picture.places), 17), np.atleast_1d(axes)[0]
-    first.set_yticks(rows, [picture.places[row] for row in rows], fontsize=7)
-    first.set_ylabel(f"{len(picture.places)} regions, in genome order", fontsize=9)
+    rows, first = _spread(len(places), 17), np.atleast_1d(axes)[0]
+    first.set_yticks(rows, [places[row] for row in rows], fontsize=7)
+    first.set_ylabel(f"{len(places)} regions, in genome order", fontsize=9)
     return to_png(figure)
 
 
@@ -255,42 +249,6 @@ def _draw_calibration(draws: Draws) -> bytes:
     return to_png(figure)
 
 
-@dataclass(frozen=True)
-class _Track:
-    """One column of a window along the genome, where it was sampled: positions in bases, truth, and draws."""
-
-    name: str
-    place: Float[np.ndarray, " n"]
-    truth: Float[np.ndarray, " n"]
-    draws: Float[np.ndarray, "K n"]
-
-
-def _draw_tracks(tracks: Sequence[_Track], sites: Sequence[float], title: str) -> bytes:
-    """Return a PNG: truth and prediction of each column over genome coordinates, its error, and start sites."""
-    figure = new_figure(13, 0.8 + 2.9 * len(tracks), title)
-    axes = figure.subplots(2 * len(tracks), 1, sharex=True, height_ratios=[2, 1] * len(tracks), squeeze=False)[:, 0]
-    for values, errors, track in zip(axes[::2], axes[1::2], tracks, strict=True):
-        x, mean, count = track.place / 1e6, track.draws.mean(0), len(track.draws)
-        label = f"mean of {count} draws" if count > 1 else "prediction"
-        _bare(values, y=track.name)
-        if count > 1 and not is_binary(track.truth):
-            half = half_width(count, LEVEL) * track.draws.std(0, ddof=1)
-            values.vlines(
-                x, mean - half, mean + half, color=LIGHT, linewidth=4, zorder=0, label=f"{LEVEL:.0%} interval"
-            )
-        values.vlines(x, mean, track.truth, color=GREY, linewidth=0.5, zorder=1)
-        values.scatter(x, track.truth, s=18, color=ORANGE, marker="x", linewidths=1.2, label="truth")
-        values.scatter(x, mean, s=12, color=BLUE, linewidths=0, label=label)
-        if len(sites):
-            low = np.full(len(sites), values.get_ylim()[0])
-            values.scatter(np.array(sites) / 1e6, low, s=20, color="black", marker="^", label="transcription start")
-        values.legend(fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
-        _bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
-        errors.vlines(x, 0, mean - track.truth, color=BLUE, linewidth=1.5)
-    axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
-    return to_png(figure)
-
-
 PICTURES = 4
 """Windows shown as heat maps."""
 
@@ -337,16 +295,10 @@ def plot_samples(
         keep, places = like.valid[row].cpu().numpy(), labels.places(like, row)
         sampled = counted[row, keep]
         title = f"{places[0]} to {places[-1]}: {len(places)} regions, values sampled in {sampled.any(1).sum()} of them"
-        picture = _Window(
-            title=title + (f"; the first of {count} draws" if count > 1 else ""),
-            truth=truth[row, keep],
-            given=~sampled,
-            drawn=values[row, keep],
-            places=places,
-            motifs=labels.motifs,
-            extra=labels.titles(like, row),
-        )
-        yield Picture(f"window-{number:03d}", png=_draw_window(picture))
+        title += f"; the first of {count} draws" if count > 1 else ""
+        names = labels.motifs, labels.titles(like, row)
+        png = _draw_window(title, truth[row, keep], sampled, values[row, keep], places, *names)
+        yield Picture(f"window-{number:03d}", png=png)
     first = [rows.start for rows in groups]
     starts = windows_of(like.apply(lambda value: value[first]))
     metrics.predictions.add(truth[first], np.stack([values[rows].mean(0) for rows in groups]), counted[first], starts)
@@ -356,33 +308,54 @@ def plot_samples(
     cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
     draws = Draws.of(truth, values, counted, groups)
     shown, of = (metrics, "sampled") if evaluated is None or draws is not None else (evaluated, "evaluated")
-    if "open" in labels.extra and counted.any() and (png := _draw_accessibility(shown, f"{cells}, {of}")) is not None:
-        yield Picture("accessibility", png=png)
+    if "open" in labels.extra and counted.any() and (curves := _draw_accessibility(shown, f"{cells}, {of}")):
+        yield Picture("accessibility", png=curves)
     if draws is not None:
         yield Picture("calibration", png=_draw_calibration(draws))
     if groups and counted[0].any():
-        yield Picture("tracks", png=_tracks_of(like, truth[0], values[groups[0]], counted[0], labels))
+        yield Picture("tracks", png=_draw_tracks(like, truth[0], values[groups[0]], counted[0], labels))
 
 
-def _tracks_of(
+def _draw_tracks(
     like: Clean,
     truth: Float[np.ndarray, "L M"],
     draws: Float[np.ndarray, "K L M"],
     counted: Bool[np.ndarray, "L M"],
     labels: Labels,
 ) -> bytes:
-    """Draw the columns after the motifs of the first window, or a frequent motif if nothing else was sampled."""
-    names, centre = [*labels.motifs, *labels.titles(like, 0)], like.cond["centre"][0].cpu().numpy().astype(float)
+    """Return a PNG of the first window: truth, prediction and error over genome coordinates, and start sites.
+
+    Columns are those after the motifs, or a frequent motif if nothing else was sampled.
+    """
+    names, places = [*labels.motifs, *labels.titles(like, 0)], labels.places(like, 0)
+    x, count = like.cond["centre"][0].cpu().numpy() / 1e6, len(draws)
+    sites = x[like.cond["tss"][0].cpu().numpy() > 0] if "tss" in like.cond else x[:0]
     sampled = np.flatnonzero(counted.any(0))
     shown = sampled[sampled >= len(labels.motifs)][:TRACKS]
-    tracks = [
-        _Track(names[column], centre[where], truth[where, column], draws[:, where, column])
-        for column in (shown if len(shown) else sampled[[np.argmax(truth[:, sampled].mean(0))]]).tolist()
-        for where in (counted[:, column],)
-    ]
-    sites = centre[like.cond["tss"][0].cpu().numpy() > 0].tolist() if "tss" in like.cond else []
-    places = labels.places(like, 0)
-    return _draw_tracks(tracks, sites, f"{places[0]} to {places[-1]}")
+    shown = shown if len(shown) else sampled[[np.argmax(truth[:, sampled].mean(0))]]
+    figure = new_figure(13, 0.8 + 2.9 * len(shown), f"{places[0]} to {places[-1]}")
+    axes = figure.subplots(2 * len(shown), 1, sharex=True, height_ratios=[2, 1] * len(shown), squeeze=False)[:, 0]
+    for values, errors, column in zip(axes[::2], axes[1::2], shown.tolist(), strict=True):
+        where = counted[:, column]
+        place, true, own = x[where], truth[where, column], draws[:, where, column]
+        mean = own.mean(0)
+        _bare(values, y=names[column])
+        if count > 1 and not is_binary(true):
+            half = half_width(count, LEVEL) * own.std(0, ddof=1)
+            options: dict[str, Any] = {"color": LIGHT, "linewidth": 4, "zorder": 0, "label": f"{LEVEL:.0%} interval"}
+            values.vlines(place, mean - half, mean + half, **options)
+        values.vlines(place, mean, true, color=GREY, linewidth=0.5, zorder=1)
+        values.scatter(place, true, s=18, color=ORANGE, marker="x", linewidths=1.2, label="truth")
+        label = f"mean of {count} draws" if count > 1 else "prediction"
+        values.scatter(place, mean, s=12, color=BLUE, linewidths=0, label=label)
+        if len(sites):
+            low = np.full(len(sites), values.get_ylim()[0])
+            values.scatter(sites, low, s=20, color="black", marker="^", label="transcription start")
+        values.legend(fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+        _bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
+        errors.vlines(place, 0, mean - true, color=BLUE, linewidth=1.5)
+    axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
+    return to_png(figure)
 
 
 def plot_trajectory(

@@ -18,25 +18,10 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
 __all__ = [
-    "BASELINE_REGIONS",
-    "GIVEN",
-    "MAX_FIT_REGIONS",
-    "REGIONS",
-    "Accessibility",
-    "Given",
-    "Largest",
-    "RegionFacts",
-    "RegionInfo",
-    "Splits",
-    "Transform",
-    "column_groups",
-    "conditions_of",
-    "extra_columns",
-    "given_groups",
-    "tss_known",
-    "unknown_values",
-    "without_accessibility",
-]
+    "BASELINE_REGIONS", "GIVEN", "MAX_FIT_REGIONS", "REGIONS", "Accessibility", "Given", "Largest", "RegionFacts",
+    "RegionInfo", "Splits", "Transform", "column_groups", "conditions_of", "extra_columns", "given_groups",
+    "tss_known", "unknown_values", "without_accessibility",
+]  # fmt: skip
 
 BASELINE_REGIONS = 1 << 15
 """Largest number of regions of an evaluation on which baselines are measured; windows are thinned out evenly."""

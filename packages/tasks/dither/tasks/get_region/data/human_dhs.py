@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import sqlite3
 from collections import Counter, defaultdict
@@ -23,24 +22,10 @@ from .motif_scan import BASES, Motif, encode, scan
 from .region_matrix import LazyMatrix, RegionMatrix, scale_to_largest
 
 __all__ = [
-    "ARCHETYPES",
-    "CELLS",
-    "HELD_OUT",
-    "MOTIF_WHEEL",
-    "REGION_WHEEL",
-    "Sequences",
-    "archetype_names",
-    "build_matrix",
-    "cluster",
-    "correlation",
-    "ensure_built",
-    "pool",
-    "read_counts",
-    "read_human",
-    "read_sequences",
-    "write_built",
+    "ARCHETYPES", "CELLS", "HELD_OUT", "MOTIF_WHEEL", "REGION_WHEEL", "Sequences", "archetype_names", "build_matrix",
+    "cluster", "correlation", "ensure_built", "pool", "read_counts", "read_human", "read_sequences", "write_built",
     "write_packaged",
-]
+]  # fmt: skip
 
 BUILT = "human-dhs/matrix-1.npz"
 """Path of the exact matrix in the cache folder; the number increases when the recipe changes."""
@@ -90,20 +75,14 @@ class Sequences:
 
 def read_sequences(wheel: Path) -> Sequences:
     """Read the regions, sorted by chromosome (1 to 22, X, Y) and start."""
-    text = read_member(wheel, REGIONS_FILE).decode("ascii")
-    rows = sorted(csv.DictReader(io.StringIO(text), delimiter="\t"), key=lambda row: _place(row["chr"], row["start"]))
-    return Sequences(
-        chromosome=np.array([row["chr"] for row in rows]),
-        start=np.array([int(row["start"]) for row in rows]),
-        end=np.array([int(row["end"]) for row in rows]),
-        sequence=[row["sequence"] for row in rows],
-        open=np.array([[row[column] == "1" for column in CELLS.values()] for row in rows]),
-    )
+    import pandas  # type: ignore[import-untyped,unused-ignore]
 
-
-def _place(chromosome: str, start: str) -> tuple[int, str, int]:
-    name = chromosome.removeprefix("chr")
-    return (int(name), "", int(start)) if name.isdigit() else (100, name, int(start))
+    table = pandas.read_csv(io.BytesIO(read_member(wheel, REGIONS_FILE)), sep="\t")
+    table["number"] = pandas.to_numeric(table["chr"].str.removeprefix("chr"), errors="coerce")  # last: X and Y
+    table = table.sort_values(["number", "chr", "start"], kind="stable")
+    columns = (table[name].to_numpy() for name in ("start", "end"))
+    opened = table[list(CELLS.values())].to_numpy() == 1
+    return Sequences(table["chr"].to_numpy(str), *columns, table["sequence"].tolist(), opened)
 
 
 def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
@@ -131,10 +110,8 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
 
 def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
     """Return the Pearson correlation between the columns of `P K`; 0 where a column is constant. `K K`."""
-    centred = scores - scores.mean(0, dtype=np.float64)
-    length = np.sqrt(np.square(centred).sum(0))
-    unit = centred / np.where(length > 0, length, 1)
-    r: Float[np.ndarray, "K K"] = (unit.T @ unit).clip(-1, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r = np.nan_to_num(np.corrcoef(scores, rowvar=False, dtype=np.float64))
     np.fill_diagonal(r, 1)
     return r
 

@@ -20,26 +20,10 @@ from dither.registry.config.errors import Problem, Refused
 from ..data.region_matrix import row_blocks
 
 __all__ = [
-    "MAX_BASE",
-    "NAME",
-    "OF_CELLS",
-    "PLACES",
-    "Locator",
-    "Places",
-    "RawArrays",
-    "check_arrays",
-    "check_order",
-    "collect_problems",
-    "decoded",
-    "invalid_rows",
-    "label_like",
-    "limited",
-    "name_array",
-    "parse_names",
-    "stack_cells",
-    "table_locator",
-    "texts_of",
-]
+    "MAX_BASE", "NAME", "OF_CELLS", "PLACES", "Locator", "Places", "RawArrays", "check_arrays", "check_order",
+    "collect_problems", "decoded", "invalid_rows", "label_like", "limited", "name_array", "parse_names",
+    "stack_cells", "table_locator", "texts_of",
+]  # fmt: skip
 
 MAX_SHOWN: Final = 5
 """Problems of one kind that are shown; the others are counted."""

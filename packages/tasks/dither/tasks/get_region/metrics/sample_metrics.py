@@ -22,16 +22,9 @@ from .column_metrics import is_binary, windows_of
 from .region_metrics import RegionMetrics
 
 __all__ = [
-    "LEVEL",
-    "Draws",
-    "coverage",
-    "draw_groups",
-    "draw_metrics",
-    "half_width",
-    "sample_metrics",
-    "sampled_batches",
+    "LEVEL", "Draws", "coverage", "draw_groups", "draw_metrics", "half_width", "sample_metrics", "sampled_batches",
     "sampled_mask",
-]
+]  # fmt: skip
 
 LEVEL = 0.9
 """Share of truths that an interval should contain."""
