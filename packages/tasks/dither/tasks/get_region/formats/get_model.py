@@ -18,7 +18,7 @@ import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 
-from .region_checks import Places, RawArrays, collect_problems, decoded, parse_names, stack_cells
+from .region_checks import PLACES, RawArrays, collect_problems, decoded, parse_names, stack_cells
 from .zarr_store import COPY_AGAIN, ZarrArray, is_group
 
 __all__ = ["read_store"]
@@ -105,20 +105,18 @@ def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
     """Read a store; its features stay on disk. Raises Refused for a path without a store."""
     stored, problems, notes = _survey(path, empty_chunks=empty_chunks)
     arrays: dict[str, Any] = {"features": stored["data"]} if "data" in stored else {}
-    with collect_problems(problems):
-        if "motif_names" in stored:
-            arrays["motifs"] = decoded(stored["motif_names"][:], f"{path}: motif_names")
-    with collect_problems(problems):
-        if "peak_names" in stored:
-            arrays |= dict(zip(("chromosome", "start", "end"), _places(stored["peak_names"], path), strict=True))
+    texts = {}
+    for name in (name for name in TEXTS if name in stored):
+        with collect_problems(problems):
+            texts[name] = decoded(stored[name][:], f"{path}: {name}")
+    arrays |= {"motifs": texts["motif_names"]} if "motif_names" in texts else {}
+    if "peak_names" in texts:
+        with collect_problems(problems):
+            places = parse_names(texts["peak_names"], lambda row: f"{path}: peak_names, row {row}")
+            arrays |= dict(zip(PLACES, places, strict=True))
     of_cells = [array for name, array in stored.items() if name.partition("/")[0] in GROUPS]
     arrays |= _by_cell(stored, _cells(path), len(of_cells[0]) if of_cells else 0, problems)
     return RawArrays(arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name), tuple(notes))
-
-
-def _places(names: ZarrArray, path: Path) -> Places:
-    where = f"{path}: peak_names"
-    return parse_names(decoded(names[:], where), lambda row: f"{where}, row {row}")
 
 
 def _by_cell(

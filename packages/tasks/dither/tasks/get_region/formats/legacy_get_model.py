@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Float, Integer
 
 from dither.registry.config.errors import Problem, Refused
 
-from ...prepared.arrays import load_npz, read_npy
+from ...prepared.arrays import Arrays, load_npz, read_npy
 from .matrices import densify, numbered
-from .region_checks import PLACES, Places, RawArrays, check_arrays, collect_problems, stack_cells, table_locator
+from .region_checks import PLACES, RawArrays, check_arrays, collect_problems, stack_cells, table_locator
 from .tables import open_table
 
 __all__ = ["LIST", "read_legacy"]
@@ -36,14 +35,8 @@ BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 """Values of the column expression."""
 
 
-@dataclass(frozen=True)
-class _CellType:
-    name: str
-    file: Path
-    places: Places
-    columns: Float[np.ndarray, "P K"]
-    expression: Float[np.ndarray, "P 2"] | None
-    tss: Integer[np.ndarray, "P 2"] | None
+_CellType = tuple[str, Path, Arrays]
+"""Name, stem of the files, and arrays."""
 
 
 def read_legacy(path: Path, *, overlaps: bool = False) -> RawArrays:
@@ -52,16 +45,18 @@ def read_legacy(path: Path, *, overlaps: bool = False) -> RawArrays:
     problems: list[Problem] = []
     for name, stem, has_expression in _listed(path):
         with collect_problems(problems):
-            cell_types.append(_read(name, stem, has_expression=has_expression))
-            _check(cell_types[-1], stem, overlaps=overlaps)
-    if len({cell.columns.shape[1] for cell in cell_types}) > 1:
-        counts = ", ".join(f"{cell.name} {cell.columns.shape[1] - 1}" for cell in cell_types[:5])
-        problems.append(Problem(f"{path}: cell types differ in the number of motifs: {counts}", code="wrong-shape"))
+            cell_types.append((name, stem, _read(name, stem, has_expression=has_expression)))
+            raw = RawArrays(cell_types[-1][2], partial(_locate, stem))
+            check_arrays(stem.parent, raw, overlaps=overlaps)  # on their own, so that messages name their rows
+    counts = {name: arrays["features"].shape[1] for name, _, arrays in cell_types}
+    if len({*counts.values()}) > 1:
+        shown = ", ".join(f"{name} {count}" for name, count in [*counts.items()][:5])
+        problems.append(Problem(f"{path}: cell types differ in the number of motifs: {shown}", code="wrong-shape"))
     if not cell_types and not problems:
         problems.append(Problem(f"{path / LIST}: no cell type", code="no-samples"))
     if problems:
         raise Refused(problems)
-    return RawArrays(_joined(path, cell_types), table_locator(lambda row: f"row {row} of all regions together"))
+    return RawArrays(_joined(cell_types), table_locator(lambda row: f"row {row} of all regions together"))
 
 
 def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
@@ -84,46 +79,40 @@ def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
             yield name, path / folder / stem, BOOLEANS[expression.lower()]
 
 
-def _read(name: str, stem: Path, *, has_expression: bool) -> _CellType:
-    def with_suffix(suffix: str) -> Path:
-        return stem.with_name(stem.name + suffix)
-
-    matrix = with_suffix(".watac.npz")
+def _read(name: str, stem: Path, *, has_expression: bool) -> Arrays:
+    """Return the arrays of one cell type."""
+    matrix, table = Path(f"{stem}.watac.npz"), Path(f"{stem}.csv")
     columns = densify(load_npz(matrix, matrix), matrix)
-    table = with_suffix(".csv") if with_suffix(".csv").is_file() else with_suffix(".csv.gz")
-    places = _places(table)
-    suffixes = [suffix for name, suffix in SUFFIXES.items() if has_expression or name != "expression"]
-    sides = {suffix: read_npy(with_suffix(suffix)) for suffix in suffixes if with_suffix(suffix).is_file()}
-    lengths = {matrix: len(columns), table: len(places[0])} | {with_suffix(s): len(x) for s, x in sides.items()}
-    if len({*lengths.values()}) > 1:
-        counts = ", ".join(f"{file.name} {count:,}" for file, count in lengths.items())
-        raise Refused(f"{stem}: files differ in the number of regions: {counts}", code="wrong-shape")
-    for suffix, values in sides.items():
+    table = table if table.is_file() else Path(f"{table}.gz")
+    arrays = {"features": columns[:, :-1], "motifs": numbered(columns.shape[1] - 1), **_places(table)}
+    arrays |= {"cells": np.array([name]), "atpm": columns[:, -1:]}
+    counts = {matrix.name: len(columns), table.name: len(arrays["start"])}
+    for kind, suffix in SUFFIXES.items():
+        path = Path(f"{stem}{suffix}")
+        if not path.is_file() or (kind == "expression" and not has_expression):
+            continue
+        values = read_npy(path)
         if values.ndim != 2 or values.shape[1] != 2 or values.dtype.kind not in "biuf":
-            message = f"{with_suffix(suffix)}: has the shape {values.shape} of {values.dtype}, expected two columns"
+            message = f"{path}: has the shape {values.shape} of {values.dtype}, expected two columns"
             raise Refused(message, code="wrong-shape")
-    return _CellType(name, table, places, columns, sides.get(".exp.npy"), sides.get(".tss.npy"))
+        arrays[kind], counts[path.name] = values[:, None], len(values)
+    if len({*counts.values()}) > 1:
+        shown = ", ".join(f"{file} {count:,}" for file, count in counts.items())
+        raise Refused(f"{stem}: files differ in the number of regions: {shown}", code="wrong-shape")
+    return arrays
 
 
-def _check(cell: _CellType, stem: Path, *, overlaps: bool) -> None:
-    """Check the files of a cell type on their own, so that messages name their rows."""
-    arrays: dict[str, Any] = dict(zip(PLACES, cell.places, strict=True))
-    arrays |= {"features": cell.columns[:, :-1], "motifs": numbered(cell.columns.shape[1] - 1)}
-    arrays |= {"cells": np.array([cell.name]), "atpm": cell.columns[:, -1:]}
-    arrays |= {name: values[:, None] for name in SUFFIXES if (values := getattr(cell, name)) is not None}
-
-    def locate(array: str, row: int, column: str) -> str:
-        if array in SUFFIXES:
-            return f"{stem.name}{SUFFIXES[array]}, row {row} (from 0)"
-        if array in ("features", "atpm"):
-            name = f'column "{column}"' if array == "features" else "the last column"
-            return f"{stem.name}.watac.npz, row {row} (from 0), {name}"
-        return f"{cell.file.name}, line {row + 2}"
-
-    check_arrays(stem.parent, RawArrays(arrays, locate), overlaps=overlaps)
+def _locate(stem: Path, array: str, row: int, column: str) -> str:
+    """Return the place of a value; see `Locator`."""
+    if array in SUFFIXES:
+        return f"{stem.name}{SUFFIXES[array]}, row {row} (from 0)"
+    if array in ("features", "atpm"):
+        name = f'column "{column}"' if array == "features" else "the last column"
+        return f"{stem.name}.watac.npz, row {row} (from 0), {name}"
+    return f"{stem.name}.csv, line {row + 2}"
 
 
-def _places(path: Path) -> Places:
+def _places(path: Path) -> Arrays:
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
     with open_table(path) as lines:
@@ -134,41 +123,35 @@ def _places(path: Path) -> Places:
     table.columns = table.columns.str.lower()
     if missing := ", ".join(sorted({*PLACES} - {*table.columns})):
         raise Refused(f"{path}: line 1: no columns {missing}", code="missing-array")
-    start, end = (pandas.to_numeric(table[name], errors="coerce").to_numpy() for name in PLACES[1:])
-    return table["chromosome"].to_numpy(str), start, end
+    ends = {name: pandas.to_numeric(table[name], errors="coerce").to_numpy() for name in PLACES[1:]}
+    return {"chromosome": table["chromosome"].to_numpy(str), **ends}
 
 
-def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
+def _joined(cell_types: list[_CellType]) -> Arrays:
     """Return one table with the regions of all cell types, in genome order."""
     import pandas
 
-    keys = [pandas.MultiIndex.from_arrays(cell.places) for cell in cell_types]
+    keys = [pandas.MultiIndex.from_arrays([arrays[name] for name in PLACES]) for _, _, arrays in cell_types]
     regions = keys[0].append(keys[1:]).drop_duplicates()
     rank = pandas.factorize(regions.get_level_values(0))[0]  # chromosomes in the order of the files
     if not all(key.equals(keys[0]) for key in keys):
         regions = regions[np.lexsort((regions.get_level_values(2), regions.get_level_values(1), rank))]
-    size, motifs = len(regions), cell_types[0].columns.shape[1] - 1
-    features, known = np.zeros((size, motifs), np.float32), np.zeros(size, bool)
-    values: dict[str, dict[str, Any]] = {"atpm": {}, "expression": {}, "tss": {}}
-    for cell, key in zip(cell_types, keys, strict=True):
+    size, motifs = len(regions), cell_types[0][2]["motifs"]
+    features, known = np.zeros((size, len(motifs)), np.float32), np.zeros(size, bool)
+    values: dict[str, dict[str, Any]] = {}
+    for (cell, stem, arrays), key in zip(cell_types, keys, strict=True):
         rows = regions.get_indexer(key)
-        differs = known[rows] & ~np.isclose(features[rows], cell.columns[:, :-1]).all(1)
+        differs = known[rows] & ~np.isclose(features[rows], arrays["features"]).all(1)
         if differs.any():
             region = "{}:{}-{}".format(*regions[rows[differs][0]])
-            message = f"{cell.file}: the motifs of {region} differ from those of another cell type"
+            message = f"{stem}.csv: the motifs of {region} differ from those of another cell type"
             raise Refused(message, code="contradiction")
-        features[rows], known[rows] = cell.columns[:, :-1], True
-        for name, own in (("atpm", cell.columns[:, -1]), ("expression", cell.expression), ("tss", cell.tss)):
-            if own is not None:
-                values[name][cell.name] = np.zeros((size, *own.shape[1:]), own.dtype)
-                values[name][cell.name][rows] = own
+        features[rows], known[rows] = arrays["features"], True
+        for kind in ("atpm", *SUFFIXES):
+            if kind in arrays:
+                own = values.setdefault(kind, {})[cell] = np.zeros((size, *arrays[kind].shape[2:]), arrays[kind].dtype)
+                own[rows] = arrays[kind][:, 0]
     chromosome, start, end = (regions.get_level_values(level).to_numpy() for level in range(3))
-    values = {name: of_cells for name, of_cells in values.items() if of_cells}
-    return {
-        **stack_cells(values, [cell.name for cell in cell_types], size),
-        "features": features,
-        "motifs": numbered(motifs),
-        "chromosome": chromosome.astype(np.str_),
-        "start": start.astype(np.int64),
-        "end": end.astype(np.int64),
-    }
+    places = {"chromosome": chromosome.astype(np.str_), "start": start.astype(np.int64), "end": end.astype(np.int64)}
+    stacked = stack_cells(values, [cell for cell, _, _ in cell_types], size)
+    return {**stacked, **places, "features": features, "motifs": motifs}

@@ -7,9 +7,8 @@ An .npz file has the arrays `features` (P M) and, as far as they are known, `mot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -32,7 +31,7 @@ from .region_checks import (
 )
 from .tables import open_table, read_anndata, read_table
 
-__all__ = ["BED", "MATRICES", "densify", "numbered", "read_matrix"]
+__all__ = ["BED", "MATRICES", "Bed", "densify", "from_bed", "locate_in", "numbered", "read_bed", "read_matrix"]
 
 MATRICES: Final = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".h5ad")
 BED: Final = (".bed", ".bed.gz")
@@ -68,9 +67,9 @@ def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
             arrays |= dict(zip(PLACES, places, strict=True))
     for path_of_bed in beds:
         with collect_problems(problems):
-            bed = _read_bed(path_of_bed)
-            arrays |= _from_bed(path_of_bed, bed, path, arrays)
-            locate = _locate_in(path_of_bed, bed, locate)
+            bed = read_bed(path_of_bed)
+            arrays |= from_bed(path_of_bed, bed, path, arrays)
+            locate = locate_in(path_of_bed, bed, locate)
     if not problems and (missing := [place for place in PLACES if place not in arrays]):
         fix = "name the columns chromosome, start and end, or give a BED file with one line per row as well"
         message = f'{path}: no places of regions: no array "{missing[0]}"; it has {", ".join(sorted(arrays))}'
@@ -134,8 +133,7 @@ def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
     return RawArrays(standard, locate, display_name=lambda name: originals.get(name, name))
 
 
-@dataclass(frozen=True)
-class _Bed:
+class Bed(NamedTuple):
     """Places, line numbers from 1, and the accessibility of a cell type, if the name of the file is that of one."""
 
     places: Places
@@ -143,38 +141,33 @@ class _Bed:
     accessibility: Float[np.ndarray, " P"] | None
 
 
-def _read_bed(path: Path) -> _Bed:
-    chromosome: list[str] = []
-    numbers: list[tuple[int, int]] = []
-    values: list[float] = []
-    lines: list[int] = []
-    wrong: list[str] = []
-    expected = "chromosome, start, end and accessibility" if ACCESSIBILITY in path.name else "chromosome, start and end"
+def read_bed(path: Path) -> Bed:
+    """Read the places of regions and perhaps accessibility; raises Refused with the lines that have neither."""
+    rows: list[tuple[str, int, int, float]] = []
+    lines, wrong, has_value = list[int](), list[str](), ACCESSIBILITY in path.name
+    expected = "chromosome, start, end and accessibility" if has_value else "chromosome, start and end"
     with open_table(path) as file:
         for line, text in enumerate(file, 1):
             if not text.strip() or text.startswith(("#", "track", "browser")):
                 continue
             fields = text.rstrip("\r\n").split("\t") if "\t" in text else text.split()
             try:
-                start, end = int(fields[1]), int(fields[2])
-                value = float(fields[3]) if ACCESSIBILITY in path.name else 0.0
+                row = fields[0].strip(), int(fields[1]), int(fields[2]), float(fields[3]) if has_value else 0.0
             except (ValueError, IndexError):
-                start = end = -1
-            if not 0 <= min(start, end) <= max(start, end) < 1 << 62:
+                row = "", -1, -1, 0.0
+            if 0 <= min(row[1:3]) <= max(row[1:3]) < 1 << 62:
+                rows.append(row)
+                lines.append(line)
+            else:
                 wrong.append(f'{path}: line {line}: expected {expected}, got "{text.strip()[:60]}"')
-                continue
-            numbers.append((start, end))
-            chromosome.append(fields[0].strip())
-            values.append(value)
-            lines.append(line)
     if wrong:
         raise Refused([Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))])
-    places = np.array(numbers, np.int64).reshape(-1, 2)
-    accessibility = np.array(values) if ACCESSIBILITY in path.name else None
-    return _Bed((np.array(chromosome, np.str_), places[:, 0], places[:, 1]), lines, accessibility)
+    chromosome, start, end, values = zip(*rows, strict=True) if rows else ((), (), (), ())
+    places = np.array(chromosome, np.str_), np.array(start, np.int64), np.array(end, np.int64)
+    return Bed(places, lines, np.array(values) if has_value else None)
 
 
-def _locate_in(path: Path, bed: _Bed, otherwise: Locator) -> Locator:
+def locate_in(path: Path, bed: Bed, otherwise: Locator) -> Locator:
     """Return a locator that finds places, and perhaps accessibility, in a BED file."""
     column = f"atpm:{path.name.partition(ACCESSIBILITY)[0]}"
     return lambda array, row, name: (
@@ -184,7 +177,7 @@ def _locate_in(path: Path, bed: _Bed, otherwise: Locator) -> Locator:
     )
 
 
-def _from_bed(path: Path, bed: _Bed, matrix: Path, arrays: Arrays) -> Arrays:
+def from_bed(path: Path, bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
     """Return the places in a BED file, and perhaps accessibility with a further cell type."""
     rows = len(arrays["features"])
     if len(bed.lines) != rows:

