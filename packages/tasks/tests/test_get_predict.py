@@ -5,6 +5,7 @@ import sys
 
 import anndata
 import numpy as np
+import pandas
 import pyBigWig
 import pytest
 import torch
@@ -29,6 +30,8 @@ def arrays_of(seed=0):
         "end": np.tile(np.arange(P // 3) * 1000, 3) + 500,
         "cells": np.array(CELLS),
         "atpm": g.random((P, 2)).astype(np.float32) * 3,
+        "gene_name": np.array(["DHFR", "TP53", "MYC", "DHFR", "OTHER"]),
+        "gene_index": np.array([20, 21, 35, 39, 50]),
     }
 
 
@@ -168,8 +171,13 @@ def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
         np.testing.assert_allclose(found["gradient_x_input"][c, 0], want, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(found["knock_out"][c, 0], want, rtol=1e-3, atol=1e-5)
     assert (tmp_path / "explain.png").read_bytes().startswith(b"\x89PNG")
-    with (tmp_path / "explain.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == 2 * M
+    assert len(pandas.read_csv(tmp_path / "explain.csv")) == 2 * M
+    genes = pandas.read_csv(tmp_path / "genes.csv")
+    assert genes["gene"].unique().tolist() == ["DHFR", "TP53", "MYC"], "OTHER is not on this chromosome"
+    for cell, rows in genes.groupby("cell"):
+        want = found["knock_out"][CELLS.index(cell), 0][[[0, 19], [1, 1], [15, 15]]].mean(1)
+        for name in ("gradient_x_input", "knock_out"):
+            np.testing.assert_allclose(rows[name].to_numpy().reshape(3, M), want, rtol=1e-3, atol=1e-5)
 
 
 def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):

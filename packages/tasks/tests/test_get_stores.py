@@ -341,8 +341,11 @@ def spec(store, **options):
 
 
 @pytest.mark.parametrize("scale", [False, True])
-def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale):
-    np.savez(tmp_path / "x.npz", **ARRAYS)
+def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale, write_array, refusal):
+    genes = np.array(["MYC", "TP53"]), np.array([0, P - 1])
+    for name, values in zip(("name", "index"), genes, strict=True):
+        write_array(old_store / f"gene_idx_info_{name}", values)
+    np.savez(tmp_path / "x.npz", **ARRAYS, gene=genes[0], gene_region=genes[1])
     out = str(tmp_path / "arrays")
     ways = [
         RegionStore(path=str(old_store), scale=scale),
@@ -368,6 +371,9 @@ def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale):
             np.testing.assert_array_equal(getattr(matrix, name), ARRAYS[name], err_msg=name)
         np.testing.assert_array_equal(matrix.tss, ARRAYS["tss"] > 0)
         assert (matrix.motifs, matrix.cells) == (tuple(ARRAYS["motifs"]), ("cd4_naive", "k562"))
+        assert (matrix.gene.tolist(), matrix.gene_region.tolist()) == (genes[0].tolist(), genes[1].tolist())
+    np.savez(tmp_path / "x.npz", **ARRAYS, gene=genes[0], gene_region=genes[1] + 1)
+    assert "gene_region, row 1 (from 0): 2400 is" in refusal(ways[1].build).problems[0].message
     mapped, plain = ways[3].build().features, np.asarray(ways[0].build().features)
     assert isinstance(mapped, LazyMatrix)
     assert isinstance(mapped.stored, np.memmap)

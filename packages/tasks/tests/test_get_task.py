@@ -486,7 +486,7 @@ def shown(task, samples, like):
     ],
 )
 def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
-    monkeypatch.setattr(plots, "_draw_window", lambda picture: b"\x89PNG")
+    monkeypatch.setattr(plots, "_draw_window", lambda *_: b"\x89PNG")
     monkeypatch.setattr(plots, "SHOWN", 2)
     task = drawn(**options)
     like = task.like(18, 0)
@@ -520,19 +520,19 @@ def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
 
 def test_heat_maps_show_sampled_values(monkeypatch):
     seen = []
-    monkeypatch.setattr(plots, "_draw_window", lambda picture: seen.append(picture) or b"png")
+    monkeypatch.setattr(plots, "_draw_window", lambda *parts: seen.append(parts) or b"png")
     task = drawn(standardise=True)
     like = task.like(2, 0)
     samples = noisy(like)
     list(task.plots(samples, like))
-    for number, picture in enumerate(seen):
+    for number, (_, truth, masked, values, places, _, extra) in enumerate(seen):
         keep = like.valid[number]
-        assert (picture.given == like.known[number][keep].numpy()).all()
-        assert len(picture.places) == len(picture.truth) == int(keep.sum())
-        assert picture.places[0].startswith("chr2:")
-        assert picture.extra[0].startswith("open in ")
+        assert (masked != like.known[number][keep].numpy()).all()
+        assert len(places) == len(truth) == int(keep.sum())
+        assert places[0].startswith("chr2:")
+        assert extra[0].startswith("open in ")
         off = (samples - like.x0)[number][keep].numpy() * task.standard.std
-        np.testing.assert_allclose(picture.drawn - picture.truth, off, atol=1e-5)
+        np.testing.assert_allclose(values - truth, off, atol=1e-5)
 
 
 @pytest.mark.usefixtures("coarse")

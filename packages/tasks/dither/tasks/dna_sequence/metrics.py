@@ -158,10 +158,7 @@ class Reference:
             cells = np.where(labels < 0, np.arange(len(labels)) % len(self.cells), labels)
             drawn = self.markov.draw(cells, bases.shape[1], 0)
             self._rivals = {
-                key: {
-                    "floor": self.groups(bases[np.concatenate(floor)], asked),
-                    "markov": self.groups(drawn, labels),
-                }
+                key: {"floor": self.groups(bases[np.concatenate(floor)], asked), "markov": self.groups(drawn, labels)}
             }
         return self._rivals[key]
 

@@ -21,7 +21,7 @@ from dither.registry.flow.protocols import Picture, Split
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Condition, Field, TokenSpace
 
-from ..get_region.plots import BLUE, GREY, LIGHT, ORANGE, new_figure, to_png
+from ..figures import BLUE, GREY, LIGHT, ORANGE, new_figure, to_png
 from .metrics import BaseMetrics, Group, Reference, contrast
 from .sequences import Sequences, as_text, reverse_complement
 
@@ -134,9 +134,7 @@ def _with_other_strand(sequences: Sequences) -> Sequences:
     bases, labels = sequences.bases["train"], sequences.labels["train"]
     both = np.concatenate([bases, reverse_complement(bases)])
     return replace(
-        sequences,
-        bases={**sequences.bases, "train": both},
-        labels={**sequences.labels, "train": np.tile(labels, 2)},
+        sequences, bases={**sequences.bases, "train": both}, labels={**sequences.labels, "train": np.tile(labels, 2)}
     )
 
 

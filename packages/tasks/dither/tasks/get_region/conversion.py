@@ -73,12 +73,15 @@ def _write_regions(writer: Writer, raw: RawArrays, blocks: Iterator[Any], dtype:
     for name, kind in DTYPES.items():
         if name in arrays:  # cell types come first on disk, so that values of one are contiguous
             writer.add(name, np.asarray(arrays[name]).swapaxes(0, 1).astype(kind))
+    if "gene_region" in arrays:
+        writer.add("gene_region", np.asarray(arrays["gene_region"]).astype(np.int64))
     info = RegionInfo(
         motifs=tuple(map(str, arrays["motifs"])),
         cells=tuple(map(str, arrays.get("cells", ()))),
         chromosomes={str(name): int(count) for name, count in zip(names, np.bincount(chromosome), strict=True)},
         unknown=tuple(map(str, arrays.get("unknown", ()))),
         notes=raw.notes,
+        genes=tuple(map(str, arrays.get("gene", ()))),
     )
     writer.info |= info.model_dump()
 

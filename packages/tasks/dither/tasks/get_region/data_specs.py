@@ -87,6 +87,27 @@ class _AtPath(_Regions):
         """Return the path."""
         return Path(self.path).expanduser()
 
+    def facts(self) -> RegionFacts:
+        """Return sizes and names; the motifs of a store or an .npz file are read and checked by `build` only."""
+        return self._open(headers=True).facts()
+
+    def build(self) -> RegionMatrix:
+        """Read and check the file, or map the folder."""
+        return self._open()
+
+    def _open(self, *, headers: bool = False) -> RegionMatrix:
+        from .formats.sources import ReadOptions, open_regions
+
+        options = ReadOptions(getattr(self, "overlaps", True), getattr(self, "empty_chunks", True))
+        return open_regions([self.source()], self.splits(), options, headers=headers)
+
+
+class _ReadOptions(_Regions):
+    overlaps: bool = False
+    """Allow regions that overlap each other."""
+    empty_chunks: bool = True
+    """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it; false refuses them."""
+
 
 class RegionFile(_AtPath):
     """A table of regions in a file, sorted by chromosome and start.
@@ -97,27 +118,11 @@ class RegionFile(_AtPath):
 
     name: ClassVar[str] = "region-file"
 
-    def build(self) -> RegionMatrix:
-        """Read and check the file."""
-        from .formats.sources import ReadOptions, open_regions
 
-        return open_regions([self.source()], self.splits(), ReadOptions(overlaps=True))
-
-
-class RegionStore(_AtPath):
+class RegionStore(_AtPath, _ReadOptions):
     """A zarr store of get_model (format 2 or 3), read into memory; `prepare get` converts one too large for that."""
 
     name: ClassVar[str] = "region-store"
-    overlaps: bool = False
-    """Allow regions that overlap each other."""
-    empty_chunks: bool = True
-    """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it; false refuses them."""
-
-    def build(self) -> RegionMatrix:
-        """Read and check the store."""
-        from .formats.sources import ReadOptions, open_regions
-
-        return open_regions([self.source()], self.splits(), ReadOptions(self.overlaps, self.empty_chunks))
 
 
 class RegionArrays(_AtPath):
@@ -125,12 +130,9 @@ class RegionArrays(_AtPath):
 
     name: ClassVar[str] = "region-arrays"
 
-    def build(self) -> RegionMatrix:
-        """Map the arrays."""
-        from .formats.sources import open_regions
-
+    def _open(self, *, headers: bool = False) -> RegionMatrix:
         read_manifest(self.source(), REGIONS)
-        return open_regions([self.source()], self.splits())
+        return super()._open()
 
     def prepare(self) -> str:
         """Compare all checksums."""
@@ -140,7 +142,7 @@ class RegionArrays(_AtPath):
         return f"all checksums match in {self.source()}"
 
 
-class PreparedRegions(_Regions, PrepareSpec):
+class PreparedRegions(_ReadOptions, PrepareSpec):
     """Regions from stores and folders of get_model, matrices or AnnData; converted once by `prepare get`."""
 
     name: ClassVar[str] = "get"
@@ -153,10 +155,6 @@ class PreparedRegions(_Regions, PrepareSpec):
     """Folder for the arrays; by default in the cache, named after the options."""
     dtype: Literal["float32", "float16"] = "float32"
     """Type of stored motifs; float16 takes half the space, with errors up to 0.05 %, and 3e-8 below 6e-5."""
-    overlaps: bool = False
-    """Allow regions that overlap each other."""
-    empty_chunks: bool = True
-    """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it; false refuses them."""
     force: bool = False
     """Replace arrays that were prepared with other options."""
 
@@ -166,12 +164,6 @@ class PreparedRegions(_Regions, PrepareSpec):
         if Path(value).suffix == ".zarr":
             raise ValueError("expected a folder of arrays without the suffix .zarr")
         return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, given: Any) -> Any:
-        """Drop an option of stores that were written, which experiments of earlier runs hold."""
-        return {k: v for k, v in given.items() if k != "zarr_format"} if isinstance(given, dict) else given
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays; paths by name, since their folder may be moved."""

@@ -6,10 +6,9 @@ states, n pairs.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -18,27 +17,13 @@ from torch import Tensor
 from dither.registry.flow.protocols import Picture
 from dither.registry.flow.records import Clean
 
+from ..figures import BLUE, GREY, LIGHT, ORANGE, bare, new_figure, to_png
 from .metrics.column_metrics import Pair, is_binary, pearson, varies, windows_of
 from .metrics.region_metrics import RegionMetrics
 from .metrics.sample_metrics import LEVEL, Draws, coverage, draw_groups, draw_metrics, half_width, sampled_mask
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+__all__ = ["Labels", "draw_attributions", "draw_umap", "plot_samples", "plot_trajectory"]
 
-__all__ = [
-    "BLUE", "GREY", "LIGHT", "ORANGE", "Labels", "draw_attributions", "draw_umap", "new_figure", "plot_samples",
-    "plot_trajectory", "to_png",
-]  # fmt: skip
-
-BLUE: Final = "#1864ab"
-"""Predictions."""
-ORANGE: Final = "#e8590c"
-"""Truth and highlights."""
-GREY: Final = "#868e96"
-"""References."""
-LIGHT: Final = "#dee2e6"
-"""Guide lines."""
 HEAT: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest"}
 STRIP, WIDE_STRIP = 0.16, 0.5
 """Width of a column after the motifs, as a share of that of the motifs; the wider one if no motif was sampled."""
@@ -50,34 +35,6 @@ BINS = 10
 """Groups of elements with similar spread."""
 TRACKS = 3
 """Largest number of columns shown as tracks."""
-
-
-def new_figure(width: float, height: float, title: str = "") -> Figure:
-    """Return a figure without pyplot, whose state is global."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    if title:
-        figure.suptitle(title, fontsize=12)
-    return figure
-
-
-def _bare(axis: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
-    """Set a title and labels, and remove most of the frame."""
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(GREY)
-    axis.tick_params(labelsize=8, color=GREY)
-    axis.set_title(title, fontsize=10)
-    axis.set_xlabel(x, fontsize=9)
-    axis.set_ylabel(y, fontsize=9)
-    return axis
-
-
-def to_png(figure: Figure) -> bytes:
-    """Return a figure as PNG."""
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=110)
-    return out.getvalue()
 
 
 def _draw_window(
@@ -102,14 +59,8 @@ def _draw_window(
     largest = [float(np.quantile(positive, 0.95)) if positive.size else 1.0]
     largest += [float(column.max()) or 1.0 for column in truth[:, count:].T]
     parts: list[Any] = [order, *([column] for column in range(count, truth.shape[1]))]
-    panels: list[tuple[str, Any]] = [
-        ("truth", truth),
-        (f"mask: {masked.mean():.1%} sampled", masked),
-        ("sampled and given", drawn),
-        ("sample minus truth", drawn - truth),
-    ]
-    if (masked == masked[:1]).all():
-        del panels[1]
+    mask = [(f"mask: {masked.mean():.1%} sampled", masked)] * bool((masked != masked[:1]).any())
+    panels: list[Any] = [("truth", truth), *mask, ("sampled and given", drawn), ("sample minus truth", drawn - truth)]
     sampled = [masked[:, part].any() for part in parts]
     shown = [(panel, part) for panel in panels for part, own in enumerate(sampled) if own or panel is panels[0]]
     strip = STRIP if sampled[0] else WIDE_STRIP
@@ -121,7 +72,7 @@ def _draw_window(
         colour: Any = colours if of_mask else "RdBu_r" if of_difference else "Greens" if part else "Blues"
         low, top = (0.0, 1.0) if of_mask else (-high if of_difference else 0.0, high)
         image = axis.imshow(values[:, parts[part]], vmin=low, vmax=top, cmap=colour, **HEAT)
-        _bare(axis, "" if name == before else name).tick_params(left=before is None)
+        bare(axis, "" if name == before else name).tick_params(left=before is None)
         before = name
         bar = figure.colorbar(image, ax=axis, location="bottom", shrink=0.8, aspect=30 if not part else 8, pad=0.02)
         bar.outline.set_visible(False)
@@ -157,10 +108,10 @@ def _draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " 
     above, true = figure.subplots(2, 1, height_ratios=[9, 1])
     low, high = float(truth.min()), float(truth.max())
     options: dict[str, Any] = {"vmin": low, "vmax": high, "cmap": "viridis", **HEAT}
-    image = _bare(above, "from noise (top) to sample (bottom)", y="state").imshow(path, **options)
+    image = bare(above, "from noise (top) to sample (bottom)", y="state").imshow(path, **options)
     above.set_xticks([])
     above.locator_params(axis="y", integer=True)
-    _bare(true, x="sampled values, by decreasing truth").imshow(truth[None], **options)
+    bare(true, x="sampled values, by decreasing truth").imshow(truth[None], **options)
     true.set_yticks([0], ["truth"])
     true.set_xticks([])
     figure.colorbar(image, ax=[above, true], label="value").outline.set_visible(False)
@@ -190,7 +141,7 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
         axis.remove()
     for axis, (name, (truth, guess)) in zip(axes, columns, strict=False):
         title = f"{name}\nr = {pearson(truth, guess):z.2f}, R² = {r2_score(truth, guess):z.2f}"
-        _bare(axis, title, "observed", "predicted")
+        bare(axis, title, "observed", "predicted")
         low, high = min(0.0, float(truth.min()), float(guess.min())), max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
         step = -(-len(truth) // DOTS)
@@ -217,11 +168,11 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
     roc, recall = figure.subplots(1, 2)
     false, true, _ = roc_curve(truth, score)
     title = f"ROC: area {area('auc')}, random .5"
-    _bare(roc, title, "false positive rate", "true positive rate").plot([0, 1], [0, 1], color=LIGHT)
+    bare(roc, title, "false positive rate", "true positive rate").plot([0, 1], [0, 1], color=LIGHT)
     roc.plot(false, true, color=BLUE)
     precision, sensitivity, _ = precision_recall_curve(truth, score)
     title = f"precision: average {area('auprc')}, random {share:.3f}"
-    _bare(recall, title, "recall", "precision").axhline(share, color=LIGHT)
+    bare(recall, title, "recall", "precision").axhline(share, color=LIGHT)
     recall.plot(sensitivity, precision, color=BLUE)
     recall.set(ylim=(0, 1.02))
     return to_png(figure)
@@ -234,7 +185,7 @@ def _draw_calibration(draws: Draws) -> bytes:
     if not binary:
         summary = f"{metrics['draw_coverage_90']:.1%} of the truths are inside the {LEVEL:.0%} interval, {summary}"
     figure = new_figure(8, 5, f"{draws.count} draws of each window, {draws.truth.size:,} values\n{summary}")
-    axis = _bare(figure.subplots())
+    axis = bare(figure.subplots())
     axis.plot([0, 1], [0, 1], color=LIGHT)
     if binary:
         group = np.minimum((draws.above * BINS).astype(int), BINS - 1)
@@ -339,7 +290,7 @@ def _draw_tracks(
         where = counted[:, column]
         place, true, own = x[where], truth[where, column], draws[:, where, column]
         mean = own.mean(0)
-        _bare(values, y=names[column])
+        bare(values, y=names[column])
         if count > 1 and not is_binary(true):
             half = half_width(count, LEVEL) * own.std(0, ddof=1)
             options: dict[str, Any] = {"color": LIGHT, "linewidth": 4, "zorder": 0, "label": f"{LEVEL:.0%} interval"}
@@ -352,7 +303,7 @@ def _draw_tracks(
             low = np.full(len(sites), values.get_ylim()[0])
             values.scatter(sites, low, s=20, color="black", marker="^", label="transcription start")
         values.legend(fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
-        _bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
+        bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
         errors.vlines(place, 0, mean - true, color=BLUE, linewidth=1.5)
     axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
     return to_png(figure)
@@ -379,7 +330,7 @@ def draw_attributions(values: Float[np.ndarray, "K M"], titles: Sequence[str], m
     order = order[np.argsort(-values[0, order], kind="stable")]
     high = float(np.abs(values).max()) or 1.0
     figure = new_figure(3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order), "Gradient x input, mean over regions")
-    axis = _bare(figure.subplots())
+    axis = bare(figure.subplots())
     image = axis.imshow(values[:, order].T, vmin=-high, vmax=high, cmap="RdBu_r", **HEAT)
     axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
     axis.set_yticks(range(len(order)), [motifs[column] for column in order], fontsize=7)
@@ -395,5 +346,5 @@ def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
         return None
     figure = new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
     flat = UMAP(n_jobs=1, random_state=0).fit_transform(embeddings)
-    _bare(figure.subplots(), x="1", y="2").scatter(flat[:, 0], flat[:, 1], s=2, color=BLUE, alpha=0.4, linewidths=0)
+    bare(figure.subplots(), x="1", y="2").scatter(flat[:, 0], flat[:, 1], s=2, color=BLUE, alpha=0.4, linewidths=0)
     return to_png(figure)

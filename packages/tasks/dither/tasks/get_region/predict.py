@@ -6,7 +6,6 @@ predicted ones, C cell types, D width.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +36,6 @@ BATCH: Final = 8
 """Windows of one call of the model."""
 EXPLAINED: Final = 4096
 """Largest number of regions that are explained; windows are thinned out evenly."""
-TABLE: Final = ("chromosome", "start", "end", "cell", "column", "prediction", "truth")
 FORMS: Final = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
 
 
@@ -217,15 +215,13 @@ def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> l
 
 
 def _write_table(path: Path, arrays: dict[str, Any]) -> None:
-    places = list(zip(*(arrays[name].tolist() for name in ("chromosome", "start", "end")), strict=True))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(TABLE)
-        for c, cell in enumerate(arrays["cell"].tolist()):
-            for k, column in enumerate(arrays["column"].tolist()):
-                pairs = zip(arrays["prediction"][c, :, k].tolist(), arrays["truth"][c, :, k].tolist(), strict=True)
-                for place, (guess, true) in zip(places, pairs, strict=True):
-                    table.writerow((*place, cell, column, f"{guess:.7g}", "" if np.isnan(true) else f"{true:.7g}"))
+    import pandas  # type: ignore[import-untyped,unused-ignore]
+
+    cells, columns, count = arrays["cell"], arrays["column"], len(arrays["start"])
+    table = {name: np.tile(arrays[name], len(cells) * len(columns)) for name in ("chromosome", "start", "end")}
+    table |= {"cell": np.repeat(cells, len(columns) * count), "column": np.tile(np.repeat(columns, count), len(cells))}
+    table |= {name: arrays[name].swapaxes(1, 2).ravel() for name in ("prediction", "truth")}
+    pandas.DataFrame(table).to_csv(path, index=False, lineterminator="\n", float_format="%.7g")
 
 
 def predict_values(
@@ -257,55 +253,88 @@ def predict_values(
 
 
 def explain(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
-    """Write gradient x input and motif knock-out of every motif, in the units of the source: table, arrays, picture.
+    """Write gradient x input and motif knock-out of every motif, in the units of the source: tables, arrays, picture.
 
     The input counts from a region without the motif. Knock-out is the fall of a prediction when a motif is removed from
-    all regions of the window. The table has means over regions, explain.npz the values of each.
+    all regions of the window. The table has means over regions, explain.npz the values of each. If the source names
+    genes, genes.csv has the same of the predictions where each is transcribed, with gradients to all regions of the
+    window.
     """
     check_forms(request.forms, ())
     source = _Source.of(task, request)
     _require_columns(source)
-    names, motifs = _names(source), task.motifs
+    names, motifs, matrix = _names(source), task.matrix.motifs, source.matrix
     every = max(1, -(-len(source.windows) * task.regions // EXPLAINED))
-    zero = torch.from_numpy(task.units.forward(np.zeros((1, 1, task.space.width), np.float32)))[..., :motifs]
+    zero = torch.from_numpy(task.units.forward(np.zeros((1, 1, task.space.width), np.float32)))[..., : task.motifs]
     scale = torch.from_numpy(task.standard.std * task.units.divisor)
-    parts: dict[str, list[tuple[Tensor, Tensor]]] = {cell: [] for cell in source.cells}
-    rows: list[Int[np.ndarray, " n"]] = []
+    genes = np.zeros(0, np.int64) if matrix.gene_region is None else matrix.gene_region
+    parts: list[tuple[Tensor, ...]] = []
     for cell in source.cells:
+        rows, sites, of_cell = [], [], []
         for clean, index in source.batches(cell, every):
-            if cell == next(iter(source.cells)):
-                rows.append(index[clean.valid.numpy()])
-            gradients, falls = zip(*(_attribute(model, clean, zero, k, scale[k]) for k in source.columns), strict=True)
-            parts[cell].append((torch.stack(gradients), torch.stack(falls)))
-    both = [[torch.cat(side, 1) for side in zip(*of_cell, strict=True)] for of_cell in parts.values()]
-    gradient, fall = (torch.stack(side).numpy() for side in zip(*both, strict=True))  # C K n M
-    arrays: dict[str, Any] = {"gradient_x_input": gradient, "knock_out": fall, "motif": np.array(task.matrix.motifs)}
+            is_site = clean.valid & torch.from_numpy(np.isin(index, genes))
+            rows.append(index[clean.valid.numpy()])
+            sites.append(index[is_site.numpy()])
+            of_columns = [_attribute(model, clean, zero, k, scale[k], is_site) for k in source.columns]
+            of_cell.append([torch.stack(side) for side in zip(*of_columns, strict=True)])
+        parts.append(tuple(torch.cat(side, 1) for side in zip(*of_cell, strict=True)))
+    values = [torch.stack(side).numpy() for side in zip(*parts, strict=True)]  # C K n M, twice, and C K g M, twice
+    arrays: dict[str, Any] = {"gradient_x_input": values[0], "knock_out": values[1], "motif": np.array(motifs)}
     arrays |= {"cell": np.array([*source.cells]), "column": np.array(names)}
-    arrays |= place_columns(source.matrix, np.concatenate(rows))
+    arrays |= place_columns(matrix, np.concatenate(rows))
     files = [request.folder / name for name in ("explain.csv", "explain.npz", "explain.png")]
-    with atomic_write(files[0]) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(("cell", "column", "motif", "gradient_x_input", "knock_out"))
-        for (c, cell), (k, column) in ((c, k) for c in enumerate(source.cells) for k in enumerate(names)):
-            means = zip(task.matrix.motifs, gradient[c, k].mean(0).tolist(), fall[c, k].mean(0).tolist(), strict=True)
-            table.writerows((cell, column, motif, f"{g:.6g}", f"{f:.6g}") for motif, g, f in means)
+    axes = {"cell": [*source.cells], "column": names}
+    tables = [_attribution_table({**axes, "motif": motifs}, [side.mean(2) for side in values[:2]])]
+    if len(explained := np.concatenate(sites)):
+        files.append(request.folder / "genes.csv")
+        of_genes, means = _by_gene(matrix, explained, values[2:])
+        tables.append(_attribution_table({**axes, "gene": of_genes, "motif": motifs}, means))
+    for path, table in zip((files[0], *files[3:]), tables, strict=True):
+        with atomic_write(path) as temporary:
+            table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.6g")
     with atomic_write(files[1]) as temporary:
         np.savez_compressed(temporary, **arrays)
     titles = [f"{cell} {column}".strip() for cell in source.cells for column in names]
     with atomic_write(files[2]) as temporary:
-        temporary.write_bytes(draw_attributions(gradient.mean(2).reshape(-1, motifs), titles, task.matrix.motifs))
+        temporary.write_bytes(draw_attributions(values[0].mean(2).reshape(-1, len(motifs)), titles, motifs))
     return files
 
 
+def _attribution_table(axes: dict[str, Any], both: Sequence[Float[np.ndarray, "..."]]) -> Any:
+    """Return a row for each element of gradient x input and knock-out, with the labels of its axes."""
+    import pandas
+
+    columns = {name: side.ravel() for name, side in zip(("gradient_x_input", "knock_out"), both, strict=True)}
+    return pandas.DataFrame(columns, pandas.MultiIndex.from_product(axes.values(), names=axes)).reset_index()
+
+
+def _by_gene(
+    matrix: RegionMatrix, regions: Int[np.ndarray, " g"], both: Sequence[Float[np.ndarray, "C K g M"]]
+) -> tuple[list[str], list[Float[np.ndarray, "C K G M"]]]:
+    """Return genes, and the mean of each over those of the regions in which it is transcribed."""
+    sites: dict[str, list[int]] = {}
+    number = {region: place for place, region in enumerate(regions.tolist())}
+    for gene, region in zip(matrix.gene.tolist(), matrix.gene_region.tolist(), strict=True):  # type: ignore[union-attr]
+        if region in number:
+            sites.setdefault(gene, []).append(number[region])
+    return [*sites], [np.stack([side[:, :, own].mean(2) for own in sites.values()], 2) for side in both]
+
+
 def _attribute(
-    model: TrainedModel, clean: Clean, zero: Tensor, column: int, scale: Tensor
-) -> tuple[Float[Tensor, "n M"], Float[Tensor, "n M"]]:
-    """Return gradient x input and knock-out of a column for each region."""
+    model: TrainedModel, clean: Clean, zero: Tensor, column: int, scale: Tensor, sites: Bool[Tensor, "N L"]
+) -> tuple[Float[Tensor, "n M"], Float[Tensor, "n M"], Float[Tensor, "g M"], Float[Tensor, "g M"]]:
+    """Return gradient x input and knock-out of a column for each region, and of the predictions at each site."""
     motifs, valid = zero.shape[-1], clean.valid
+    inputs = (clean.x0[..., :motifs] - zero) * valid[..., None] * scale
     x0 = clean.x0.clone().requires_grad_()
     y = model.mean(replace(clean, x0=x0))[..., column]
-    (slope,) = torch.autograd.grad(y[valid].sum(), x0)
-    gradient = (slope * scale)[..., :motifs] * (clean.x0[..., :motifs] - zero)
+    (slope,) = torch.autograd.grad(y[valid].sum(), x0, retain_graph=True)
+    gradient, of_sites = slope[..., :motifs] * inputs, torch.zeros(*sites.shape, motifs)
+    order = sites.cumsum(1) * sites
+    for number in range(1, int(order.max()) + 1):  # one site of each window at a time
+        at = order == number
+        (slope,) = torch.autograd.grad(y[at].sum(), x0, retain_graph=True)
+        of_sites[at] = (slope[..., :motifs] * inputs).sum(1)[at.any(1)]
     falls = torch.empty(*valid.shape, motifs)
     with torch.no_grad():
         for motif in range(motifs):
@@ -313,7 +342,7 @@ def _attribute(
             without[..., motif] = zero[..., motif]
             without *= valid[..., None]
             falls[..., motif] = (y - model.mean(replace(clean, x0=without))[..., column]) * scale
-    return gradient[valid], falls[valid]
+    return gradient[valid], falls[valid], of_sites[sites], falls[sites]
 
 
 def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:

@@ -201,22 +201,11 @@ class RegionWindows:
 
 @dataclass(frozen=True)
 class SampledRegions:
-    """Samples and their places. On padding, values are NaN and places 0.
+    """Samples and truth in the units of the source, and their places. On padding, values are NaN and places 0.
 
-    Attributes:
-        samples: Sampled and given values, in the units of the source. `N L W`.
-        truth: Values of the source. `N L W`.
-        known: True for given values. `N L W`.
-        drawn: True for sampled values; all others were left visible by the process. `N L W`.
-        valid: True for real regions. `N L`.
-        chromosome: Chromosome of each window. `N`.
-        start: First base of each region, from 0. `N L`.
-        end: One past the last base. `N L`.
-        cell: Cell type of each window; "" if nothing depends on one. `N`.
-        column: Names of the columns. `W`.
-        window: Number of each window in the validation split; draws of one window are adjacent. `N`.
-        imputation: Number that the draws of one masked window share. `N`.
-        draws: Runs of samples of the same imputation.
+    `known` values were given, `drawn` ones sampled, all others left visible by the process; `valid` regions are real.
+    `window` is the number of each window in the validation split; its cell type is "" if nothing depends on one. Draws
+    of one masked window share an `imputation`; `draws` are their runs.
     """
 
     samples: Float32[np.ndarray, "N L W"]

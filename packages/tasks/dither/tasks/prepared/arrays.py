@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,8 @@ def read_archive(path: Path, help_text: str) -> Arrays:
     return arrays
 
 
-def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
-    """Return all arrays of an .npz file, after checking their total size.
+def load_npz(file: io.BytesIO | Path, path: Path, unread: Container[str] = ()) -> Arrays:
+    """Return all arrays of an .npz file, after checking their total size; of those in `unread` dtype and shape only.
 
     Raises:
         Refused: The file is missing, damaged, too large, or holds objects.
@@ -111,13 +112,14 @@ def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
     try:
         with zipfile.ZipFile(file) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
+            headers = {name: _header(archive, name) for name in map(_stem, archive.namelist()) if name in unread}
         packed = path.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
         if size > (limit := min(LIMIT, max_expanded(packed))):
             raise Refused(f"{path}: arrays take {size:,} bytes, the limit is {limit:,}", code="too-large")
         if isinstance(file, io.BytesIO):
             file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
-            return {name: _member(archive, name, path) for name in archive.files}
+            return {name: _member(archive, name, path) for name in archive.files if name not in headers} | headers
     except OSError as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
         raise Refused(f"{path}: {error.strerror or error}", code=code) from None
@@ -125,6 +127,21 @@ def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
         raise Refused(f"{path}: {error}", code="too-large") from None
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:
         raise Refused(f"{path}: damaged .npz file ({error})", code="damaged-file") from None
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".npy")
+
+
+def _header(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
+    """Return zeros of the declared dtype and shape, which take no memory."""
+    with archive.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    if math.prod(shape) * dtype.itemsize > archive.getinfo(f"{name}.npy").file_size:
+        raise ValueError(f'"{name}" declares more than it holds')
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def _member(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:

@@ -94,6 +94,7 @@ class RegionInfo(BaseModel):
     chromosomes: dict[str, int]
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    genes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, manifest: Manifest, folder: Path) -> RegionInfo:

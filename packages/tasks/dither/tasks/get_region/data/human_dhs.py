@@ -19,7 +19,7 @@ from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
 from ...prepared.arrays import read_archive, write_archive
 from ...prepared.progress import Progress
 from .motif_scan import BASES, Motif, encode, scan
-from .region_matrix import LazyMatrix, RegionMatrix, scale_to_largest
+from .region_matrix import LazyMatrix, RegionMatrix, column_divisors
 
 __all__ = [
     "ARCHETYPES", "CELLS", "HELD_OUT", "MOTIF_WHEEL", "REGION_WHEEL", "Sequences", "archetype_names", "build_matrix",
@@ -80,9 +80,9 @@ def read_sequences(wheel: Path) -> Sequences:
     table = pandas.read_csv(io.BytesIO(read_member(wheel, REGIONS_FILE)), sep="\t")
     table["number"] = pandas.to_numeric(table["chr"].str.removeprefix("chr"), errors="coerce")  # last: X and Y
     table = table.sort_values(["number", "chr", "start"], kind="stable")
-    columns = (table[name].to_numpy() for name in ("start", "end"))
+    start, end = (table[name].to_numpy() for name in ("start", "end"))
     opened = table[list(CELLS.values())].to_numpy() == 1
-    return Sequences(table["chr"].to_numpy(str), *columns, table["sequence"].tolist(), opened)
+    return Sequences(table["chr"].to_numpy(str), start, end, table["sequence"].tolist(), opened)
 
 
 def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
@@ -111,7 +111,7 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
 def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
     """Return the Pearson correlation between the columns of `P K`; 0 where a column is constant. `K K`."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        r = np.nan_to_num(np.corrcoef(scores, rowvar=False, dtype=np.float64))
+        r: Float[np.ndarray, "K K"] = np.nan_to_num(np.corrcoef(scores, rowvar=False, dtype=np.float64))
     np.fill_diagonal(r, 1)
     return r
 
@@ -200,9 +200,10 @@ def build_matrix(
     r = correlation(scores)
     labels = cluster(r, archetypes)
     train = ~np.isin(sequences.chromosome, np.concatenate(HELD_OUT))
-    features, scale = scale_to_largest(pool(scores, labels), train)
+    pooled = pool(scores, labels)
+    scale = column_divisors(pooled, train)
     return {
-        "features": features,
+        "features": np.minimum(pooled / scale, np.float32(1)),
         "scale": scale,
         "motifs": np.array(archetype_names([motif.name for motif in motifs], r, labels)),
         "chromosome": sequences.chromosome,

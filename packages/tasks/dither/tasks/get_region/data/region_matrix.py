@@ -20,10 +20,11 @@ from .column_groups import RegionFacts, Splits, without_accessibility
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
-__all__ = ["ColumnStats", "LazyMatrix", "RegionMatrix", "assemble", "row_blocks", "scale_to_largest"]
+__all__ = ["ColumnStats", "LazyMatrix", "RegionMatrix", "assemble", "column_divisors", "row_blocks"]
 
 BLOCK: Final = 8192
 """Rows per block when all are read."""
+OPTIONAL: Final = ("atpm", "expression", "tss", "gene", "gene_region")
 CONSTANT: Final = 1e-12
 """A standard deviation below this share of the mean is due to rounding."""
 
@@ -127,6 +128,8 @@ class RegionMatrix:
         atpm: Accessibility as a number, at least 0. `P C`; None if only `open` is known.
         expression: log10(TPM + 1) on the plus and the minus strand. `P C 2`; None if unknown.
         tss: True where transcription starts on a strand. `P C 2`; None if unknown.
+        gene: Names of genes, perhaps repeated. `G`; None if unknown.
+        gene_region: Row in which each is transcribed. `G`.
         unknown: Values that are unknown and stored as 0: "atpm:CELL", "expression:CELL" and so on.
         notes: What is valid, but may be a mistake, such as missing chunks of a store.
     """
@@ -143,6 +146,8 @@ class RegionMatrix:
     atpm: Float[np.ndarray, "P C"] | None = None
     expression: Float[np.ndarray, "P C 2"] | None = None
     tss: Bool[np.ndarray, "P C 2"] | None = None
+    gene: Shaped[np.ndarray, " G"] | None = None
+    gene_region: Integer[np.ndarray, " G"] | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -161,7 +166,7 @@ class RegionMatrix:
             valid=tuple(valid),
             test=tuple(test),
             unknown=tuple(map(str, arrays.get("unknown", ()))),
-            **{name: arrays[name] for name in ("atpm", "expression", "tss") if name in arrays},
+            **{name: arrays[name] for name in OPTIONAL if name in arrays},
         )
 
     def __len__(self) -> int:
@@ -189,16 +194,7 @@ class RegionMatrix:
         return self.cells.index(cell)
 
 
-def scale_to_largest(
-    features: Float32[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]
-) -> tuple[Float32[np.ndarray, "P M"], Float32[np.ndarray, " M"]]:
-    """Divide each motif by its largest value in the training regions, and clip at 1. Returns `P M` and divisors `M`."""
-    divisor = _column_divisors(features, train)
-    scaled = features / divisor
-    return np.minimum(scaled, np.float32(1), out=scaled), divisor
-
-
-def _column_divisors(stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]) -> Float32[np.ndarray, " M"]:
+def column_divisors(stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]) -> Float32[np.ndarray, " M"]:
     """Return the divisor of each motif: its largest value in the training regions, 1 if that is 0. `M`."""
     largest = np.zeros(stored.shape[1], np.float32)
     for block in row_blocks(len(stored)):
@@ -230,7 +226,7 @@ def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits, notes: Seque
     if not splits.scale:
         return matrix
     stored = stored if isinstance(stored, np.memmap) else np.asarray(stored, np.float32)
-    return replace(matrix, features=LazyMatrix(stored, _column_divisors(stored, matrix.rows("train"))))
+    return replace(matrix, features=LazyMatrix(stored, column_divisors(stored, matrix.rows("train"))))
 
 
 def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:

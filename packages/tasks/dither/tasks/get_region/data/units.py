@@ -27,10 +27,7 @@ UNITS: Final = "columns.npz"
 
 Function = Callable[[Any], Any]
 
-FUNCTIONS: Final[dict[str, tuple[Function, Function]]] = {
-    "sqrt": (np.sqrt, np.square),
-    "log1p": (np.log1p, np.expm1),
-}
+FUNCTIONS: Final[dict[str, tuple[Function, Function]]] = {"sqrt": (np.sqrt, np.square), "log1p": (np.log1p, np.expm1)}
 ROUNDING = 2.0**-20
 """Share of the mean of a column that standardising in float32 and its inverse may leave of a 0; 2^-22 at most."""
 

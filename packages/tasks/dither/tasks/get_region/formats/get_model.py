@@ -2,8 +2,9 @@
 
     data (P M)   peak_names (P), as "chr1:9790-10675"   motif_names (M)   atpm/CELL (P)
     expression_positive/CELL, expression_negative/CELL (P)   tss/CELL (P 2)
+    gene_idx_info_name, gene_idx_info_index (G)
 
-Only the first three are required; other arrays, such as those of genes, are not read. zarr 3 leaves
+Only the first three are required; other arrays are not read. zarr 3 leaves
 out chunks that hold only the fill value, which look like those of an incomplete copy: they are read as such, and noted,
 or refused if an option says so. Names are always complete. Letters: P peaks, M motifs, C cell types.
 """
@@ -114,9 +115,24 @@ def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
         with collect_problems(problems):
             places = parse_names(texts["peak_names"], lambda row: f"{path}: peak_names, row {row}")
             arrays |= dict(zip(PLACES, places, strict=True))
+    with collect_problems(problems):
+        arrays |= _genes(path)
     of_cells = [array for name, array in stored.items() if name.partition("/")[0] in GROUPS]
     arrays |= _by_cell(stored, _cells(path), len(of_cells[0]) if of_cells else 0, problems)
     return RawArrays(arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name), tuple(notes))
+
+
+def _genes(path: Path) -> dict[str, Any]:
+    """Return names of genes and the number of the peak where each is transcribed; nothing if the store has none."""
+    folders = [path / f"gene_idx_info_{name}" for name in ("name", "index")]
+    if not all(folder.is_dir() for folder in folders):
+        return {}
+    names, regions = (ZarrArray(folder) for folder in folders)
+    if missing := names.missing():
+        raise Refused(
+            Problem(f"{folders[0]}: {_missing_chunks(names, missing)}", help=COPY_AGAIN, code="missing-chunk")
+        )
+    return {"gene": decoded(names[:], str(folders[0])), "gene_region": regions[:]}
 
 
 def _by_cell(
@@ -137,6 +153,8 @@ def _locate(array: str, row: int, column: str) -> str:
     """Return the place of a value in a store; see `Locator`."""
     if array == "features":
         return f'data, row {row}, column "{column}"'
+    if array == "gene_region":
+        return f"gene_idx_info_index, row {row}"
     if array in ("atpm", "expression", "tss"):
         return f"{column.replace(':', '/', 1)}, row {row}"
     return f"peak_names, row {row}"

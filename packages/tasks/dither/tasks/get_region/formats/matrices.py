@@ -1,7 +1,8 @@
 """Matrices of motifs in .npz, .csv, .tsv, .parquet or .h5ad files, with places in the file itself or in BED files.
 
 An .npz file has the arrays `features` (P M) and, as far as they are known, `motifs` (M), `chromosome`, `start`, `end`
-(P), `cells` (C), `open`, `atpm` (P C), `expression` and `tss` (P C 2). Letters: P regions, M motifs, K columns.
+(P), `cells` (C), `open`, `atpm` (P C), `expression` and `tss` (P C 2), `gene` and `gene_region` (G): names of
+genes, and the rows in which they are transcribed. Letters: P regions, M motifs, K columns.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ BED: Final = (".bed", ".bed.gz")
 ACCESSIBILITY: Final = ".atac"
 SPARSE: Final = ("data", "indices", "indptr", "shape", "format")
 RENAMED: Final = {"motif_names": "motifs", "peak_names": "names"}
-TEXTS: Final = ("names", "motifs", "chromosome", "cells")
+TEXTS: Final = ("names", "motifs", "chromosome", "cells", "gene")
 
 
-def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
-    """Read a matrix and the places of its regions.
+def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> RawArrays:
+    """Read a matrix and the places of its regions; of the features of an .npz file perhaps only dtype and shape.
 
     BED files have one line per row; CELL.atac.bed has the accessibility of a cell type as its fourth column.
 
@@ -51,7 +52,7 @@ def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
     """
     name = path.name.lower()
     if name.endswith(".npz"):
-        raw = _from_npz(load_npz(path, path), path)
+        raw = _from_npz(load_npz(path, path, ("features",) if headers else ()), path)
     elif name.endswith(".h5ad"):
         return read_anndata(path)
     else:
@@ -196,10 +197,10 @@ def from_bed(path: Path, bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
         return result
     cell = path.name.partition(ACCESSIBILITY)[0]
     cells, unknown = arrays.get("cells", np.zeros(0, "U1")).tolist(), arrays.get("unknown", ())
-    values: dict[str, dict[str, Any]] = {
+    known: dict[str, dict[str, Any]] = {
         kind: {other: arrays[kind][:, number] for number, other in enumerate(cells) if f"{kind}:{other}" not in unknown}
         for kind in OF_CELLS
         if kind in arrays and arrays[kind].shape[:2] == (rows, len(cells))  # others are reported by `check_arrays`
     }
-    values.setdefault("atpm", {})[cell] = bed.accessibility
-    return result | stack_cells(values, [*cells, cell], rows)
+    known.setdefault("atpm", {})[cell] = bed.accessibility
+    return result | stack_cells(known, [*cells, cell], rows)

@@ -30,10 +30,12 @@ MAX_SHOWN: Final = 5
 KINDS: Final = {
     **dict.fromkeys(("features", "start", "end", "atpm", "expression"), "fiu"),
     **dict.fromkeys(("open", "tss"), "bfiu"),
-    **dict.fromkeys(("motifs", "chromosome", "cells"), "U"),
+    **dict.fromkeys(("motifs", "chromosome", "cells", "gene"), "U"),
+    "gene_region": "iu",
 }
-KIND_NAMES: Final = {"fiu": "numbers", "bfiu": "0 and 1", "U": "text"}
+KIND_NAMES: Final = {"fiu": "numbers", "iu": "whole numbers", "bfiu": "0 and 1", "U": "text"}
 OF_CELLS: Final = ("open", "atpm", "expression", "tss")
+GENES: Final = ("gene", "gene_region")
 PLACES: Final = ("chromosome", "start", "end")
 LARGEST: Final = float(np.finfo(np.float32).max)
 MAX_NAME: Final = 1000
@@ -164,7 +166,7 @@ def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
 
 
 def _missing(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[Problem]:
-    needed = set(KINDS) - {*OF_CELLS, "cells"}
+    needed = set(KINDS) - {*OF_CELLS, *GENES, "cells"} | (arrays.keys() & {*GENES} and {*GENES})
     if "cells" in arrays or not arrays.keys().isdisjoint(OF_CELLS):
         needed |= {"cells", *(arrays.keys() & set(OF_CELLS) or {"open"})}
     existing = ", ".join(sorted({*map(name_of, arrays.keys() - {"unknown"})})) or "none"
@@ -182,6 +184,8 @@ def _shapes(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterato
         of_cells = (regions, arrays["cells"].size)
         shapes |= {"cells": of_cells[1:], "open": of_cells, "atpm": of_cells}
         shapes |= {"expression": (*of_cells, 2), "tss": (*of_cells, 2)}
+    if "gene" in arrays:
+        shapes |= dict.fromkeys(GENES, (arrays["gene"].size,))
     for name, shape in shapes.items():
         if name in arrays and arrays[name].shape != shape:
             expected = f"expected {shape} for {regions} regions and {motifs} motifs"
@@ -229,6 +233,11 @@ def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
     for name in ("start", "end"):
         if name in arrays:
             yield from _ends(name, arrays[name], locate)
+
+    if {"gene_region", "start"} <= arrays.keys():
+        rows = arrays["gene_region"]
+        outside, fault = (rows < 0) | (rows >= len(arrays["start"])), "is the number of no region"
+        yield from invalid_rows(outside, lambda row: f"{locate('gene_region', row, '')}: {rows[row]} {fault}")
 
 
 def _ends(name: str, ends: Shaped[np.ndarray, " P"], locate: Locator) -> list[Problem]:

@@ -15,7 +15,7 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.manifest import MANIFEST, read_manifest
 from ...prepared.store import open_arrays, verify
 from ..data.column_groups import REGIONS, RegionInfo, Splits
-from ..data.region_matrix import RegionMatrix, assemble
+from ..data.region_matrix import LazyMatrix, RegionMatrix, assemble
 from .get_model import read_store
 from .legacy_get_model import LIST, read_legacy
 from .matrices import BED, MATRICES, read_matrix
@@ -84,8 +84,12 @@ def _is_matrix(path: Path) -> bool:
     return path.name.lower().endswith(MATRICES)
 
 
-def find_regions(source: Source, options: ReadOptions | None = None, *, whole: bool = False) -> RawArrays:
+def find_regions(
+    source: Source, options: ReadOptions | None = None, *, whole: bool = False, headers: bool = False
+) -> RawArrays:
     """Read a source and check it; the features of a store stay on disk unless it is read whole.
+
+    With `headers`, those of a store or an .npz file are zeros that take no memory: only type and shape are checked.
 
     Raises:
         Refused: All problems together, with array, row and column.
@@ -96,8 +100,10 @@ def find_regions(source: Source, options: ReadOptions | None = None, *, whole: b
     elif source.form == "legacy":
         raw = read_legacy(source.path, overlaps=options.overlaps)
     else:
-        raw = read_matrix(source.path, source.beds)
-    if whole and isinstance(features := raw.arrays.get("features"), ZarrArray):
+        raw = read_matrix(source.path, source.beds, headers=headers)
+    if headers and isinstance(features := raw.arrays.get("features"), ZarrArray):
+        raw.arrays["features"] = np.broadcast_to(np.zeros((), features.dtype), features.shape)
+    elif whole and isinstance(features := raw.arrays.get("features"), ZarrArray):
         problems = list(raw.problems)
         with collect_problems(problems):
             raw.arrays["features"] = features[:]
@@ -106,8 +112,12 @@ def find_regions(source: Source, options: ReadOptions | None = None, *, whole: b
     return raw
 
 
-def open_regions(paths: Sequence[Path], splits: Splits, options: ReadOptions | None = None) -> RegionMatrix:
+def open_regions(
+    paths: Sequence[Path], splits: Splits, options: ReadOptions | None = None, *, headers: bool = False
+) -> RegionMatrix:
     """Read a source into memory, or map a folder of prepared regions. Unchanged files are not read again.
+
+    With `headers`, the features of a store or an .npz file are neither read nor checked; they are zeros.
 
     Raises:
         Refused: All problems together, with array, row and column.
@@ -115,16 +125,20 @@ def open_regions(paths: Sequence[Path], splits: Splits, options: ReadOptions | N
     source = find_source(paths) if not (paths[0] / MANIFEST).exists() else None
     files = source.files() if source else sorted(paths[0].iterdir())
     state = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    return _open(source, splits, options or ReadOptions(), state)
+    lazy = headers and source is not None and (source.form == "store" or source.path.suffix == ".npz")
+    return _open(source, splits, options or ReadOptions(), state, lazy)
 
 
 @lru_cache(maxsize=2)
 def _open(
-    source: Source | None, splits: Splits, options: ReadOptions, state: tuple[tuple[Path, int, int], ...]
+    source: Source | None, splits: Splits, options: ReadOptions, state: tuple[tuple[Path, int, int], ...], headers: bool
 ) -> RegionMatrix:
     if source is None:
         return _map_folder(state[0][0].parent, splits)
-    raw = find_regions(source, options, whole=True)
+    raw = find_regions(source, options, whole=True, headers=headers)
+    if headers:
+        raw.arrays["features"] = LazyMatrix(raw.arrays["features"])
+        splits = splits._replace(scale=False)
     return assemble(source.path, raw.arrays, splits, raw.notes)
 
 
@@ -141,4 +155,6 @@ def _map_folder(folder: Path, splits: Splits) -> RegionMatrix:
     arrays |= {"features": mapped["features"], "start": np.array(mapped["start"]), "end": np.array(mapped["end"])}
     arrays["chromosome"] = np.array(list(info.chromosomes), np.str_)[np.array(mapped["chromosome"])]
     arrays |= {name: np.array(getattr(info, name), np.str_) for name in ("motifs", "cells", "unknown")}
+    if "gene_region" in mapped:
+        arrays |= {"gene": np.array(info.genes, np.str_), "gene_region": np.array(mapped["gene_region"])}
     return assemble(folder, arrays, splits, info.notes)

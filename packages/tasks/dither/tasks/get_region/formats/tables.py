@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import LINE_BYTES, bounded_memory, max_expanded
@@ -88,22 +88,19 @@ def read_table(path: Path) -> RawArrays:
     key, numbers = _roles(names)
     if len(frame) * len(numbers) * 8 > LIMIT:
         raise Refused(f"{path}: more than {LIMIT:,} bytes of numbers", code="too-large")
-    check_names([names[i] for i in numbers], path)
 
     def locate(row: int) -> str:
         return f"line {row + 2}" if is_text else f"row {row} (from 0)"
 
-    table, problems = _numeric(
-        [frame.iloc[:, i].to_numpy() for i in numbers], [originals[i] for i in numbers], path, locate
-    )
-    arrays = column_arrays([names[i] for i in numbers], table)
+    columns = [(names[i], originals[i], frame.iloc[:, i].to_numpy()) for i in numbers]
+    arrays, problems = _numeric(columns, path, locate)
     if key is not None:
         name = "chromosome" if names[key] == "chromosome" else "names"
         with collect_problems(problems):
             where = f', column "{originals[key]}"' if not is_text else ""
             texts = texts_of(frame.iloc[:, key].to_numpy(), lambda row: f"{path}: {locate(row)}{where}")
             arrays[name] = np.char.strip(texts)
-    if problems and np.isnan(table[:, [place for place, i in enumerate(numbers) if names[i] in PLACES]]).any():
+    if problems and any(np.isnan(arrays[name]).any() for name in PLACES[1:] if name in arrays):
         arrays = {name: array for name, array in arrays.items() if name not in PLACES}
     of_standard = dict(zip(names, originals, strict=True))
     find = table_locator(locate)
@@ -150,11 +147,17 @@ def _roles(names: Sequence[str]) -> tuple[int | None, list[int]]:
 
 
 def _numeric(
-    columns: Sequence[Shaped[np.ndarray, " P"]], names: Sequence[str], path: Path, locate: Callable[[int], str]
-) -> tuple[Float[np.ndarray, "P K"], list[Problem]]:
-    """Return columns as numbers, with NaN in columns of places and 0 in others for those that are none."""
-    table, problems, wrong = np.zeros((len(columns[0]) if columns else 0, len(columns))), list[Problem](), list[str]()
-    for place, (values, name) in enumerate(zip(columns, names, strict=True)):
+    columns: Sequence[tuple[str, str, Shaped[np.ndarray, " P"]]], path: Path, locate: Callable[[int], str]
+) -> tuple[Arrays, list[Problem]]:
+    """Return the arrays of columns by standard and own name, with NaN in places and 0 in others for what is no number.
+
+    Raises:
+        Refused: As `check_names`.
+    """
+    check_names([name for name, _, _ in columns], path)
+    rows = len(columns[0][2]) if columns else 0
+    table, problems, wrong = np.zeros((rows, len(columns))), list[Problem](), list[str]()
+    for place, (standard, name, values) in enumerate(columns):
         if values.dtype.kind in "biuf":
             table[:, place] = values
             continue
@@ -163,7 +166,7 @@ def _numeric(
             try:
                 table[row, place] = float(BOOLEANS.get(text, text))
             except (TypeError, ValueError):
-                table[row, place] = np.nan if standard_names([name])[0] in PLACES else 0
+                table[row, place] = np.nan if standard in PLACES else 0
                 wrong.append(f'{path}: {locate(row)}, column "{name}": "{str(text)[:40]}" is not a number')
                 bad += 1
         if bad == len(values) > 1:
@@ -171,7 +174,7 @@ def _numeric(
             message = f'{path}: the column "{name}" holds text such as "{str(values[0])[:40]}"'
             problems.append(Problem(message, code="wrong-shape"))
     problems += [Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))]
-    return table, problems
+    return column_arrays([name for name, _, _ in columns], table), problems
 
 
 def _missing_package(path: Path, package: str, extra: str) -> Refused:
@@ -229,21 +232,14 @@ def read_anndata(path: Path) -> RawArrays:
         motifs = by_cell["motifs"]
     columns = dict(zip(standard_names(list(map(str, file.obs.columns))), file.obs.columns, strict=True))
     known = [name for name in columns if name in PLACES[1:] or ":" in name]
-    obs = [(name, file.obs[columns[name]].to_numpy()) for name in known]
-    obs = [(name, values) for name, values in obs if is_of_cell(name) or name in PLACES or values.dtype.kind in "biuf"]
+    obs = [(name, str(columns[name]), file.obs[columns[name]].to_numpy()) for name in known]
+    obs = [row for row in obs if is_of_cell(row[0]) or row[0] in PLACES or row[2].dtype.kind in "biuf"]
 
     def locate(array: str, row: int, column: str) -> str:
         where = f"{'X' if array == 'features' else 'obs'}, row {row} (from 0)"
         return where + (f', column "{columns.get(column, column) if array in PLACES else column}"' if column else "")
 
-    table, problems = _numeric(
-        [values for _, values in obs],
-        [str(columns[name]) for name, _ in obs],
-        path,
-        lambda row: f"obs, row {row} (from 0)",
-    )
-    check_names([name for name, _ in obs], path)
-    arrays = column_arrays([name for name, _ in obs], table)
+    arrays, problems = _numeric(obs, path, lambda row: f"obs, row {row} (from 0)")
     del arrays["features"], arrays["motifs"]
     with collect_problems(problems):
         if all(name in columns for name in PLACES):

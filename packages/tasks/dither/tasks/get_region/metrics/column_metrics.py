@@ -5,8 +5,6 @@ Letters: B batch, L length, M columns, n pairs, W windows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer, Shaped
 
@@ -69,22 +67,13 @@ def rounded(truth: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return rounded
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Predictions of one batch: pairs are sorted by column, and within a column by window."""
-
-    counts: Int[np.ndarray, "M B"]
-    truth: Float[np.ndarray, " n"]
-    guess: Float[np.ndarray, " n"]
-    windows: Integer[np.ndarray, "B 2"] | None
-
-
 class Predictions:
     """Pairs of true and predicted numbers, by column; `width` is M."""
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._parts: list[_Part] = []
+        self._parts: list[tuple[Integer[np.ndarray, "2 n"], Float[np.ndarray, "2 n"]]] = []
+        self._windows: list[Integer[np.ndarray, "B 2"] | None] = []
 
     def add(
         self,
@@ -94,43 +83,38 @@ class Predictions:
         windows: Integer[np.ndarray, "B 2"] | None = None,
     ) -> None:
         """Add the counted elements, and their windows if known."""
-        rows = counted.reshape(-1, self.width).T
-        true, guessed = (value.reshape(-1, self.width).T[rows].astype(np.float32) for value in (truth, guess))
-        self._parts.append(_Part(counted.sum(1).T, true, guessed, windows))
+        window, _, column = np.nonzero(counted)
+        numbers = np.stack([truth[counted], guess[counted]]).astype(np.float32)
+        self._parts.append((np.stack([column, window]).astype(np.int32), numbers))
+        self._windows.append(windows)
 
     def merge(self, other: Predictions) -> None:
         """Add the pairs of another rank."""
         self._parts += other._parts
+        self._windows += other._windows
 
     def pairs(self) -> list[Pair]:
         """Return all pairs, by column."""
-        if not self._parts:
-            return [(np.zeros(0, np.float32), np.zeros(0, np.float32))] * self.width
-        ends = [part.counts.sum(1).cumsum()[:-1] for part in self._parts]
-        sides = [
-            [np.split(side, end) for side in (part.truth, part.guess)]
-            for part, end in zip(self._parts, ends, strict=True)
-        ]
-        return [
-            (np.concatenate([side[0][column] for side in sides]), np.concatenate([side[1][column] for side in sides]))
-            for column in range(self.width)
-        ]
+        numbers = np.concatenate([np.zeros((2, 0), np.float32), *(part for _, part in self._parts)], 1)
+        return [(truth, guess) for truth, guess in self._by_column(numbers)]
 
     def windows(self) -> tuple[int, list[Int[np.ndarray, " n"]]] | None:
         """Return the number of windows, and by column the window of each pair; None if unknown.
 
         Windows are numbered by place, so that the numbers do not depend on the batches.
         """
-        known = [part.windows for part in self._parts if part.windows is not None]
-        if not known or len(known) < len(self._parts):
+        known = [windows for windows in self._windows if windows is not None]
+        if not known or len(known) < len(self._windows):
             return None
         names, number = np.unique(np.concatenate(known), axis=0, return_inverse=True)
-        numbers = np.split(number.ravel(), np.cumsum([len(windows) for windows in known])[:-1])
-        columns = [
-            np.concatenate([np.repeat(own, part.counts[k]) for own, part in zip(numbers, self._parts, strict=True)])
-            for k in range(self.width)
-        ]
-        return len(names), columns
+        own = np.split(number.ravel(), np.cumsum([len(windows) for windows in known])[:-1])
+        window = [numbers[place[1]] for numbers, (place, _) in zip(own, self._parts, strict=True)]
+        return len(names), self._by_column(np.concatenate(window))
+
+    def _by_column(self, values: Shaped[np.ndarray, "... n"]) -> list[Shaped[np.ndarray, "... _"]]:
+        column = np.concatenate([np.zeros(0, np.int32), *(place[0] for place, _ in self._parts)])
+        ends = np.bincount(column, minlength=self.width).cumsum()[:-1]
+        return np.split(values[..., np.argsort(column, kind="stable")], ends, axis=-1)
 
 
 def windows_of(clean: Clean) -> Integer[np.ndarray, "B 2"] | None:

@@ -130,8 +130,7 @@ class BaselineSubset:
     """Batches thinned to every window, or every second, fourth, eighth one, to keep at most `limit` regions."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._every, self._seen = 1, 0
+        self.limit, self._every, self._seen = limit, 1, 0
         self._parts: list[tuple[Integer[np.ndarray, " B"], MaskedBatch]] = []
 
     @property
@@ -147,24 +146,17 @@ class BaselineSubset:
 
     def merge(self, other: BaselineSubset) -> None:
         """Add the batches of another rank."""
-        self._seen += other._seen
+        self._seen, self._every = self._seen + other._seen, max(self._every, other._every)
         self._parts += other._parts
-        self._every = max(self._every, other._every)
         self._thin()
 
     def _thin(self) -> None:
-        """Drop every second window, as often as needed."""
-        while True:
-            chosen = [(numbers, batch, numbers % self._every == 0) for numbers, batch in self._parts]
-            self._parts = [
-                (numbers, batch) if rows.all() else (numbers[rows], batch.of_windows(rows))
-                for numbers, batch, rows in chosen
-                if rows.any()
-            ]
-            regions = sum(batch.truth.shape[0] * batch.truth.shape[1] for batch in self.batches)
-            if regions <= self.limit or self._every >= self._seen:
-                return
+        if self._every > 1:
+            every = [(numbers, batch, numbers % self._every == 0) for numbers, batch in self._parts]
+            self._parts = [(numbers[rows], batch.of_windows(rows)) for numbers, batch, rows in every if rows.any()]
+        if sum(batch.centre.size for batch in self.batches) > self.limit and self._every < self._seen:
             self._every *= 2
+            self._thin()
 
 
 def baseline_metrics(

@@ -6,12 +6,13 @@ the n-grams of samples, and to a distance of the distributions. Letters: N sampl
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
 from jaxtyping import Float64, Integer
+
+from ...figures import new_figure, to_png
 
 __all__ = ["frontier_plot", "mauve", "pair_features"]
 
@@ -62,9 +63,7 @@ def frontier_plot(rows: Sequence[Mapping[str, float]], options: Sequence[str], j
         options: Names of the options; points of equal first option are joined, and each has the value of the last.
         judge: Name of the perplexity.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    figure = new_figure(13, 4.2)
     real, *points = rows
     panels = (("sample_unigram_bits", judge), ("distinct_2", judge), ("sample_unigram_bits", "mauve"))
     for axis, (x, y) in zip(figure.subplots(1, 3), panels, strict=True):
@@ -78,6 +77,4 @@ def frontier_plot(rows: Sequence[Mapping[str, float]], options: Sequence[str], j
         axis.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "), yscale="linear" if y == "mauve" else "log")
         axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=110)
-    return out.getvalue()
+    return to_png(figure)
