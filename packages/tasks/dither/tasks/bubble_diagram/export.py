@@ -80,7 +80,8 @@ def write_samples(
             continue
         diagram, exact = sample.placement.diagram, sample.placement.exact
         boxes = _centred(sample.placement.boxes) if exact else None
-        diagrams[sample.number] = Diagram(diagram.types, diagram.edges, boxes, f"sample {sample.number}")
+        boundary = None if boxes is None else sample.placement.boundary_at(boxes[0])
+        diagrams[sample.number] = Diagram(diagram.types, diagram.edges, boxes, f"sample {sample.number}", boundary)
         bare += not exact
     if bare:
         what = "written without boxes" if form == "jsonl" else "their boxes violate some relations"
@@ -111,7 +112,7 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     relations. Plans with more than `NODES` nodes or `CORNERS` corners exceed HouseDiffusion's loader.
     """
     boxes = diagram.boxes or _layout(diagram)
-    plan = floor_plan(diagram.types, np.array(boxes))
+    plan = floor_plan(diagram.types, np.array(boxes), diagram.front_door)
     kinds = [TO_HOUSEGAN[ROOMS[kind]] for kind in diagram.types]
     openings = [_opening(door) for door in plan.doors]
     kinds += [FRONT_DOOR if door.j is None else DOOR for door in plan.doors]
@@ -156,7 +157,7 @@ def _ends(x: float, y: float, upright: bool, half: float) -> tuple[_Point, _Poin
 
 def geojson_plan(diagram: Diagram) -> dict[str, Any]:
     """Return the floor plan as a GeoJSON feature collection in metres, y pointing up; boxes as in `housegan_plan`."""
-    plan = floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)))
+    plan = floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)), diagram.front_door)
     features = [
         {
             "type": "Feature",
@@ -182,7 +183,7 @@ def dxf_plan(diagram: Diagram) -> str:
         hint = install_command("dither-tasks", "dxf")
         raise Refused(Problem("DXF requires ezdxf", help=hint, code="missing-dependency")) from None
     plan, drawing, text = (
-        floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram))),
+        floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)), diagram.front_door),
         ezdxf.new(),  # type: ignore[attr-defined,unused-ignore]
         StringIO(),
     )

@@ -51,6 +51,14 @@ class Diagram:
         if self.boxes is not None and len(self.boxes) != rooms:
             raise ValueError(f"{rooms} rooms, but {len(self.boxes)} boxes")
 
+    @property
+    def front_door(self) -> tuple[float, float] | None:
+        """The middle of the front door, if its boundary has one."""
+        if self.boundary is None or self.boundary[0][0] < 0:
+            return None
+        (x0, y0), (x1, y1) = self.boundary[:2]
+        return (x0 + x1) / 2, (y0 + y1) / 2
+
     @classmethod
     def from_boxes(cls, types: Sequence[int], boxes: Sequence[Box], name: str = "") -> Diagram:
         """Return the diagram of rooms at given boxes; the relations follow from Graph2Plan's rule."""

@@ -16,10 +16,10 @@ from jaxtyping import Float, Int
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack, vstack
 
-from ..plans import Diagram, encode
+from ..plans import Box, Diagram, encode
 from ..relations import NEAR, edges_of, exclusive, overlapping
 from ..vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, SHORT, SURROUNDING, pair_index, pairs
-from .boundary import corners_of
+from .boundary import corners_of, pack_boundary
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
@@ -94,6 +94,13 @@ class Placement:
             None if door is None else (float(door[0]), float(door[1])),
         )
 
+    def boundary_at(self, first: Box) -> tuple[tuple[int, int], ...] | None:
+        """Return the boundary if the first box is moved to another place; None without an outline."""
+        x, y = (first[axis] - int(self.boxes[0, axis]) for axis in (0, 1))
+        door = [] if self.front_door is None else [(self.front_door[0] + x, self.front_door[1] + y)] * 2
+        packed = pack_boundary([(left + x, top + y) for left, top in self.outline], door)
+        return None if packed is None else tuple((left, top) for left, top in packed.tolist())
+
     @property
     def exact(self) -> bool:
         """Whether the boxes realise the diagram."""
@@ -136,7 +143,8 @@ def place_diagram(
             with violated relations.
     """
     if diagram.boxes is not None:
-        return Placement.of(diagram, np.array(diagram.boxes, np.int64))
+        boundary = None if diagram.boundary is None else np.array(diagram.boundary)
+        return Placement.of(diagram, np.array(diagram.boxes, np.int64), boundary)
     rooms = len(diagram.types)
     target, disjoint = encode(diagram, rooms)[rooms:], exclusive(np.array(diagram.types))
     boxes = place_rooms(diagram)
