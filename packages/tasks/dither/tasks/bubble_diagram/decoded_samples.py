@@ -20,7 +20,10 @@ from .geometry.placement import Placement, place_diagram
 from .plans import Diagram, decode
 from .validity import validity_levels
 
-__all__ = ["LEVELS", "DecodedSample", "decode_samples", "read_samples"]
+__all__ = ["LEVELS", "DecodedSample", "decode_samples", "edit_distance", "read_samples"]
+
+_EDIT_SECONDS: Final = 1
+"""Time limit of the search for a shorter edit path than the one that keeps all rooms."""
 
 LEVELS: Final = ("tokens", "program", "order", "edges", "realisable", "buildable")
 """Names of the validity levels 0 to 5."""
@@ -78,3 +81,26 @@ def decode_samples(
             placement = place_in_outline(placement, boundaries[number])
         level = sum(bool(mask[number]) for mask in levels.reached()) - 1
         yield DecodedSample(number, level, bool(levels.unknown[number]), placement)
+
+
+def edit_distance(placement: Placement) -> float:
+    """Return the graph edit distance between a diagram and its drawn plan; 0 means that all adjacencies agree.
+
+    Rooms match by type, and relations by whether there is one (compatibility of HouseGAN; Nauata et al., 2020).
+    """
+    import networkx
+
+    diagram, graphs = placement.diagram, []
+    drawn = Diagram.from_boxes(diagram.types, [tuple(box) for box in placement.boxes.tolist()])
+    pairs = [{edge[:2] for edge in one.edges} for one in (diagram, drawn)]
+    if pairs[0] == pairs[1]:
+        return 0.0
+    for edges in pairs:
+        graph = networkx.Graph(edges)
+        graph.add_nodes_from((room, {"type": kind}) for room, kind in enumerate(diagram.types))
+        graphs.append(graph)
+    most = len(pairs[0] ^ pairs[1])
+    distance = networkx.graph_edit_distance(
+        *graphs, node_match=lambda a, b: a == b, upper_bound=most, timeout=_EDIT_SECONDS
+    )
+    return float(most if distance is None else distance)
