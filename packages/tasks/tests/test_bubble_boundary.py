@@ -22,9 +22,9 @@ from dither.tasks.bubble_diagram.geometry.boundary import (
 )
 from dither.tasks.bubble_diagram.geometry.outline_fit import outline_iou, place_in_outline
 from dither.tasks.bubble_diagram.geometry.placement import place_diagram
-from dither.tasks.bubble_diagram.plans import PlanSplits
+from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
-from dither.tasks.bubble_diagram.vocabulary import LIVING
+from dither.tasks.bubble_diagram.vocabulary import LIVING, NO_EDGE, pair_index, pairs
 
 L_SHAPE = [(40, 40), (200, 40), (200, 120), (120, 120), (120, 200), (40, 200)]
 
@@ -136,6 +136,23 @@ def test_task_gives_boundaries_as_a_condition(task, tmp_path):
         assert abs(float(within.valid[:, :8].sum(1).double().mean()) - rooms) < 0.6
     with pytest.raises(Refused, match="boundary = true"):
         BubbleDiagram(data=ProceduralPlans(train=10, valid=5, test=5)).build().within(path, 1, 0)
+
+
+def test_edited_plans_keep_the_order_of_the_task():
+    task = BubbleDiagram(
+        data=ProceduralPlans(train=50, valid=10, test=5), order="from-left-to-right", orientation="upright"
+    ).build()
+    plans = make_plans(3, 0, 1)
+    source = plans.upright()
+    kept = [room for room in range(int(plans.rooms[0])) if room != 2]
+    like = task.edit(plans.diagram(0), kept, 2, 3, seed=1)
+    order = [room for room in source.order()[0].tolist() if room in kept]
+    slots = np.flatnonzero(like.known[0, :8].numpy())
+    assert like.x0[0, slots].tolist() == source.types[0, order].tolist()
+    assert like.valid[0, :8].sum() == len(kept) + 2
+    expected = Diagram.from_boxes(source.types[0, order], [tuple(map(int, source.boxes[0, room])) for room in order])
+    found = {(u, v): int(like.x0[0, 8 + pair_index(int(slots[u]), int(slots[v]), 8)]) for u, v in pairs(len(order))}
+    assert {pair: r for pair, r in found.items() if r < NO_EDGE} == {(i, j): r for i, j, r in expected.edges}
 
 
 def test_rooms_from_left_to_right():

@@ -29,7 +29,7 @@ from dither.registry.spec.base import Place
 
 __all__ = ["CONDITIONS", "cleans", "feature_spaces", "graph_spaces", "spaces", "specs", "token_spaces"]
 
-CONDITIONS = (Condition("cell", 3), Condition("centre"))
+CONDITIONS = (Condition("cell", 3), Condition("centre"), Condition("boundary", length=12))
 """Conditions of every space: a label per sample, and a coordinate per position."""
 
 

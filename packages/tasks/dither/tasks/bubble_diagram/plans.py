@@ -153,16 +153,20 @@ class Plans:
         edges = np.where(known[:, None], labels, self.edges).astype(np.int8)
         return Plans(self.types, edges, boxes, boundaries)
 
+    def order(self) -> Int[np.ndarray, "N R"]:
+        """Return the rooms of `from_left_to_right`: the number of the room that is first, second, ..."""
+        known = np.asarray(self.boxes.any((1, 2)))
+        x, y = np.moveaxis(self.boxes[..., :2] + self.boxes[..., 2:], -1, 0)
+        order = np.lexsort([y, x, self.types != LIVING, self.types == NODE_PAD], axis=1)
+        return np.where(known[:, None], order, np.arange(self.types.shape[1]))
+
     def from_left_to_right(self) -> Plans:
         """Return the plans with the living room first, and the others by the centres of their boxes, along x then y.
 
         Plans without boxes are unchanged, as the reverse of a relation does not follow from it.
         """
         n, slots = self.types.shape
-        known = np.asarray(self.boxes.any((1, 2)))
-        x, y = np.moveaxis(self.boxes[..., :2] + self.boxes[..., 2:], -1, 0)
-        order = np.lexsort([y, x, self.types != LIVING, self.types == NODE_PAD], axis=1)
-        order = np.where(known[:, None], order, np.arange(slots))
+        known, order = np.asarray(self.boxes.any((1, 2))), self.order()
         i, j = pair_ends(slots)
         related, rows = np.zeros((n, slots, slots), bool), np.arange(n)[:, None]
         related[:, i, j] = related[:, j, i] = self.edges < NO_EDGE

@@ -34,9 +34,9 @@ from .formats.jsonl import read_plan
 from .geometry.boundary import areas_of, read_boundary
 from .geometry.outline_fit import outline_iou
 from .metrics import Frequencies, Reference, shuffled
-from .plans import Diagram, PlanSplits, real_edges
+from .plans import Diagram, Plans, PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
-from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export, Order, Orientation
+from .vocabulary import EDGE_MASK, EDGE_PAD, LIVING, NODE_MASK, NODE_PAD, Export, Order, Orientation
 
 __all__ = ["BubbleDiagrams", "GraphMetrics"]
 
@@ -58,7 +58,7 @@ class BubbleDiagrams:
         order: Order = "given",
         orientation: Orientation = "given",
     ) -> None:
-        self.space, self._order = space, order
+        self.space, self._order, self._orientation = space, order, orientation
         self.rooms = space.fields[0].length
         for split in ("train", "valid"):
             if not len(getattr(plans, split)):
@@ -153,20 +153,40 @@ class BubbleDiagrams:
         Args:
             source: The plan, or a file with it: JSON lines, or a .json file also in the layout of HouseGAN++.
             keep: Numbers of the rooms to keep, which come first in the samples, in ascending order; by default all.
+                If the task orders rooms from left to right, they keep that order, in random slots.
             redraw: Number of other rooms; by default the number that the plan has. To extend a plan by a room,
                 keep all and draw one.
             n: Number of templates.
-            seed: Unused, as the number of rooms is given.
+            seed: Seed of these slots.
 
         Raises:
             Refused: The file is invalid, a room does not exist, or the kept rooms contradict the constraints.
         """
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
-        constraints = self._constraints.keeping(diagram, keep, redraw, self.rooms)
+        if diagram.boxes is not None and set(keep or ()) <= set(range(len(diagram.types))):
+            diagram, keep = self._arrange(diagram, keep)
+
+        def place(kept: list[int], total: int) -> Sequence[int]:
+            if self._order == "given" or diagram.boxes is None:
+                return range(len(kept))
+            first = int(diagram.types[kept[0]] == LIVING)  # the living room is first, kept or not
+            random = np.random.default_rng(seed).choice(total - 1, len(kept) - first, replace=False)
+            slots: list[int] = (np.sort(random) + 1).tolist()
+            return [0] * first + slots
+
+        constraints = self._constraints.keeping(diagram, keep, redraw, self.rooms, place)
         if misfits := list(constraints.check(self.rooms)):
             raise Refused([Problem(one.message, one.path, help=one.help, code=one.code) for one in misfits])
         goal = constraints.goal(self.rooms)
         return self._templates(n, seed, goal.room_counts(self._frequencies["train"].rooms), goal)
+
+    def _arrange(self, diagram: Diagram, keep: Sequence[int] | None) -> tuple[Diagram, Sequence[int] | None]:
+        """Return a plan in the orientation and order of the task, and the new numbers of the rooms to keep."""
+        plan = Plans.from_diagrams([diagram], len(diagram.types))
+        plan = plan if self._orientation == "given" else plan.upright()
+        order = plan.order()[0].tolist() if self._order != "given" else list(range(len(diagram.types)))
+        plan = plan.from_left_to_right() if self._order != "given" else plan
+        return plan.diagram(0), None if keep is None else [order.index(room) for room in keep]
 
     def _templates(self, n: int, seed: int, counts: Int[np.ndarray, " R_1"], goal: ConstraintGuidance | None) -> Clean:
         shares = counts / counts.sum()

@@ -5,6 +5,7 @@ Letters: B batch, L length, M features, V vocabulary, D width, C condition width
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -191,15 +192,21 @@ def dropped_conditions(s: Situation) -> None:
     if not s.spec.dropped():
         raise NotApplicable("training drops no condition")
     for name in s.spec.dropped():
-        cond = {name: torch.arange(len(level)) % 2}
+        cond = {name: _cond(s, len(level))[name]}
         missing = condition(level, {})
         assert_close(condition(level, {name: torch.full_like(cond[name], -1)}), missing, f'"{name}" = -1')
         assert not torch.equal(condition(level, cond), missing), f'"{name}" does not matter'
-        many = {name: torch.ones(10_000, dtype=torch.int64)}
+        many = {name: torch.ones_like(_cond(s, 10_000)[name])}
         labels = condition.drop_conditions(many)[name]
-        assert set(labels.tolist()) <= {1, -1}, "a label is changed to another"
-        assert 0 < (labels < 0).sum() < len(labels), "the label is dropped for no sample, or for all"
+        assert set(labels.flatten().tolist()) <= {1, -1}, "a label is changed to another"
+        assert 0 < (labels < 0).sum() < labels.numel(), "the label is dropped for no sample, or for all"
         assert bool((many[name] == 1).all()), "drop_conditions modifies its input"
+
+
+def _cond(s: Situation, rows: int) -> dict[str, Tensor]:
+    """Return small integers for every condition of the space."""
+    shapes = {condition.name: condition.shape(rows, s.space.length) for condition in s.space.conditions}
+    return {name: (torch.arange(math.prod(shape)) % 7 % 2).view(shape) for name, shape in shapes.items()}
 
 
 def _head(s: Situation) -> tuple[Any, Float[Tensor, "B L D"]]:
@@ -265,7 +272,7 @@ def gradients_reach_all(s: Situation) -> None:
         check_gradients(module, lambda: module(wide, s.clean.cond, 0)[0])
     elif s.spec.kind == "condition":
         module, level = _condition(s)
-        check_gradients(module, lambda: module(level, {}))
+        check_gradients(module, lambda: module(level, _cond(s, len(level))))
     else:
         module, h = _head(s)
         check_gradients(module, lambda h: replace_infinite(module(h)), h)

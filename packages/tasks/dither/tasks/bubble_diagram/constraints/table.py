@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,8 +82,17 @@ class Constraints(Options):
             value = value[key]
         return f"{dotted(rule.path)} = {json.dumps(value, ensure_ascii=False)}"
 
-    def keeping(self, diagram: Diagram, keep: Sequence[int] | None, redraw: int | None, slots: int) -> Constraints:
+    def keeping(
+        self,
+        diagram: Diagram,
+        keep: Sequence[int] | None,
+        redraw: int | None,
+        slots: int,
+        place: Callable[[list[int], int], Sequence[int]] = lambda kept, total: range(len(kept)),
+    ) -> Constraints:
         """Return these constraints and those that keep rooms of a diagram; see `task.BubbleDiagrams.edit`.
+
+        `place` returns the slots of the rooms to keep, by default the first ones, given them and the number of rooms.
 
         Raises:
             Refused: A room does not exist, nothing is left to draw, or there are too few slots (`out-of-range`).
@@ -99,8 +108,9 @@ class Constraints(Options):
         if problems:
             raise Refused([Problem(problem, code="out-of-range") for problem in problems])
         related = {(i, j): RELATIONS[relation] for i, j, relation in diagram.edges}
-        types = {str(number): ROOMS[diagram.types[room]] for number, room in enumerate(kept)}
-        relations = [[u, v, related.get((i, j), "none")] for (u, i), (v, j) in combinations(enumerate(kept), 2)]
+        placed = list(zip(place(kept, total), kept, strict=True))
+        types = {str(number): ROOMS[diagram.types[room]] for number, room in placed}
+        relations = [[u, v, related.get((i, j), "none")] for (u, i), (v, j) in combinations(placed, 2)]
         update = {"rooms": total, "types": {**self.types, **types}, "relations": [*self.relations, *relations]}
         return self.model_copy(update=update)
 
