@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from dither.registry.config.errors import Problem, Refused
 
+from ..formats.entries import path_not_found
 from ..relations import GRID
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
 
@@ -125,14 +126,17 @@ def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
     Raises:
         Refused: The file cannot be read, has no polygon, or its outline is too large or has too many corners.
     """
+    if not path.exists():
+        raise path_not_found(path, "file")
     try:
         text = path.read_text(encoding="utf-8")
         outline, door = _parse_svg(text) if path.suffix.lower() == ".svg" else _parse_json(json.loads(text))
         corners = np.array([*outline, *door], float).reshape(-1, 2)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
         shape = '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
-        raise Refused(Problem(f"{path}: no outline: {error}", help=f"expected {shape}", code=code)) from None
+        raise Refused(
+            Problem(f"{path}: no outline: {error}", help=f"expected {shape}", code="unreadable-file")
+        ) from None
     points = corners[: len(outline)]
     if len(points) > 1 and (points[0] == points[-1]).all():
         points = points[:-1]
