@@ -102,6 +102,7 @@ def test_rooms_fill_outlines_and_keep_their_relations():
         diagram = replace(plans.diagram(row), boxes=None)
         placed = place_in_outline(place_diagram(diagram), boundary)
         assert placed.exact
+        assert place_in_outline(place_diagram(diagram), pack_boundary([(0, 0), (90, 0), (90, 80), (0, 80)])).exact
         shares.append(outline_iou(placed))
     assert np.mean(shares) > 0.85
 

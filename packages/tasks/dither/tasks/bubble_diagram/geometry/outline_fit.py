@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from ..plans import Diagram, encode
-from ..relations import exclusive, overlapping
+from ..relations import GRID, exclusive, overlapping
 from .boundary import boundary_iou, corners_of, mask_of, pack_boundary
 from .floor_plan import floor_plan
 from .placement import MARGINS, PREFERRED_SIDES, Placement, active_bounds, choose_separations, soft_program
@@ -40,10 +40,11 @@ def place_in_outline(placement: Placement, boundary: Int[np.ndarray, "P 2"]) -> 
     scaled[:, 2:] = np.maximum(scaled[:, 2:], scaled[:, :2] + 1)
     candidates = [scaled]
     if placement.exact:
-        start = placement.boxes + np.tile((low + high - extent) // 2, 2).clip(0)
+        start = placement.boxes + np.tile(((low + high - extent) // 2).clip(0, GRID - extent), 2)
         target = encode(diagram, len(diagram.types))[len(diagram.types) :]
         exact = (boxes for boxes in (scaled, start) if realises(boxes, target))
-        candidates = _fit(diagram, next(exact), inside)
+        first = next(exact, None)
+        candidates = candidates if first is None else _fit(diagram, first, inside)
     best = max(candidates, key=lambda boxes: boundary_iou(floor_plan(diagram.types, boxes).label, boundary))
     return Placement.of(diagram, best, boundary)
 
