@@ -43,7 +43,7 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
         which = "faulty training samples" if self.certain else "training samples of the batch"
         return (
             f"step {self.step + 1}: loss is {self.loss:g}, gradient norm is {self.norm:g}; "
-            f"the weights were not updated; lower train.optimizer.lr or train.clip; {which}: {rows}"
+            f"the weights were not updated; lower train.optimizer.lr, or set train.clip to 1 or less; {which}: {rows}"
         )
 
 

@@ -131,8 +131,9 @@ def _read_text(path: FilePath) -> str:
         close = None
         with suppress(OSError):
             close = nearest(path.name, [f.name for f in islice(path.parent.iterdir(), 1000) if f.suffix == ".toml"])
-        close = close or nearest(name_of(path), shipped_experiments())
-        help_text = f'did you mean "{close}"?' if close else None
+        same = [name for name in shipped_experiments() if name.endswith(f"/{path.stem}")]
+        close = close or nearest(name_of(path), shipped_experiments()) or '" or "'.join(same)
+        help_text = f'did you mean "{close}"?' if close else '"dither run" lists the experiments that come with dither'
         raise Refused(Problem(f"file {path} does not exist", help=help_text, code="file-not-found")) from None
     except IsADirectoryError:
         raise Refused(f"{path} is a folder, not a file", code="unreadable-file") from None
