@@ -62,5 +62,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory, text_experiment: Callable[
     text = text_experiment(str(folder / "*.txt")).replace("steps = 2", "steps = 3\ncheckpoint_every = 2")
     (folder / "exp.toml").write_text(text)
     assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
-    (run,) = (folder / "runs").iterdir()
+    (run,) = (folder / "runs").glob("*-*")
     return folder / "exp.toml", run

@@ -28,7 +28,7 @@ TINY = [
 def run(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     assert main(["run", str(QUICK), *TINY, "--runs", str(runs)]) == 0
-    (found,) = [path for path in runs.iterdir() if path.is_dir()]
+    (found,) = [path for path in runs.glob("*-*")]
     return found
 
 

@@ -176,7 +176,7 @@ def test_the_hook_examples_run(tmp_path, capsys):
     (tmp_path / "tiny.toml").write_text(f"plugins = {[f'./{file.name}' for file in files.values()]}\n{TINY}")
     runs = ["--runs", str(tmp_path / "runs")]
     assert main(["run", str(tmp_path / "tiny.toml"), *runs]) == 0
-    (run,) = (tmp_path / "runs").iterdir()
+    (run,) = (tmp_path / "runs").glob("*-*")
     assert (run / "frozen.txt").read_text() == "0 parameters are frozen\n"
     assert re.fullmatch(r"10 \d\.\d{4}\n", (run / "losses.txt").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -332,7 +332,7 @@ def test_expression_is_predicted_from_the_other_columns(folder):
     assert "head.linear.weight, head.linear.bias" in said
     assert found["embedding.linear.weight"].shape == (24, 283)
     assert found["head.linear.weight"].shape == (2, 24)
-    (path,) = (folder / "runs").glob("*")
+    (path,) = (folder / "runs").glob("*-*")
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line and "lr" in line]
     assert losses[-1] < losses[0] - 0.05, losses

@@ -37,7 +37,7 @@ def made(tmp_path_factory, text_experiment):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         assert main(["run", "exp.toml"]) == 0
-    (run,) = (home / "runs").iterdir()
+    (run,) = (home / "runs").glob("*-*")
     here = dither.load(run, device="cpu")
     samples = dither.draw(here, here.task.like(3, seed=0), seed=0)
     output = io.StringIO()

@@ -54,7 +54,7 @@ def test_a_closed_output_pipe_does_not_stop_a_run(trained, tmp_path):
     line = f"{command} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout.splitlines()[-1] == "0", done.stderr
-    (run,) = (tmp_path / "runs").iterdir()
+    (run,) = (tmp_path / "runs").glob("*-*")
     assert (run / "checkpoints" / "step-00000003").is_dir()
 
 
@@ -102,7 +102,7 @@ changes += ["--set=task.data={ use = 'procedural-plans', train = 64, valid = 16,
 experiment, runs = sys.argv[1:]
 assert main(["validate", "--deep", experiment]) == 0
 assert main(["run", experiment, *changes, "--runs", runs]) == 0
-(run,) = Path(runs).iterdir()
+(run,) = Path(runs).glob("*-*")
 assert main(["runs", "list", runs]) == 0
 for words in (["evaluate", run], ["sample", run, "-n", "1"], ["report", run], ["runs", "verify", run]):
     assert main([str(word) for word in words]) == 0, words

@@ -56,7 +56,7 @@ def foreign(tmp_path_factory):
         (folder / "parent.toml").write_text(TEXT)
         (folder / "exp.toml").write_text('extends = "parent.toml"')
         assert dither_cli("run", folder / "exp.toml", "--runs", folder / "runs")[0] == 0
-        (run,) = (folder / "runs").iterdir()
+        (run,) = (folder / "runs").glob("*-*")
         assert dither_cli("export", run, "--to", folder / "export")[0] == 0
         document, _ = open_experiment(folder / "exp.toml")
         made = SweepDirectory.create(folder / "sweeps", document, ["dither"])
@@ -187,7 +187,7 @@ def test_a_run_warns_that_nothing_was_recorded_and_how_to_resume(own):
     assert code == 0
     assert output.count("the state folder is not writable") == 1
     assert "".join(hint.split()) in "".join(output.split())
-    (run,) = (own / "runs").iterdir()
+    (run,) = (own / "runs").glob("*-*")
     longer = ["run", "--resume", run, "--set", "train.steps=3"]
     assert "[untrusted-plugin]" in dither_cli(*longer)[1]
     assert dither_cli(*longer, "-p", own / "toy_plugin.py")[0] == 0
@@ -202,7 +202,7 @@ def test_only_points_of_a_new_sweep_are_trusted(own, monkeypatch, search, more):
         (own / "exp.toml").write_text(TEXT + "[sweep.search]\ntrials = 1\nspace = { seed = [1, 2] }\n")
     _, output = dither_cli("sweep", "exp.toml", *([] if search else ["--sweep", "seed=[1]"]), *more)
     assert given == [("--trusted",)], output
-    (sweep,) = (own / "runs").iterdir()
+    (sweep,) = (own / "runs").glob("*-*")
     dither_cli("sweep", "--resume", sweep, "-p", "toy_plugin.py", *more)
     assert given[1:] == [("toy_plugin.py",)]
 
@@ -212,7 +212,7 @@ def test_an_export_describes_its_space_with_a_trusted_or_given_plugin(own, forei
     (own / "watch.py").write_text("from dither.registry import hookimpl\n@hookimpl\ndef after_step(step): pass\n")
     (own / "exp.toml").write_text('plugins = ["watch.py"]\n' + text_experiment(str(own / "a.txt")))
     assert dither_cli("run", "exp.toml")[0] == 0
-    (run,) = (own / "runs").iterdir()
+    (run,) = (own / "runs").glob("*-*")
 
     def space(name):
         return json.loads((own / name / "MANIFEST.json").read_text())["space"]

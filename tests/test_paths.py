@@ -30,7 +30,7 @@ def project(tmp_path, monkeypatch, text_experiment):
 
 def test_a_run_resumes_from_another_folder_and_with_moved_data(project, tmp_path, monkeypatch, capsys):
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
-    (run,) = (tmp_path / "runs").iterdir()
+    (run,) = (tmp_path / "runs").glob("*-*")
     early = Path(shutil.copytree(run, tmp_path / "early"))  # as of an early version, with relative paths
     resolved = early / "resolved.toml"
     resolved.write_text(resolved.read_text().rpartition("# sha256")[0].replace(f"{project}/", ""))
@@ -94,7 +94,7 @@ def test_prepared_data_are_found_from_any_folder(project, tmp_path, monkeypatch)
     (project / "exp.toml").write_text("\n".join(data if line.startswith("data =") else line for line in lines))
     assert main(["prepare", "text", "texts", "--tokenizer", "bytes"]) == 0
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
-    (run,) = (tmp_path / "runs").iterdir()
+    (run,) = (tmp_path / "runs").glob("*-*")
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
 

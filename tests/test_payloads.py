@@ -94,7 +94,7 @@ def reseal(folder, name):
 
 
 FILES = ["resolved.toml", "manifest.json", "metrics.jsonl", "summary.json", "experiment.toml"]
-WRITTEN = ["model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
+WRITTEN = ["model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
 
 
 def replace(path, kind):
@@ -158,7 +158,7 @@ def test_pickled_exports_and_start_weights(place):
 
 def test_names_that_are_paths(place):
     checkpoint = place / "run" / "checkpoints" / "step-00000003"
-    for name in ("model", "average"):
+    for name in ("model", "ema"):
         weights = load_file(checkpoint / f"{name}.safetensors")
         save_file({**weights, "../../../outside/x": torch.ones(1)}, checkpoint / f"{name}.safetensors")
         reseal(checkpoint, f"{name}.safetensors")

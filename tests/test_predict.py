@@ -57,7 +57,7 @@ def planted(tmp_path_factory):
     )
     (folder / "x.toml").write_text(EXPERIMENT.replace("x.npz", (folder / "x.npz").as_posix()))
     assert main(["run", str(folder / "x.toml"), "--runs", str(folder / "runs")]) == 0
-    (run,) = (path for path in (folder / "runs").iterdir() if path.is_dir())
+    (run,) = (path for path in (folder / "runs").glob("*-*"))
     return run, folder / "x.npz", features, activity
 
 

@@ -16,6 +16,7 @@ import torch
 
 from dither.engine.checkpoints.sharded_checkpoint import part_of, read_tensors
 from dither.engine.cli import main
+from dither.engine.files.metrics_file import read_metrics
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
@@ -95,7 +96,7 @@ def single(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
     (folder / "exp.toml").write_text(EXPERIMENT)
     assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
-    (path,) = (folder / "runs").iterdir()
+    (path,) = (folder / "runs").glob("*-*")
     return path
 
 
@@ -121,15 +122,15 @@ def train(tmp_path):
     def run(*arguments, ranks, resume=None, torchrun=False):
         source = ["--resume", str(resume)] if resume else [str(tmp_path / "exp.toml")]
         words = [*source, "--runs", str(tmp_path / "runs"), *arguments]
-        before = set((tmp_path / "runs").glob("*"))
+        before = set((tmp_path / "runs").glob("*-*"))
         if ranks == 1:
             assert main(["run", *words]) == 0
-            return resume or (set((tmp_path / "runs").glob("*")) - before).pop(), None
+            return resume or (set((tmp_path / "runs").glob("*-*")) - before).pop(), None
         command = [sys.executable, *TORCHRUN, "-m", "experiments.run", *words]
         done = forked(words) if not torchrun else subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250, check=False
         )  # fmt: skip
-        new = set((tmp_path / "runs").glob("*")) - before
+        new = set((tmp_path / "runs").glob("*-*")) - before
         path = resume or (new.pop() if new else None)
         # Gloo may abort at exit, so the summary decides, not the exit code.
         assert path is not None, done.stderr[-3000:]
@@ -275,9 +276,9 @@ def test_ranks_restart_from_the_checkpoint_after_a_kill(train, tmp_path):
                     break
                 time.sleep(0.01)
         _, errors = running.communicate(timeout=150)
-    (path,) = (tmp_path / "two").iterdir()
+    (path,) = (tmp_path / "two").glob("*-*")
     assert json.loads((path / "summary.json").read_text())["step"] == 100, errors[-3000:]
     assert len(json.loads((path / "manifest.json").read_text())["resumed"]) == 2
-    assert (path / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert read_metrics(path / "metrics.jsonl") == read_metrics(whole / "metrics.jsonl")
     for name, tensor in weights(whole, 100).items():
         assert tensor.equal(weights(path, 100)[name]), name

@@ -75,7 +75,7 @@ SETTINGS = [
     "evaluate.batch_size=8", "sample.count=1",
 ]  # fmt: skip
 """Overrides of every run; 48 samples are six batches, so an epoch ends in the middle of a run."""
-FILES = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
+FILES = ("model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json")
 KILLED = {-signal.SIGKILL, -signal.SIGALRM}
 """Exit codes of a killed process; an unhandled alarm kills like SIGKILL."""
 
@@ -288,24 +288,26 @@ def whole_run(folder: Path, task: str = "toy", others: str = "") -> Whole:
 
 def only(runs: Path) -> Path:
     """Return the one run of a folder."""
-    (path,) = [path for path in runs.iterdir() if path.is_dir()]
+    (path,) = [path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()]
     return path
 
 
 def digest(path: Path, steps: int = STEPS) -> dict[str, str]:
     """Return the sha256 of the results of a run: weights, optimizer, metrics, samples."""
+    from dither.engine.files.metrics_file import without_times
+
     last = path / "checkpoints" / f"step-{steps:08d}"
     files = {name: last / name for name in FILES} | {"metrics.jsonl": path / "metrics.jsonl"}
     files["samples"] = path / "samples" / f"step-{steps:08d}" / "samples.safetensors"
     return {
-        name: hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else "missing"
+        name: hashlib.sha256(without_times(file.read_bytes())).hexdigest() if file.exists() else "missing"
         for name, file in files.items()
     }
 
 
 def begun(runs: Path) -> Path | None:
     """Return the run of a folder whose directory holds resolved.toml."""
-    return next((path.parent for path in sorted(runs.glob("*/resolved.toml"))), None)
+    return next((path.parent for path in sorted(runs.glob("*-*/resolved.toml"))), None)
 
 
 def resume(run: Path, log: Path, *before: Any, more: tuple[str, ...] = ()) -> Command:

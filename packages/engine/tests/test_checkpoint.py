@@ -23,7 +23,7 @@ from dither.engine.files.checksums import verify, with_checksum
 from dither.engine.optimizers.optimizer_state import flatten, restore
 from dither.registry.config.errors import Refused
 
-FILES = ["model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
+FILES = ["model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
 
 
 def contents(seed=0):

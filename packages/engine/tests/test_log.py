@@ -29,7 +29,7 @@ def test_lines_are_cut_back_to_the_offset(tmp_path):
     offset = file.position.bytes
     file.write(2, "train", {"loss": math.nan, "other": math.inf})
     file.close()
-    first = {"step": 1, "kind": "train", "loss": 0.1 + 0.2}
+    first = {"step": 1, "kind": "train", "loss": 0.3}
     assert read_metrics(path) == [first, {"step": 2, "kind": "train", "loss": None, "other": None}]
     again = MetricsFile(path, offset)
     again.write(3, "valid", {"loss": 1.0})

@@ -142,7 +142,7 @@ def start(start):
     return lambda *changes: start(*changes)[1]
 
 
-def weights(path, name="average", step=20):
+def weights(path, name="ema", step=20):
     return load_file(path / "checkpoints" / f"step-{step:08d}" / f"{name}.safetensors")
 
 
@@ -177,7 +177,7 @@ def test_resumed_run_is_bit_equal(start, load, tmp_path, console):
     whole, half = start(*steps), start(*steps, "train.steps=10")
     loaded = load("train.steps=20", path=half / "resolved.toml")
     assert run(loaded, tmp_path / "runs", [], half, console) == 0
-    for name in ("model", "average", "optimizer"):
+    for name in ("model", "ema", "optimizer"):
         file = f"checkpoints/step-00000020/{name}.safetensors"
         assert (half / file).read_bytes() == (whole / file).read_bytes(), name
 
@@ -259,7 +259,7 @@ def test_files_of_a_damaged_checkpoint_are_refused(exported, tmp_path):
     _, directory = exported
     checkpoint = directory / "checkpoints/step-00000001"
     model = nn.Linear(1, 1)
-    for part in ("model", "average"):
+    for part in ("model", "ema"):
         flip(checkpoint / f"{part}.safetensors")
         with pytest.raises(Damaged, match=f"{part}.safetensors does not match"):
             start_from(model, checkpoint / f"{part}.safetensors")

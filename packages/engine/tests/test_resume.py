@@ -6,11 +6,12 @@ import shutil
 
 import pytest
 
+from dither.engine.files.metrics_file import without_times
 from dither.engine.runs import launch
 from dither.engine.runs.loop import Run
 from dither.engine.runs.signals import Stop
 
-COMPARED = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
+COMPARED = ("model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json")
 CHANGES = ("sample.every=6", "train.log_every=3")
 
 
@@ -18,7 +19,8 @@ def fingerprint(directory, step=20):
     files = {name: directory / "checkpoints" / f"step-{step:08d}" / name for name in COMPARED}
     files |= {"metrics": directory / "metrics.jsonl"}
     files |= {"samples": directory / "samples" / f"step-{step:08d}" / "samples.safetensors"}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    contents = {name: without_times(path.read_bytes()) for name, path in files.items()}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
 class StopAfter(Stop):

@@ -1,4 +1,5 @@
 import json
+import time
 from unittest.mock import Mock
 
 import pytest
@@ -33,7 +34,11 @@ def test_a_run_from_start_to_end(start, console, monkeypatch):
     assert len((samples / "words.txt").read_text().split()) == 5
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["baselines"] == {"accuracy/chance": 0.25}
-    assert summary["figures"]["valid"]["accuracy"] == read_metrics(directory / "metrics.jsonl")[-2]["accuracy"]
+    accuracy = read_metrics(directory / "metrics.jsonl")[-2]["accuracy"]
+    assert summary["figures"]["valid"]["accuracy"] == pytest.approx(accuracy)
+    last = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-3])
+    assert last["samples_per_second"] > 0
+    assert abs(last["wall_time"] - time.time()) < 600
     assert summary["steps_per_second"] > 0
     assert summary["peak_memory_bytes"] > 10_000_000
     manifest = json.loads((directory / "manifest.json").read_text())
@@ -154,7 +159,7 @@ def test_evaluating_sampling_and_resuming_a_finished_run(start, go_on, tmp_path,
     _, system, step = load_run(directory)
     assert step == 20
     assert not system.training
-    average = load_file(directory / "checkpoints" / "step-00000020" / "average.safetensors")
+    average = load_file(directory / "checkpoints" / "step-00000020" / "ema.safetensors")
     assert all((system.model.state_dict()[key] == value).all() for key, value in average.items())
 
     with module.RunDirectory.open(directory), pytest.raises(Refused) as info:

@@ -212,7 +212,7 @@ def test_resumed_run_with_skipped_steps_equals_an_uninterrupted_one(start):
     for steps in (5, 12):
         code, *_ = start(f"train.steps={steps}", resume=half)
         assert code == DONE
-    for name in ("model", "average", "optimizer"):
+    for name in ("model", "ema", "optimizer"):
         file = f"checkpoints/step-00000012/{name}.safetensors"
         assert (half / file).read_bytes() == (whole / file).read_bytes(), name
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dither.tasks.language_model.data import builtin_texts, text_files
 from dither.tasks.language_model.data import text_files as pieces
@@ -21,7 +22,7 @@ from dither.tasks.language_model.data.specs import Play, Shakespeare, StdlibText
 from dither.tasks.language_model.data.text_files import read_files
 from dither.tasks.language_model.data.tokenizers import huggingface
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
-from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer
+from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer, record_tokenizer, restore_tokenizer
 from dither.tasks.language_model.data.tokenizers.huggingface import Learned
 from dither.tasks.language_model.specs import LanguageModel
 
@@ -263,6 +264,18 @@ def test_gpt2_is_built_from_the_files_of_its_wheel(byte_pairs, tmp_path, monkeyp
         assert tokenizer.encode(text).tolist() == byte_pairs.encode(text).ids
         assert tokenizer.characters(tokenizer.encode(text)) == len(text)
     assert json.loads(tokenizer._engine.to_str())["pre_tokenizer"]["add_prefix_space"] is False
+
+
+def test_folder_of_an_auto_tokenizer(tmp_path):
+    engine = Engine(models.WordLevel({"<eos>": 0, "a": 1, "b": 2, "?": 3}, unk_token="?"))
+    engine.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="<eos>").save_pretrained(tmp_path / "auto")
+    found = load_tokenizer(str(tmp_path / "auto"), None)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "auto")
+    assert found.encode("a b a").tolist() == theirs("a b a")["input_ids"] == [1, 2, 1]
+    assert found.end == theirs.eos_token_id == 0
+    record = record_tokenizer(found, tmp_path)
+    assert restore_tokenizer(record, tmp_path).end == 0
 
 
 @pytest.mark.parametrize("content", ["no json", "{}", "\x00\xff", Engine(models.BPE()).to_str()])

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow
+import pyarrow.ipc
 import pytest
 from pyarrow import parquet
 
@@ -234,7 +235,7 @@ def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path, refusal):
     assert "hash" in misfit.message
 
 
-def test_parquet(tmp_path, refusal):
+def test_parquet_and_arrow(tmp_path, refusal):
     rows = [*TEXTS[:10], None, ""]
     parquet.write_table(pyarrow.table({"body": rows, "n": list(range(12))}), tmp_path / "a.parquet", row_group_size=4)
     spec, report = convert(tmp_path / "a.parquet", tmp_path / "shards", column="body")
@@ -245,6 +246,16 @@ def test_parquet(tmp_path, refusal):
     for column in ("text", "n"):
         refused = refusal(convert, tmp_path / "a.parquet", tmp_path / "other", column=column)
         assert refused.codes == ["missing-array"]
+    (tmp_path / "set").mkdir()  # as `save_to_disk` of `datasets` writes it
+    table = pyarrow.table({"body": rows, "n": list(range(12))})
+    with pyarrow.ipc.new_stream(tmp_path / "set" / "data-00000-of-00001.arrow", table.schema) as file:
+        file.write_table(table, max_chunksize=5)
+    for name in ("dataset_info.json", "state.json"):
+        (tmp_path / "set" / name).write_text("{}")
+    same, _ = convert(tmp_path / "set", tmp_path / "arrow", column="body")
+    texts = [text for stream in same.build().splits.values() for text in documents(stream, Bytes())]
+    assert sorted(texts) == sorted(TEXTS[:10])
+    assert refusal(convert, tmp_path / "set", tmp_path / "other", column="n").codes == ["missing-array"]
     (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
     assert refusal(convert, tmp_path / "b.parquet", tmp_path / "other").codes == ["no-samples"]
 

@@ -1,6 +1,6 @@
 """Checkpoints: written atomically, verified before they are read, never unpickled.
 
-A folder step-00000100 holds model, average and optimizer as .safetensors (with FSDP, folders of shards), state.json and
+A folder step-00000100 holds model, ema and optimizer as .safetensors (with FSDP, folders of shards), state.json and
 MANIFEST.json with their sha256. It is renamed to its final name last, so it is complete unless it was damaged later.
 """
 
@@ -28,7 +28,7 @@ from dither.registry.files.atomic import follow_umask, fsync
 from dither.registry.files.limits import read_text
 
 from ..files.checksums import MANIFEST, checkpoint_folders, verify, write_manifest
-from ..files.metrics_file import read_metrics
+from ..files.metrics_file import read_metrics, rounded
 from ..files.resource_errors import FULL, disk_errors
 from .sharded_checkpoint import Shards, part_of, read_tensors
 
@@ -64,7 +64,7 @@ class Contents:
 
     def write(self, folder: Path) -> None:
         """Write everything but MANIFEST.json into a folder."""
-        for name, weights in (("model", self.model), ("average", self.average)):
+        for name, weights in (("model", self.model), ("ema", self.average)):
             if weights is not None:
                 _write_file(folder / f"{name}.safetensors", partial(save_model, weights))  # type: ignore[arg-type]
         tensors = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
@@ -172,7 +172,7 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 def weights_of(path: Path) -> Path:
     """Return the weights for evaluation and sampling, a file or a folder of shards: the average if there is one."""
-    average = part_of(path, "average")
+    average = part_of(path, "ema")
     return average if average.exists() else part_of(path, "model")
 
 
@@ -290,7 +290,7 @@ class Scores:
     def add(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add an evaluation; return whether it is the best so far. Refused if it does not compute the metric."""
         self.require(metrics)
-        self.values[step] = metrics[self.metric]
+        self.values[step] = rounded(metrics[self.metric])  # as a resumed run reads it
         return self.best == step
 
     def require(self, metrics: Mapping[str, float]) -> None:

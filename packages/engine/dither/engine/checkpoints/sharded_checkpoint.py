@@ -86,7 +86,9 @@ class Shards:
 
 
 def part_of(checkpoint: Path, name: str) -> Path:
-    """Return the file or folder of shards of the model, average or optimizer of a checkpoint."""
+    """Return the file or folder of shards of the model, ema or optimizer of a checkpoint."""
+    if name == "ema" and not any((checkpoint / file).exists() for file in (name, f"{name}.safetensors")):
+        name = "average"  # of earlier versions
     folder = checkpoint / name
     return folder if folder.is_dir() else checkpoint / f"{name}.safetensors"
 

@@ -49,7 +49,8 @@ app = typer.Typer(
     cls=Group,
     help="Diffusion transformers assembled from named components.",
     epilog="""Exit codes: 0 done, 1 failed, 2 invalid input, 3 damaged run, 4 NaN or inf, 5 no disk space or memory, \
-75 stopped by a signal. Environment: DITHER_DATA is the folder of prepared data, NO_COLOR disables colours.
+75 stopped by a signal. Environment: DITHER_DATA is the folder of prepared data, DITHER_PLUGINS names plugins to load, \
+DITHER_CPU_KERNELS=0 turns CPU kernels off, NO_COLOR disables colours; docs/runs.md lists all.
 
     Example: dither run bubble_diagram/quick""",
     no_args_is_help=True,
@@ -143,6 +144,7 @@ PANELS = {
         "predict": ("runs", "predict runs/RUN my.zarr --cell K562 --export csv"),
         "embed": ("runs", "embed runs/RUN --split test"),
         "export": ("runs", "export runs/RUN --to my-model"),
+        "push": ("runs", "push my-model my-organisation/my-model --private"),
         "diff": ("runs", "diff runs/FIRST runs/SECOND"),
         "bench": ("experiments", "bench bubble_diagram/quick --steps 50"),
     },

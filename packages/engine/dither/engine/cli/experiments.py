@@ -52,7 +52,7 @@ def run(
     from dither.registry.config.document import shipped_experiments
     from dither.registry.config.errors import Problem, Refused
 
-    from ..runs.run_directory import resolved_file
+    from ..runs.run_directory import link_latest, resolved_file
 
     if experiment is not None and resume is not None and "=" in str(experiment):
         experiment, words = None, [str(experiment), *(words or ())]
@@ -76,7 +76,7 @@ def run(
 
     given = sys.argv[1:]
     argv = ["dither", *([] if "run" in given else ["run"]), *given]  # python -m experiments.run omits the command
-    return start(loaded, runs, argv, resume, accept_changes=accept_changes)
+    return start(loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest)
 
 
 @app.command()

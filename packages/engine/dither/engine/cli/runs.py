@@ -92,7 +92,14 @@ def verify(run_directory: RunDirectory, as_json: Json = False) -> int:
 @app.command()
 def export(
     run_directory: RunDirectory,
-    to: Annotated[Path, typer.Option("--to", help="New folder.", show_default=False)],
+    to: Annotated[Path | None, typer.Option("--to", help="New folder.", show_default=False)] = None,
+    hub: Annotated[
+        Path | None,
+        typer.Option("--to-hub-folder", help="New folder, also with model card, config.json and tokenizer."),
+    ] = None,
+    licence: Annotated[str, typer.Option("--license", help="Licence of the weights, for the card.")] = "unknown",
+    data_licence: Annotated[str, typer.Option("--data-license", help="Licence of the data.")] = "not stated",
+    program: Annotated[bool, typer.Option("--program", help="Also write the denoiser with torch.export.")] = False,
     checkpoint: CheckpointOption = "newest",
     selected: PluginOption = None,
 ) -> None:
@@ -100,12 +107,36 @@ def export(
 
     In Python, dither.load(FOLDER) returns the trained system on any machine. Data files are listed, not copied.
     """
-    from ..runs.exports import export_run, read_missing_data
+    from ..runs.exports import export_run, load, read_missing_data
+    from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
 
-    for path in export_run(run_directory, to, parse_checkpoint(checkpoint), selected):
+    folder = hub or to
+    if folder is None or None not in (hub, to):
+        raise typer.BadParameter("give either --to or --to-hub-folder")
+    which = parse_checkpoint(checkpoint)
+    if hub is None:
+        files = export_run(run_directory, folder, which, selected)
+    else:
+        files = export_to_hub_folder(run_directory, folder, which, selected, licence, data_licence)
+    if program:
+        system = load(run_directory, which, "cpu", plugins=selected)
+        files.append(export_program(system, folder / PROGRAM))
+    for path in files:
         echo(path)
-    for option, name in read_missing_data(to)[0]:
+    for option, name in read_missing_data(folder)[0]:
         echo(f"data not included: {option} = {name}")
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="A folder of export --to-hub-folder.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="ORG/NAME", help="Repository.", show_default=False)],
+    private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
+) -> None:
+    """Upload an export to the Hugging Face hub; dither.load("ORG/NAME") reads it. HF_TOKEN is the access token."""
+    from ..runs.hub import push as push_folder
+
+    echo(push_folder(folder, name, private))
 
 
 @app.command()

@@ -79,4 +79,5 @@ def _suggestion(path: Path, kind: str) -> str | None:
     if (path / "resolved.toml").is_file():
         return f"it is a run: dither run --resume {path} resumes it"
     inside = sorted(file.parent for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json"))
+    inside = [run for run in inside if not run.is_symlink()]  # latest
     return f"it contains {len(inside)} {kind}s; the newest is {max(inside, key=by_time)}" if inside else None

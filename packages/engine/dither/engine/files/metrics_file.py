@@ -1,6 +1,7 @@
-"""metrics.jsonl: one JSON object per line, without timings.
+"""metrics.jsonl: one JSON object per line, which ends with the time.
 
-A resumed run truncates it to the position of its checkpoint and ends with the same file as an uninterrupted run.
+A resumed run truncates it to the position of its checkpoint and ends with the same file as an uninterrupted run, except
+for the times, which positions and checksums leave out.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dither.registry.files.limits import TABLE_BYTES, open_file, read_bytes, read_text
+from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
 
 __all__ = [
-    "BEGINNING", "FLOOR", "INTERVAL", "FilePosition", "MetricsFile", "as_json", "as_number", "baselines_of",
-    "changed_lines", "from_json", "is_companion_metric", "read_metrics", "shown_baselines", "with_interval",
+    "BEGINNING", "FLOOR", "INTERVAL", "TIMES", "FilePosition", "MetricsFile", "as_json", "as_number", "baselines_of",
+    "changed_lines", "from_json", "is_companion_metric", "read_metrics", "rounded", "shown_baselines", "with_interval",
+    "without_times",
 ]  # fmt: skip
 
 
 class FilePosition(NamedTuple):
-    """A position in a file: the number of bytes before it, and their sha256."""
+    """A position in a file: the number of bytes before it, and their sha256, both without times."""
 
     bytes: int
     sha256: str
@@ -36,6 +39,9 @@ FLOOR = "_floor"
 """Suffix of the noise floor of a metric: its value on as many samples of the data."""
 LEAD = "-lead"
 """Suffix of a baseline's name: the metric of the model minus that of the baseline; `INTERVAL` may follow."""
+TIMES = ("wall_time", "samples_per_second")
+"""Keys at the end of a line: seconds since 1970, and for kind "train" samples per second since the last such line."""
+WRITTEN_TIMES = re.compile(rb', "wall_time": [0-9.]+(?:, "samples_per_second": [0-9.e+-]+)?\}$', re.MULTILINE)
 DIGITS = 19
 """Integers with this many digits or more are read as floats."""
 
@@ -52,16 +58,27 @@ class MetricsFile:
     ) -> None:
         self._path, self._warn, self._held, self._warned = path, warn, b"", False
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
-        kept = read_bytes(path, TABLE_BYTES)[:offset]
-        kept = kept[: kept.rfind(b"\n") + 1]
-        os.ftruncate(self._file, len(kept))
-        self._hash = hashlib.sha256(kept)
-        self.position = FilePosition(len(kept), self._hash.hexdigest())
+        limit = math.inf if offset is None else offset
+        size, self._hash, self.position = 0, hashlib.sha256(), FilePosition(0, "")
+        for line in read_bytes(path, TABLE_BYTES).splitlines(keepends=True):
+            if not line.endswith(b"\n") or self.position.bytes + len(without_times(line)) > limit:
+                break
+            size += len(line)
+            self._advance(line)
+        os.ftruncate(self._file, size)
 
-    def write(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        line = (as_json({"step": step, "kind": kind, **metrics}) + "\n").encode()
-        self._hash.update(line)
-        self.position = FilePosition(self.position.bytes + len(line), self._hash.hexdigest())
+    def _advance(self, line: bytes) -> None:
+        content = without_times(line)
+        self._hash.update(content)
+        self.position = FilePosition(self.position.bytes + len(content), self._hash.hexdigest())
+
+    def write(
+        self, step: int, kind: str, metrics: Mapping[str, float], times: Mapping[str, float] | None = None
+    ) -> None:
+        """Append a line; `times` are values of some of `TIMES`, in this order."""
+        values = {name: rounded(value) for name, value in metrics.items()}
+        line = (as_json({"step": step, "kind": kind, **values, **(times or {})}) + "\n").encode()
+        self._advance(line)
         self._held += line
         self._flush()
 
@@ -90,6 +107,16 @@ class MetricsFile:
         os.close(self._file)
 
 
+def without_times(content: bytes) -> bytes:
+    """Return lines of a metrics file without their times: the same for a resumed and an uninterrupted run."""
+    return WRITTEN_TIMES.sub(b"}", content)
+
+
+def rounded(value: float) -> float:
+    """Return a float with 9 significant digits, which are enough for any value in single precision."""
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
 def as_json(values: Any, indent: int | None = None) -> str:
     """Return values as JSON, with null for NaN and inf."""
 
@@ -114,7 +141,7 @@ def as_number(value: object) -> float | None:
 
 
 def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
-    """Return the lines of a metrics file; ValueError with the number of an invalid line, unless these are skipped."""
+    """Return the lines of a metrics file without times; ValueError at an invalid one, unless these are skipped."""
     *texts, rest = read_text(path, TABLE_BYTES, "replace" if skip else "strict").split("\n")
     if rest and not skip:
         raise ValueError(f"line {len(texts) + 1} is incomplete")
@@ -125,7 +152,7 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             line = None
         if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
-            lines.append(line)
+            lines.append({key: value for key, value in line.items() if key not in TIMES})
         elif not skip:
             what = "is not valid JSON" if line is None else "lacks step or kind"
             raise ValueError(f"line {number} {what}")
@@ -135,8 +162,7 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
 def changed_lines(path: Path, before: FilePosition) -> str | None:
     """Return how the bytes before a position differ from those that were written, or None if they do not."""
     try:
-        with open_file(path) as file:
-            kept = file.read(before.bytes)
+        kept = without_times(read_bytes(path, TABLE_BYTES))[: before.bytes]
     except OSError as error:
         return f"cannot be read: {error.strerror}" if before.bytes else None
     if len(kept) < before.bytes:

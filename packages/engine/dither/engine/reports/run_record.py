@@ -13,7 +13,7 @@ from dither.registry.files.limits import RECORD_BYTES, TABLE_BYTES, read_bytes, 
 
 from ..config.paths import not_a_run
 from ..files.checksums import checksum_differs, text_checksum_differs
-from ..files.metrics_file import as_number, baselines_of, from_json
+from ..files.metrics_file import TIMES, as_number, baselines_of, from_json
 
 __all__ = ["PictureFile", "RunRecord", "read_run"]
 
@@ -129,6 +129,7 @@ def _read_metrics(record: RunRecord) -> None:
         try:
             values = from_json(line)
             step, kind = int(values.pop("step")), str(values.pop("kind"))
+            values = {name: value for name, value in values.items() if name not in TIMES}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             damaged.append(number)
             continue

@@ -56,20 +56,7 @@ def load(
     changes: Iterable[str] = (),
     plugins: Sequence[str] | None = None,
 ) -> Diffusion:
-    """Return a trained system in evaluation mode.
-
-    If the data of an export are missing, its task only knows the space of a sample.
-
-    Args:
-        path: A run directory, or a folder that `dither export` wrote.
-        checkpoint: The checkpoint of a run.
-        device: auto, cpu or cuda.
-        changes: `key=value` as after --set: options of sampling, and for an export also paths of its data.
-        plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
-
-    Raises:
-        Refused: The path is neither a run nor an export. Damaged: Files do not match their checksums.
-    """
+    """Return a trained system in evaluation mode, from a run or an export; `hub.load` also downloads one."""
     path = Path(path)
     if not (path / WEIGHTS).is_file():
         return load_run(path, checkpoint=checkpoint, changes=changes, device=device, select=plugins)[1]

@@ -59,7 +59,7 @@ def list_runs(folder: Path) -> Iterator[ListedRun]:
         raise Refused(f"not a folder: {folder}", code="file-not-found")
     paths = folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()
     for path in sorted(paths, key=by_time):
-        if (path / "resolved.toml").is_file() or (path / "run.lock").is_file():
+        if not path.is_symlink() and ((path / "resolved.toml").is_file() or (path / "run.lock").is_file()):
             yield _listed(path)
 
 

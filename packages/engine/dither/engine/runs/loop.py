@@ -58,10 +58,11 @@ class Log:
     def position(self) -> FilePosition:
         return BEGINNING if self._file is None else self._file.position
 
-    def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        """Report metrics; `kind` is "train", "valid" or "sample"."""
+    def log(self, step: int, kind: str, metrics: Mapping[str, float], rate: float | None = None) -> None:
+        """Report metrics; `kind` is "train", "valid" or "sample", `rate` the samples per second."""
         if self._file is not None:
-            self._file.write(step, kind, metrics)
+            times = {"wall_time": round(time.time(), 3)}
+            self._file.write(step, kind, metrics, times if rate is None else {**times, "samples_per_second": rate})
         self._each(lambda tracker: tracker.log(step, kind, metrics))
         self.display.metrics(step, kind, metrics)
 
@@ -97,6 +98,7 @@ class Run:
         seconds: Time spent in training steps after the first.
         first: The step at which this process started.
         position: The end of metrics.jsonl before the evaluation of the current step.
+        logged: Step and `seconds` of the last line of kind "train".
     """
 
     experiment: Experiment
@@ -112,6 +114,7 @@ class Run:
     seconds: float = 0.0
     first: int = 0
     position: FilePosition = BEGINNING
+    logged: tuple[int, float] = (0, 0.0)
 
     @property
     def ranks(self) -> Ranks:
@@ -138,6 +141,7 @@ class Run:
         experiment, trainer = self.experiment, self.trainer
         watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
         self.first, self.position = trainer.step, self.log.position
+        self.logged = (self.first + 1, 0.0)
         self._require_best()
         self.stop.polled = True  # from here on, a signal lets the current step finish
         with _no_pauses():
@@ -173,10 +177,15 @@ class Run:
         step = self.trainer.step
         if watched:
             self.call("after_step", step=step, metrics=metrics)
-        if self._due(step, self.experiment.train.log_every):
-            self.log.log(step, "train", self.trainer.pop_metrics())
-        self.log.display.step(step)
+        if due := self._due(step, self.experiment.train.log_every):
+            metrics = self.trainer.pop_metrics()  # waits for the device
         self.seconds += (time.perf_counter() - began) * warm
+        if due:
+            samples = (step - self.logged[0]) * self.experiment.train.batch_size
+            seconds = self.seconds - self.logged[1]
+            self.logged = (step, self.seconds)
+            self.log.log(step, "train", metrics, float(f"{samples / seconds:.4g}") if seconds and samples else None)
+        self.log.display.step(step)
 
     def _require_best(self) -> None:
         """Refuse an unknown `evaluate.best` before the first step, by the metrics of one batch, or else of all."""
@@ -265,7 +274,7 @@ class Run:
         tensors, plain = trainer.state(gathered=not shards)
         average = None if trainer.average is None else trainer.average.module
         if shards:
-            weights = {"model": model.state_dict()} | ({} if average is None else {"average": average.state_dict()})
+            weights = {"model": model.state_dict()} | ({} if average is None else {"ema": average.state_dict()})
             return Shards({**weights, "optimizer": tensors}, plain, self.ranks)
         gather = trainer.parallel.full_weights
         return Contents(gather(model), None if average is None else gather(average), tensors, plain)
@@ -287,7 +296,7 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> FilePosition:
     try:
         trainer.parallel.load(part_of(checkpoint, "model"), trainer.system.model)
         if trainer.average is not None:
-            trainer.parallel.load(part_of(checkpoint, "average"), trainer.average.module)
+            trainer.parallel.load(part_of(checkpoint, "ema"), trainer.average.module)
         tensors, plain = load_state(checkpoint)
         trainer.load_state(tensors, plain)
         return FilePosition(int(plain["metrics_bytes"]), str(plain.get("metrics_sha256", "")))

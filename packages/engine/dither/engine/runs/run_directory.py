@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Task
 
 __all__ = [
-    "ASSETS", "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "read_manifest", "resolved",
-    "resolved_file",
+    "ASSETS", "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "link_latest", "read_manifest",
+    "resolved", "resolved_file",
 ]  # fmt: skip
 
 ASSETS = "assets"
@@ -161,6 +161,17 @@ class RunDirectory:
     def _write_text(self, name: str, text: str) -> None:
         with atomic_write(self.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def link_latest(run: Path) -> None:
+    """Let the link `latest` in the folder of a run directory lead to it, where the file system has links."""
+    temporary = run.with_name(f".latest-{os.getpid()}")
+    with suppress(OSError, NotImplementedError):
+        try:
+            temporary.symlink_to(run.name, target_is_directory=True)
+            temporary.replace(run.with_name("latest"))
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def copy_experiment(document: Document, folder: Path) -> None:

@@ -40,6 +40,7 @@ CODES: dict[str, str] = {
     # files
     "file-not-found": "The file or folder does not exist.",
     "download-failed": "A download failed.",
+    "upload-failed": "An upload failed.",
     "unreadable-file": "The file cannot be opened or decoded.",
     "damaged-file": "The content does not match its format or its checksum.",
     "syntax-error": "The text is not valid TOML, JSON or the stated format.",

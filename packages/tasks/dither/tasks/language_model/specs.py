@@ -42,8 +42,8 @@ class LanguageModel(TaskSpec):
     """Ids per window."""
     tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("auto", min_length=1)
     """bytes (256 ids), chars (those of the training split, and one for all others), gpt2 (50,257 ids), bpe:N (N byte
-    pairs learned from the training split), or the path of a tokenizer.json. auto: bytes, or that of the prepared
-    ids."""
+    pairs learned from the training split), the path of a tokenizer.json, or of the folder of an AutoTokenizer.
+    auto: bytes, or that of the prepared ids."""
     end_of_text: bool = False
     """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
     documents: Literal["stream", "separate", "ended", "packed"] = "stream"

@@ -1,4 +1,4 @@
-"""Documents of text, JSON Lines and Parquet files, one after the other, in pieces that fit into memory."""
+"""Documents of text, JSON Lines, Parquet and Arrow files, one after the other, in pieces that fit into memory."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ NAMED = ("stdlib", "shakespeare")
 """Texts that are named instead of a path."""
 ROWS = 256
 """Rows per read of a Parquet file."""
+DATASET_FILES = frozenset({"dataset_info.json", "state.json", "dataset_dict.json"})
+"""What `save_to_disk` of the library `datasets` writes next to .arrow files."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +44,29 @@ def find_sources(paths: Sequence[str]) -> list[str | Path]:
         sources |= {source if isinstance(source, str) else source.resolve(): source for source in found}
     if problems:
         raise Refused(problems)
-    return list(sources.values())
+    return [source for source in sources.values() if not _describes_arrow(source)]
+
+
+def _describes_arrow(source: str | Path) -> bool:
+    return isinstance(source, Path) and source.name in DATASET_FILES and any(source.parent.glob("**/*.arrow"))
 
 
 def read_documents(sources: Sequence[str | Path], column: str) -> Iterator[SourceDocument | Rejected]:
     """Yield documents and rejected places, always in the same order.
 
-    `.jsonl` and `.ndjson` hold one document a line, under the key `column`, `.parquet` one a row; all other files are
-    one document.
+    `.jsonl` and `.ndjson` hold one document a line, under the key `column`, `.parquet` and `.arrow` one a row; all
+    other files are one document.
 
     Raises:
-        Refused: A Parquet file has no such column, or pyarrow is not installed.
+        Refused: A table has no such column, or pyarrow is not installed.
     """
     for source in sources:
         if isinstance(source, str):
             yield from _named(source)
         elif source.suffix.lower() in (".jsonl", ".ndjson"):
             yield from _json_lines(source, column)
-        elif source.suffix.lower() == ".parquet":
-            yield from _parquet_rows(source, column)
+        elif source.suffix.lower() in (".parquet", ".arrow"):
+            yield from _table_rows(source, column)
         else:
             yield SourceDocument(str(source), cut_pieces(plain_text(text for _, text in read_blocks(source))))
 
@@ -112,23 +118,25 @@ def _json_line(place: str, raw: bytes, key: str) -> SourceDocument | Rejected:
     return SourceDocument(place, cut_pieces([text]))
 
 
-def _parquet_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected]:
+def _table_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected]:
+    """Yield the rows of a Parquet file, or of an Arrow stream as in a folder of `save_to_disk` (`datasets`)."""
     try:
-        from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
+        from pyarrow import ipc, memory_map, parquet  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         fix = install_command("dither-tasks", "parquet")
         raise Refused(Problem(f"{path}: pyarrow is not installed", help=fix, code="missing-dependency")) from None
     try:
-        with parquet.ParquetFile(path) as file:
-            fields = {field.name: str(field.type) for field in file.schema_arrow}
+        stream = path.suffix.lower() == ".arrow"
+        with ipc.open_stream(memory_map(str(path))) if stream else parquet.ParquetFile(path) as file:
+            fields = {field.name: str(field.type) for field in (file.schema if stream else file.schema_arrow)}
             texts = [name for name, kind in fields.items() if kind in ("string", "large_string")]
             if column not in texts:
                 near = nearest(column, texts) or (texts[0] if len(texts) == 1 else None)
                 what = f'{path}: no string column "{column}"; string columns: {", ".join(texts) or "none"}'
                 raise Refused(Problem(what, help=f"--column {near}" if near else None, code="missing-array"))
             number = 0
-            for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
-                for text in batch.column(0).to_pylist():
+            for batch in file if stream else file.iter_batches(batch_size=ROWS, columns=[column]):
+                for text in batch.column(column).to_pylist():
                     number += 1
                     place = f"{path}, row {number}"
                     yield Rejected(place, "key", "null") if text is None else SourceDocument(place, cut_pieces([text]))

@@ -229,16 +229,17 @@ class ConvertedText(HoldOut, PrepareSpec):
     gives: ClassVar[str] = "token-ids"
     stored: ClassVar[Kind] = SHARDS
     paths: list[Annotated[str, PathMark("stdlib|shakespeare")]] = Option(min_length=1)
-    """Files, folders and globs, relative to the working directory: text, .jsonl (one document a line), .parquet (one a
-    row); or "stdlib" and "shakespeare"."""
+    """Files, folders and globs, relative to the working directory: text, .jsonl (one document a line), .parquet and
+    .arrow (one a row; a folder of save_to_disk of the library datasets); or "stdlib" and "shakespeare"."""
     to: PathStr = ""
     """Folder of the token ids; by default a folder in the cache, named after the options."""
     tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("gpt2", min_length=1)
-    """bytes, chars, gpt2, bpe:N (learned from the training split), or the path of a tokenizer.json."""
+    """bytes, chars, gpt2, bpe:N (learned from the training split), the path of a tokenizer.json, or of the folder of an
+    AutoTokenizer."""
     end_of_text: bool = False
     """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
     column: str = Option("text", min_length=1)
-    """Key of .jsonl, or column of .parquet, that holds the text."""
+    """Key of .jsonl, or column of .parquet and .arrow, that holds the text."""
     documents: int | None = Option(None, ge=1)
     """Stop after this many documents."""
     characters: int | None = Option(None, ge=1)

@@ -21,7 +21,7 @@ def load_tokenizer(name: str, source: Callable[[], TextSource] | None, *, end_of
     """Return a tokenizer by name.
 
     Args:
-        name: "bytes", "chars", "gpt2", "bpe:N", or the path of a `tokenizer.json`.
+        name: "bytes", "chars", "gpt2", "bpe:N", the path of a `tokenizer.json`, or of a folder with one.
         source: Returns the text that "chars" and "bpe:N" learn from; called only for these, None for the others.
         end_of_text: Add an end-of-text id if the tokenizer has none.
 
@@ -92,6 +92,8 @@ def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
 
             inner = read_tokenizer(str(path))
             inner.name = record.name
+            if not record.added_end:
+                inner.end, inner.separator = record.end, tuple(record.separator)
     except (OSError, ValueError, KeyError, TypeError, Refused) as error:
         what = f"{path}: cannot read the tokenizer: {getattr(error, 'strerror', None) or 'damaged'}"
         raise Refused(Problem(what, help=f"run: {SHARDS.command}", code="damaged-file")) from None
@@ -123,7 +125,7 @@ def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None
         raise Refused(Problem(what, path=("task", "end_of_text"), help=fix, code="misfit"))
     if name in ("auto", record.name):
         return
-    if name not in ("bytes", "gpt2") and not name.endswith(".json"):
+    if name not in ("bytes", "gpt2") and not name.endswith(".json") and not Path(name).is_dir():
         raise Refused(_differs(record, f'"{name}"'))
     check_same(load_tokenizer(name, None, end_of_text=record.added_end), record)
 

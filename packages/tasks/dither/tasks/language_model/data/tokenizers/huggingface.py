@@ -54,7 +54,7 @@ class Learned(Tokenizer):
     the decoded text, in which case or blanks may differ from the original.
     """
 
-    def __init__(self, name: str, engine: Engine) -> None:
+    def __init__(self, name: str, engine: Engine, end: str | None = None) -> None:
         engine.no_truncation()
         engine.no_padding()
         engine.encode_special_tokens = True  # an end-of-text mark inside a text is encoded as letters
@@ -64,7 +64,7 @@ class Learned(Tokenizer):
         self.fingerprint = hashlib.sha256(self.definition.encode()).hexdigest()
         self._engine = engine
         self._on_bytes = (json.loads(self.definition)["decoder"] or {}).get("type") == "ByteLevel"
-        marks = [engine.token_to_id(mark) for mark in END_MARKS]
+        marks = [engine.token_to_id(mark) for mark in (*filter(None, [end]), *END_MARKS)]
         self.end = next((mark for mark in marks if mark is not None), None)
         self.separator = () if self.end is not None else tuple(self.encode(PARAGRAPH).tolist())
 
@@ -118,12 +118,15 @@ def gpt2() -> Learned:
 
 
 def read_tokenizer(name: str) -> Learned:
-    """Read a `tokenizer.json`.
+    """Read a `tokenizer.json`, or a folder of `AutoTokenizer.save_pretrained`, whose end-of-text token is used.
 
     Raises:
         Refused: The file does not exist or is unusable.
     """
-    path = Path(os.path.expanduser(name))
+    path, end = Path(os.path.expanduser(name)), None
+    if os.path.isdir(path):
+        path, end = path / "tokenizer.json", _end_of(path / "tokenizer_config.json")
+        name = str(path)
     if not os.path.isfile(path):  # unlike Path, os.path accepts names that are not valid paths
         near = nearest(name, ("bytes", "chars", "gpt2", "bpe:4096"))
         what = f'unknown tokenizer "{name[:200]}": not bytes, chars, gpt2, bpe:N or a file (from {Path.cwd()})'
@@ -144,7 +147,17 @@ def read_tokenizer(name: str) -> Learned:
         raise Refused(Problem(what, path=("task", "tokenizer"), code="damaged-file")) from error
     if not engine.get_vocab():
         raise Refused(Problem(f"{path}: empty vocabulary", path=("task", "tokenizer"), code="damaged-file"))
-    return Learned(str(path), engine)
+    return Learned(str(path), engine, end)
+
+
+def _end_of(config: Path) -> str | None:
+    """Return the end-of-text token of a tokenizer_config.json, if there is one."""
+    try:
+        mark = json.loads(read_text(config)).get("eos_token")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    mark = mark.get("content") if isinstance(mark, dict) else mark
+    return mark if isinstance(mark, str) else None
 
 
 def _growth(step: Any) -> int:

@@ -1,0 +1,243 @@
+"""Exports as model repositories of the Hugging Face hub: model card, config.json, upload, download."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import read_text
+from dither.registry.flow.records import State
+from dither.registry.plugins.install_command import install_command
+
+from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
+from ..training.diffusion import Diffusion
+from .exports import EXPERIMENT, export_run, read_missing_data
+from .exports import load as load_folder
+from .loading import WEIGHTS, Which
+from .run_directory import ASSETS, read_manifest
+
+__all__ = ["PROGRAM", "download", "export_program", "export_to_hub_folder", "is_hub_name", "load", "push"]
+
+PROGRAM = "denoiser.pt2"
+CARD = """# {name}
+
+A diffusion transformer of [dither](#use): {components}; {parameters:,} parameters, step {step:,}.
+
+## Use
+
+```python
+import dither
+
+system = dither.load("{name}")  # this folder, or the name of its repository
+samples = dither.draw(system, system.task.like(4, seed=0), seed=0)
+```
+
+## Metrics
+
+{metrics}
+
+## Data
+
+Task `{task}`, data `{data}`: {summary} {missing}
+
+Licence of the data: {data_licence}.
+
+## Training
+
+`{experiment}` has every option. Weights are stored as safetensors; nothing here is unpickled.
+"""
+
+
+def export_to_hub_folder(
+    run: Path,
+    to: Path,
+    checkpoint: Which = "newest",
+    select: Sequence[str] | None = None,
+    licence: str = "unknown",
+    data_licence: str = "not stated",
+) -> list[Path]:
+    """Write an export with a model card, config.json, and the tokenizer where `transformers` looks for it.
+
+    `licence` is an identifier of the hub, such as apache-2.0. Errors are those of `export_run`.
+    """
+    files = export_run(run, to, checkpoint, select)
+    tree, manifest = tomllib.loads(read_text(to / EXPERIMENT)), read_manifest(run)
+    step = json.loads(read_text(to / "MANIFEST.json"))["step"]
+    total = manifest["parameters"]["total"]
+    version = importlib.metadata.version("dither-engine")
+    config = {"model_type": "dither", "dither_version": version, "step": step, "parameters": total, "experiment": tree}
+    card = _front_matter(tree, licence) + _card(run, to, tree, step, total, data_licence)
+    added = {"config.json": json.dumps(config, indent=2, default=str) + "\n", "README.md": card}
+    if (tokenizer := run / ASSETS / "tokenizer.json").is_file():
+        shutil.copyfile(tokenizer, to / tokenizer.name)
+        files.append(to / tokenizer.name)
+        added["tokenizer_config.json"] = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}) + "\n"
+    for name, text in added.items():
+        (to / name).write_text(text, encoding="utf-8")
+    return [*files, *(to / name for name in added)]
+
+
+def _name_of(component: str | Mapping[str, Any] | None) -> str:
+    name = component.get("use", "") if isinstance(component, Mapping) else component or "of the task"
+    return str(name).rpartition("/")[2].partition("@")[0]
+
+
+def _front_matter(tree: Mapping[str, Any], licence: str) -> str:
+    """Return the metadata of a model card: YAML, of which JSON values are a part."""
+    tags = ["diffusion", "dither", *(_name_of(tree[kind]) for kind in ("task", "process"))]
+    fields = {"license": licence, "library_name": "dither", "tags": tags}
+    return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items()) + "---\n"
+
+
+def _card(run: Path, to: Path, tree: Mapping[str, Any], step: int, total: int, data_licence: str) -> str:
+    from dither.registry.plugins.manager import default_catalog
+
+    data = tree["task"].get("data") if isinstance(tree["task"], Mapping) else None
+    missing = ", ".join(f"`{option}`" for option, _ in read_missing_data(to)[0])
+    found = default_catalog()
+    known = data is not None and _name_of(data) in found.names("data")
+    spec = found.find("data", _name_of(data)).spec if known else found.find("task", _name_of(tree["task"])).spec
+    kinds = ("task", "process", "model", "loss", "sampler")
+    return CARD.format(
+        name=tree["name"], components=", ".join(f"{kind} {_name_of(tree[kind])}" for kind in kinds),
+        parameters=total, step=step, metrics="\n".join(_metrics(run)) or "Not evaluated.",
+        task=_name_of(tree["task"]), data=_name_of(data), summary=(spec.__doc__ or "").strip().partition("\n")[0],
+        missing=f"Data files are not part of this repository: {missing}." if missing else "",
+        data_licence=data_licence, experiment=EXPERIMENT,
+    )  # fmt: skip
+
+
+def _metrics(run: Path) -> Iterator[str]:
+    """Yield a table of the metrics at the end of a run, if it has ended."""
+    if not (run / "summary.json").is_file():
+        return
+    summary = json.loads(read_text(run / "summary.json"))
+    yield from ("| | metric | model | baselines |", "| --- | --- | --- | --- |")
+    for kind, values in summary["figures"].items():
+        known = {name: value for name, value in values.items() if value is not None}
+        for name in [name for name in known if not is_companion_metric(name, known)]:
+            baselines = shown_baselines(kind, name, summary["baselines"])
+            yield f"| {kind} | {name} | {with_interval(name, known)} | {baselines} |"
+
+
+class _Tensors(nn.Module):
+    """A model with tensors as arguments."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, masked: Tensor, level: Tensor, valid: Tensor, cond: dict[str, Tensor]) -> Tensor:
+        out: Tensor = self.model(State(x, masked), level, valid, cond)
+        return out
+
+
+@torch.no_grad()
+def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
+    """Write the denoiser as a program of torch.export, which runs without dither; return the file.
+
+    Its arguments are those of `State` (x, masked), the noise level, `valid` and a dict of conditions. Refused if it
+    differs from the model on other samples and noise levels than those it was traced with.
+    """
+    module = _Tensors(system.model).eval()
+    arguments = _inputs(system, size, 0.5)
+    names = {name: {0: torch.export.Dim.AUTO} for name in arguments[-1]}
+    shapes = (*({0: torch.export.Dim.AUTO} for _ in arguments[:-1]), names)
+    program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
+    sizes = (size, size + 1) if program.range_constraints else (size,)  # some models are traced for one batch size
+    for seed, count in enumerate((*sizes, *sizes), 1):
+        inputs = _inputs(system, count, 0.2 * seed, seed)
+        difference = (program.module()(*inputs) - module(*inputs)).nan_to_num().abs().max().item()  # -inf for no token
+        if not difference < 1e-3:
+            raise Refused(f"the exported program differs from the model by {difference:.2g}", code="non-finite")
+    torch.export.save(program, file)
+    return file
+
+
+def _inputs(system: Diffusion, size: int, t: float, seed: int = 0) -> tuple[Any, ...]:
+    clean = system.task.like(size, seed=seed)
+    times = torch.full((size,), t)
+    state = system.process.corrupt(clean, times).state
+    return state.x, state.masked, system.process.level(times), clean.valid, dict(clean.cond)
+
+
+def is_hub_name(path: str | Path) -> bool:
+    """Return whether a path that does not exist may be the name of a repository, such as org/name."""
+    path = Path(path)
+    return not path.exists() and not path.parent.exists() and bool(re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()))
+
+
+def _hub(action: str) -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        hint = install_command("dither-engine", "hub")
+        raise Refused(Problem(f"{action} requires huggingface_hub", help=hint, code="missing-dependency")) from None
+    return huggingface_hub
+
+
+def download(name: str, revision: str | None = None) -> Path:
+    """Return the folder of a model repository, downloaded into the cache of huggingface_hub."""
+    hub = _hub(f"loading {name}")
+    try:
+        return Path(hub.snapshot_download(name, revision=revision))
+    except (OSError, ValueError) as error:  # the base classes of its errors
+        hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
+        message = f"{name} is no file or folder, and could not be downloaded: {_first_line(error)}"
+        raise Refused(Problem(message, help=hint, code="download-failed")) from None
+
+
+def load(
+    path: str | Path,
+    checkpoint: Which = "newest",
+    device: str = "auto",
+    changes: Iterable[str] = (),
+    plugins: Sequence[str] | None = None,
+) -> Diffusion:
+    """Return a trained system in evaluation mode.
+
+    If the data of an export are missing, its task only knows the space of a sample.
+
+    Args:
+        path: A run directory, a folder that `dither export` wrote, or a repository of the Hugging Face hub: org/name.
+        checkpoint: The checkpoint of a run.
+        device: auto, cpu or cuda.
+        changes: `key=value` as after --set: options of sampling, and for an export also paths of its data.
+        plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
+
+    Raises:
+        Refused: The path is neither a run nor an export. Damaged: Files do not match their checksums.
+    """
+    folder = download(str(path)) if is_hub_name(path) else path
+    return load_folder(folder, checkpoint, device, changes, plugins)
+
+
+def push(folder: Path, name: str, private: bool = False) -> str:
+    """Upload a folder of `dither export --to-hub-folder` as the model repository `name`; return its address."""
+    hub = _hub("dither push")
+    if missing := [file for file in (WEIGHTS, EXPERIMENT, "README.md") if not (folder / file).is_file()]:
+        hint = f"dither export RUN --to-hub-folder {folder}"
+        raise Refused(Problem(f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found"))
+    try:
+        api = hub.HfApi(library_name="dither")
+        url = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with dither push")
+        return str(url)
+    except (OSError, ValueError) as error:
+        hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
+        message = f"{folder} could not be uploaded to {name}: {_first_line(error)}"
+        raise Refused(Problem(message, help=hint, code="upload-failed")) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,148 @@
+"""Model repositories: card and config, upload and download against a local server, a program of torch.export."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+
+import dither
+from dither.engine import Diffusion, load_experiment
+from dither.engine.cli import main
+from dither.engine.runs.hub import _inputs, _Tensors, export_program
+from dither.registry.config.errors import Refused
+
+COMMIT = "0" * 40
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The endpoints of the hub that an upload and a download of small files use."""
+
+    protocol_version = "HTTP/1.1"
+    files: dict[str, bytes] = {}
+    calls: list[str] = []
+
+    def log_message(self, *arguments):
+        self.calls.append(f"{self.command} {self.path}")
+
+    def reply(self, body, code=200, **headers):
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(code)
+        for name, value in {"Content-Length": len(content), "X-Repo-Commit": COMMIT, **headers}.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if b'"other' in body or "/other/" in self.path:
+            return self.reply({"error": "forbidden"}, 403)
+        where = f"http://{self.headers['Host']}/me/model"
+        if self.path.endswith("/preupload/main"):
+            sent = [{"path": file["path"], "uploadMode": "regular"} for file in json.loads(body)["files"]]
+            return self.reply({"files": [{**file, "shouldIgnore": False} for file in sent]})
+        if self.path.endswith("/commit/main"):
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            return self.reply({"commitUrl": where, "commitOid": COMMIT, "hookOutput": ""})
+        return self.reply({"url": where, "errors": [], "warnings": [], "id": "me/model"})
+
+    def do_GET(self):
+        name = self.path.partition(f"/resolve/{COMMIT}/")[2]
+        if "/other/" in self.path:
+            return self.reply({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
+        if name:
+            return self.reply(self.files[name], ETag=f'"{hashlib.sha256(self.files[name]).hexdigest()}"')
+        if "/tree/" in self.path:
+            found = [{"type": "file", "path": path, "oid": "0", "size": len(file)} for path, file in self.files.items()]
+            return self.reply(found)
+        files = [{"rfilename": path} for path in self.files]
+        return self.reply({"id": "me/model", "sha": COMMIT, "siblings": files, "private": False, "tags": []})
+
+    do_HEAD = do_GET
+
+
+@pytest.fixture(scope="module")
+def folder(trained, tmp_path_factory):
+    """The folder for the hub of a run."""
+    to = tmp_path_factory.mktemp("hub") / "mine"
+    options = ["--license", "apache-2.0", "--data-license", "CC0"]
+    assert main(["export", str(trained[1]), "--to-hub-folder", str(to), *options]) == 0
+    return to
+
+
+def test_card_config_and_tokenizer(folder, trained):
+    _, head, card = (folder / "README.md").read_text().split("---\n", 2)
+    head = yaml.safe_load(head)
+    assert (head["license"], head["library_name"]) == ("apache-2.0", "dither")
+    assert {"diffusion", "language-model"} <= set(head["tags"])
+    metrics = json.loads((trained[1] / "summary.json").read_text())["figures"]["valid"]
+    assert f"| valid | nats_per_token | {metrics['nats_per_token']:.4g}" in card
+    assert "Licence of the data: CC0." in card
+    assert "`task.data.paths`" in card
+    config = json.loads((folder / "config.json").read_text())
+    assert config["experiment"]["model"]["width"] > 0
+    assert config["parameters"] == sum(dither.load(folder).parameter_counts().values())
+
+
+SCRIPT = """
+import json, sys
+import dither
+from dither.engine.cli import main
+from dither.registry.config.errors import Refused
+
+folder, empty = sys.argv[1:]
+codes = [main(["push", *words]) for words in ([folder, "me/model"], [folder, "other/model"], [empty, "me/model"])]
+total = sum(weights.double().sum().item() for weights in dither.load("me/model", device="cpu").model.parameters())
+try:
+    dither.load("other/model")
+except Refused as refused:
+    print(json.dumps([codes, total, refused.codes]))
+"""
+
+
+@pytest.mark.slow
+def test_push_and_load_by_name(folder, tmp_path):
+    Hub.files, Hub.calls = {}, []
+    server = ThreadingHTTPServer(("localhost", 0), Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    names = {"HF_ENDPOINT": f"http://localhost:{server.server_port}", "HF_HOME": str(tmp_path), "HF_TOKEN": "hf_x"}
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(tmp_path)]
+    env = {**os.environ, **names, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    server.shutdown()
+    server.server_close()
+    assert done.returncode == 0, done.stderr
+    codes, total, refused = json.loads(done.stdout.splitlines()[-1])
+    assert codes == [0, 2, 2], (done.stderr, Hub.calls)
+    assert ["[upload-failed]" in done.stderr, "[file-not-found]" in done.stderr] == [True, True]
+    assert refused == ["download-failed"]
+    assert Hub.files["weights.safetensors"] == (folder / "weights.safetensors").read_bytes()
+    mine = sum(weights.double().sum().item() for weights in dither.load(folder, device="cpu").model.parameters())
+    assert total == pytest.approx(mine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bubble_diagram/quick", "get_region/quick"])
+def test_program_equals_the_model(name, tmp_path, monkeypatch):
+    system = Diffusion.build(load_experiment(name, ["model.width=32", "model.depth=1"]).experiment).eval()
+    with torch.no_grad():
+        for weights in system.model.parameters():
+            weights.add_(0.05 * torch.randn_like(weights))
+    program = torch.export.load(export_program(system, tmp_path / "denoiser.pt2")).module()
+    inputs = _inputs(system, 4, 0.7, seed=9)
+    torch.testing.assert_close(program(*inputs), _Tensors(system.model)(*inputs), rtol=1e-4, atol=1e-5)
+    wrong = SimpleNamespace(module=lambda: lambda *_: torch.ones(()), range_constraints=())
+    monkeypatch.setattr(torch.export, "export", lambda *_, **__: wrong)
+    with pytest.raises(Refused):
+        export_program(system, tmp_path / "wrong.pt2")
