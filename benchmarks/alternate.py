@@ -1,6 +1,7 @@
 """Alternate steps of several programs, each in its own process, since allocator settings hold for a whole process.
 
-A script called with `serve NAME` runs one step per line of its input, and prints milliseconds and peak memory in MB.
+A script called with `serve NAME` runs one step per line of its input, and prints the milliseconds of CPU time, which
+other work on the machine changes least, and the peak memory in MB.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import IO, cast
 __all__ = ["Step", "alternate", "peak_memory", "serve"]
 
 Step = Callable[[], object]
+MIN_ROUNDS = 3
 
 
 def serve(steps: Mapping[str, Callable[[], Step]]) -> bool:
@@ -25,9 +27,9 @@ def serve(steps: Mapping[str, Callable[[], Step]]) -> bool:
     imported = peak_memory()
     step = steps[sys.argv[2]]()
     for _ in sys.stdin:
-        started = time.perf_counter()
+        started = time.process_time()
         step()
-        print(1000 * (time.perf_counter() - started), peak_memory() - imported, flush=True)
+        print(1000 * (time.process_time() - started), peak_memory() - imported, flush=True)
     return True
 
 
@@ -37,8 +39,8 @@ def peak_memory() -> float:
     return int(match[1]) / 1000 if match else float("nan")
 
 
-def alternate(names: Sequence[str], rounds: int, warmup: int = 1) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Run one step of each process in turn; return milliseconds of each step, and peak memory beyond imports in MB."""
+def alternate(names: Sequence[str], seconds: float, warmup: int = 1) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Run one step of each process in turn, three rounds at least; return milliseconds of steps, and peak memory."""
     processes = [
         subprocess.Popen(
             [sys.executable, sys.argv[0], "serve", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -47,15 +49,17 @@ def alternate(names: Sequence[str], rounds: int, warmup: int = 1) -> tuple[dict[
     ]
     times: dict[str, list[float]] = {name: [] for name in names}
     peaks = dict.fromkeys(names, 0.0)
-    for number in range(rounds + warmup):
+    began, number = time.perf_counter(), -warmup
+    while number < MIN_ROUNDS or time.perf_counter() - began < seconds:
         for name, process in zip(names, processes, strict=True):
             print(file=cast(IO[str], process.stdin), flush=True)
             line = cast(IO[str], process.stdout).readline()
             if not line:
                 raise SystemExit(f"{name}: the process has ended")
             milliseconds, peaks[name] = map(float, line.split())
-            if number >= warmup:
+            if number >= 0:
                 times[name].append(milliseconds)
+        number += 1
     for process in processes:
         process.communicate()
     return times, peaks

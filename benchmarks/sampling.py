@@ -1,19 +1,13 @@
 """One sampling step of the reference language model (79 M parameters, B = 1, L = 1024, V = 50,257).
 
-    python benchmarks/sampling.py [ROUNDS]          ancestral sampling against Euler's method as SEDD writes it
-    python benchmarks/sampling.py cache [ROUNDS]    the last block of 16 or 64 with and without a key-value cache
-
-The straightforward step uses the model of dither, so that only the step differs: logits of all positions, exp, rates,
-and a race of Gumbel numbers, in float32. Printed are medians in milliseconds and the median of the paired ratios.
+The rival's step uses the model of dither, so that only the step differs: logits of all positions, exp, rates, and a
+race of Gumbel numbers, in float32, as SEDD writes Euler's method.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any, cast
 
 import torch
@@ -21,7 +15,7 @@ import torch
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.sampling.session import Session
 from dither.engine.training.diffusion import Diffusion
-from dither.registry import Field, TokenSpace, default_catalog
+from dither.registry import Field, TokenSpace
 from dither.registry.flow.records import Clean, State
 
 FILE = Path(__file__).parent.parent / "experiments" / "language_model" / "seed.toml"
@@ -83,54 +77,3 @@ def ancestral(kind: str, predict: str, precision: str) -> Step:
         process.step(state, session(state, torch.tensor([t])), now, then, like)
 
     return step
-
-
-def cached(size: int) -> dict[str, Step]:
-    """Return a step on the last block of a block-causal model, with and without a cache of the other blocks."""
-    block = {"use": "adaln-zero", "heads": 8, "norm": "rms", "affine": True, "mlp": "swiglu", "bias": False}
-    options = {"width": 512, "depth": 6, "cond": 128, "norm": "rms", "affine": True, "block_size": size}
-    spec: Any = default_catalog().parse("model", {"use": "denoiser", "block": block | {"rope": True}, **options})
-    model = spec.build(TokenSpace((Field("text", LENGTH, V),))).eval()
-    start = (LENGTH - 1) // size * size
-    x, valid, now = torch.randint(0, V, (1, LENGTH)), torch.ones(1, LENGTH, dtype=torch.bool), torch.ones(1)
-    level = (torch.arange(LENGTH) >= start)[None].float()
-    cache = model.new_cache()
-    model.trunk(State.of(x[:, :start]), torch.zeros(1), valid[:, :start], {}, cache=cache, keep=True)
-    last = State.of(x[:, start:])
-    return {
-        f"block of {size}, no cache": lambda _: model.head(model.trunk(State.of(x), level, valid, {})[:, start:]),
-        f"block of {size}, cache of {start}": lambda _: model(last, now, valid[:, start:], {}, cache=cache),
-    }
-
-
-@torch.no_grad()
-def measure(steps: Mapping[str, Step], rounds: int) -> None:
-    """Run each step in turn at each time, after a warm-up, and print a table."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(-1, rounds):
-        for t in TIMES:
-            for name, step in steps.items():
-                started = time.perf_counter()
-                step(t)
-                if number >= 0:
-                    times[name].append(1000 * (time.perf_counter() - started))
-    first = next(iter(times.values()))
-    for name, values in times.items():
-        ratio = median(a / b for a, b in zip(first, values, strict=True))
-        print(f"  {name:40} {median(values):7.1f} ms   {ratio:5.2f}x", flush=True)
-
-
-def main() -> None:
-    """Measure sampling steps, or the cache."""
-    rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 2)
-    if sys.argv[1:2] == ["cache"]:
-        for size in (16, 64):
-            with torch.no_grad():
-                steps = cached(size)
-            measure(steps, rounds)
-    else:
-        measure({"Euler, float32": straightforward()} | {n: ancestral(*case) for n, case in CASES.items()}, rounds)
-
-
-if __name__ == "__main__":
-    main()

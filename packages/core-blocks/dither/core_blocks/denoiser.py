@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dither.registry.flow.records import Context, State
+from dither.registry.flow.records import Context, State, true_everywhere
 
 from .block_causal import CleanAndNoised, number_blocks
 from .cpu.merge_identical import MergedPositions
@@ -124,7 +124,12 @@ class Denoiser(nn.Module):
         positions = relative_coordinates(cond, start, valid.shape[1], extra) if self.positions else None
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
-        tokens = functional.pad(valid, (extra, 0), value=True)
+        whole = true_everywhere(valid)
+        tokens = (
+            valid[:1, :1].expand(len(valid), extra + valid.shape[1])
+            if whole
+            else functional.pad(valid, (extra, 0), value=True)
+        )
         documents = cond.get(DOCUMENT)
         if documents is not None:
             if extra or cache is not None or context is not None:
@@ -254,7 +259,7 @@ def _readable(mask: Bool[Tensor, "..."]) -> bool:
 
 def _all_true(mask: Bool[Tensor, "..."]) -> bool:
     """Whether a mask is known to be True everywhere."""
-    return _readable(mask) and bool(mask.all())
+    return true_everywhere(mask) or (_readable(mask) and bool(mask.all()))
 
 
 def init_trunc_normal(*modules: nn.Module) -> None:

@@ -113,12 +113,11 @@ def reveal_counts(
     """Yield, for each step that reveals any of `total` units, how many it reveals and the share still masked before."""
     targets = -(-process.schedule(wide(even_times(steps, 0.0, total.device))).sigma).expm1()
     targets[-1] = 0.0  # some schedules have noise at t = 0
-    left = total
-    for target in targets[1:]:
-        due = left - torch.minimum((total * target).round().long(), left)
-        if due.any():
+    masked = torch.cat([total[None], (total * targets[1:, None]).round().long()]).cummin(0).values
+    counts = -masked.diff(dim=0)
+    for due, left, reveals in zip(counts, masked, counts.any(1).tolist(), strict=False):  # one synchronisation
+        if reveals:
             yield due, wide(left) / total.clamp_min(1)
-            left = left - due
 
 
 def spaced_times(
@@ -143,7 +142,7 @@ def spaced_times(
         return falling / steps
     if spacing == "leading":
         return t_min + (falling - 1) / steps
-    ends = torch.tensor([1.0, t_min], device=device, dtype=dtype)
+    ends = torch.linspace(1.0, t_min, 2, device=device, dtype=dtype)
     share = (steps - falling) / max(steps - 1, 1)
     if spacing == "linspace":
         return ends[0] + share * (ends[1] - ends[0])

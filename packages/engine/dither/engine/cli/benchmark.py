@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..config.load_experiment import Loaded
 from ..config.machine_memory import size
@@ -18,22 +19,27 @@ from ..optimizers.optimizer_state import flatten
 from ..runs.loading import build
 from ..runs.progress import table
 from ..training.device import environment, peak_memory
-from ..training.trainer import Trainer
+from ..training.diffusion import Diffusion
+from ..training.simulated_gpu import DeviceTrace
+from ..training.trainer import DEFAULT_WORKERS, MAX_SHARE, Trainer
 
 __all__ = ["PHASES", "bench", "show_bench", "timed_phases"]
 
 
 WARMUP = 3
 """Steps before any is timed."""
+LOW_MFU, MAX_OPTIMIZER = 0.3, 0.25
+"""Shares of the peak and of a step beyond which `advice` names a remedy."""
 
 
 def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     """Measure the training step of an experiment: seconds, rates and memory in bytes; nothing is saved.
 
     The time of a step is the median over repeats. Then the same number of steps is timed by phase, with the median over
-    the steps.
+    the steps. Synchronisations and kernels are those of a step without torch.compile on a simulated GPU.
     """
     train = loaded.experiment.train
+    simulated = simulate(loaded)
     system, device = build(loaded, training=True)
     trainer = Trainer(system, train, loaded.experiment.seed)
     first = _timed(trainer.advance, device)
@@ -45,6 +51,9 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median, rows = statistics.median(whole), trainer.rows(trainer.step)
+    with FlopCounterMode(display=False) as counter, system.eager():
+        trainer.advance()
+    flops, peak = counter.get_total_flops(), peak_flops(device, train.precision)
     return {
         "name": loaded.experiment.name,
         "environment": environment(device),
@@ -59,7 +68,46 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         "samples_per_second": train.batch_size / median,
         "positions_per_second": int(system.task.batch("train", rows).valid.sum()) / median,
         "memory": _memory(trainer),
+        "flops_per_step": flops,
+        "peak_flops": peak,
+        "mfu": flops / median / peak,
+        **simulated,
     }
+
+
+def simulate(loaded: Loaded) -> dict[str, Any]:
+    """Return host synchronisations, with their places, and kernels of the third step on a simulated GPU."""
+    train = loaded.experiment.train.model_copy(update={"compile": False, "workers": 0})
+    system = Diffusion.build(loaded.experiment, loaded.plugins.catalog).train()
+    with DeviceTrace() as trace:
+        trace.move(system)
+        trainer = Trainer(system, train, loaded.experiment.seed)
+        for _ in range(3):
+            trace.reset()
+            trainer.advance()
+    places = [f"{count} x {name} at {place}" for (name, place), count in trace.syncs.items()]
+    return {"syncs_per_step": trace.syncs.total(), "sync_places": places, "kernels_per_step": trace.kernels.total()}
+
+
+def peak_flops(device: torch.device, precision: str) -> float:
+    """Return the measured rate of a large matrix product, in operations per second."""
+    size = 8192 if device.type == "cuda" else 1024
+    a = torch.randn(size, size, device=device, dtype=torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    return 2 * size**3 / min(_timed(lambda: a @ a, device) for _ in range(5))
+
+
+def advice(result: dict[str, Any]) -> Iterator[str]:
+    """Yield what to change, from the result of `bench`."""
+    share = {phase: seconds / result["step_seconds"] for phase, seconds in result["phases"].items()}
+    if share["data"] > MAX_SHARE:
+        yield f"data takes {share['data']:.0%} of a step: set train.workers = {DEFAULT_WORKERS}"
+    if result["syncs_per_step"]:
+        yield f"the host waits for the device: {'; '.join(result['sync_places'])}"
+    if result["mfu"] < LOW_MFU:
+        few = "many small kernels: a larger train.batch_size, or train.compile"
+        yield f"{result['mfu']:.0%} of the peak: {few}"
+    if share["optimizer"] > MAX_OPTIMIZER:
+        yield f"the optimizer takes {share['optimizer']:.0%} of a step: a larger train.batch_size"
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
@@ -101,6 +149,11 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
         f"the first one {result['first_step_seconds'] * 1e3:.0f} ms",
         f"{result['samples_per_second']:,.1f} samples/s, {result['positions_per_second']:,.0f} valid positions/s",
         f"memory: {memory}",
+        f"MFU {result['mfu']:.1%}: {result['flops_per_step'] / 1e9:,.2f} GFLOP a step; a matrix product reaches "
+        f"{result['peak_flops'] / 1e9:,.0f} GFLOP/s",
+        f"on a simulated GPU: {result['syncs_per_step']} host synchronisations and {result['kernels_per_step']:,} "
+        "kernels per step",
+        *(f"to do: {line}" for line in advice(result)),
         f"{words['device']}, {words['threads']} threads, torch {words['torch']}",
     ):
         console.print(line, highlight=False, markup=False)

@@ -321,6 +321,10 @@ def _require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
         raise Damaged(Problem(message, help=hint, code="missing-checkpoint"))
 
 
+SMALL_MATRIX = 1 << 18
+"""Elements of the largest weight below which bfloat16 does not pay on a CPU."""
+
+
 def introduce(run: Run) -> list[str]:
     """Return lines with the components, parameters, data and device of a run."""
     experiment, system, ranks = run.experiment, run.system, run.ranks
@@ -337,6 +341,11 @@ def introduce(run: Run) -> list[str]:
         f"each sample: {system.task.space}",
         f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}",
     ]
+    if run.trainer.compiled and experiment.train.compile is None:
+        lines.append("compiling the model: the first step may take a minute; train.compile = false starts at once")
+    largest = max((parameter.numel() for parameter in system.model.parameters()), default=0)
+    if (run.trainer.device.type, experiment.train.precision) == ("cpu", "bfloat16") and largest < SMALL_MATRIX:
+        lines.append('train.precision = "bfloat16" is slower than "float32" on a CPU for a model this small')
     if strategy == "fsdp" and ranks.size == 1:
         lines.append('train.strategy = "fsdp" has no effect with one process; start the run with torchrun')
     return lines

@@ -18,9 +18,10 @@ from torch.nn import functional
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Denoiser
-from dither.registry.flow.records import Clean, Noise, State, over, prediction_rows
+from dither.registry.flow.records import Clean, Noise, State, none_chosen, over, prediction_rows
 from dither.registry.flow.spaces import TokenSpace
 
+from ..training.device import to_device
 from ..training.diffusion import Diffusion, linear_head
 from ..training.randomness import Stream, seed_generators
 
@@ -100,7 +101,7 @@ class RowwisePrediction:
         self.system, self.t, self.branches, self.weight, self.calls = system, t, branches, weight, calls
         self.state = replace(state, x=state.x.clone())  # the caller may write to its own
         rowwise = head is not None and state.x.numel() * len(head.weight) > MIN_ROWWISE
-        self.head = head if rowwise else None
+        self.head, self.chosen_only = head if rowwise else None, rowwise
         self.predict = getattr(system.process, "predict", None)
         self._h: list[Tensor] | None = None
         self._requested: Tensor | None = None
@@ -123,7 +124,7 @@ class RowwisePrediction:
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
         """Yield predictions of the chosen positions in order, each as one sample `1 n V`."""
-        if not where.any():
+        if none_chosen(where):
             return
         if self.head is None:
             yield from prediction_rows(self._whole, where)
@@ -173,7 +174,7 @@ class RowwisePrediction:
 
 class _Warped(RowwisePrediction):
     def __init__(self, inner: RowwisePrediction, warp: Callable[[Tensor], Tensor]) -> None:
-        self.inner, self.warp, self.predict = inner, warp, "plug-in"
+        self.inner, self.warp, self.predict, self.chosen_only = inner, warp, "plug-in", inner.chosen_only
 
     def whole(self) -> Any:
         return self.inner.whole().warped(self.warp)
@@ -279,7 +280,7 @@ def draw(
     for index, start in enumerate(range(0, len(like.valid), size)):
         seed_generators(device, Stream.DRAWING, seed, index)
         x = None
-        for state in walk(system, like[start : start + size].to(device), calls):
+        for state in walk(system, to_device(like[start : start + size], device), calls):
             if stopped():
                 return None
             x = state

@@ -11,22 +11,26 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.cache import cache_folder
+from dither.registry.flow.records import Clean
 
 from ..distributed.ranks import SINGLE_RANK, Ranks
 
 __all__ = [
-    "choose_device", "differences", "environment", "git_state", "keep_freed_memory", "peak_device_memory",
-    "peak_memory", "prepare_compiler",
+    "choose_device", "compile_mode", "differences", "environment", "git_state", "keep_freed_memory",
+    "peak_device_memory", "peak_memory", "prepare_compiler", "to_device",
 ]  # fmt: skip
 
 
@@ -42,6 +46,23 @@ def choose_device(name: str) -> torch.device:
     if not available.get(device.type, True):
         raise Refused(Problem(f'torch {torch.__version__} finds no device "{name}"', ("train", "device")))
     return device
+
+
+def to_device(batch: Clean, device: torch.device) -> Clean:
+    """Copy a batch without waiting for the device; from pinned memory, so that the copy overlaps with computation.
+
+    Without padding, `valid` is True by its strides there, so that attention needs no mask.
+    """
+    if device.type == "cpu":
+        return batch
+    moved = (batch.apply(Tensor.pin_memory) if device.type == "cuda" else batch).to(device, non_blocking=True)
+    whole = batch.valid.device.type == "cpu" and bool(batch.valid.all())
+    return replace(moved, valid=moved.valid.new_ones(()).expand(moved.valid.shape)) if whole else moved
+
+
+def compile_mode(option: bool | str | None, device: torch.device) -> bool | str:
+    """Return `train.compile`; by default True on a GPU if Triton is installed."""
+    return option if option is not None else device.type == "cuda" and find_spec("triton") is not None
 
 
 def prepare_compiler(device: torch.device) -> None:

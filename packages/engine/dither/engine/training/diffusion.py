@@ -338,16 +338,17 @@ class Diffusion(nn.Module):
         with torch.autocast(state.x.device.type, torch.bfloat16) if half else nullcontext():
             return model(state, self.process.level(t), clean.valid, clean.cond, **options)
 
-    def compile_model(self, blocks: bool = False) -> None:
+    def compile_model(self, mode: bool | str = True) -> None:
         """Compile the model, and its trunk separately where training calls only that; or each block separately.
 
-        With `blocks`, optimisations that change shapes from step to step, such as skipping padding, are switched off.
+        With "blocks", optimisations that change shapes from step to step, such as skipping padding, are switched off.
         """
         self._compiled = True
-        if not blocks:
-            self.model.compile()
+        if mode != "blocks":
+            options = {"mode": mode} if isinstance(mode, str) else {}
+            self.model.compile(**options)
             separate = fused_head(self) or isinstance(getattr(self.model, "head", None), DistributionHead)
-            self._trunk = torch.compile(cast(Denoiser, self.model).trunk) if separate else None
+            self._trunk = torch.compile(cast(Denoiser, self.model).trunk, **options) if separate else None
             return
         if not hasattr(self.model, "blocks"):
             what = f"{type(self.model).__name__} has no blocks to compile; set train.compile = true"

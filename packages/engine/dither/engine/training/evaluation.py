@@ -26,6 +26,7 @@ from dither.registry.spec.base import WrongReturnError
 from ..config.component_errors import title
 from ..config.experiment import Experiment
 from ..files.resource_errors import shortage
+from .device import to_device
 from .diffusion import Diffusion
 from .randomness import Stream, seed_generators
 
@@ -87,11 +88,12 @@ def _batches(
             times = torch.full((count,), process.fixed_time)
         else:
             times = system.times(count)[torch.randperm(count)]
+        times = times.to(device)
         for start in range(0, count, batch_size):
             rows = range(start, min(start + batch_size, count))
-            clean = system.task.batch(split, rows).to(device)
+            clean = to_device(system.task.batch(split, rows), device)
             seed_generators(device, Stream.EVALUATION, seed, repeat, start)
-            t, noised = system.noise(clean, times[start : rows.stop].to(device))
+            t, noised = system.noise(clean, times[start : rows.stop])
             yield rows, clean, t, noised
 
 

@@ -68,24 +68,29 @@ def describe_data(experiment: Experiment) -> str:
 class FiniteGuard:
     """Checks loss and gradient norm of each step before the update.
 
-    On the CPU it raises immediately. On a GPU that would synchronise, so if `deferred`, the update and all later ones
-    are cancelled on the device through `found_inf`, as `GradScaler` does, until `check` is called. Optimizers without
-    `found_inf` synchronise. `metrics` are loss times weight, weight and gradient norm of the newest deferred step.
+    On the CPU it raises immediately. On a GPU that would synchronise, so if `deferred`, the update is cancelled on the
+    device through `found_inf`, as `GradScaler` does, and after more than `limit` such steps in a row so are all later
+    ones until `check` is called. An optimizer without `found_inf` gets gradients of 0 instead; because that is not a
+    skipped step, it synchronises if there is a limit. `metrics` are loss times weight, weight and gradient norm of the
+    newest deferred step, 0 if it was cancelled; `skipped` and `in_row` count cancelled steps.
     """
 
-    def __init__(self, optimizer: Optimizer, device: torch.device, deferred: bool | None = None) -> None:
-        supported = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-        self.deferred = supported and device.type != "cpu" if deferred is None else deferred
-        self.optimizer, self.first = optimizer, 0
+    def __init__(
+        self, optimizer: Optimizer, device: torch.device, deferred: bool | None = None, limit: int = 0
+    ) -> None:
+        self.cancels = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        self.deferred = device.type != "cpu" and (self.cancels or not limit) if deferred is None else deferred
+        self.optimizer, self.first, self.limit = optimizer, 0, limit
         self.alive = torch.ones((), device=device)
-        self.good = torch.zeros((), dtype=torch.int64, device=device)
+        self.good, self.skipped, self.in_row = torch.zeros(3, dtype=torch.int64, device=device).unbind()
         self.metrics = self.last = torch.zeros(3, device=device)
 
-    def start(self, step: int) -> None:
-        """Restart the count of good steps at a step."""
+    def start(self, step: int, in_row: int = 0) -> None:
+        """Restart the count of good steps at a step, after `in_row` skipped ones."""
         self.first = step
         self.alive.fill_(1)
         self.good.zero_()
+        self.in_row.fill_(in_row)
 
     def record(self, step: int, total: Any, weight: Any, norm: Any) -> None:
         """Record loss times weight, weight and gradient norm of a step before its update, as floats or 0-d tensors.
@@ -96,11 +101,23 @@ class FiniteGuard:
             if not math.isfinite(total + weight + norm):
                 raise NonFinite(step, total / weight, norm)
             return
-        self.metrics = torch.stack((total, weight, norm))
-        self.last = torch.where(self.alive > 0, self.metrics, self.last)
-        self.alive = self.alive * self.metrics.isfinite().all()
+        metrics = torch.stack((total, weight, norm))
+        self.last = torch.where(self.alive > 0, metrics, self.last)
+        finite = metrics.isfinite().all()
+        self.in_row.add_(1).masked_fill_(finite, 0)
+        self.alive = self.alive * (self.in_row <= self.limit)
         self.good += self.alive > 0
-        self.optimizer.found_inf = 1 - self.alive  # type: ignore[attr-defined]
+        self.skipped += (self.alive > 0) & ~finite
+        applied = self.alive * finite
+        self.metrics = torch.where(applied > 0, metrics, 0.0)
+        if self.cancels:
+            self.optimizer.found_inf = 1 - applied  # type: ignore[attr-defined]
+            return
+        cancelled = applied == 0
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.masked_fill_(cancelled, 0.0)
 
     def check(self) -> None:
         """Synchronise with the device; raise NonFinite if an update was cancelled."""

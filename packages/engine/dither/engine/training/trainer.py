@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -23,7 +24,7 @@ from ..distributed.ranks import SINGLE_RANK, Ranks, local_shard
 from ..optimizers.moving_average import MovingAverage
 from ..optimizers.optimizer_state import flatten, restore
 from .ddp_fsdp import ParallelModel
-from .device import prepare_compiler
+from .device import compile_mode, prepare_compiler, to_device
 from .diffusion import Diffusion
 from .lora import select_trained
 from .nan_guard import FiniteGuard, NonFinite, Skips, all_finite
@@ -104,22 +105,47 @@ def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder
 
 BATCHES_PER_WORKER = 2
 """Prefetched batches for each of `train.workers`."""
+DEFAULT_WORKERS, MAX_SHARE, MEASURED = 2, 0.05, 20
+"""Threads by default on a GPU, the share of the time spent on reading that starts them, and least calls measured."""
 
 
 class Prefetcher:
     """Reads the batch of a step, and those of the next steps in `workers` threads; with 0, each on request.
 
-    Reading is numpy and torch working on files and memory, which release the GIL, so threads are as fast as processes
-    and copy neither the data nor the batches.
+    With None, `DEFAULT_WORKERS` threads start once reading takes more than `MAX_SHARE` of time. Reading is numpy and
+    torch working on files and memory, which release the GIL, so threads are as fast as processes and copy neither the
+    data nor the batches.
     """
 
-    def __init__(self, read: Callable[[int], Clean], workers: int) -> None:
-        self._read, self._capacity = read, BATCHES_PER_WORKER * workers
-        self._threads = ThreadPoolExecutor(workers, "dither-reader") if workers else None
+    def __init__(self, read: Callable[[int], Clean], workers: int | None) -> None:
+        self._read, self._threads, self._measures = read, None, workers is None
         self._pending: dict[int, Future[Clean]] = {}
+        self._seconds, self._calls, self._began = 0.0, 0, 0.0
+        if workers:
+            self._start(workers)
+
+    def _start(self, workers: int) -> None:
+        self._capacity, self._measures = BATCHES_PER_WORKER * workers, False
+        self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(workers, "dither-reader")
+
+    def _measured(self, step: int) -> Clean:
+        """Read a batch, and start threads if reading took too large a share of the time since the second call."""
+        began = time.perf_counter()
+        batch, self._calls = self._read(step), self._calls + 1
+        if self._calls == 1:  # the first step compiles and loads kernels
+            return batch
+        if self._calls == 2:
+            self._began = began
+        ended = time.perf_counter()
+        self._seconds += ended - began
+        if self._calls > MEASURED and self._seconds > MAX_SHARE * (ended - self._began):
+            self._start(DEFAULT_WORKERS)
+        return batch
 
     def __call__(self, step: int, last: int) -> Clean:
         """Return the batch of a step; steps from `last` on are not read."""
+        if self._measures:
+            return self._measured(step)
         if self._threads is None or (self._pending and step < min(self._pending)):  # read again to diagnose it
             return self._read(step)
         for passed in [other for other in self._pending if other < step]:
@@ -145,21 +171,23 @@ class Trainer:
             raise Refused("the task has no training samples", code="no-samples")
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
         self.order = make_order(system.task, train, seed)
-        self._read = Prefetcher(lambda step: system.task.batch("train", self.rows(step)), train.workers)
+        self.device = next(system.model.parameters()).device
+        workers = 0 if train.workers is None and self.device.type == "cpu" else train.workers
+        self._read = Prefetcher(lambda step: system.task.batch("train", self.rows(step)), workers)
         select_trained(system.model, train, seed)
         self.average = MovingAverage(system.model, train.ema) if train.ema else None
-        if train.compile:
-            prepare_compiler(next(system.model.parameters()).device)
-            system.compile_model(blocks=train.compile == "blocks")
+        self.compiled = compile_mode(train.compile, self.device)
+        if self.compiled:
+            prepare_compiler(self.device)
+            system.compile_model(self.compiled)
         self.parallel = ParallelModel(system, self.average, train, ranks)
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
-        self.device = self.parameters[0].device
         self.optimizer = train.optimizer.build(system.model)
         self._divides = None if self.parallel.sharded else self.optimizer
         self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
         self.factor = train.lr_schedule.build(train.steps)
         self.skips = Skips(train.skip_limit if train.non_finite == "skip" else 0)
-        self.guard = FiniteGuard(self.optimizer, self.device, deferred=False if self.skips.limit else None)
+        self.guard = FiniteGuard(self.optimizer, self.device, limit=self.skips.limit)
         self.step = self.counted = 0
         self.sums: Float[Tensor, "3"] = torch.zeros(3, device=self.device)
         if not self.guard.deferred:
@@ -224,11 +252,7 @@ class Trainer:
         Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on ranks.
         """
         clean = self._read(step, self.train.steps)
-        if self.device.type == "cuda":  # pinned memory lets the copy overlap with computation
-            clean = clean.apply(Tensor.pin_memory).to(self.device, non_blocking=True)
-        elif self.device.type != "cpu":
-            clean = clean.to(self.device)
-        return self.system.prepare(clean)
+        return self.system.prepare(to_device(clean, self.device))
 
     def rows(self, step: int) -> list[int]:
         """Return the numbers of the samples in the batch of a step."""
@@ -237,6 +261,10 @@ class Trainer:
     def pop_metrics(self) -> dict[str, float]:
         """Return mean loss and gradient norm since the last call, and the learning rate, after `check`."""
         self.check()
+        if skipped := int(self.guard.skipped):
+            self.skips.on_skip(f"{skipped} of {self.counted} steps skipped: loss or gradient norm is NaN or inf")
+            self.skips.counted, self.counted = self.skips.counted + skipped, self.counted - skipped
+            self.guard.skipped.zero_()
         total, weight, norm = self.sums.tolist()
         counted, self.counted = max(self.counted, 1), 0
         self.sums.zero_()
@@ -278,7 +306,8 @@ class Trainer:
         tensors, plain = flatten(self.optimizer)
         tensors = (self.parallel.gather(tensors) if gathered else tensors) | {"sums": self.sums.clone()}
         averaged = 0 if self.average is None else self.average.updates
-        skipped = {"skipped": self.skips.counted, "skipped_in_row": self.skips.in_row}
+        in_row = int(self.guard.in_row) if self.guard.deferred else self.skips.in_row
+        skipped = {"skipped": self.skips.counted + int(self.guard.skipped), "skipped_in_row": in_row}
         counts = {"step": self.step, "counted": self.counted, "averaged": averaged}
         return tensors, counts | skipped | {"optimizer": plain}
 
@@ -289,7 +318,7 @@ class Trainer:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         restore(self.optimizer, self.parallel.shard_optimizer_state(rest, parameters), plain["optimizer"])
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
-        self.guard.start(self.step)
+        self.guard.start(self.step, int(plain.get("skipped_in_row", 0)))
         # checkpoints of older versions have no skipped steps
         self.skips.counted, self.skips.in_row = int(plain.get("skipped", 0)), int(plain.get("skipped_in_row", 0))
         if self.average is not None:

@@ -42,7 +42,7 @@ class DiscreteFlow(TokenSteps):
 
         from ..precision import wide
         from ..tokens.posterior import lookup
-        from ..tokens.prediction import sample_clean
+        from ..tokens.unmasking import fill
 
         x = state.x
         before, after = (wide(over(noise.sigma, x)) for noise in (now, then))
@@ -54,5 +54,4 @@ class DiscreteFlow(TokenSteps):
         # Where the prior cannot produce x_t it is clean, and p(x_0 | x_t) is all on it.
         to_clean = jumps & ~from_prior & (lookup(process.prior_probs(x.device), x) > 0)
         new = torch.where(from_prior, process.prior(like).x, x)
-        new[to_clean] = sample_clean(pred, to_clean)
-        return State.of(new)
+        return State.of(fill(new, pred, to_clean))

@@ -39,7 +39,7 @@ class Analytic(TokenSteps):
         """Draw x_s given x_t; a prediction of clean ids takes the step of the process."""
         import torch
 
-        from dither.registry.flow.records import State, over, prediction_rows
+        from dither.registry.flow.records import State, over, prediction_rows, put_rows, readable_rows, select_rows
 
         from ..precision import wide
         from ..tokens.categorical import draw
@@ -49,9 +49,11 @@ class Analytic(TokenSteps):
             return process.step(state, pred, now, then, like)
         x, prior = state.x, process.prior_probs(state.x.device)
         gap = wide(over(now.since(then).sigma, x)).expand(x.shape)
-        where = ~like.fixed & (lookup(prior, x) > 0) & (gap > 0)
-        ids, gaps, start = x[where], gap[where], 0
-        prior = prior if len(prior) == 1 else prior[where.nonzero()[:, 1]]
+        chosen = ~like.fixed & (lookup(prior, x) > 0) & (gap > 0)
+        where = readable_rows(pred, chosen)
+        ids, gaps, start = select_rows(x, where).clone(), select_rows(gap, where), 0
+        places = torch.arange(x.shape[1], device=x.device).expand(x.shape)
+        prior = prior if len(prior) == 1 else prior[select_rows(places, where)]
         for rows in prediction_rows(pred, where):
             log_score = rows.log_score()[0]
             part = slice(start, start + len(log_score))
@@ -60,9 +62,7 @@ class Analytic(TokenSteps):
             least = torch.finfo(log_score.dtype).eps
             odds = step_odds(log_score, ids[part], rest, gaps[part], least=least)
             ids[part], start = draw(odds), part.stop
-        new = x.clone()
-        new[where] = ids
-        return State.of(new)
+        return State.of(put_rows(x, chosen, ids, where))
 
 
 def step_odds(

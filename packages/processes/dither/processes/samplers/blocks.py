@@ -91,10 +91,12 @@ class Blocks(SamplerSpec):
         end, (rows, length) = _end_id(process) if self.stop else None, like.valid.shape
         whole, cached, yielded = process.prior(like).x, 0, None
         ended = torch.zeros(rows, dtype=torch.bool, device=like.valid.device)
+        complete = like.fixed.all(0).tolist()
         for start in range(0, length, self.size):
             block = slice(start, min(start + self.size, length))
             piece = like.slice_positions(block.start, block.stop)
-            if bool((piece.fixed | ended[:, None]).all()):
+            done = all(complete[block]) if end is None else bool((piece.fixed | ended[:, None]).all())
+            if done:
                 whole = _with(whole, block, torch.where(piece.fixed, piece.x0, end or 0))
                 continue
             if cached < start:

@@ -78,15 +78,16 @@ class Ordered(TokenSampler):
         from ..tokens.unmasking import fully_masked
 
         x, masked = fully_masked(process, like, self.name)
-        total = masked.sum(1)
+        total, revealed = masked.sum(1), False
         adaptive = self.threshold is not None or self.entropy_bound is not None
         counts = _until_clean(masked) if adaptive else reveal_counts(process, total, self.steps)
         for due, share in counts:
             t = time_of(process.schedule, share).to(torch.get_default_dtype())
             x, chosen = _unmask(x, model(State.of(x), t), masked, due, share, self)
             masked &= ~chosen
+            revealed = True
             yield x
-        if not total.any():
+        if not revealed:
             yield x
 
 
@@ -145,13 +146,16 @@ def _scores(pred: Any, masked: Bool[Tensor, "B L"], by: str) -> Float[Tensor, "B
     """Return the score of each masked position; the highest are unmasked first."""
     import torch
 
+    from dither.registry.flow.records import put_rows, readable_rows
+
     from ..tokens.prediction import clean_rows
 
     score = torch.zeros(masked.shape, device=masked.device)
     if by == "random":
         return torch.rand_like(score)
-    rows = [_row_scores(log_p.exp(), by) for log_p in clean_rows(pred, masked)]
-    return score.masked_scatter(masked, torch.cat([score[:0, 0], *rows]).to(score.dtype))
+    read = readable_rows(pred, masked)
+    rows = [_row_scores(log_p.exp(), by) for log_p in clean_rows(pred, read)]
+    return put_rows(score, masked, torch.cat([score[:0, 0], *rows]).to(score.dtype), read)
 
 
 def _row_scores(p: Float[Tensor, "N V"], by: str) -> Float[Tensor, " N"]:

@@ -31,7 +31,7 @@ class Euler(TokenSteps):
     def step(self, process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
         import torch
 
-        from dither.registry.flow.records import State, over, prediction_rows
+        from dither.registry.flow.records import State, over, prediction_rows, put_rows, readable_rows, select_rows
 
         from ..precision import wide
         from ..tokens.categorical import draw_log
@@ -42,19 +42,20 @@ class Euler(TokenSteps):
         prior_prob = lookup(process.prior_probs(x.device), x)
         scale = wide(over(now.since(then).sigma, x)) * prior_prob
         u = torch.rand_like(scale)
-        where = ~like.fixed & (scale > 0)
+        chosen = ~like.fixed & (scale > 0)
         if getattr(pred, "predict", "score") != "score":  # then p_t(x) is at least (1 - alpha) prior(x)
             least = -(-wide(over(now.sigma, x))).expm1() * prior_prob
-            where &= u < -(-scale * (1 - least) / least).expm1()
-        us, scales, ids, start = u[where], scale[where], x[where], 0
+            chosen &= u < -(-scale * (1 - least) / least).expm1()
+        where, start = readable_rows(pred, chosen), 0
+        us, scales, ids = select_rows(u, where), select_rows(scale, where), select_rows(x, where).clone()
         for rows in prediction_rows(pred, where):
             log_rate = log_leaving(rows, ids[start:])
             part = slice(start, start + len(log_rate))
             leaves = us[part] < -(-scales[part] * wide(log_rate).exp()).expm1()
-            for leaving in prediction_rows(rows, leaves[None]):
-                log_score = leaving.log_score()[0].scatter(-1, ids[part][leaves][:, None], -torch.inf)
-                ids[part] = ids[part].masked_scatter(leaves, draw_log(log_score))
+            read = readable_rows(None, leaves)
+            for leaving in prediction_rows(rows, read[None]):
+                old = select_rows(ids[part], read)
+                log_score = leaving.log_score()[0].scatter(-1, old[:, None], -torch.inf)
+                ids[part] = put_rows(ids[part], leaves, draw_log(log_score), read)
             start = part.stop
-        new = x.clone()
-        new[where] = ids
-        return State.of(new)
+        return State.of(put_rows(x, chosen, ids, where))

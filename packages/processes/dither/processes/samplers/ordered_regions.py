@@ -56,7 +56,7 @@ class OrderedRegions(ProcessSampler):
         from ..timestep_sampling import reveal_counts, time_of
         from ..tokens.unmasking import top_positions
 
-        state = process.prior(like)
+        state, revealed = process.prior(like), False
         total = process.units(state.masked).sum(1)
         for due, share in reveal_counts(process, total, self.steps):
             fixed = process.fixed_time
@@ -68,8 +68,9 @@ class OrderedRegions(ProcessSampler):
                 score = -_variance(process, pred, state.masked, self.draws)
             masked = state.masked & ~process.elements(top_positions(score, units, due))
             state = process.reveal(state, sample_prediction(pred), masked)
+            revealed = True
             yield state.x
-        if not total.any():
+        if not revealed:
             yield state.x
 
 

@@ -97,9 +97,10 @@ class ReMDM(TokenSteps):
         confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
         times = even_times(self.steps, self.t_min, x.device)
         shown, model_times = _plan(process.schedule, times, self)
+        host_times = times.tolist()
         for i, (now, then) in enumerate(pairwise(shown.tolist())):
             pred = model(State.of(x), model_times[i].expand(len(x)))
-            in_loop = self.t_off <= float(times[i + 1]) and float(times[i]) <= self.t_on
+            in_loop = self.t_off <= host_times[i + 1] and host_times[i] <= self.t_on
             p_remask, p_unmask = _probabilities(now, then, masked, free, confidence, in_loop, self)
             u = torch.rand_like(confidence)
             remask, unmask = free & ~masked & (u < p_remask), masked & (u < p_unmask)

@@ -17,8 +17,8 @@ from ..precision import wide, wide_dtype
 
 __all__ = ["draw", "draw_along", "draw_log"]
 
-CHUNK = 1 << 22
-"""Most numbers in float64 at a time."""
+CHUNK, LARGE_CHUNK = 1 << 22, 1 << 26
+"""Most numbers in float64 at a time on a CPU, and on any other device."""
 
 TWO_LEVEL_MIN = 4096
 """Rows with more ids are drawn in two levels."""
@@ -58,7 +58,8 @@ def _drawn(given: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N
     rows = given.detach().reshape(-1, given.shape[-1])
     vocab, dtype = rows.shape[1], wide_dtype(rows.device)
     u = torch.rand(len(rows), 1, dtype=dtype, device=rows.device)
-    size = max(1, (CPU_PIECE if vocab > TWO_LEVEL_MIN and rows.device.type == "cpu" else CHUNK) // vocab)
+    chunk = LARGE_CHUNK if rows.device.type != "cpu" else CPU_PIECE if vocab > TWO_LEVEL_MIN else CHUNK
+    size = max(1, chunk // vocab)
     drawn = [u[:0].long()]
     for i in range(0, len(rows), size):
         part = rows[i : i + size]
@@ -71,16 +72,18 @@ def _drawn(given: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N
 
 
 def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
-    """Return the first id whose cumulative weight exceeds u times the total, or raise a ValueError."""
+    """Return the first id whose cumulative weight exceeds u times the total; ValueError on the CPU if there is none."""
     total = cumulative[:, -1:]
-    if not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
+    cpu = total.device.type == "cpu"  # elsewhere reading the answer would synchronise
+    if cpu and not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
         raise ValueError("cannot draw: a row of weights is all 0 or non-finite")
     return _search(cumulative, u)
 
 
 def _search(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
     # u < 1, and of a normal number u times the total is below the total: some cumulative weight exceeds it.
-    return torch.searchsorted(cumulative.contiguous(), (u * cumulative[:, -1:]).contiguous(), right=True)
+    index = torch.searchsorted(cumulative.contiguous(), (u * cumulative[:, -1:]).contiguous(), right=True)
+    return index if u.device.type == "cpu" else index.clamp_max_(cumulative.shape[1] - 1)  # rows without any weight
 
 
 def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[Tensor, "N 1"]:

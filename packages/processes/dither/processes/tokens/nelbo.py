@@ -86,7 +86,8 @@ def _prior_kl(process: TokenProcess, clean: Clean, denoise: Denoise) -> Float[Te
     safe = torch.where(possible, prior_prob, 1.0)
     stays = alpha + (1 - alpha) * safe
     gap: Tensor = stays * (stays / safe).log() + torch.special.xlog1py((1 - alpha) * (1 - safe), -alpha)
-    if bool((possible | clean.fixed).all()):
+    reaches_all = bool(((process.prior_probs() > 0) | ~process.space.clean()).all())  # type: ignore[attr-defined]
+    if reaches_all or (device.type == "cpu" and bool((possible | clean.fixed).all())):
         return gap
     missing: Tensor = alpha * _cross_entropy(denoise(process.prior(clean), end), clean)
     return torch.where(possible, gap, missing)
@@ -159,7 +160,7 @@ def place_times(
     if estimator not in ("importance", "mask-count"):
         return t, timesteps.schedule(t)
     u = ((wide(t) - timesteps.t_min) / (1 - timesteps.t_min)).clamp(0, 1)
-    ends = torch.tensor([timesteps.t_min, 1.0], dtype=u.dtype, device=u.device)
+    ends = torch.linspace(timesteps.t_min, 1.0, 2, dtype=u.dtype, device=u.device)
     low, high = _one_minus_alpha(timesteps, ends)
     if estimator == "importance":
         level = low * (high / low) ** u

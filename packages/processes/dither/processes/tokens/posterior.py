@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from dither.registry.flow.records import Noise, over
+from dither.registry.flow.records import Noise, over, select_rows
 
 from ..precision import wide
 
@@ -62,14 +62,14 @@ class Posterior:
         """Return the chosen positions as one sample, `1 n`."""
 
         def chosen(value: Tensor) -> Tensor:
-            return over(value, self.x).expand(self.x.shape)[where][None]
+            return select_rows(over(value, self.x).expand(self.x.shape), where)[None]
 
         prior, clean = self.prior, self.clean
         if len(prior) > 1:
-            place = where.nonzero()[:, 1]
+            place = select_rows(torch.arange(where.shape[1], device=where.device).expand(where.shape), where)
             prior, clean = prior[place], clean[place]
         noise = Noise(chosen(self.noise.sigma), chosen(self.noise.rate))
-        return Posterior(self.x[where][None], noise, prior, clean)
+        return Posterior(select_rows(self.x, where)[None], noise, prior, clean)
 
     def normalize(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Normalise logits over the possible clean ids; where x_0 is determined, all mass is on x (SUBS of MDLM)."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dither.registry.flow.records import prediction_rows
+from dither.registry.flow.records import none_chosen, prediction_rows, select_rows
 
 from ..precision import wide
 from .categorical import draw_log
@@ -70,22 +70,22 @@ class CategoricalPrediction:
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[CategoricalPrediction]:
         """Yield the prediction of the chosen positions, as one sample `1 N V`."""
-        if where.any():
-            yield CategoricalPrediction(self.log[where][None], self.predict, self.posterior.rows(where))
+        if not none_chosen(where):
+            yield CategoricalPrediction(select_rows(self.log, where)[None], self.predict, self.posterior.rows(where))
 
 
 def context_rows(
     pred: Any, posterior: Posterior, where: Bool[Tensor, "B L"]
 ) -> Iterator[tuple[slice, Float[Tensor, "n V"]]]:
     """Yield log p(x_0 | the other positions) of the chosen positions in order, from any `TokenPrediction`."""
-    chosen, start = where.nonzero(), 0
+    start = 0
     for rows in prediction_rows(pred, where):
         if isinstance(rows, CategoricalPrediction):
             log = rows.log_context()[0]
         else:
             log = rows.log_clean()[0]
             part = torch.zeros_like(where)
-            part[tuple(chosen[start : start + len(log)].T)] = True
+            part[tuple(where.nonzero()[start : start + len(log)].T)] = True
             log = posterior.rows(part).context(log[None])[0]
         yield slice(start, start + len(log)), log
         start += len(log)

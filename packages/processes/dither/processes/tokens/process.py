@@ -16,7 +16,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dither.registry.flow.records import Clean, Measured, Noise, Noised, State, over
+from dither.registry.flow.records import (
+    Clean,
+    Measured,
+    Noise,
+    Noised,
+    State,
+    over,
+    put_rows,
+    readable_rows,
+    select_rows,
+)  # fmt: skip
 from dither.registry.flow.spaces import Field, Space, TokenSpace
 
 from ..precision import Constant, wide, wide_dtype
@@ -24,7 +34,8 @@ from ..timestep_sampling import TimestepSampling, as_times
 from .categorical import draw_along, draw_log
 from .nelbo import Denoise, Estimator, exact_nelbo, mask_at_least_one, nelbo, place_times
 from .posterior import Posterior, lookup
-from .prediction import CategoricalPrediction, context_rows, sample_clean
+from .prediction import CategoricalPrediction, context_rows
+from .unmasking import fill
 
 if TYPE_CHECKING:
     from ..options import PredictionType
@@ -138,25 +149,23 @@ class TokenProcess:
         surplus = u * (least + move) - least
         leaves = ~like.fixed & ~posterior.determined & (surplus >= 0)
         new = torch.where(leaves & ~from_model, self._draw_prior(x), x)
-        rows = leaves & (from_model | lookup(self.clean.on(x.device), x))
+        chosen = leaves & (from_model | lookup(self.clean.on(x.device), x))
+        where = readable_rows(pred, chosen)
         most = surplus / ((log_kept + log_alpha).exp() * (1 - u)).clamp_min(torch.finfo(u.dtype).tiny)
-        old, drawn, most, from_model = x[rows], new[rows], most[rows], from_model[rows]
+        old, drawn, most, from_model = (select_rows(value, where) for value in (x, new, most, from_model))
         ids = torch.where(from_model, old, drawn)
-        for part, log_m in context_rows(pred, posterior, rows):
+        for part, log_m in context_rows(pred, posterior, where):
             moves = wide(log_m.gather(-1, old[part, None])[:, 0]).exp() <= most[part]
             draws = moves & from_model[part]
             chunk = torch.where(moves, drawn[part], old[part])
-            chunk[draws] = draw_log(log_m[draws])
-            ids[part] = chunk
-        new[rows] = ids
-        return State.of(new)
+            read = readable_rows(None, draws)
+            ids[part] = put_rows(chunk, draws, draw_log(select_rows(log_m, read)), read)
+        return State.of(put_rows(new, chosen, ids, where))
 
     def finish(self, state: State, pred: Any, like: Clean) -> Int[Tensor, "B L"]:
         """Draw clean ids from p(x_0 | x_t) at every position whose clean id is uncertain."""
-        x = state.x.clone()
-        chosen = ~like.fixed & (lookup(self.table.on(x.device), x) > 0)
-        x[chosen] = sample_clean(pred, chosen)
-        return x
+        chosen = ~like.fixed & (lookup(self.table.on(state.x.device), state.x) > 0)
+        return fill(state.x, pred, chosen)
 
     def bound(self, clean: Clean, measured: Measured, denoise: Denoise) -> Measured:
         """Return the bound on -log p(x_0) in nats per position: the measured loss plus its two ends."""

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dither.registry.flow.protocols import TokenProcess
-from dither.registry.flow.records import Clean
+from dither.registry.flow.records import Clean, put_rows, readable_rows, select_rows
 
 from ..precision import wide, wide_dtype
 from .posterior import lookup
@@ -31,19 +31,19 @@ def fully_masked(process: TokenProcess, like: Clean, sampler: str) -> tuple[Int[
 
 def fill(x: Int[Tensor, "B L"], pred: Any, where: Bool[Tensor, "B L"]) -> Int[Tensor, "B L"]:
     """Return x with ids drawn from p(x_0 | x_t) at the chosen positions."""
-    new = x.clone()
-    new[where] = sample_clean(pred, where)
-    return new
+    read = readable_rows(pred, where)
+    return put_rows(x, where, sample_clean(pred, read), read)
 
 
 def log_prob(pred: Any, x: Int[Tensor, "B L"], where: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
     """Return log p(x_0 = x | x_t) at the chosen positions, 0 elsewhere."""
-    ids, rows = x[where], list[Tensor]()
-    for log_p in clean_rows(pred, where):
+    read = readable_rows(pred, where)
+    ids, rows = select_rows(x, read), list[Tensor]()
+    for log_p in clean_rows(pred, read):
         rows.append(log_p.gather(-1, ids[: len(log_p), None])[:, 0])
         ids = ids[len(log_p) :]
     zeros = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
-    return zeros.masked_scatter(where, torch.cat([zeros[:0, 0], *map(wide, rows)]))
+    return put_rows(zeros, where, torch.cat([zeros[:0, 0], *map(wide, rows)]), read)
 
 
 def top_positions(

@@ -18,7 +18,8 @@ from torch import Tensor
 
 __all__ = [
     "Clean", "Context", "FeaturePrediction", "Goal", "Measured", "Noise", "Noised", "Prediction", "RowPrediction",
-    "State", "TokenPrediction", "over", "prediction_rows",
+    "State", "TokenPrediction", "none_chosen", "over", "prediction_rows", "put_rows", "readable_rows", "select_rows",
+    "true_everywhere",
 ]  # fmt: skip
 
 
@@ -213,7 +214,10 @@ Prediction = TokenPrediction | FeaturePrediction
 
 @runtime_checkable
 class RowPrediction(Protocol):
-    """A `TokenPrediction` that can be read at single positions."""
+    """A `TokenPrediction` that can be read at single positions.
+
+    With an attribute `chosen_only` that is true, it is read at the chosen positions also on an accelerator.
+    """
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
         """Yield predictions of the chosen positions in order, each as one sample `1 n V`; none if none is chosen."""
@@ -227,18 +231,51 @@ class _SelectedRows:
     where: Bool[Tensor, "B L"]
 
     def log_clean(self) -> Float[Tensor, "1 N V"]:
-        return self.pred.log_clean()[self.where][None]  # type: ignore[no-any-return]
+        return select_rows(self.pred.log_clean(), self.where)[None]
 
     def log_score(self) -> Float[Tensor, "1 N V"]:
-        return self.pred.log_score()[self.where][None]  # type: ignore[no-any-return]
+        return select_rows(self.pred.log_score(), self.where)[None]
 
 
 def prediction_rows(pred: Any, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
     """Yield predictions of the chosen positions of any `TokenPrediction`, as `RowPrediction.rows` does."""
     if isinstance(pred, RowPrediction):
         yield from pred.rows(where)
-    elif where.any():
+    elif not none_chosen(where):
         yield _SelectedRows(pred, where)
+
+
+def readable_rows(pred: Any, chosen: Bool[Tensor, "*B L"]) -> Bool[Tensor, "*B L"]:
+    """Return where to read a prediction: at the chosen positions.
+
+    On an accelerator, where their number would have to be read back, everywhere, as a mask of stride 0, unless the
+    prediction is `chosen_only`.
+    """
+    if chosen.device.type == "cpu" or getattr(pred, "chosen_only", False):
+        return chosen
+    return chosen.new_ones(()).expand(chosen.shape)
+
+
+def true_everywhere(mask: Bool[Tensor, "..."]) -> bool:
+    """Whether a mask on an accelerator is known to be True without reading it: by convention one of stride 0 is."""
+    return mask.device.type != "cpu" and not any(mask.stride())
+
+
+def none_chosen(where: Bool[Tensor, "*B L"]) -> bool:
+    """Whether no position is chosen."""
+    return not (true_everywhere(where) or where.any())
+
+
+def select_rows(values: Shaped[Tensor, "*B L *V"], where: Bool[Tensor, "*B L"]) -> Shaped[Tensor, "N *V"]:
+    """Return the values at the positions of a mask, in order."""
+    return values.flatten(0, where.ndim - 1) if true_everywhere(where) else values[where]
+
+
+def put_rows(
+    x: Shaped[Tensor, "*B L"], chosen: Bool[Tensor, "*B L"], rows: Shaped[Tensor, " N"], where: Bool[Tensor, "*B L"]
+) -> Shaped[Tensor, "*B L"]:
+    """Return x with `rows` at the chosen positions; the rows are those of `where = readable_rows(pred, chosen)`."""
+    return torch.where(chosen, rows.view_as(x), x) if true_everywhere(where) else x.masked_scatter(chosen, rows)
 
 
 @dataclass(frozen=True)

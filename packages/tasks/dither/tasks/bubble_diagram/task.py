@@ -290,7 +290,7 @@ class GraphMetrics:
 
     def __init__(self, space: TokenSpace) -> None:
         self._space = space
-        self._nats = dict.fromkeys((field.name for field in space.fields), 0.0)
+        self._nats: dict[str, Any] = dict.fromkeys((field.name for field in space.fields), 0.0)
         self._weight, self._tokens = dict(self._nats), dict(self._nats)
         self._graphs = 0
         self._accuracy = Accuracy(space)
@@ -304,14 +304,14 @@ class GraphMetrics:
             (self._tokens, (~clean.fixed).double()),
         ):
             for name, part in self._space.split(positions).items():
-                sums[name] += float(part.sum())
+                sums[name] = sums[name] + part.sum()  # on the device
         self._graphs += len(clean.valid)
         if pred is not None:
             self._accuracy.update(noised, pred)
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
         """Return numerators and denominators per graph; empty if the loss weights its positions."""
-        if not torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype)):
+        if not self._accuracy.unweighted(clean, measured):
             return {}
         nats = (measured.values.double() * measured.weights.double()).sum(1)
         tokens = measured.weights.double().sum(1)
@@ -321,9 +321,10 @@ class GraphMetrics:
         """Return the metrics; NaN without data."""
         if not self._graphs:
             return _nats_metrics(dict.fromkeys(self._nats, float("nan")), self._tokens)
-        tokens = {name: count / self._graphs for name, count in self._tokens.items()}
+        tokens = {name: float(count) / self._graphs for name, count in self._tokens.items()}
+        weight = {name: float(total) for name, total in self._weight.items()}
         nats = {
-            name: total / self._weight[name] * tokens[name] if self._weight[name] else 0.0
+            name: float(total) / weight[name] * tokens[name] if weight[name] else 0.0
             for name, total in self._nats.items()
         }
         return _nats_metrics(nats, tokens) | self._accuracy.compute()

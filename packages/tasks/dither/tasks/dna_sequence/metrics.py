@@ -257,16 +257,16 @@ class BaseMetrics:
     """
 
     def __init__(self, space: TokenSpace) -> None:
-        self._sums: dict[str, float] = {"": 0.0}
-        self._weight = 0.0
+        self._sums: dict[str, Any] = {"": 0.0}  # these become tensors on the device
+        self._weight: Any = 0.0
         self._accuracy = Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add a batch."""
         weights = measured.weights.double()
-        self._weight += float(weights.sum())
+        self._weight = self._weight + weights.sum()
         for name, values in {"": measured.values, **measured.parts}.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float((values.double() * weights).sum())
+            self._sums[name] = self._sums.get(name, 0.0) + (values.double() * weights).sum()
         if pred is not None:
             self._accuracy.update(noised, pred)
 
@@ -277,7 +277,8 @@ class BaseMetrics:
 
     def compute(self) -> dict[str, float]:
         """Return the metrics; NaN if nothing was predicted."""
-        nats = {name: total / self._weight if self._weight else float("nan") for name, total in self._sums.items()}
+        weight = float(self._weight)
+        nats = {name: float(total) / weight if weight else float("nan") for name, total in self._sums.items()}
         values = {f"nats_per_base_{name}" if name else "nats_per_base": value for name, value in nats.items()}
         perplexity = exp(nats[""]) if nats[""] < 700 else float("inf")
         return values | {"perplexity": perplexity} | self._accuracy.compute()

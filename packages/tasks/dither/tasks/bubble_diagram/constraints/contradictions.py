@@ -11,8 +11,6 @@ from itertools import pairwise, permutations
 from typing import Final, TypeVar
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 
 from ..geometry.realisability import realise
 from ..vocabulary import NO_EDGE, ROOMS, pair_index, pairs
@@ -143,6 +141,9 @@ class _IntegerProgram:
             self.rows.append((met, 1, np.inf))
 
     def feasible(self) -> bool:
+        from scipy.optimize import Bounds, LinearConstraint, milp  # it takes .3 s
+        from scipy.sparse import csr_array
+
         columns = [variable for row, _, _ in self.rows for variable in row]
         rows = np.repeat(np.arange(len(self.rows)), [len(row) for row, _, _ in self.rows])
         matrix = csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(self.rows), self.variables))

@@ -17,7 +17,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import linear_sum_assignment
 
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.cache import cache_folder
@@ -293,6 +292,8 @@ def assign_types(
     Returns the types, -1 for missing pieces; and True for plans in which each room can be reached, has an outer wall if
     required, and a plausible size, and no room is larger than the living room.
     """
+    from scipy.optimize import linear_sum_assignment
+
     outline = pieces.max(1)[:, 2:]
     share = (pieces[..., 2:] - pieces[..., :2]).prod(-1) / outline.prod(-1)[:, None]
     outer = ((pieces[..., :2] == 0) | (pieces[..., 2:] == outline[:, None])).any(-1)

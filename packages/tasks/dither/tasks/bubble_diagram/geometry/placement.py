@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, eye_array, hstack, vstack
 
 from ..plans import Box, Diagram, encode
 from ..relations import NEAR, edges_of, exclusive, overlapping
@@ -319,6 +317,9 @@ class _WallProgram:
 
         With `hard` bounds on marks (see `wall_constraints.Bound`) and their margin, rooms are on the canvas.
         """
+        from scipy.optimize import linprog  # it takes .3 s
+        from scipy.sparse import csr_array, eye_array, hstack, vstack
+
         soft, walls = len(self.rows), 4 * self.rooms
         entries = [(row, *term) for row, (total, _, _) in enumerate(self.rows) for term in total.items()]
         row, column, factor = zip(*entries, strict=True)

@@ -13,8 +13,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csc_array
 
 from ..relations import edges_of, overlapping
 from . import difference_bounds
@@ -202,6 +200,8 @@ class _Search:
 
         Maximises a margin that protects the bounds from rounding, and minimises room sizes.
         """
+        from scipy.optimize import LinearConstraint, milp  # it takes .3 s
+
         if self.programs >= self.limit:
             raise _UndecidedError
         self.programs += 1
@@ -241,8 +241,10 @@ class _Search:
 
 
 @lru_cache(maxsize=64)
-def _variables(rooms: int, side: int) -> tuple[Float[np.ndarray, " V"], Int[np.ndarray, " V"], Bounds]:
+def _variables(rooms: int, side: int) -> tuple[Float[np.ndarray, " V"], Int[np.ndarray, " V"], Any]:
     """Objective, integrality and limits of the walls and of the margin."""
+    from scipy.optimize import Bounds
+
     objective = np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms])
     limits = Bounds(np.zeros(4 * rooms + 1), np.array([float(side)] * 4 * rooms + [1.0]))
     return objective, np.array([1] * 4 * rooms + [0]), limits
@@ -253,6 +255,8 @@ def wall_rows(bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas) -> tup
 
     The last variable is the share of the rounding error that all rows tolerate.
     """
+    from scipy.sparse import csc_array
+
     first, zero = 3 * np.arange(rooms), np.zeros(rooms, np.int64)
     sides = [np.stack([zero + axis, first + START, first + END, zero - 2 * canvas.smallest], 1) for axis in (0, 1)]
     axis, p, q, most = np.concatenate([bounds, *sides]).T

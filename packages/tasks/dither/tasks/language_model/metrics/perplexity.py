@@ -41,19 +41,20 @@ class TextMetrics:
     def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:
         self._tokenizer = tokenizer
         self._end = tokenizer.end if filled else None
-        self._nats = self._weight = 0.0
-        self._parts: dict[str, float] = {}
+        self._nats: Any = 0.0  # this and the next two become tensors on the device
+        self._weight: Any = 0.0
+        self._parts: dict[str, Any] = {}
         self._tokens = self._characters = 0
         self._accuracy = Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add a batch."""
         weights = measured.weights.double()
-        self._nats += float((measured.values.double() * weights).sum())
+        self._nats = self._nats + (measured.values.double() * weights).sum()
         counted = self._counted(clean)
-        self._weight += float((weights * counted).sum())
+        self._weight = self._weight + (weights * counted).sum()
         for name, part in measured.parts.items():
-            self._parts[name] = self._parts.get(name, 0.0) + float((part.double() * weights).sum())
+            self._parts[name] = self._parts.get(name, 0.0) + (part.double() * weights).sum()
         ids = clean.x0[counted].cpu().numpy()
         self._tokens += len(ids)
         self._characters += self._tokenizer.characters(ids)
@@ -65,10 +66,10 @@ class TextMetrics:
         weights, counted = measured.weights.double(), self._counted(clean)
         nats, tokens = (measured.values.double() * weights).sum(1), (weights * counted).sum(1)
         sums: dict[str, RatioSums] = {"nats_per_token": (nats, tokens)}
-        if torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype)):
+        if self._accuracy.unweighted(clean, measured):
             windows = zip(clean.x0.cpu().numpy(), counted.cpu().numpy(), strict=True)
             characters = [self._tokenizer.characters(row[free]) for row, free in windows]
-            sums["bits_per_char"] = nats / log(2), torch.tensor(characters, dtype=torch.float64)
+            sums["bits_per_char"] = nats / log(2), torch.tensor(characters, dtype=torch.float64).to(nats.device)
         return sums
 
     def _counted(self, clean: Clean) -> Bool[Tensor, "B L"]:
@@ -77,12 +78,13 @@ class TextMetrics:
 
     def compute(self) -> dict[str, float]:
         """Return the metrics; NaN if nothing was predicted."""
-        nats = self._nats / self._weight if self._weight else float("nan")
+        weight = float(self._weight)
+        nats = float(self._nats) / weight if weight else float("nan")
         bits = nats * self._tokens / log(2)
         return {
             "nats_per_token": nats,
             "bits_per_char": bits / self._characters if self._characters else float("nan"),
             "perplexity": exp(nats) if nats < 700 else float("inf"),
-            **{f"nats_per_token_{name}": part / self._weight for name, part in self._parts.items() if self._weight},
+            **{f"nats_per_token_{name}": float(part) / weight for name, part in self._parts.items() if weight},
             **self._accuracy.compute(),
         }

@@ -1,24 +1,19 @@
-"""One training step of a reference model: dither against a straightforward PyTorch implementation, alternating.
+"""Training steps of the reference models: those of dither, and competent rivals in plain PyTorch.
 
-    python benchmarks/step.py bubbles|regions|text [ROUNDS]
-
-The straightforward step does the same work: the model written with torch's layers, the loss on all positions or logits,
-gradient clipping, fused AdamW. Printed are the median in milliseconds, the median of the paired ratios, and the peak
-memory beyond imports.
+A rival does the same work in the same precision: the model written with torch's layers and fused attention, the loss on
+all positions or logits, gradient clipping, fused AdamW, freed memory kept.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
-from alternate import Step, alternate, serve
+from alternate import Step
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,16 +24,10 @@ from dither.engine.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent / "experiments"
 FILES = {
-    "bubbles": ("bubble_diagram/seed_small.toml", "task.data.train=20000 task.data.valid=10 task.data.test=10"),
+    "bubbles": ("bubble_diagram/seed_small.toml", "task.data.train=2000 task.data.valid=10 task.data.test=10"),
     "regions": ("get_region/seed.toml", "train.batch_size=1"),
-    "text": ("language_model/seed.toml", "train.batch_size=1"),
+    "text": ("language_model/seed.toml", ""),
 }
-CASES = {
-    "bubbles": {"float32": "train.batch_size=64", "buckets": "train.batch_size=64 train.buckets=true"},
-    "regions": {"float32": "train.precision=float32", "bfloat16": "train.precision=bfloat16"},
-    "text": {"bfloat16": "train.precision=bfloat16", "compiled": "train.precision=bfloat16 train.compile=true"},
-}
-PLAIN = "straightforward, float32"
 
 
 def trainer(task: str, changes: str = "") -> Trainer:
@@ -50,9 +39,11 @@ def trainer(task: str, changes: str = "") -> Trainer:
 
 
 def engine(task: str, changes: str) -> Step:
-    """Return the step of dither."""
+    """Return the step of dither; with "separate", each masked region is computed by itself."""
     keep_freed_memory()  # as a run does
-    return trainer(task, changes).advance
+    built = trainer(task, changes.replace("separate", ""))
+    built.system.model.merge_masked = "separate" not in changes and built.system.model.merge_masked
+    return built.advance
 
 
 class Block(nn.Module):
@@ -71,10 +62,7 @@ class Block(nn.Module):
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)[:, None].chunk(6, -1)
         h = self.norm1(x) * (1 + scale1) + shift1
         q, k, v = self.qkv(h).view(*h.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if mask is None:  # the GET reference code computes the scores
-            y = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1) @ v
-        else:
-            y = functional.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        y = functional.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
         x = x + gate1 * self.drop(self.out(y.transpose(1, 2).reshape(h.shape)))
         out: Tensor = x + gate2 * self.drop(self.mlp(self.norm2(x) * (1 + scale2) + shift2))
         return out
@@ -94,11 +82,11 @@ def conditioning(width: int) -> nn.Module:
 class Graphs(nn.Module):
     """The small bubble-diagram model: embeddings of rooms and relations, blocks, two heads."""
 
-    def __init__(self, width: int = 128, nodes: int = 8, edges: int = 28) -> None:
+    def __init__(self, width: int = 128, depth: int = 4, nodes: int = 8, edges: int = 28) -> None:
         super().__init__()
         self.nodes = nodes
         self.node, self.edge, self.place = (nn.Embedding(n, width) for n in (15, 13, nodes + edges))
-        self.time, self.blocks = conditioning(width), nn.ModuleList(Block(width, 4, 0.1) for _ in range(4))
+        self.time, self.blocks = conditioning(width), nn.ModuleList(Block(width, 4, 0.1) for _ in range(depth))
         self.norm, self.node_head, self.edge_head = nn.LayerNorm(width), nn.Linear(width, 15), nn.Linear(width, 13)
 
     def forward(self, x: Tensor, t: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,45 +158,28 @@ def text_loss(built: Trainer, clean: Any) -> Tensor:
     return ((positive - negative + constant) * noised.noise.rate.float()[:, None]).sum() / clean.valid.sum()
 
 
-def plain(task: str) -> Step:
-    """Return the straightforward step, on the batches of dither."""
-    built = trainer(task, "train.batch_size=64" if task == "bubbles" else "")
+def rival(task: str, changes: str = "") -> Step:
+    """Return the step of a rival on the batches of dither."""
+    keep_freed_memory()
+    built = trainer(task, changes)
     data: Any = built.system.task
     loss: Callable[[Any], Tensor]
     if task == "text":
         model, loss = built.system.model, partial(text_loss, built)
     else:
         features = data.batch("train", [0]).x0.shape[-1]
-        model = (Graphs() if task == "bubbles" else Regions(features)).train()
+        graphs = partial(Graphs, 32, 1) if "model.depth=1" in changes else Graphs
+        model = (graphs() if task == "bubbles" else Regions(features)).train()
         loss = partial(graph_loss if task == "bubbles" else region_loss, model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-    step = iter(range(10**9))
+    step, half = iter(range(10**9)), "bfloat16" in changes
 
     def advance() -> None:
         optimizer.zero_grad()
-        loss(data.batch("train", built.rows(next(step)))).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            value = loss(data.batch("train", built.rows(next(step))))
+        value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
     return advance
-
-
-def main() -> None:
-    """Measure the steps of a task."""
-    steps: dict[str, Callable[[], Step]] = {f"{task} {PLAIN}": partial(plain, task) for task in FILES}
-    for task, cases in CASES.items():
-        steps |= {f"{task} dither, {name}": partial(engine, task, changes) for name, changes in cases.items()}
-    if serve(steps):
-        return
-    if sys.argv[1:2] not in [[task] for task in FILES]:
-        raise SystemExit(__doc__)
-    names = [name for name in steps if name.startswith(sys.argv[1])]
-    times, peaks = alternate(names, int(sys.argv[2]) if sys.argv[2:] else 5)
-    print(f"{'':34} {'ms':>7} {'ratio':>7} {'MB':>7}")
-    for name in names:
-        ratio = median(a / b for a, b in zip(times[names[0]], times[name], strict=True))
-        print(f"{name:34} {median(times[name]):7.1f} {ratio:6.2f}x {peaks[name]:7.0f}")
-
-
-if __name__ == "__main__":
-    main()
