@@ -345,7 +345,7 @@ class Diffusion(nn.Module):
         """
         self._compiled = True
         if mode != "blocks":
-            options = {"mode": mode} if isinstance(mode, str) else {}
+            options: Any = {"mode": mode} if isinstance(mode, str) else {}
             self.model.compile(**options)
             separate = fused_head(self) or isinstance(getattr(self.model, "head", None), DistributionHead)
             self._trunk = torch.compile(cast(Denoiser, self.model).trunk, **options) if separate else None

@@ -34,31 +34,31 @@ class _OnDevice(Tensor):
     """A tensor of the simulated device."""
 
     value: Tensor
-    trace: DeviceTrace
+    owner: DeviceTrace
 
     @staticmethod
     def __new__(cls: type[Self], value: Tensor, trace: DeviceTrace) -> Self:
-        made: Any = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Any = torch.Tensor._make_wrapper_subclass(
             cls, value.shape, strides=value.stride(), storage_offset=value.storage_offset(), dtype=value.dtype,
             device=DEVICE,
         )  # fmt: skip
-        made.value, made.trace = value, trace
+        made.value, made.owner = value, trace
         return made  # type: ignore[no-any-return]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise RuntimeError(f"{func} of a simulated device outside its trace")
 
     def tolist(self) -> Any:
-        self.trace.count("tolist")
+        self.owner.count("tolist")
         return self.value.tolist()
 
 
-class DeviceTrace(TorchDispatchMode):
+class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations on the simulated device: `kernels` by name, `syncs` by (operation, file:line of dither)."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kernels: Counter[str] = Counter()
         self.syncs: Counter[tuple[str, str]] = Counter()
 

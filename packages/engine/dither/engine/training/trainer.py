@@ -118,7 +118,8 @@ class Prefetcher:
     """
 
     def __init__(self, read: Callable[[int], Clean], workers: int | None) -> None:
-        self._read, self._threads, self._measures = read, None, workers is None
+        self._read, self._measures = read, workers is None
+        self._threads: ThreadPoolExecutor | None = None
         self._pending: dict[int, Future[Clean]] = {}
         self._seconds, self._calls, self._began = 0.0, 0, 0.0
         if workers:
@@ -126,7 +127,7 @@ class Prefetcher:
 
     def _start(self, workers: int) -> None:
         self._capacity, self._measures = BATCHES_PER_WORKER * workers, False
-        self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(workers, "dither-reader")
+        self._threads = ThreadPoolExecutor(workers, "dither-reader")
 
     def _measured(self, step: int) -> Clean:
         """Read a batch, and start threads if reading took too large a share of the time since the second call."""

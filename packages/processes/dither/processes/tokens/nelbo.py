@@ -27,6 +27,7 @@ from torch import Tensor
 
 from dither.registry.flow.protocols import TokenProcess
 from dither.registry.flow.records import Clean, Measured, Noise, State
+from dither.registry.flow.spaces import TokenSpace
 
 from ..options import MAX_POSITIONS
 from ..precision import wide, wide_dtype
@@ -86,7 +87,8 @@ def _prior_kl(process: TokenProcess, clean: Clean, denoise: Denoise) -> Float[Te
     safe = torch.where(possible, prior_prob, 1.0)
     stays = alpha + (1 - alpha) * safe
     gap: Tensor = stays * (stays / safe).log() + torch.special.xlog1py((1 - alpha) * (1 - safe), -alpha)
-    reaches_all = bool(((process.prior_probs() > 0) | ~process.space.clean()).all())  # type: ignore[attr-defined]
+    assert isinstance(process.space, TokenSpace)
+    reaches_all = bool(((process.prior_probs() > 0) | ~process.space.clean()).all())
     if reaches_all or (device.type == "cpu" and bool((possible | clean.fixed).all())):
         return gap
     missing: Tensor = alpha * _cross_entropy(denoise(process.prior(clean), end), clean)
