@@ -131,6 +131,7 @@ def test_describe(capsys, monkeypatch):
         (["sample", "nowhere"], "", "nowhere"),
         (["sample", "nowhere", "--checkpoint", "last"], "usage", "last"),
         (["evaluate", "EXPORT"], "not-a-run", "dither.load"),
+        (["evaluate", "RUN", "--text", "a", "--data", "b"], "usage", "--text"),
         (["schema", "--of", "everything"], "usage", "everything"),
         (["frobnicate"], "unknown-command", "No such command"),
         (["run", "--bogus"], "unknown-option", "No such option"),

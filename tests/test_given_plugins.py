@@ -224,3 +224,43 @@ def test_an_export_describes_its_space_with_a_trusted_or_given_plugin(own, forei
     assert code == 0
     assert "is not output" not in output
     assert space("output")["fields"]
+
+
+WRONG = """
+from typing import ClassVar
+from dither.registry import hookimpl
+from dither.registry.plugins.manager import default_catalog
+
+class Wrong(default_catalog().find({kind!r}, {base!r}).spec):
+    "Wrong."
+    name: ClassVar[str] = "wrong"
+    def build(self, *given):
+        {body}
+
+@hookimpl
+def register_components(): return [Wrong]
+"""
+FORWARD = "made = super().build(*given); made.forward = lambda *a, **o: {}; return made"
+
+
+@pytest.mark.parametrize(
+    ("kind", "base", "place", "body", "reason"),
+    [
+        ("sampler", "first-hitting", "sampler", "return self.build(*given)", "RecursionError"),
+        ("optimizer", "adamw", "train.optimizer", "return None", "build returned None"),
+        ("lr-schedule", "constant", "train.lr_schedule", "return 'x'", "build returned str"),
+        ("lr-schedule", "constant", "train.lr_schedule", "return lambda step: None", "the factor of step 0 is None"),
+        ("block", "adaln-zero", "model.block", "return None", "build returned None"),
+        ("block", "adaln-zero", "model.block", FORWARD.format("None"), "forward returned None"),
+        ("block", "adaln-zero", "model.block", FORWARD.format("a[0][:, :1]"), "forward returned shape"),
+        ("condition", "level", "model.condition", FORWARD.format("None"), "forward returned None"),
+    ],
+)
+def test_wrong_results_name_component_and_plugin(tmp_path, text_experiment, capsys, kind, base, place, body, reason):
+    (tmp_path / "a.txt").write_text("the cat sat on the mat. " * 20)
+    (tmp_path / "exp.toml").write_text(text_experiment(str(tmp_path / "a.txt")))
+    (tmp_path / "mine.py").write_text(WRONG.format(kind=kind, base=base, body=body))
+    words = ["run", str(tmp_path / "exp.toml"), "--set", f"{place}.use=wrong", "-p", str(tmp_path / "mine.py")]
+    words += ["--set", f"{place}=wrong"] if place == "sampler" else []
+    assert main([*words, "--runs", str(tmp_path / "runs")]) == 2
+    assert f'{kind} "wrong" of plugin "mine" failed: {reason}' in " ".join(capsys.readouterr().err.split())

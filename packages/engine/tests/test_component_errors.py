@@ -134,6 +134,7 @@ def test_refusals_of_a_component_are_not_wrapped(broken, tmp_path, console, meth
         ("raise KeyError('build')", KeyError, "build"),
         ("raise KeyboardInterrupt", RuntimeError, "KeyboardInterrupt"),
         ("exit(0)", RuntimeError, "SystemExit: 0"),
+        ("raise GeneratorExit", RuntimeError, "GeneratorExit"),
     ],
 )
 def test_exceptions_of_a_build_name_the_component(broken, tmp_path, console, body, error, message):

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from dither.engine.distributed.ranks import Ranks
+from dither.engine.distributed.ranks import Ranks, is_lost_rank
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.optimizers.components import AdamW
 from dither.engine.runs.launch import DONE, NON_FINITE, run
@@ -105,6 +105,10 @@ def test_deferred_guard_cancels_updates(make_trainer):
     with pytest.raises(NonFinite) as caught:
         trainer.pop_metrics()
     assert (caught.value.step, caught.value.rows) == (BAD, [ROW])
+
+
+def test_a_single_process_loses_no_rank():
+    assert not is_lost_rank(RuntimeError("iglooflow/third_party/gloo timeout"))
 
 
 def test_a_micro_batch_is_divisible_by_the_ranks(load):

@@ -165,6 +165,23 @@ UNSEEDED = after(lambda module: module.register_buffer("drawn", torch.full((1,),
 HELD = after(lambda module: module.register_buffer("held", torch.zeros(3, device="cpu")))
 
 
+def undoes(optimizer):
+    """Every second step restores the weights before the first."""
+    step, before = optimizer.step, []
+
+    def restoring():
+        weights = [weight.data for group in optimizer.param_groups for weight in group["params"]]
+        if before:
+            torch._foreach_copy_(weights, before)
+            before.clear()
+        else:
+            before.extend(weight.clone() for weight in weights)
+            step()
+
+    optimizer.step = restoring
+    return optimizer
+
+
 def with_traits(*traits: str) -> Change:
     """A Spec with other traits."""
     return spec(traits=lambda self: frozenset(traits))
@@ -482,9 +499,14 @@ MUTANTS = [
     ),
     *of(
         "optimizer:adamw",
-        step_changes_weights=after(lambda optimizer: setattr(optimizer, "step", lambda: None)),
         parameters_once=after(lambda optimizer: optimizer.param_groups[0]["params"].pop(0)),
         resumes=after(lambda optimizer: setattr(optimizer, "load_state_dict", lambda state: None)),
+    ),
+    Mutant(
+        "step_changes_weights",
+        "optimizer:adamw",
+        after(lambda optimizer: setattr(optimizer, "step", lambda: None)),
+        sound=built(undoes),
     ),
     *of(
         "lr-schedule:constant",
@@ -732,6 +754,12 @@ def all_known(inner, n, seed):
     return altered(like, known=lambda c: c.valid)
 
 
+def first_keys(inner, x, c, mask=None, **o):
+    """Only the first 128 positions of a long input are attended to."""
+    seen = (torch.arange(x.shape[1]) < 128).expand(x.shape[1], -1)
+    return inner(x, c, mask=seen if mask is None else mask & seen if mask.dtype == torch.bool else mask, **o)
+
+
 def rounded(step):
     return module(forward=lambda inner, level, cond: inner((level / step).floor() * step, cond))
 
@@ -770,6 +798,16 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "shared noise": (NORMAL, GAUSSIAN, function(corrupt=shared_noise)),
     "constant level": ("time_per_position", ABSORBING, function(level=lambda i, t: torch.full_like(t, 0.5))),
     "one time": ("record_is_complete", ABSORBING, function(corrupt=lambda i, c, t: i.corrupt(c, t * 0 + t.mean()))),
+    "one time of a batch": (
+        "times_cover_the_range",
+        UNIFORM,
+        function(times=lambda i, n, device=None: i.times(1).expand(n)),
+    ),
+    "renoise too much": (
+        JOINT,
+        UNIFORM,
+        function(renoise=lambda i, state, gap, like: i.renoise(state, scaled(gap, 1.1), like)),
+    ),
     "hidden state": ("time_per_position", ABSORBING, drifting("corrupt")),
     "noise is left": (EXACT, "sampler:ddim", sampled(lambda x, proc, like: x + 0.02 * torch.randn_like(x))),
     "shrunk samples": (EXACT, "sampler:ddim", sampled(lambda x, proc, like: x * 0.98)),
@@ -788,6 +826,7 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "end off by 2 %": ("sigma_end", LOG_LINEAR, lambda base: spec(sigma_end=lambda s: 1.02 * base.sigma_end(s))(base)),
     "long inputs unchanged": ("padding_inert", BLOCK, module(forward=long_unchanged)),
     "long inputs truncated": ("padding_inert", BLOCK, module(forward=long_truncated)),
+    "keys of long inputs": ("permutation_equivariant", BLOCK, module(forward=first_keys)),
     "half the gradient of the input": (GRADIENTS, BLOCK, module(forward=half_gradient)),
     "half the gradient of a block": (GRADIENTS, BLOCK, module(forward=lambda i, *a, **o: halved(i(*a, **o)))),
     "half the gradient of a model": (
@@ -800,11 +839,26 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "bounded head": ("head_unbounded", "head:features", module(forward=lambda i, h: 3 * i(h).tanh())),
     "coarse level": ("levels_differ", LEVEL, rounded(0.01)),
     "clipped level": ("levels_differ", LEVEL, module(forward=lambda i, level, cond: i(level.clamp_max(0.9), cond))),
+    "repeated levels": ("levels_differ", LEVEL, module(forward=lambda i, level, cond: i(level % 0.5, cond))),
     "climbs": ("descends", "optimizer:adamw", built(climbs)),
     "climbs, muon": ("descends", "optimizer:muon", built(climbs)),
     "mean of batch means": ("metric_values", "metric:mean-loss", function(metrics=lambda i: BatchMeans())),
     "valid is train": ("splits_not_empty", TASK, batch_of("valid", "train")),
     "test is valid": ("splits_not_empty", TASK, batch_of("test", "valid")),
+    "valid is train in reverse": (
+        "splits_not_empty",
+        TASK,
+        function(
+            batch=lambda i, split, rows: i.batch(
+                *(("train", [39 - r for r in rows]) if split == "valid" else (split, rows))
+            )
+        ),
+    ),
+    "the judge sees the last sample": (
+        "evaluates_samples",
+        TASK,
+        function(sample_metrics=lambda i, x, like: i.sample_metrics(x[-1:], like[-1:])),
+    ),
     "the judge sees one sample": (
         "evaluates_samples",
         TASK,

@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 
 from .config.errors import did_you_mean
 from .flow.spaces import Condition, Data, ModelFacts, ProcessFacts, Space
-from .spec.base import Spec, WrongReturnError, checked_method
+from .spec.base import Spec, WrongReturnError, checked_method, shown
 from .spec.misfit import Misfit, Path
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ class DataSpec(Spec):
     """
 
     kind: ClassVar[str] = "data"
-    built_attributes: ClassVar[tuple[str, ...]] = ()
     gives: ClassVar[str]
     prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Names that `dither prepare` accepts instead of the component's name, each with the options it stands for."""
@@ -129,6 +128,11 @@ class DataSpec(Spec):
     def check(self) -> Iterable[Misfit]:
         """Yield incompatible options, and problems such as a missing file."""
         return ()
+
+    def check_built(self, built: Any) -> None:
+        """Raise WrongReturnError for what no task can use."""
+        if built is None or isinstance(built, str | int | float):
+            raise WrongReturnError(f"build returned {shown(built)}, which holds no samples")
 
     @abstractmethod
     def build(self) -> Any:
@@ -349,6 +353,15 @@ class LRScheduleSpec(Spec):
 
     kind: ClassVar[str] = "lr-schedule"
 
+    def check_built(self, built: Any) -> None:
+        """Raise WrongReturnError unless it maps a step to a number."""
+        super().check_built(built)
+        factor = built(0)
+        try:
+            float(factor)
+        except (TypeError, ValueError):
+            raise WrongReturnError(f"the factor of step 0 is {shown(factor)}, not a number") from None
+
     @abstractmethod
     def build(self, steps: int) -> Callable[[int], float]:
         """Return step (0 .. steps-1) -> factor."""
@@ -359,7 +372,11 @@ class MetricSpec(OverSpace):
 
     kind: ClassVar[str] = "metric"
     space_of: ClassVar[str] = "task"
-    built_attributes: ClassVar[tuple[str, ...]] = ()
+
+    def check_built(self, built: Any) -> None:
+        """Raise WrongReturnError unless it is a metric of predictions, of samples, or both."""
+        if not hasattr(built, "metrics"):
+            super().check_built(built)
 
     @abstractmethod
     def build(self, space: Space) -> PredictionMetric | SampleMetric:

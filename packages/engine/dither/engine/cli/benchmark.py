@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..config.component_errors import annotate_build_errors
 from ..config.load_experiment import Loaded
 from ..config.machine_memory import size
 from ..optimizers.optimizer_state import flatten
@@ -41,7 +42,8 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     train = loaded.experiment.train
     simulated = simulate(loaded)
     system, device = build(loaded, training=True)
-    trainer = Trainer(system, train, loaded.experiment.seed)
+    with annotate_build_errors(loaded.plugins.catalog):
+        trainer = Trainer(system, train, loaded.experiment.seed)
     first = _timed(trainer.advance, device)
     for _ in range(WARMUP):
         trainer.advance()

@@ -44,18 +44,19 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
     """Add a note with the component to an exception raised while components are built.
 
     SystemExit is an error, and so is KeyboardInterrupt where Ctrl-C is handled otherwise. A wrong result of `build` is
-    Refused.
+    Refused, and so is endless recursion, whose traceback would be thousands of lines.
     """
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    kinds = (Exception, SystemExit) if default else (Exception, SystemExit, KeyboardInterrupt)
+    kinds = (Exception, SystemExit, GeneratorExit, *([] if default else [KeyboardInterrupt]))
     try:
         yield
     except Refused:
         raise
-    except WrongReturnError as error:
+    except (WrongReturnError, RecursionError) as error:
         spec = _innermost_spec(error)
         name = "a component" if spec is None else title(spec, catalog)
-        raise Refused(f"{name} failed: {error}", code="plugin-failed") from error
+        reason = str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
+        raise Refused(f"{name} failed: {reason}", code="plugin-failed") from error
     except kinds as error:
         failed = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
         if (spec := _innermost_spec(error)) is not None:

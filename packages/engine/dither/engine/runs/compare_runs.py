@@ -36,7 +36,9 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
         record = {"parts": component_record(loaded), "plugins": plugin_record(loaded)}
     options = flat(tree)
     parts = {key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")}
-    prints = {place + FINGERPRINT: part.get("options") for place, part in (record.get("parts") or {}).items()}
+    record = {key: table for key, table in record.items() if isinstance(table, dict)}
+    made = {place: part for place, part in record.get("parts", {}).items() if isinstance(part, dict)}
+    prints = {place + FINGERPRINT: part.get("options") for place, part in made.items()}
     side = {"parts": parts | prints, "options": {k: v for k, v in options.items() if not k.endswith(".use")}}
     return side | {key: flat(record[key]) for key in ("plugins", "environment", "git") if record.get(key)}
 

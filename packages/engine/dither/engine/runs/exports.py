@@ -7,7 +7,6 @@ import glob
 import json
 import os
 import shutil
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
@@ -153,7 +152,7 @@ def export_run(
         raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
     loaded, reason, catalog = _load(experiment, select)
     space = None if loaded is None else space_as_json(loaded.experiment.task.space())
-    bundle = pack(tomllib.loads(read_text(experiment)), catalog)
+    bundle = pack(Document.read(experiment).tree, catalog)
     if bundle.data and reason:
         message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
         say(console or Screen(stderr=True), message, "yellow")

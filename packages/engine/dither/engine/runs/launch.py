@@ -134,7 +134,7 @@ class Launch:
     def _begin(self, runs: Path, system: Diffusion, notes: Sequence[str]) -> int:
         loaded, ranks = self.loaded, self.ranks
         counts = system.parameter_counts()
-        trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
+        trainer = self._trainer(system)
         with RunDirectory.create(runs, loaded.experiment.name) if ranks.is_main else RunDirectory(Path()) as directory:
             if ranks.is_main:
                 self.created(directory.path)
@@ -163,7 +163,7 @@ class Launch:
             if newest is None and ranks.is_main and not accept_changes:
                 _require_never_saved(path, before)
             system, _ = self._build(first=newest is None)
-            trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
+            trainer = self._trainer(system)
             position = BEGINNING if newest is None else resume_from(newest, trainer)
             if trainer.step > trainer.train.steps:
                 message = f"the run in {path} has finished {trainer.step} steps, more than train.steps"
@@ -189,11 +189,17 @@ class Launch:
                 say(console, f"resuming from step {trainer.step}")
             return self._train(directory, trainer, position.bytes, None if newest is None else trainer.step)
 
+    def _trainer(self, system: Diffusion) -> Trainer:
+        loaded = self.loaded
+        with annotate_build_errors(loaded.plugins.catalog):
+            return Trainer(system, loaded.experiment.train, loaded.experiment.seed, self.ranks)
+
     def _build(self, first: bool) -> tuple[Diffusion, list[str]]:
         """Build the system, with the weights of `train.start_from` at first; return warnings about these."""
         experiment = self.loaded.experiment
         train, model = experiment.train, experiment.model
-        require_memory(experiment, self.ranks.size if train.strategy == "fsdp" else 1)
+        shards = self.ranks.size if train.strategy == "fsdp" else 1
+        require_memory(experiment, shards, catalog=self.loaded.plugins.catalog)
         system, _ = build(self.loaded, training=True)
         require_shapes(system, experiment, self.loaded.plugins.catalog)
         if not first or train.start_from is None:

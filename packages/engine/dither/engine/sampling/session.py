@@ -6,7 +6,7 @@ is the shape of a sample: `B L` or `B L M`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -20,6 +20,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Denoiser
 from dither.registry.flow.records import Clean, Noise, State, none_chosen, over, prediction_rows
 from dither.registry.flow.spaces import TokenSpace
+from dither.registry.spec.base import shown
 
 from ..training.device import to_device
 from ..training.diffusion import Diffusion, linear_head
@@ -254,7 +255,11 @@ def walk(system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> Ite
     was_training = system.training
     system.eval()
     try:
-        yield from system.sampler(system.process, Session(system, like, calls), like)
+        states = system.sampler(system.process, Session(system, like, calls), like)
+        if not isinstance(states, Iterable):
+            message = f"the sampler returned {shown(states)}, expected an iterator of states"
+            raise Refused(Problem(message, ("sampler",), code="plugin-failed"))
+        yield from states
     finally:
         system.train(was_training)
 

@@ -8,26 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Metrics, PredictionMetric, SampledMetrics, Split, Task, TimelessProcess
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
+from dither.registry.kinds import ModelSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.status import describe_exception
-from dither.registry.spec.base import WrongReturnError
+from dither.registry.spec.base import Spec, WrongReturnError, shown
 
 from ..config.component_errors import title
 from ..config.experiment import Experiment
 from ..files.resource_errors import shortage
 from .device import to_device
 from .diffusion import Diffusion
+from .model_summary import parts_of
 from .randomness import Stream, seed_generators
 
 __all__ = [
@@ -147,17 +150,45 @@ def require_shapes(system: Diffusion, experiment: Experiment, catalog: Catalog |
         with component("process"):
             t, noised = system.noise(clean, system.times(count, device))
             require("the noised x", noised.state.x, *shape)
-        with component("model"):
+        with component("model"), _checked_parts(system.model, experiment.model, catalog):
             raw = system.raw(noised.state, t, clean, context=system.context(clean))
             if isinstance(raw, Tensor | None):
                 require("the output", raw, count, space.length, last)
         with component("process"):
             prediction = process.read(raw, noised.state, process.schedule(t))
+            _require_result("read", prediction)
         with component("loss"):
             measured = system.training_loss(prediction, noised)
-            if not isinstance(measured, Measured) or len(measured.values) != count:
-                raise WrongReturnError(f"it returned {type(measured).__name__}, expected Measured of {count} samples")
+            _require_result("it", measured, Measured)
+            require("values", measured.values, *noised.valid.shape)
             require("weights", measured.weights, *measured.values.shape)
+
+
+def _require_result(method: str, value: Any, kind: type = object) -> None:
+    if value is None or isinstance(value, str | list) or not isinstance(value, kind):
+        raise WrongReturnError(f"{method} returned {shown(value)}")
+
+
+@contextmanager
+def _checked_parts(model: nn.Module, spec: ModelSpec, catalog: Catalog | None) -> Iterator[None]:
+    """Refuse, by its name, a component of a model that returns no tensor, or a block or head with other positions."""
+
+    def check(part: Spec, module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
+        x = result[0] if part.kind == "embedding" and isinstance(result, tuple) and result else result
+        per_position = part.kind in ("block", "head") and len(given) > 0
+        if not isinstance(x, Tensor) or (per_position and x.shape[:2] != given[0].shape[:2]):
+            found = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else shown(x)
+            raise Refused(f"{title(part, catalog)} failed: forward returned {found}", code="plugin-failed")
+
+    named = [(module, part) for _, module, part in parts_of(model, spec) if part is not None]
+    lists = [(inner if isinstance(inner, nn.ModuleList) else [inner], part) for inner, part in named]
+    layers = [(layer, part) for inner, part in lists for layer in inner]
+    handles = [layer.register_forward_hook(partial(check, part)) for layer, part in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def task_baselines(task: Task, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
@@ -173,6 +204,9 @@ def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of several sources in one table; Refused if two compute a metric of the same name."""
     merged: dict[str, float] = {}
     for table in tables:
+        if not isinstance(table, Mapping):
+            message = f"a metric returned {shown(table)}, expected numbers by name"
+            raise Refused(Problem(message, ("evaluate", "metrics"), code="plugin-failed"))
         if twice := sorted(merged.keys() & table.keys()):
             message = f"metrics of the same name are computed twice: {', '.join(twice)}"
             raise Refused(Problem(message, ("evaluate", "metrics"), code="duplicate"))

@@ -21,6 +21,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
 from dither.registry.flow.records import State
 from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.plugins.catalog import Catalog
 from dither.registry.spec.base import Spec
 
 from ..config.component_errors import annotate_build_errors
@@ -31,7 +32,7 @@ from .device import choose_device
 from .lora import select_trained
 
 __all__ = [
-    "build_on_meta", "memory_needs", "require_memory", "require_names", "summarize_model",
+    "build_on_meta", "memory_needs", "parts_of", "require_memory", "require_names", "summarize_model",
 ]  # fmt: skip
 
 ADAM_STATES = 2
@@ -40,7 +41,9 @@ MAX_TENSORS = 100_000
 """Parameters that a model may have; to build more takes minutes even without memory."""
 
 
-def require_memory(experiment: Experiment, shards: int = 1, room: int | None = None) -> None:
+def require_memory(
+    experiment: Experiment, shards: int = 1, room: int | None = None, catalog: Catalog | None = None
+) -> None:
     """Refuse an experiment whose weights, gradients, optimizer state and EMA exceed the memory of its device.
 
     They are sharded among `shards` ranks; `room` is the memory in bytes, by default that of the device.
@@ -50,7 +53,7 @@ def require_memory(experiment: Experiment, shards: int = 1, room: int | None = N
         device = choose_device(experiment.train.device)
         room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else total_memory()
     try:
-        model = build_on_meta(experiment, room * shards)
+        model = build_on_meta(experiment, room * shards, catalog)
     except Refused:
         raise
     except Exception:  # not every third party's model can be built on the meta device
@@ -71,7 +74,8 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     weights, gradients = _bytes((*model.parameters(), *model.buffers())), _bytes(trained)
     try:
-        optimizer = experiment.train.optimizer.build(model)
+        with annotate_build_errors():
+            optimizer = experiment.train.optimizer.build(model)
         for parameter in trained:
             parameter.grad = torch.empty_like(parameter)
         optimizer.step()
@@ -90,14 +94,14 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def require_names(loaded: Loaded) -> None:
     """Refuse names in `train.freeze` and `train.lora` that match no weight, at their place in the file."""
     try:
-        model = build_on_meta(loaded.experiment)
+        model = build_on_meta(loaded.experiment, catalog=loaded.plugins.catalog)
     except Refused:  # it is too large for this machine, or is only known with its data
         return
     with located(loaded.document):
         select_trained(model, loaded.experiment.train)
 
 
-def build_on_meta(experiment: Experiment, limit: int | None = None) -> nn.Module:
+def build_on_meta(experiment: Experiment, limit: int | None = None, catalog: Catalog | None = None) -> nn.Module:
     """Return the model of an experiment on the meta device, without memory for its weights.
 
     It is refused as soon as its parameters exceed `limit` bytes, by default the memory of the machine; to build all of
@@ -119,7 +123,7 @@ def build_on_meta(experiment: Experiment, limit: int | None = None) -> nn.Module
 
     handle = register_module_parameter_registration_hook(count)
     try:
-        with annotate_build_errors(), torch.device("meta"):
+        with annotate_build_errors(catalog), torch.device("meta"):
             return experiment.model.build(space)
     except RuntimeError as error:
         if "overflow" not in str(error):
@@ -143,7 +147,7 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
     space, train = experiment.process.facts(experiment.task.space()).space, experiment.train
     with _attributed({}, "built"):
         model = build_on_meta(experiment).train()
-    parts = list(_parts(model, experiment.model))
+    parts = list(parts_of(model, experiment.model))
     specs = {id(module): spec for _, inner, spec in parts for module in (inner, *inner.children())}
     outputs: dict[str, tuple[int, ...]] = {}
 
@@ -175,7 +179,7 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
     return {**costs, "output": tuple(out.shape), "rows": rows}
 
 
-def _parts(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str, nn.Module, Spec | None]]:
+def parts_of(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str, nn.Module, Spec | None]]:
     """Yield the children of a model with the Specs that built them, and below these the components in their slots."""
     slots = {key: value for key in type(spec).model_fields if isinstance(value := getattr(spec, key), Spec)}
     for name, child in model.named_children():
@@ -183,7 +187,7 @@ def _parts(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str
         if made_by is not None or not prefix:
             yield prefix + name, child, made_by
         if made_by is not None and not isinstance(child, nn.ModuleList):
-            yield from _parts(child, made_by, f"{prefix}{name}.")
+            yield from parts_of(child, made_by, f"{prefix}{name}.")
 
 
 def _count(module: nn.Module) -> int:

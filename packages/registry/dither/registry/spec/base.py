@@ -14,7 +14,7 @@ from .misfit import Misfit, Path
 
 __all__ = [
     "Alias", "Options", "PathMark", "PathStr", "Place", "Slot", "Spec", "WrongReturnError", "checked_method",
-    "components_in", "default_part", "merge_tables", "named", "path_mark", "summary_of", "with_article",
+    "components_in", "default_part", "merge_tables", "named", "path_mark", "shown", "summary_of", "with_article",
 ]  # fmt: skip
 
 
@@ -123,7 +123,7 @@ class Spec(Options):
     def check_built(self, built: Any) -> None:
         """Raise WrongReturnError if this cannot be the component."""
         if missing := [name for name in self.built_attributes if not hasattr(built, name)]:
-            raise WrongReturnError(f"build returned {_shown(built)}, which lacks {', '.join(missing)}")
+            raise WrongReturnError(f"build returned {shown(built)}, which lacks {', '.join(missing)}")
 
     def check(self, *given: Any, **named: Any) -> Iterable[Misfit]:
         """Yield incompatibilities without torch; most kinds are given the arguments of `build`."""
@@ -142,7 +142,8 @@ class WrongReturnError(TypeError):
     """A method of a component returned something it must not return."""
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a wrong value for a message."""
     return "None" if value is None else f"{type(value).__name__} {repr(value)[:40]}"
 
 

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Condition, Field, TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
-from dither.registry.spec.base import Slot, named
+from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 from .facts import SequenceFacts
@@ -33,6 +33,7 @@ class DnaSequence(TaskSpec):
     """
 
     name: ClassVar[str] = "dna-sequence"
+    bucketed: ClassVar[bool | None] = False
     exports: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"fasta": "sequences.fa: a record for each sample, with its cell type"}
     )
@@ -42,7 +43,7 @@ class DnaSequence(TaskSpec):
     """Add the reverse complement of every training sequence, which doubles the number of training samples."""
     kmer: int = Option(6, ge=1, le=8)
     """Length of the k-mers whose frequencies are compared."""
-    motifs: str | None = Option(None, min_length=1)
+    motifs: PathStr | None = Option(None, min_length=1)
     """File of motifs in MEME or JASPAR format whose hits are compared; by default those of the source."""
 
     def check(self) -> Iterator[Misfit]:

@@ -19,6 +19,7 @@ from jaxtyping import Int, Integer
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import read_bytes
 from dither.registry.flow.protocols import Picture, Split
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
@@ -74,7 +75,7 @@ class TextTemplates:
     def restore(cls, folder: Path, length: int, prompt: str, space: TokenSpace) -> TextTemplates:
         """Return the templates of an export, with the tokenizer that `LanguageModelling.save_assets` wrote."""
         try:
-            record = TokenizerRecord.model_validate_json((folder / TOKENIZER).read_bytes())
+            record = TokenizerRecord.model_validate_json(read_bytes(folder / TOKENIZER))
         except (OSError, ValueError) as error:
             raise Refused(f"{folder / TOKENIZER} cannot be read: {error}", code="damaged-file") from None
         return cls(restore_tokenizer(record, folder), length, prompt, space)

@@ -17,7 +17,7 @@ from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
-from dither.registry.files.limits import max_expanded
+from dither.registry.files.limits import TABLE_BYTES, max_expanded, read_bytes
 
 __all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "read_npy", "write_archive"]
 
@@ -80,8 +80,8 @@ def read_archive(path: Path, help_text: str) -> Arrays:
     """
     sidecar = path.with_suffix(".json")
     try:
-        content = path.read_bytes()
-        about = json.loads(sidecar.read_bytes())
+        content = read_bytes(path, TABLE_BYTES)
+        about = json.loads(read_bytes(sidecar))
         expected = {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in about["arrays"].items()}
         sha256 = str(about["sha256"])
     except OSError as error:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import read_bytes
 
 __all__ = [
     "MANIFEST",
@@ -98,7 +99,7 @@ def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
     earlier = next((folder / name for name in kind.earlier if (folder / name).is_file()), path)
     upgrade = kind.upgrade if earlier != path and not path.is_file() else None
     try:
-        content = json.loads((earlier if upgrade else path).read_bytes())
+        content = json.loads(read_bytes(earlier if upgrade else path))
         if upgrade is not None:
             content = upgrade(content)
         if content["kind"] != kind.name:

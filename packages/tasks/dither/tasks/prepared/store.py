@@ -19,6 +19,7 @@ from jaxtyping import Shaped
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
 from dither.registry.files.cache import cache_folder
+from dither.registry.files.limits import read_bytes
 
 from .arrays import map_npy
 from .manifest import MANIFEST, ArrayRecord, Kind, Manifest, read_manifest
@@ -192,7 +193,7 @@ def check_owned(folder: Path, kind: Kind) -> None:
         message = f"{folder} contains other files: {MANIFEST} is not one of prepared {kind.name}"
         foreign = Refused(Problem(message, help=fix, code="file-exists"))
         try:
-            manifest = json.loads((folder / MANIFEST).read_bytes())  # of any version, perhaps damaged
+            manifest = json.loads(read_bytes(folder / MANIFEST))  # of any version, perhaps damaged
             arrays, patterns = {f"{name}.npy" for name in dict(manifest["arrays"])}, (MANIFEST, REJECTED, *kind.files)
             if manifest["kind"] != kind.name or not isinstance(manifest["version"], int):
                 raise foreign

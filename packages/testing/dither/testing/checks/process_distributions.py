@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dither.registry import TokenSpace
-from dither.registry.flow.protocols import GaussianProcess
+from dither.registry.flow.protocols import GaussianProcess, TokenProcess
 from dither.registry.flow.records import Clean, Noise, Noised, State
 
 from ..check_utils import NotApplicable, assert_close, gaussian_scales, ideal_output, random_output
@@ -125,7 +125,7 @@ def chapman_kolmogorov(s: Situation) -> None:
 
 
 def joint_distributions(s: Situation) -> None:
-    """Over two tokens, `corrupt`, `prior`, `step` and `finish` follow their joint distributions, by brute force."""
+    """Over two tokens, `corrupt`, `prior`, `renoise`, `step` and `finish` follow their joint distributions."""
     process, _ = _over(s, SPACE)
     x0 = Clean.of(OUTCOMES[5:6].expand(MANY, -1))
     noised, now, then = process.corrupt(x0, torch.full((MANY,), 0.6)), _noise(1.5), _noise(0.6)
@@ -134,6 +134,8 @@ def joint_distributions(s: Situation) -> None:
     prior = noised.prior.double().expand(2, -1)
     _assert_joint(noised.state.x, _forward(noised, noised.noise), "x_t")
     _assert_joint(start.x, prior, "the state at t = 1")
+    if isinstance(process, TokenProcess):
+        _assert_joint(process.renoise(State.of(x0.x0), now, x0).x, _forward(noised, now), "x_0 after `renoise`")
     for one in (noised.state[:1], start[:1]):
         state = one.apply(lambda tensor: tensor.expand(MANY, *tensor.shape[1:]).clone())
         raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed).expand(MANY, -1, -1)

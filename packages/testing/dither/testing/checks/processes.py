@@ -363,9 +363,8 @@ CHECKS = (
     *checks_of(
         "process", facts_are_true, rate_is_derivative, record_is_complete, forward_distribution,
         target_mask_covers_uncertain, returns_prediction, time_per_position, fixed_untouched, stays_in_space,
-        finish_is_clean, truth_unseen, seeded, batch_not_written,
+        finish_is_clean, truth_unseen, seeded, batch_not_written, times_cover_the_range,
     ),
-    *checks_of("process", times_cover_the_range, level="recommended"),
     *checks_of("process", renoise_keeps_fixed, noise_is_standard_normal, reveal_keeps_visible),
 )  # fmt: skip
 """Checks for schedules and processes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -76,14 +77,22 @@ def _check_ids(clean: Clean, space: TokenSpace, what: str) -> None:
 
 
 def splits_not_empty(s: Situation) -> None:
-    """The splits train, valid and test have samples, and do not begin with the same ones."""
+    """The splits train, valid and test have samples, and do not begin with the same ones in any order."""
     task = _task(s)
     sizes = {split: task.size(split) for split in ("train", "valid", "test")}
     assert all(size > 0 for size in sizes.values()), f"samples: {sizes}"
-    rows = range(min(*sizes.values(), CHUNK))
-    batches = {split: task.batch(split, rows) for split in sizes}
-    firsts = [tuple(_bytes_of(clean, row) for row in rows) for clean in batches.values()]
-    assert len(set(firsts)) == len(firsts), f"the first {len(rows)} samples of two splits are the same"
+    firsts = {split: _first_samples(task, split) for split in sizes}
+    for one, other in itertools.permutations(firsts, 2):
+        samples, among = firsts[one], firsts[other]
+        same = samples[: len(among)] == among[: len(samples)]
+        same |= len(set(among)) == len(among) and set(samples) <= set(among)  # where none occurs twice, it is no chance
+        assert not same, f"the first {len(samples)} samples of {one} are also in {other}"
+
+
+def _first_samples(task: Any, split: str) -> list[bytes]:
+    rows = range(min(task.size(split), CHUNK))
+    clean = task.batch(split, rows)
+    return [_bytes_of(clean, row) for row in rows]
 
 
 def space_matches(s: Situation) -> None:
@@ -180,10 +189,11 @@ def evaluates_samples(s: Situation) -> None:
     for name, value in metrics.items():
         assert math.isfinite(value), f"{name} is {value}"
     assert task.sample_metrics(samples, like) == metrics, "metrics differ in a second call"
-    changed = (torch.where(like.fixed, samples, x) for x in (samples.roll(1, 1), samples[:1].expand_as(samples)))
-    others = [torch.cat([samples[:1], x[1:]]) for x in changed]
-    seen = not metrics or any(task.sample_metrics(x, like) != metrics for x in others)
-    assert seen, "metrics are those of the first sample alone"
+    changed = [torch.where(like.fixed, samples, x) for x in (samples.roll(1, 1), samples[:1].expand_as(samples))]
+    for name, kept in (("first", torch.arange(ROWS) == 0), ("last", torch.arange(ROWS) == ROWS - 1)):
+        others = [torch.where(over(kept, samples), samples, x) for x in changed]
+        seen = not metrics or any(task.sample_metrics(x, like) != metrics for x in others)
+        assert seen, f"metrics are those of the {name} sample alone"
     pictures = list(task.plots(samples, like))
     assert pictures, "there are no pictures"
     names = [picture.name for picture in pictures]

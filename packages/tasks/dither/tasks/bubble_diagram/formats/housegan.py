@@ -20,6 +20,8 @@ import networkx
 import numpy as np
 from pydantic import BaseModel
 
+from dither.registry.files.limits import read_bytes
+
 from ..plans import Diagram
 from ..relations import labels_of
 from ..vocabulary import ROOM_IDS
@@ -64,7 +66,7 @@ class _House(BaseModel):
 
 
 def _read(file: Path, options: ReadOptions) -> Diagram:
-    plan, name = parse_json(_House, file.read_bytes()), file.stem
+    plan, name = parse_json(_House, read_bytes(file)), file.stem
     rooms = [node for node, number in enumerate(plan.room_type) if number not in (FRONT_DOOR, DOOR)]
     known = ", ".join(f"{number} {name}" for number, name in FROM_HOUSEGAN.items())
     faults = [

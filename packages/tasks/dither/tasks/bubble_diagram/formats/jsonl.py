@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from dither.registry.config.errors import Origin, Problem, Refused
+from dither.registry.files.limits import TABLE_BYTES, read_bytes
 
 from ..plans import Diagram
 from ..vocabulary import RELATIONS, ROOM_IDS, ROOMS
@@ -99,7 +100,7 @@ def read_plan(path: Path, most: int) -> Diagram:
     find_file(path)
     if path.suffix.lower() != ".json":
         return read_plans(path, most)[0]
-    content = path.read_bytes()
+    content = read_bytes(path)
     if b'"room_type"' in content:
         (entry,) = read_housegan(path, ReadOptions(most))
     else:
@@ -112,7 +113,7 @@ def read_plan(path: Path, most: int) -> Diagram:
 def scan_plans(path: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield each line of a file as an entry; a file that cannot be read is an entry, too."""
     try:
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
+        lines = read_bytes(path, TABLE_BYTES).removeprefix(b"\xef\xbb\xbf").splitlines()
     except OSError as error:
         yield Entry(path, faults=(Fault("file", f"cannot be read: {error.strerror}"),))
         return

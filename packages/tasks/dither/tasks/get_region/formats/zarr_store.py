@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import bounded_memory
+from dither.registry.files.limits import bounded_memory, read_bytes
 
 from .region_checks import limited, name_array
 
@@ -188,7 +188,7 @@ def is_group(folder: Path) -> bool:
 
 def _header(path: Path) -> dict[str, Any]:
     try:
-        header = json.loads(path.read_bytes()) if path.is_file() else {}
+        header = json.loads(read_bytes(path)) if path.is_file() else {}
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
     except (ValueError, RecursionError) as error:

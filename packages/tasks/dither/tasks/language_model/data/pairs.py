@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field as Option
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import read_text
 from dither.registry.flow.spaces import Condition
 from dither.registry.plugins.install_command import install_command
 from dither.registry.spec.base import PathStr
@@ -148,7 +149,7 @@ def _chat(file: Path, prompt: str) -> str:
         fix = install_command("dither-tasks", "chat")
         raise Refused(Problem("jinja2 is not installed", where, help=fix, code="missing-dependency")) from None
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         config: dict[str, Any] = json.loads(text) if file.suffix == ".json" else {"chat_template": text}
         tokens = {key: value for key, value in config.items() if key.endswith("_token") and isinstance(value, str)}
         sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
