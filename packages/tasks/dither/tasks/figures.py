@@ -1,4 +1,4 @@
-"""Figures of matplotlib in one style, for the pictures of all tasks."""
+"""Plots of matplotlib in one style, for the pictures of all tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIGHT: Final = "#dee2e6"
 
 
 def new_figure(width: float, height: float, title: str = "") -> Figure:
-    """Return a figure without pyplot, whose state is global."""
+    """Return an empty plot without pyplot, whose state is global."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -43,7 +43,7 @@ def bare(axis: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
 
 
 def to_png(figure: Figure) -> bytes:
-    """Return a figure as PNG."""
+    """Return a plot as PNG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=110)
     return out.getvalue()

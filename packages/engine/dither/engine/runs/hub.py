@@ -193,7 +193,7 @@ def download(name: str, revision: str | None = None) -> Path:
         return Path(hub.snapshot_download(name, revision=revision))
     except (OSError, ValueError) as error:  # the base classes of its errors
         hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
-        message = f"{name} is no file or folder, and could not be downloaded: {_first_line(error)}"
+        message = f"{name} is neither a file nor a folder, and could not be downloaded: {_first_line(error)}"
         raise Refused(Problem(message, help=hint, code="download-failed")) from None
 
 

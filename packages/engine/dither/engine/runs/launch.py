@@ -348,7 +348,7 @@ def introduce(run: Run) -> list[str]:
         f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}",
     ]
     if run.trainer.compiled and experiment.train.compile is None:
-        lines.append("compiling the model: the first step may take a minute; train.compile = false starts at once")
+        lines.append("compiling the model: the first step may take a minute; train.compile = false avoids it")
     largest = max((parameter.numel() for parameter in system.model.parameters()), default=0)
     if (run.trainer.device.type, experiment.train.precision) == ("cpu", "bfloat16") and largest < SMALL_MATRIX:
         lines.append('train.precision = "bfloat16" is slower than "float32" on a CPU for a model this small')

@@ -85,7 +85,7 @@ def splits_not_empty(s: Situation) -> None:
     for one, other in itertools.permutations(firsts, 2):
         samples, among = firsts[one], firsts[other]
         same = samples[: len(among)] == among[: len(samples)]
-        same |= len(set(among)) == len(among) and set(samples) <= set(among)  # where none occurs twice, it is no chance
+        same |= len(set(among)) == len(among) and set(samples) <= set(among)  # unlikely where none occurs twice
         assert not same, f"the first {len(samples)} samples of {one} are also in {other}"
 
 

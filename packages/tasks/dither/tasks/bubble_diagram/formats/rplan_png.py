@@ -58,7 +58,7 @@ def _read(file: Path, options: ReadOptions) -> Diagram:
 
 
 def _boundary(pixels: UInt8[np.ndarray, "256 256 4"]) -> tuple[tuple[int, int], ...] | None:
-    """Return the outline of the pixels inside, and the ends of the front door; None if there is no simple outline."""
+    """Return the outline of the pixels inside, and the ends of the front door; None without a simple outline."""
     parts, count = label(pixels[..., 3] > 0)
     if not count:
         return None

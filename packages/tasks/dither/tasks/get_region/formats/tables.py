@@ -149,7 +149,7 @@ def _roles(names: Sequence[str]) -> tuple[int | None, list[int]]:
 def _numeric(
     columns: Sequence[tuple[str, str, Shaped[np.ndarray, " P"]]], path: Path, locate: Callable[[int], str]
 ) -> tuple[Arrays, list[Problem]]:
-    """Return the arrays of columns by standard and own name, with NaN in places and 0 in others for what is no number.
+    """Return the arrays of columns by standard and own name, with NaN in places and 0 in others for invalid numbers.
 
     Raises:
         Refused: As `check_names`.
