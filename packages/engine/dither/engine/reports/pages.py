@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -69,13 +70,13 @@ class Section:
         return self.title.lower().replace(" ", "-").replace(",", "")
 
 
-def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
+def write_report(paths: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write the page of a run or sweep, or one that compares several runs; return its path.
 
     A sweep among several paths stands for the runs of its points, a point for its run. `out` is by default report.html
     in the run or sweep, or comparison.html in the working directory. Refused if a path is not a run directory.
     """
-    named = list(dict.fromkeys(paths))
+    named, out = list(dict.fromkeys(map(Path, paths))), Path(out) if out else None
     if len(named) == 1 and (named[0] / MARK).is_file():
         sweep = SweepDirectory.open(named[0])
         return write_sweep_page(sweep, rows_of(sweep), out)
@@ -271,6 +272,8 @@ def _table(value: Any) -> dict[str, Any]:
 
 MetricRow = tuple[str, list[str], list[tuple[str, float]]]
 """kind/name, the last value in each run, and baselines."""
+COMPONENT = re.compile(r"^.*/|@\d+$")
+"""What a pinned name has besides the name of the component."""
 MAX_KEYS = 3
 """Differing options that name a run."""
 MAX_CHARTS = 60
@@ -333,9 +336,12 @@ def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
 def names_of(records: Sequence[RunRecord]) -> list[str]:
     """Return unique names of runs: their own, or the options that differ, or their directories."""
     names = [record.name for record in records]
-    changed = differences(records)
+    changed = sorted(differences(records), key=lambda row: not row[0].endswith(".use"))  # components first, by name
     keys = short_keys([tuple(key.split(".")) for key, _ in changed])
-    columns = [[f"{key}={value or 'none'}" for value in values] for key, (_, values) in zip(keys, changed, strict=True)]
+    columns = [
+        [COMPONENT.sub("", value) if key.endswith("use") else f"{key}={value or 'none'}" for value in values]
+        for key, (_, values) in zip(keys, changed, strict=True)
+    ]
     by_options = [", ".join(words) for words in zip(*columns[:MAX_KEYS], strict=True)]
     by_folder = [f"{name} {record.path.resolve().name[-6:]}" for name, record in zip(names, records, strict=True)]
     for candidates in (names, by_options, by_folder):

@@ -133,8 +133,8 @@ def space_from_json(table: Mapping[str, Any]) -> Space:
 
 
 def export_run(
-    run_directory: Path,
-    to: Path,
+    run_directory: str | Path,
+    to: str | Path,
     checkpoint: Which = "newest",
     select: Sequence[str] | None = None,
     console: Console | None = None,
@@ -146,6 +146,7 @@ def export_run(
     plugin files of the run are executed only if they ran on this machine before or are named in `select`, as after -p;
     otherwise the console shows a warning. Refused if `to` exists; Damaged without an intact checkpoint.
     """
+    run_directory, to = Path(run_directory), Path(to)
     experiment = resolved_file(run_directory)
     found = find_checkpoint(run_directory, checkpoint)
     if to.exists():
