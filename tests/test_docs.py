@@ -22,6 +22,7 @@ from dither.engine.cli.app import VERBS
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.launch import run
 from dither.engine.scaffold.package import example_file
+from dither.engine.training.diffusion import Diffusion
 from dither.registry.hookspecs import Hooks
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
@@ -85,6 +86,20 @@ def test_the_plugin_of_the_readme_works(tmp_path):
     noise = schedule.build()(t)
     (gradient,) = torch.autograd.grad(noise.sigma.sum(), t)
     torch.testing.assert_close(noise.rate, gradient)
+
+
+def test_the_likelihood_of_the_language_page(monkeypatch):
+    small = ["task.data.length=2000", "task.data.held=200", "model.width=16"]
+    experiment = load_experiment(ROOT / "experiments/language_model/markov.toml", small).experiment
+    system = Diffusion.build(experiment)
+    monkeypatch.setattr("dither.load", lambda run: system)
+    ids = system.task.batch("valid", range(2)).x0
+    (code,), names = (
+        blocks(ROOT / "docs/language.md", "python"),
+        {"ids": ids, "mask": (torch.arange(16) < 4).expand(2, -1)},
+    )
+    exec(code, names)
+    assert (names["found"].values + names["found"].half_widths < 0).all()
 
 
 def test_links_resolve():
