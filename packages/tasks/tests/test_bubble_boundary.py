@@ -19,6 +19,7 @@ from dither.tasks.bubble_diagram.geometry.boundary import (
     mask_of,
     pack_boundary,
     read_boundary,
+    with_boundaries,
 )
 from dither.tasks.bubble_diagram.geometry.outline_fit import outline_iou, place_in_outline
 from dither.tasks.bubble_diagram.geometry.placement import place_diagram
@@ -166,6 +167,5 @@ def test_rooms_from_left_to_right():
     assert (type(plans).from_boxes(ordered.types, ordered.boxes).edges == ordered.edges).all()
     bare = replace(plans, boxes=np.zeros_like(plans.boxes))
     assert (bare.from_left_to_right().edges == plans.edges).all()
-    without = PlanSplits(bare, bare, bare)
     with pytest.raises(Refused, match="no training plan has a boundary"):
-        without.with_boundaries(rectangular=False)
+        with_boundaries(PlanSplits(bare, bare, bare), rectangular=False)

@@ -236,17 +236,6 @@ def test_mmd_equals_the_sum_over_all_pairs():
     assert np.isnan(mmd(first[:0], second, 1.0))
 
 
-def test_distances_of_a_triangle_and_a_path():
-    """In closed form, with the widths of GRAN."""
-    triangle, path = (
-        Topology.of(encode(Diagram((0, 1, 2), tuple((i, j, 2) for i, j in edges)), 4)[None], 4)
-        for edges in (((0, 1), (0, 2), (1, 2)), ((0, 1), (1, 2)))
-    )
-    third = 2 - 2 * exp(-((2 / 3) ** 2) / 2)  # two of three rooms, and of three eigenvalues, differ
-    expected = {"mmd_degree": third, "mmd_clustering": 2 - 2 * exp(-1 / (2 * 0.1**2)), "mmd_spectral": third}
-    assert triangle.distances(path) == pytest.approx(expected)
-
-
 def test_archetypes():
     rows = np.array([encode(Diagram(types, ()), 4) for types in ((0, 1), (1, 0), (0, 1, 2), (0, 3))])
     found = Archetypes.of(rows, 4)

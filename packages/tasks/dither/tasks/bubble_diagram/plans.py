@@ -113,12 +113,6 @@ class Plans:
         boundaries = None if self.boundaries is None else self.boundaries[rows]
         return Plans(self.types[rows], self.edges[rows], self.boxes[rows], boundaries)
 
-    def fill_boundaries(self) -> Plans:
-        """Return the plans with boundaries of -1 if they have none."""
-        if self.boundaries is not None:
-            return self
-        return replace(self, boundaries=np.full((len(self), BOUNDARY_POINTS, 2), -1, np.int16))
-
     def upright(self) -> Plans:
         """Return the plans turned by quarter turns and mirrored so that a certain room is left, above the middle.
 
@@ -208,24 +202,6 @@ class PlanSplits:
     train: Plans
     valid: Plans
     test: Plans
-
-    def with_boundaries(self, *, rectangular: bool) -> PlanSplits:
-        """Return plans with boundaries; those of `rectangular` plans, which have none, follow from their boxes.
-
-        Raises:
-            Refused: No training plan has a boundary (`no-samples`).
-        """
-        splits = [self.train, self.valid, self.test]
-        if rectangular:
-            from .geometry.boundary import boundaries_of_boxes
-
-            splits = [replace(part, boundaries=boundaries_of_boxes(part.types, part.boxes)) for part in splits]
-        if self.train.boundaries is None and not rectangular:
-            hint = "RPLAN, Graph2Plan and procedural plans have them; prepare plans of earlier versions again (force)"
-            raise Refused(
-                Problem("no training plan has a boundary", ("task", "boundary"), help=hint, code="no-samples")
-            )
-        return PlanSplits(*(part.fill_boundaries() for part in splits))
 
 
 def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:

@@ -107,7 +107,9 @@ class BubbleDiagram(TaskSpec):
 
         plans: PlanSplits = self.data.build()
         if self.boundary:
-            plans = plans.with_boundaries(rectangular=isinstance(self.data, ProceduralPlans))
+            from .geometry.boundary import with_boundaries
+
+            plans = with_boundaries(plans, rectangular=isinstance(self.data, ProceduralPlans))
         return BubbleDiagrams(plans, self.space(), self.constraints, self.order, self.orientation)
 
 

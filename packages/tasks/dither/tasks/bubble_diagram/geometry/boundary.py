@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +20,20 @@ from jaxtyping import Bool, Float, Int
 from dither.registry.config.errors import Problem, Refused
 
 from ..formats.entries import path_not_found
+from ..plans import PlanSplits
 from ..relations import GRID
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
 
-__all__ = ["areas_of", "boundaries_of_boxes", "boundary_iou", "corners_of", "mask_of", "pack_boundary", "read_boundary"]
+__all__ = [
+    "areas_of",
+    "boundaries_of_boxes",
+    "boundary_iou",
+    "corners_of",
+    "mask_of",
+    "pack_boundary",
+    "read_boundary",
+    "with_boundaries",
+]
 
 _WALL, _DOOR = 2, 12
 """Pixels between a room of a procedural plan and the outline; width of a front door."""
@@ -115,6 +126,25 @@ def boundaries_of_boxes(types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N
             rows[best, :2] = ends[best]
             longest = np.maximum(longest, length)
     return rows
+
+
+def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
+    """Return plans with boundaries; those of `rectangular` plans, which have none, follow from their boxes.
+
+    Raises:
+        Refused: No training plan has a boundary (`no-samples`).
+    """
+    if plans.train.boundaries is None and not rectangular:
+        hint = "RPLAN, Graph2Plan and procedural plans have them; prepare plans of earlier versions again (force)"
+        message = "no training plan has a boundary"
+        raise Refused(Problem(message, ("task", "boundary"), help=hint, code="no-samples"))
+    parts = []
+    for part in (plans.train, plans.valid, plans.test):
+        boundaries = boundaries_of_boxes(part.types, part.boxes) if rectangular else part.boundaries
+        if boundaries is None:
+            boundaries = np.full((len(part), BOUNDARY_POINTS, 2), -1, np.int16)
+        parts.append(replace(part, boundaries=boundaries))
+    return PlanSplits(*parts)
 
 
 def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
