@@ -112,8 +112,11 @@ def test_umap_is_drawn():
     assert draw_umap(np.random.default_rng(0).random((60, 5))).startswith(b"\x89PNG")
 
 
-def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(task, tmp_path, refusal):
-    """In every format: without accessibility, with motifs in another order and one more."""
+def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
+    task, tmp_path, refusal, write_store, monkeypatch
+):
+    """By every verb, in every format: without accessibility, with motifs in another order and one more."""
+    monkeypatch.setitem(sys.modules, "umap", None)
     other, order = arrays_of(1), [2, 0, 3, 1]
     features = np.column_stack([other["features"][:, order], np.ones(P)])
     names = [*other["motifs"][order], "further"]
@@ -127,8 +130,9 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(task, 
     file = anndata.AnnData(features)
     file.obs_names, file.var_names = index, names
     file.write_h5ad(tmp_path / "w.h5ad")
+    write_store(tmp_path / "v.zarr", {"features": features, "motifs": np.array(names), **places})
     top = ARRAYS["atpm"][40:].max()
-    for paths in (["y.npz"], ["z.csv", "z.bed"], ["w.h5ad"]):
+    for paths in (["y.npz"], ["z.csv", "z.bed"], ["w.h5ad"], ["v.zarr"]):
         out = tmp_path / paths[0].replace(".", "-")
         out.mkdir()
         data = tuple(tmp_path / name for name in paths)
@@ -137,6 +141,12 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(task, 
         want = expected(other["features"], 1, top)
         np.testing.assert_allclose(found["prediction"][0, :, 0], want, rtol=1e-4, atol=1e-5)
         assert np.isnan(found["truth"]).all()
+        task.explain(Linear(), DataRequest(out, data, "all", {"cell": "b"}))
+        inputs = np.minimum(other["features"] / TOP, 1)
+        found = np.load(out / "explain.npz")["knock_out"][0, 0]
+        np.testing.assert_allclose(found, inputs * WEIGHTS[1].numpy() * top, rtol=1e-3, atol=1e-5)
+        task.embed(Linear(), DataRequest(out, data, "all", {"cell": "b"}))
+        np.testing.assert_allclose(np.load(out / "embeddings.npz")["region"], inputs[:, :3] + 1, atol=1e-5)
     np.savez(tmp_path / "y.npz", features=features[:, 1:], motifs=np.array(names[1:]), **places)
     request = DataRequest(tmp_path, (tmp_path / "y.npz",), "all")
     assert refusal(task.predict, Linear(), request).codes == ["missing-array"]
