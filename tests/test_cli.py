@@ -303,6 +303,7 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
         assert main([*arguments], verb="run") == 0, capsys.readouterr().err
         return capsys.readouterr().out
 
+    assert (trained[1].parent / "latest").resolve() == trained[1].resolve()
     run = Path(shutil.copytree(trained[1], tmp_path / "a run"))
     for name in ("experiment.toml", "resolved.toml", "manifest.json", "metrics.jsonl", "checkpoints", "samples"):
         assert (run / name).exists(), name
