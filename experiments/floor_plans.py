@@ -62,8 +62,7 @@ def prepare(form: str, path: Path) -> dict[str, Any]:
 
     options = {"source": str(path), "format": form, "most": MOST[form]}
     typer.echo(PlanFiles.model_validate(options).prepare(), err=True)
-    task = {"use": "bubble-diagram", "rooms": MOST[form], "data": {"use": "plans", **options}}
-    return {"name": f"plans-{form}", "task": task | {"order": "from-left-to-right", "orientation": "upright"}}
+    return {"name": f"plans-{form}", "task.rooms": MOST[form], "task.data": {"use": "plans", **options}}
 
 
 def measure(experiment: str, changes: dict[str, Any], samples: int, runs: Path) -> dict[str, float]:
