@@ -22,8 +22,10 @@ class GraphEmbedding(nn.Module):
 
     Pairs are those of the upper triangle row by row: (0, 1), (0, 2), ..., (1, 2), ...
 
+    Further fields reuse the positions, each with its own entity: one token per node, or one per pair and then per node.
+
     Args:
-        space: Two fields: n nodes, n(n-1)/2 pairs.
+        space: Fields of n nodes, of n(n-1)/2 pairs, and any number of n or n(n+1)/2 positions.
         width: Size of a vector.
         endpoint: "shared" adds the vectors of both nodes from one table, so that (i, j) equals (j, i); "directed" has
             one table for the first node and one for the second; "tied" uses the table of the nodes.
@@ -36,7 +38,9 @@ class GraphEmbedding(nn.Module):
         super().__init__()
         n = space.fields[0].length
         self.tokens = TokenEmbedding(space, width, init=init, position=None)
-        self.entity, self.node = make_embedding_table(2, width, init), make_embedding_table(n, width, init)
+        self.lengths = [field.length for field in space.fields]
+        self.entity = make_embedding_table(len(self.lengths), width, init)
+        self.node = make_embedding_table(n, width, init)
         tables = {"shared": 1, "directed": 2, "tied": 0}[endpoint]
         self.pair = nn.ModuleList(make_embedding_table(n, width, init) for _ in range(tables))
         self.register_buffer("ends", torch.triu_indices(n, n, 1), persistent=False)
@@ -48,6 +52,7 @@ class GraphEmbedding(nn.Module):
 
     def position_embedding(self) -> Float[Tensor, "L D"]:
         tables = list(self.pair) or [self.node]
-        node, pair = self.entity.weight
-        ends = tables[0](self.ends[0]) + tables[-1](self.ends[1])
-        return torch.cat([node + self.node.weight, pair + ends])
+        nodes, pairs = self.node.weight, tables[0](self.ends[0]) + tables[-1](self.ends[1])
+        places = {len(nodes) + len(pairs): torch.cat([pairs, nodes]), len(pairs): pairs, len(nodes): nodes}
+        parts = [nodes, pairs, *(places[length] for length in self.lengths[2:])]
+        return torch.cat([entity + part for entity, part in zip(self.entity.weight, parts, strict=True)])

@@ -19,9 +19,10 @@ Layout = Literal["cos-sin", "sin-cos", "interleaved"]
 
 
 def is_graph(space: TokenSpace) -> bool:
-    """Whether the second of two fields has one position for each pair of positions of the first."""
-    lengths = [field.length for field in space.fields]
-    return len(lengths) == 2 and lengths[1] == lengths[0] * (lengths[0] - 1) // 2
+    """Whether the fields are n nodes, their n(n-1)/2 pairs, and others of n, or n(n+1)/2 (pairs, then nodes)."""
+    n, *lengths = (field.length for field in space.fields)
+    pairs = n * (n - 1) // 2
+    return lengths[:1] == [pairs] and all(length in (n, pairs + n) for length in lengths[1:])
 
 
 def columns_without(space: FeatureSpace, groups: Sequence[str]) -> list[int]:

@@ -75,7 +75,8 @@ class Graph(EmbeddingSpec):
         yield from super().check(space, width)
         if isinstance(space, TokenSpace) and not is_graph(space):
             message = (
-                f'embedding "graph" requires two fields, n nodes and their n(n-1)/2 pairs; a sample here is {space}'
+                'embedding "graph" requires fields of n nodes and of their n(n-1)/2 pairs, and others only of n or '
+                f"n(n+1)/2 tokens; a sample here is {space}"
             )
             yield Misfit(message, related=("process",))
 

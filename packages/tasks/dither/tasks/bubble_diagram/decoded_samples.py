@@ -5,7 +5,7 @@ Letters: N samples, L tokens, R rooms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,18 +65,25 @@ def read_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> list[tuple[Diagr
 
 
 def decode_samples(
-    tokens: Int[np.ndarray, "N L"], rooms: int, boundaries: Int[np.ndarray, "N P 2"] | None = None
+    tokens: Int[np.ndarray, "N L"],
+    rooms: int,
+    boundaries: Int[np.ndarray, "N P 2"] | None = None,
+    narrow: Callable[[Diagram], Diagram] | None = None,
 ) -> Iterator[DecodedSample]:
-    """Yield samples with `rooms` room slots, placed in their boundaries if there are any."""
+    """Yield samples with `rooms` room slots, placed in their boundaries if there are any.
+
+    `narrow` restricts the areas of a diagram to constraints.
+    """
     if not len(tokens):
         return
-    levels = validity_levels(tokens, rooms)
+    levels = validity_levels(tokens[:, : rooms * (rooms + 1) // 2], rooms)
     for number, (diagram, errors) in enumerate(read_samples(tokens, rooms)):
         if diagram is None:
             yield DecodedSample(number, -1, False, None, errors)
             continue
         proof = levels.boxes[number, : len(diagram.types)]
-        placement = place_diagram(diagram, proof if proof.any() else None, search=False)
+        narrowed = diagram if narrow is None else narrow(diagram)
+        placement = place_diagram(narrowed, proof if proof.any() else None, search=False)
         if boundaries is not None and corners_of(boundaries[number]):
             placement = place_in_outline(placement, boundaries[number])
         level = sum(bool(mask[number]) for mask in levels.reached()) - 1

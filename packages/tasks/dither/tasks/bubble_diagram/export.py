@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from math import hypot
@@ -26,9 +27,9 @@ from .formats.jsonl import plan_line
 from .geometry.floor_plan import DOOR_WIDTH, Door, FloorPlan, floor_plan
 from .geometry.placement import place_diagram, place_rooms, room_names
 from .plans import Box, Diagram
-from .plots.diagram import METRES, draw_floorplan
+from .plots.diagram import draw_floorplan
 from .plots.svg import to_svg
-from .relations import GRID
+from .relations import GRID, METRES
 from .vocabulary import ROOMS, Export
 
 __all__ = ["EXPORTS", "dxf_plan", "geojson_plan", "housegan_plan", "write_diagrams", "write_samples"]
@@ -66,6 +67,7 @@ def write_samples(
     folder: Path,
     form: Export,
     boundaries: Int[np.ndarray, "N P 2"] | None = None,
+    narrow: Callable[[Diagram], Diagram] | None = None,
 ) -> tuple[list[Path], list[str]]:
     """Write samples of a model, with boxes wherever boxes realise the diagram; a file is named by its sample.
 
@@ -74,14 +76,15 @@ def write_samples(
     """
     diagrams: dict[int, Diagram] = {}
     notes, bare = [], 0
-    for sample in decode_samples(samples, rooms, boundaries):
+    for sample in decode_samples(samples, rooms, boundaries, narrow):
         if sample.placement is None:
             notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue
         diagram, exact = sample.placement.diagram, sample.placement.exact
         boxes = _centred(sample.placement.boxes) if exact else None
         boundary = None if boxes is None else sample.placement.boundary_at(boxes[0])
-        diagrams[sample.number] = Diagram(diagram.types, diagram.edges, boxes, f"sample {sample.number}", boundary)
+        name = f"sample {sample.number}"
+        diagrams[sample.number] = replace(diagram, boxes=boxes, name=name, boundary=boundary)
         bare += not exact
     if bare:
         what = "written without boxes" if form == "jsonl" else "their boxes violate some relations"
@@ -107,12 +110,13 @@ _Wall = tuple[int, int, int, int]
 def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     """Return the plan as a JSON object in the layout of HouseGAN++.
 
-    Rooms are disjoint outlines within their boxes. Doors join every room to the others, and one front door leads
-    outside; see `geometry.floor_plan`. A diagram without boxes gets a layout (`place_rooms`), which may violate some
-    relations. Plans with more than `NODES` nodes or `CORNERS` corners exceed HouseDiffusion's loader.
+    Rooms are disjoint outlines within their boxes. Doors are those of the diagram; if they are unknown, they join every
+    room to the others, and one front door leads outside; see `geometry.floor_plan`. A diagram without boxes gets a
+    layout (`place_rooms`), which may violate some relations. Plans with more than `NODES` nodes or `CORNERS` corners
+    exceed HouseDiffusion's loader.
     """
     boxes = diagram.boxes or _layout(diagram)
-    plan = floor_plan(diagram.types, np.array(boxes), diagram.front_door)
+    plan = floor_plan(diagram.types, np.array(boxes), diagram.front_door, diagram.doors)
     kinds = [TO_HOUSEGAN[ROOMS[kind]] for kind in diagram.types]
     openings = [_opening(door) for door in plan.doors]
     kinds += [FRONT_DOOR if door.j is None else DOOR for door in plan.doors]
@@ -135,20 +139,24 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
 _Point = tuple[float, float]
 
 
-def _lines(plan: FloorPlan) -> Iterator[tuple[str, int, tuple[_Point, ...]]]:
-    """Yield layer, room and points of each shape in metres, y pointing up: closed outlines, then doors and windows."""
+def _lines(plan: FloorPlan) -> Iterator[tuple[str, list[int], tuple[_Point, ...]]]:
+    """Yield layer, rooms and points of each shape in metres, y pointing up: closed outlines, then doors and windows."""
 
     def metres(x: float, y: float) -> _Point:
         return round(x * METRES, 3), round(-y * METRES, 3)
 
     for room, outline in enumerate(plan.outlines):
-        yield "rooms", room, tuple(metres(*corner) for corner in (*outline, outline[0]))
+        yield "rooms", [room], tuple(metres(*corner) for corner in (*outline, outline[0]))
     for door in plan.doors:
         layer, half = "front-door" if door.j is None else "doors", DOOR_WIDTH / 2
-        yield layer, door.i, tuple(metres(*end) for end in _ends(door.x, door.y, door.upright, half))
+        yield (
+            layer,
+            [room for room in (door.i, door.j) if room is not None],
+            tuple(metres(*end) for end in _ends(door.x, door.y, door.upright, half)),
+        )
     for window in plan.windows:
         ends = _ends(window.x, window.y, window.upright, window.length / 2)
-        yield "windows", window.room, tuple(metres(*end) for end in ends)
+        yield "windows", [window.room], tuple(metres(*end) for end in ends)
 
 
 def _ends(x: float, y: float, upright: bool, half: float) -> tuple[_Point, _Point]:
@@ -157,16 +165,19 @@ def _ends(x: float, y: float, upright: bool, half: float) -> tuple[_Point, _Poin
 
 def geojson_plan(diagram: Diagram) -> dict[str, Any]:
     """Return the floor plan as a GeoJSON feature collection in metres, y pointing up; boxes as in `housegan_plan`."""
-    plan = floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)), diagram.front_door)
+    plan = floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)), diagram.front_door, diagram.doors)
+    areas = np.bincount(plan.label[plan.label >= 0], minlength=len(diagram.types)) * METRES**2
     features = [
         {
             "type": "Feature",
-            "properties": {"layer": layer, "room": room, "type": ROOMS[diagram.types[room]]},
+            "properties": {"layer": layer, "room": room, "type": ROOMS[diagram.types[room]]}
+            | ({"area": round(float(areas[room]), 2)} if layer == "rooms" else {})
+            | ({"to": beyond[0]} if beyond else {}),
             "geometry": {"type": "Polygon", "coordinates": [points[::-1]]}
             if layer == "rooms"
             else {"type": "LineString", "coordinates": points},
         }
-        for layer, room, points in _lines(plan)
+        for layer, (room, *beyond), points in _lines(plan)
     ]
     return {"type": "FeatureCollection", "features": features}
 
@@ -183,7 +194,7 @@ def dxf_plan(diagram: Diagram) -> str:
         hint = install_command("dither-tasks", "dxf")
         raise Refused(Problem("DXF requires ezdxf", help=hint, code="missing-dependency")) from None
     plan, drawing, text = (
-        floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)), diagram.front_door),
+        floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)), diagram.front_door, diagram.doors),
         ezdxf.new(),  # type: ignore[attr-defined,unused-ignore]
         StringIO(),
     )
@@ -191,7 +202,7 @@ def dxf_plan(diagram: Diagram) -> str:
     names = room_names(diagram)
     for color, layer in enumerate(("rooms", "doors", "front-door", "windows", "names"), 1):
         drawing.layers.add(layer, color=color)
-    for layer, room, points in _lines(plan):
+    for layer, (room, *_), points in _lines(plan):
         drawing.modelspace().add_lwpolyline(points, close=layer == "rooms", dxfattribs={"layer": layer})
         if layer == "rooms":
             y, x = np.argwhere(plan.label == room).mean(0).tolist()

@@ -195,6 +195,10 @@ class Reference:
     def _meeting(self, plans: Plans) -> Plans:
         return plans if self._met_by is None else plans[np.flatnonzero(self._met_by(plans))]
 
+    def held(self) -> tuple[Plans, Plans]:
+        """Return the validation and the test plans that samples are compared with."""
+        return self._valid, self._test
+
     @cached_property
     def _statistics(self) -> tuple[Frequencies, Topology, Archetypes]:
         tokens = self._valid.tokens(self.rooms)

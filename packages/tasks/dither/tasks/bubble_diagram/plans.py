@@ -1,25 +1,60 @@
 """Diagrams: one as an object, many as arrays, and their token encoding.
 
-Letters: N plans, R room slots, E pairs of slots, L tokens (R + E). Empty slots come last and hold PAD.
+Letters: N plans, R room slots, E pairs of slots, D doors (E + R), L tokens: R + E, and D and R more with doors and
+areas. Empty slots come last and hold PAD.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from dither.registry.config.errors import Problem, Refused
 
-from .relations import GRID, edges_of, labels_of, pair_ends
-from .vocabulary import BOUNDARY_POINTS, EDGE_MASK, EDGE_PAD, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
+from .relations import GRID, METRES, edges_of, labels_of, net_areas, pair_ends
+from .vocabulary import (
+    AREA_MASK,
+    AREA_PAD,
+    AREAS,
+    BOUNDARY_POINTS,
+    DOOR,
+    DOOR_MASK,
+    DOOR_PAD,
+    EDGE_MASK,
+    EDGE_PAD,
+    LIVING,
+    NO_DOOR,
+    NO_EDGE,
+    NODE_MASK,
+    NODE_PAD,
+    ROOMS,
+    door_ends,
+    door_index,
+    pairs,
+)  # fmt: skip
 
-__all__ = ["Box", "Diagram", "PlanSplits", "Plans", "decode", "encode", "real_edges"]
+__all__ = [
+    "Box", "Diagram", "Doors", "Modelled", "PlanSplits", "Plans", "area_bins", "decode", "encode", "real_edges",
+    "sort_doors", "split_fields",
+]  # fmt: skip
 
 _NODE_ERRORS = {NODE_MASK: "remaining MASK", NODE_PAD: "PAD between rooms"}
 _EDGE_ERRORS = {EDGE_MASK: "remaining MASK", EDGE_PAD: "PAD between rooms"}
+
+
+class Modelled(TypedDict):
+    """Which optional fields diagrams have."""
+
+    doors: bool
+    areas: bool
+
+
+Doors = tuple[tuple[int, int | None], ...]
+"""Pairs of rooms i < j that a door joins, and (i, None) for a front door of room i."""
 
 Box = tuple[int, int, int, int]
 """(x0, y0, x1, y1) in pixels, x1 and y1 exclusive, y pointing down."""
@@ -29,7 +64,8 @@ Box = tuple[int, int, int, int]
 class Diagram:
     """A bubble diagram: room type ids, (i, j, relation of room i to room j) for related pairs i < j, boxes if known.
 
-    `boundary` is the outline with the front door if they are known; see `geometry.boundary`.
+    `boundary` is the outline with the front door; see `geometry.boundary`. It, `doors`, and `areas` as bounds in square
+    metres, are None if they are unknown.
     """
 
     types: tuple[int, ...]
@@ -37,6 +73,8 @@ class Diagram:
     boxes: tuple[Box, ...] | None = None
     name: str = ""
     boundary: tuple[tuple[int, int], ...] | None = None
+    doors: Doors | None = None
+    areas: tuple[tuple[float, float], ...] | None = None
 
     def __post_init__(self) -> None:
         rooms = len(self.types)
@@ -48,8 +86,12 @@ class Diagram:
                 raise ValueError(f"an edge is {wanted}; got {i, j, relation}")
         if len({edge[:2] for edge in self.edges}) < len(self.edges):
             raise ValueError(f"a pair of rooms has more than one relation: {self.edges}")
-        if self.boxes is not None and len(self.boxes) != rooms:
-            raise ValueError(f"{rooms} rooms, but {len(self.boxes)} boxes")
+        for values, what in ((self.boxes, "boxes"), (self.areas, "areas")):
+            if values is not None and len(values) != rooms:
+                raise ValueError(f"{rooms} rooms, but {len(values)} {what}")
+        for ends in self.doors or ():
+            if not 0 <= ends[0] < (rooms if ends[1] is None else min(ends[1], rooms)) or (ends[1] or 0) >= rooms:
+                raise ValueError(f"a door is (i, j), i < j < {rooms}, or (i, None); got {ends}")
 
     @property
     def front_door(self) -> tuple[float, float] | None:
@@ -66,22 +108,29 @@ class Diagram:
         return cls(tuple(types), _edge_list(row, len(types)), tuple(boxes), name)
 
 
+def sort_doors(doors: Iterable[tuple[int, int | None]]) -> Doors:
+    """Return distinct doors in the order of their tokens."""
+    return tuple(sorted(set(doors), key=lambda ends: (ends[1] is None, ends[0], ends[1] or 0)))
+
+
 def _edge_list(row: Int[np.ndarray, " E"], rooms: int) -> tuple[tuple[int, int, int], ...]:
     return tuple((i, j, int(r)) for (i, j), r in zip(pairs(rooms), row, strict=True) if r != NO_EDGE)
 
 
 @dataclass(frozen=True)
 class Plans:
-    """A batch of diagrams: room types, relations of all pairs of slots, and room boxes.
+    """A batch of diagrams: room types, relations of all pairs of slots, room boxes, and door tokens.
 
     Boxes are zeros in empty slots, and throughout a plan whose boxes are unknown. `boundaries` are None if no plan has
-    one, and -1 throughout a plan without one; see `geometry.boundary`.
+    one, and -1 throughout a plan without one; see `geometry.boundary`. Doors are MASK in a plan whose doors are
+    unknown, and None if they are in all plans.
     """
 
     types: Int[np.ndarray, "N R"]
     edges: Int[np.ndarray, "N E"]
     boxes: Int[np.ndarray, "N R 4"]
     boundaries: Int[np.ndarray, "N P 2"] | None = None
+    doors: Int[np.ndarray, "N D"] | None = None
 
     @classmethod
     def from_boxes(cls, types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]) -> Plans:
@@ -94,16 +143,22 @@ class Plans:
         tokens = rooms + rooms * (rooms - 1) // 2
         rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(len(diagrams), tokens)
         boxes = np.zeros((len(diagrams), rooms, 4), np.int16)
+        doors = np.full((len(diagrams), tokens), DOOR_MASK, np.int8)
         for row, diagram in enumerate(diagrams):
             if diagram.boxes is not None:
                 boxes[row, : len(diagram.boxes)] = diagram.boxes
+            if diagram.doors is not None:
+                doors[row] = [NO_DOOR if _ends_exist(ends, len(diagram.types), rooms) else DOOR_PAD
+                              for ends in door_ends(rooms)]  # fmt: skip
+                doors[row, [door_index(i, j, rooms) for i, j in diagram.doors]] = DOOR
         boundaries = None
         if any(diagram.boundary for diagram in diagrams):
             boundaries = np.full((len(diagrams), BOUNDARY_POINTS, 2), -1, np.int16)
             for row, diagram in enumerate(diagrams):
                 if diagram.boundary:
                     boundaries[row] = diagram.boundary
-        return cls(rows[:, :rooms], rows[:, rooms:], boxes, boundaries)
+        known = any(diagram.doors is not None for diagram in diagrams)
+        return cls(rows[:, :rooms], rows[:, rooms:], boxes, boundaries, doors if known else None)
 
     def __len__(self) -> int:
         return len(self.types)
@@ -111,7 +166,8 @@ class Plans:
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
         """Return a subset of the plans."""
         boundaries = None if self.boundaries is None else self.boundaries[rows]
-        return Plans(self.types[rows], self.edges[rows], self.boxes[rows], boundaries)
+        doors = None if self.doors is None else self.doors[rows]
+        return Plans(self.types[rows], self.edges[rows], self.boxes[rows], boundaries, doors)
 
     def upright(self) -> Plans:
         """Return the plans turned by quarter turns and mirrored so that a certain room is left, above the middle.
@@ -145,7 +201,7 @@ class Plans:
         i, j = pair_ends(self.types.shape[1])
         labels = np.where(self.edges < NO_EDGE, labels_of(boxes[:, i], boxes[:, j]), self.edges)
         edges = np.where(known[:, None], labels, self.edges).astype(np.int8)
-        return Plans(self.types, edges, boxes, boundaries)
+        return replace(self, edges=edges, boxes=boxes, boundaries=boundaries)
 
     def order(self) -> Int[np.ndarray, "N R"]:
         """Return the rooms of `from_left_to_right`: the number of the room that is first, second, ..."""
@@ -166,10 +222,9 @@ class Plans:
         related[:, i, j] = related[:, j, i] = self.edges < NO_EDGE
         types, boxes = np.take_along_axis(self.types, order, 1), np.take_along_axis(self.boxes, order[..., None], 1)
         labels = np.where(related[rows, order[:, i], order[:, j]], labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
-        edges = np.where(real_edges(types != NODE_PAD), labels, EDGE_PAD)
-        return replace(
-            self, types=types, edges=np.where(known[:, None], edges, self.edges).astype(np.int8), boxes=boxes
-        )
+        edges = np.where(known[:, None], np.where(real_edges(types != NODE_PAD), labels, EDGE_PAD), self.edges)
+        doors = None if self.doors is None else _reorder_doors(self.doors, order)
+        return replace(self, types=types, edges=edges.astype(np.int8), boxes=boxes, doors=doors)
 
     @property
     def rooms(self) -> Int[np.ndarray, " N"]:
@@ -179,12 +234,17 @@ class Plans:
 
     def diagram(self, row: int) -> Diagram:
         """Return one plan."""
-        bare = decode(np.concatenate([self.types[row], self.edges[row]]), self.types.shape[1])
+        known = self.doors is not None and not (self.doors[row] == DOOR_MASK).any()
+        bare = decode(self[row : row + 1].tokens(self.types.shape[1], doors=known)[0], self.types.shape[1])
         boxes = self.boxes[row, : len(bare.types)]
         return replace(bare, boxes=tuple(map(tuple, boxes.tolist())) if boxes.any() else None)
 
-    def tokens(self, rooms: int) -> Int[np.ndarray, "N L"]:
-        """Return the plans as tokens for `rooms` room slots, which must not be fewer than the plans have."""
+    def tokens(self, rooms: int, *, doors: bool = False, areas: bool = False) -> Int[np.ndarray, "N L"]:
+        """Return the plans as tokens for `rooms` room slots, which must not be fewer than the plans have.
+
+        Raises:
+            Refused: Doors or boxes are unknown in some plans, but `doors` or `areas` are required (`misfit`).
+        """
         slots = self.types.shape[1]
         if slots > rooms:
             raise ValueError(f"plans of up to {slots} rooms do not fit into {rooms} slots")
@@ -192,7 +252,77 @@ class Plans:
         types[:, :slots] = self.types
         edges = np.full((len(self), rooms * (rooms - 1) // 2), EDGE_PAD, np.int8)
         edges[:, [j < slots for _, j in pairs(rooms)]] = self.edges
-        return np.concatenate([types, edges], 1)
+        fields = [types, edges]
+        if doors:
+            given = np.full((len(self), 1), DOOR_MASK, np.int8) if self.doors is None else self.doors
+            unknown = np.asarray((given == DOOR_MASK).any(1))
+            _require_known(unknown, "doors", "read a format with doors, and prepare the plans again")
+            tokens = np.full((len(self), types.shape[1] + edges.shape[1]), DOOR_PAD, np.int8)
+            tokens[:, [_ends_exist(ends, slots, rooms) for ends in door_ends(rooms)]] = given
+            fields.append(tokens)
+        if areas:
+            _require_known(~np.asarray(self.boxes.any((1, 2))), "boxes", "areas follow from boxes")
+            bins = np.full((len(self), rooms), AREA_PAD, np.int8)
+            shares = area_bins(net_areas(self.types, self.boxes) * METRES**2)
+            bins[:, :slots] = np.where(self.types == NODE_PAD, AREA_PAD, shares)
+            fields.append(bins)
+        return np.concatenate(fields, 1)
+
+
+def _reorder_doors(doors: Int[np.ndarray, "N D"], order: Int[np.ndarray, "N R"]) -> Int[np.ndarray, "N D"]:
+    """Return the doors of plans whose slot k holds the room that was in slot `order[k]`."""
+    n, slots = order.shape
+    i, j = np.array(door_ends(slots)).T
+    matrix, rows = np.zeros((n, slots + 1, slots + 1), np.int8), np.arange(n)[:, None]
+    matrix[:, i, j] = matrix[:, j, i] = doors
+    ends = np.pad(order, ((0, 0), (0, 1)), constant_values=slots)
+    return np.asarray(matrix[rows, ends[:, i], ends[:, j]])
+
+
+def _ends_exist(ends: tuple[int, int], count: int, rooms: int) -> bool:
+    """Whether both sides of a door are among the first `count` rooms, or the outside."""
+    return ends[0] < count and (ends[1] < count or ends[1] == rooms)
+
+
+def _require_known(unknown: Bool[np.ndarray, " N"], what: str, hint: str) -> None:
+    if unknown.any():
+        message = f"{what} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
+        raise Refused(Problem(message, ("task", "areas" if what == "boxes" else what), help=hint, code="misfit"))
+
+
+def area_bins(areas: Float[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
+    """Return the bin of each area in square metres."""
+    return np.searchsorted(AREAS[1:-1], areas, side="right").astype(np.int8)
+
+
+class Fields(NamedTuple):
+    """Tokens by field; doors and areas are None in samples without them."""
+
+    types: Any
+    edges: Any
+    doors: Any = None
+    areas: Any = None
+
+
+def split_fields(tokens: Any, rooms: int) -> Fields:
+    """Split the last axis of an array or tensor; its length tells which fields there are.
+
+    Raises:
+        ValueError: No diagram of `rooms` slots has as many tokens.
+    """
+    pairs, length = rooms * (rooms - 1) // 2, tokens.shape[-1]
+    base, doors = rooms + pairs, pairs + rooms
+    first = base if length == base or length == base + rooms else base + doors
+    if length not in (base, base + rooms, base + doors, base + doors + rooms):
+        raise ValueError(
+            f"diagrams of {rooms} slots have {base} tokens, with doors {doors} more, with areas {rooms}; got {length}"
+        )
+    return Fields(
+        tokens[..., :rooms],
+        tokens[..., rooms:base],
+        tokens[..., base:first] if first > base else None,
+        tokens[..., first:] if length > first else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -212,7 +342,7 @@ def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:
 
 
 def encode(diagram: Diagram, rooms: int) -> Int[np.ndarray, " L"]:
-    """Return a diagram as tokens for `rooms` room slots.
+    """Return types and relations of a diagram as tokens for `rooms` room slots.
 
     Raises:
         ValueError: The diagram has more rooms.
@@ -231,10 +361,11 @@ def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
     Raises:
         Refused: Lists every invalid token: a remaining MASK, a PAD between rooms, an unknown id (`invalid-sample`).
     """
-    ids = [int(token) for token in tokens]
-    if len(ids) != rooms + rooms * (rooms - 1) // 2:
-        raise ValueError(f"diagrams of {rooms} slots have {rooms + rooms * (rooms - 1) // 2} tokens, got {len(ids)}")
-    types, edges = ids[:rooms], ids[rooms:]
+    types, edges, doors, areas = (
+        None if part is None else [int(token) for token in part] for part in split_fields(tokens, rooms)
+    )
+    assert types is not None
+    assert edges is not None
     count = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0)
     errors = [f"room {slot}: {_NODE_ERRORS.get(kind, f'invalid id {kind}')}" for slot, kind in enumerate(types[:count])
               if not 0 <= kind < NODE_MASK]  # fmt: skip
@@ -243,9 +374,20 @@ def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
             errors.append(f"pair {i}, {j}: {relation} although there is no room {j}; expected PAD = {EDGE_PAD}")
         elif j < count and not 0 <= relation <= NO_EDGE:
             errors.append(f"pair {i}, {j}: {_EDGE_ERRORS.get(relation, f'invalid id {relation}')}")
+    ends = door_ends(rooms)
+    for (i, j), door in zip(ends, doors or (), strict=doors is not None):
+        if (door in (NO_DOOR, DOOR)) != _ends_exist((i, j), count, rooms) or door == DOOR_MASK:
+            errors.append(f"door {i}, {j if j < rooms else 'outside'}: invalid id {door}")
+    for slot, area in enumerate(areas or ()):
+        if (0 <= area < AREA_MASK) != (slot < count) or area == AREA_MASK:
+            errors.append(f"area {slot}: invalid id {area}")
     if not count:
         errors.append("no rooms")
     if errors:
         raise Refused([Problem(error, code="invalid-sample") for error in errors])
     relations = (r for (_, j), r in zip(pairs(rooms), edges, strict=True) if j < count)
-    return Diagram(tuple(types[:count]), _edge_list(np.fromiter(relations, int), count))
+    edge_list = _edge_list(np.fromiter(relations, int), count)
+    joined = None if doors is None else tuple(
+        (i, j if j < rooms else None) for (i, j), door in zip(ends, doors, strict=True) if door == DOOR)  # fmt: skip
+    bounds = None if areas is None else tuple((AREAS[area], AREAS[area + 1]) for area in areas[:count])
+    return Diagram(tuple(types[:count]), edge_list, doors=joined, areas=bounds)

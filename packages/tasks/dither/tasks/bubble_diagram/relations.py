@@ -15,10 +15,16 @@ from jaxtyping import Bool, Int
 
 from .vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, SURROUNDING, pairs
 
-__all__ = ["GRID", "NEAR", "RULE", "edges_of", "exclusive", "labels_of", "nearby", "overlapping", "pair_ends"]
+__all__ = [
+    "GRID", "METRES", "NEAR", "RULE", "edges_of", "exclusive", "labels_of", "nearby", "net_areas", "overlapping",
+    "pair_ends",
+]  # fmt: skip
 
 GRID: Final = 256
 """Side of the square canvas in pixels; about 18 metres."""
+
+METRES: Final = 18 / GRID
+"""Metres per pixel."""
 
 NEAR: Final = 9
 """Largest gap, in pixels along each axis, between related rooms."""
@@ -92,3 +98,20 @@ def overlapping(boxes: Int[np.ndarray, "*n R 4"]) -> Bool[np.ndarray, "*n E"]:
     u, v = boxes[..., i, :], boxes[..., j, :]
     shared = ((u[..., :2] < v[..., 2:]) & (v[..., :2] < u[..., 2:])).all(-1)
     return np.asarray(shared & ~np.isin(labels_of(u, v), [INSIDE, SURROUNDING]))
+
+
+def net_areas(types: Int[np.ndarray, "*n R"], boxes: Int[np.ndarray, "*n R 4"]) -> Int[np.ndarray, "*n R"]:
+    """Return the area of each box in square pixels, less its overlap with rooms that come before it, at least 1.
+
+    Of two rooms that overlap the living room gives way, and else the larger one. Exact unless three rooms overlap.
+    """
+    boxes = np.asarray(boxes, np.int64)
+    sides = np.minimum(boxes[..., :, None, 2:], boxes[..., None, :, 2:])
+    sides = sides - np.maximum(boxes[..., :, None, :2], boxes[..., None, :, :2])
+    shared = sides.clip(0).prod(-1)
+    areas, rank = (boxes[..., 2:] - boxes[..., :2]).prod(-1), np.arange(boxes.shape[-2])
+    size = areas + GRID**2 * 4 * (np.asarray(types) == LIVING)
+    gives_way = (size[..., :, None] > size[..., None, :]) | (
+        (size[..., :, None] == size[..., None, :]) & (rank[:, None] < rank)
+    )
+    return np.asarray(np.maximum(areas - (shared * gives_way).sum(-1), 1))

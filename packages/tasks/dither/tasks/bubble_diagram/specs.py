@@ -20,7 +20,13 @@ from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
 from .vocabulary import (
+    AREA_MASK,
+    AREA_PAD,
+    AREA_SIZE,
     BOUNDARY_POINTS,
+    DOOR_MASK,
+    DOOR_PAD,
+    DOOR_SIZE,
     EDGE_MASK,
     EDGE_PAD,
     EDGE_SIZE,
@@ -32,7 +38,7 @@ from .vocabulary import (
     Format,
     Order,
     Orientation,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from .plans import PlanSplits
@@ -45,7 +51,7 @@ class BubbleDiagram(TaskSpec):
     """Floor plans as graphs: room types and pairwise spatial relations, 13 types and 10 relations as in Graph2Plan."""
 
     name: ClassVar[str] = "bubble-diagram"
-    rev: ClassVar[int] = 2
+    rev: ClassVar[int] = 3
     bucketed: ClassVar[bool | None] = True
     headline: ClassVar[tuple[str, ...]] = (
         "valid/nats_per_graph", "valid/nats_per_token", "sample/level_2", "sample/level_4", "sample/level_5",
@@ -77,6 +83,10 @@ class BubbleDiagram(TaskSpec):
     boundary: bool = False
     """Whether the outline and the front door of a plan are a condition, for model condition "outline" and
     `dither sample --outline`. RPLAN, Graph2Plan and procedural plans have them."""
+    doors: bool = False
+    """Whether samples have a token for the door of each pair of rooms, and for the front door of each room."""
+    areas: bool = False
+    """Whether samples have a token for the area of each room: 12 bins between 2 and 45 square metres."""
     constraints: Constraints | None = None
     """Constraints on samples; training ignores them."""
 
@@ -91,15 +101,21 @@ class BubbleDiagram(TaskSpec):
             yield Misfit(message, ("data", "most"), ("task", "rooms"), help="raise rooms, or lower most")
         yield from below("data", self.data.check())
         if self.constraints is not None:
-            yield from below("constraints", self.constraints.check(self.rooms))
+            yield from below("constraints", self.constraints.check(self.rooms, doors=self.doors, areas=self.areas))
 
     def space(self) -> TokenSpace:
-        """Return two fields: "nodes", one token per room slot, and "edges", one per pair of slots."""
+        """Return the fields: "nodes", one token per room slot, "edges", one per pair, "doors" and "areas"."""
         pairs = self.rooms * (self.rooms - 1) // 2
-        nodes = Field("nodes", self.rooms, NODE_SIZE, mask=NODE_MASK, pad=NODE_PAD)
-        edges = Field("edges", pairs, EDGE_SIZE, mask=EDGE_MASK, pad=EDGE_PAD)
+        fields = [
+            Field("nodes", self.rooms, NODE_SIZE, mask=NODE_MASK, pad=NODE_PAD),
+            Field("edges", pairs, EDGE_SIZE, mask=EDGE_MASK, pad=EDGE_PAD),
+        ]
+        if self.doors:
+            fields.append(Field("doors", pairs + self.rooms, DOOR_SIZE, mask=DOOR_MASK, pad=DOOR_PAD))
+        if self.areas:
+            fields.append(Field("areas", self.rooms, AREA_SIZE, mask=AREA_MASK, pad=AREA_PAD))
         boundary = Condition("boundary", partial=True, length=2 * BOUNDARY_POINTS)
-        return TokenSpace((nodes, edges), (boundary,) * self.boundary)
+        return TokenSpace(tuple(fields), (boundary,) * self.boundary)
 
     def build(self) -> BubbleDiagrams:
         """Generate or read the plans."""

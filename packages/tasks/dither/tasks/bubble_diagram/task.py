@@ -1,12 +1,12 @@
 """The bubble diagram task: batches of tokens, metrics, pictures and exports.
 
-Letters: B batch, N samples, L tokens (R room slots, then the pairs of slots).
+Letters: B batch, N samples, L tokens (R room slots, then the pairs of slots, then doors and areas if modelled).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -34,21 +34,23 @@ from .formats.jsonl import read_plan
 from .geometry.boundary import areas_of, read_boundary
 from .geometry.outline_fit import outline_iou
 from .metrics import Frequencies, Reference, shuffled
-from .plans import Diagram, Plans, PlanSplits, real_edges
+from .plans import Diagram, Modelled, Plans, PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
-from .vocabulary import EDGE_MASK, EDGE_PAD, LIVING, NODE_MASK, NODE_PAD, Export, Order, Orientation
+from .room_fields import field_metrics, field_nats, layout_area_error
+from .vocabulary import LIVING, NODE_PAD, Export, Order, Orientation
 
 __all__ = ["BubbleDiagrams", "GraphMetrics"]
 
 NEAREST, DRAWN = 500, 64
-"""Training plans whose numbers of rooms a given outline gets; samples that are drawn to compare them with outlines."""
+"""Training plans whose numbers of rooms a given outline gets; samples that are drawn to compare them with outlines, and
+their areas with those of their tokens."""
 
 REFERENCE = 1024
 """Diagrams of each baseline that are evaluated with the sample metrics."""
 
 
 class BubbleDiagrams:
-    """Bubble diagrams as token sequences with the fields "nodes" and "edges", and constraints on samples."""
+    """Bubble diagrams as token sequences with the fields of the space, and constraints on samples."""
 
     def __init__(
         self,
@@ -69,15 +71,19 @@ class BubbleDiagrams:
             parts = (plans.train, plans.valid, plans.test)
             plans = PlanSplits(*(part.from_left_to_right() for part in parts))
         splits = {"train": plans.train, "valid": plans.valid, "test": plans.test}
-        tokens = {split: part.tokens(self.rooms) for split, part in splits.items()}
-        self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}
+        names = {field.name for field in space.fields}
+        self.modelled = Modelled(doors="doors" in names, areas="areas" in names)
+        tokens = {split: part.tokens(self.rooms, **self.modelled) for split, part in splits.items()}
+        self._base = self.rooms * (self.rooms + 1) // 2
+        """Number of tokens of types and relations."""
+        self._frequencies = {split: Frequencies.of(rows[:, : self._base], self.rooms) for split, rows in tokens.items()}
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
         self._boundaries = {
             split: None if part.boundaries is None or not space.conditions else part.boundaries
             for split, part in splits.items()
         }
         self._constraints = constraints or Constraints()
-        self._goal = None if constraints is None else constraints.goal(self.rooms)
+        self._goal = None if constraints is None else constraints.goal(self.rooms, **self.modelled)
         self._reference = Reference(plans, self.rooms, None if self._goal is None else self._goal.met_by)
         counts = self._frequencies["train"].rooms
         self._counts = counts if self._goal is None else self._goal.room_counts(counts)
@@ -101,7 +107,9 @@ class BubbleDiagrams:
         return rooms
 
     def _valid(self, real: Tensor) -> Tensor:
-        return torch.cat([real, torch.from_numpy(real_edges(real.numpy()))], 1)
+        pairs = torch.from_numpy(real_edges(real.numpy()))
+        parts = {"nodes": [real], "edges": [pairs], "doors": [pairs, real], "areas": [real]}
+        return torch.cat([part for field in self.space.fields for part in parts[field.name]], 1)
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` fully masked diagrams whose numbers of rooms are drawn from the training distribution.
@@ -174,10 +182,10 @@ class BubbleDiagrams:
             slots: list[int] = (np.sort(random) + 1).tolist()
             return [0] * first + slots
 
-        constraints = self._constraints.keeping(diagram, keep, redraw, self.rooms, place)
-        if misfits := list(constraints.check(self.rooms)):
+        constraints = self._constraints.keeping(diagram, keep, redraw, self.rooms, place, **self.modelled)
+        if misfits := list(constraints.check(self.rooms, **self.modelled)):
             raise Refused([Problem(one.message, one.path, help=one.help, code=one.code) for one in misfits])
-        goal = constraints.goal(self.rooms)
+        goal = constraints.goal(self.rooms, **self.modelled)
         return self._templates(n, seed, goal.room_counts(self._frequencies["train"].rooms), goal)
 
     def _arrange(self, diagram: Diagram, keep: Sequence[int] | None) -> tuple[Diagram, Sequence[int] | None]:
@@ -192,9 +200,8 @@ class BubbleDiagrams:
         shares = counts / counts.sum()
         rooms = np.random.default_rng(seed).choice(len(shares), n, p=shares)
         valid = self._valid(torch.from_numpy(np.arange(self.rooms) < rooms[:, None]))
-        edges = self.space.length - self.rooms
-        mask = torch.tensor([NODE_MASK] * self.rooms + [EDGE_MASK] * edges)
-        pad = torch.tensor([NODE_PAD] * self.rooms + [EDGE_PAD] * edges)
+        mask, pad = (torch.tensor([getattr(field, special) for field in self.space.fields for _ in range(field.length)])
+                     for special in ("mask", "pad"))  # fmt: skip
         empty = Clean.of(torch.where(valid, mask, pad), valid)
         return empty if goal is None else goal.begin(empty)
 
@@ -234,23 +241,34 @@ class BubbleDiagrams:
 
     def _baselines(self, split: Split) -> dict[str, float]:
         train, held = self._frequencies["train"], self._frequencies[split]
-        count = held.tokens_per_graph()
+        uniform, unigram, tokens = field_nats(self._tokens["train"].numpy(), self._tokens[split].numpy(), self.rooms)
+        count = held.tokens_per_graph() | tokens
         metrics = {
-            "uniform": _nats_metrics(held.uniform_nats(), count),
-            "unigram": _nats_metrics(train.unigram_nats(held), count),
+            "uniform": _nats_metrics(held.uniform_nats() | uniform, count),
+            "unigram": _nats_metrics(train.unigram_nats(held) | unigram, count),
         }
         metrics["unigram"] |= self._reference.metrics(train.draw(REFERENCE, 0))
-        real = self._tokens["test"][:REFERENCE].numpy()
+        real = self._tokens["test"][:REFERENCE, : self._base].numpy()
         if len(real):
             metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))
             metrics["real"] = self._reference.floor(len(real))
         return {f"{name}/{baseline}": value for baseline, values in metrics.items() for name, value in values.items()}
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
-        """Return validity levels, and distances to validation plans that meet the constraints, with the noise floor."""
-        metrics, boundaries = self._reference.sample_metrics(samples.cpu().numpy()), _boundaries_of(like)
-        if boundaries is not None:
-            placed = decode_samples(samples[:DRAWN].cpu().numpy(), self.rooms, boundaries)
+        """Return validity levels, and distances to validation plans that meet the constraints, with the noise floor.
+
+        For modelled doors and areas also `room_fields.field_metrics` and `layout_area_error`.
+        """
+        tokens, boundaries = samples.cpu().numpy(), _boundaries_of(like)
+        metrics = self._reference.sample_metrics(tokens[:, : self._base])
+        if any(self.modelled.values()) and len(tokens):
+            valid, test = (part.tokens(self.rooms, **self.modelled) for part in self._reference.held())
+            metrics |= field_metrics(tokens, valid, self.rooms)
+            floor = field_metrics(test[: len(tokens)], valid, self.rooms)
+            metrics |= {f"{name}_floor": value for name, value in floor.items()}
+        if boundaries is not None or self.modelled["areas"]:
+            placed = list(decode_samples(tokens[:DRAWN], self.rooms, boundaries, _narrow(like)))
+            metrics |= layout_area_error(placed) if self.modelled["areas"] else {}
             values = [
                 outline_iou(sample.placement) for sample in placed if sample.placement and sample.placement.outline
             ]
@@ -259,15 +277,22 @@ class BubbleDiagrams:
 
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of samples."""
-        yield from sample_pictures(samples.cpu().numpy(), self.rooms, _boundaries_of(like))
+        yield from sample_pictures(samples.cpu().numpy(), self.rooms, _boundaries_of(like), _narrow(like))
 
     def export(self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path) -> tuple[list[Path], list[str]]:
         """Write samples in a format of `EXPORTS`; see `write_samples`."""
-        return write_samples(samples.cpu().numpy(), self.rooms, folder, cast(Export, form), _boundaries_of(like))
+        tokens, boundaries = samples.cpu().numpy(), _boundaries_of(like)
+        return write_samples(tokens, self.rooms, folder, cast(Export, form), boundaries, _narrow(like))
 
     def trajectory_plots(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of a sampling trajectory."""
-        yield from trajectory_pictures(torch.cat([like.x0[None].to(path), path]).cpu().numpy(), self.rooms)
+        path = torch.cat([like.x0[None].to(path), path])
+        yield from trajectory_pictures(path.cpu().numpy(), self.rooms, _narrow(like))
+
+
+def _narrow(like: Clean) -> Callable[[Diagram], Diagram] | None:
+    """Return the function that narrows the areas of a diagram to the constraints on samples."""
+    return like.goal.narrow if isinstance(like.goal, ConstraintGuidance) else None
 
 
 def _bounded(clean: Clean, boundaries: Int[np.ndarray, "N P 2"]) -> Clean:

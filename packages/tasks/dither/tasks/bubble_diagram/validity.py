@@ -24,11 +24,13 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from .geometry.realisability import LIMIT, Realisation, realise, realises
-from .plans import real_edges
+from .plans import real_edges, split_fields
 from .relations import exclusive, pair_ends
-from .vocabulary import ABOVE, BELOW, EDGE_PAD, ENTRANCE, LEFT, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, RIGHT
+from .vocabulary import ABOVE, BELOW, DOOR, EDGE_PAD, ENTRANCE, LEFT, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, RIGHT
 
-__all__ = ["Levels", "TokenValidity", "is_buildable", "token_validity", "validity_levels"]
+__all__ = [
+    "Levels", "TokenValidity", "connects", "is_buildable", "is_reachable", "token_validity", "validity_levels",
+]  # fmt: skip
 
 _CACHED: Final = 16_384
 """Cached searches; a few hundred bytes each."""
@@ -143,14 +145,27 @@ def token_validity(tokens: Int[np.ndarray, "N L"], rooms: int) -> TokenValidity:
     legal &= np.all(~real | ((types >= 0) & (types < NODE_MASK)), axis=1)
     legal &= np.all(np.where(real_edges(real), (edges >= 0) & (edges <= NO_EDGE), edges == EDGE_PAD), axis=1)
     living = legal & ((types == LIVING).sum(1) == 1)
-    near = _directed(edges < NO_EDGE, edges < NO_EDGE, rooms) & real[:, :, None] & real[:, None]
-    connected = legal & np.all(_closure(near | np.eye(rooms, dtype=bool))[:, 0] | ~real, axis=1)
+    connected = legal & connects(edges < NO_EDGE, real)
     program = living & connected & ((types == ENTRANCE).sum(1) <= 1)
     order = program
     for before, after in ((LEFT, RIGHT), (ABOVE, BELOW)):
         reach = _closure(_directed(np.isin(edges, [*before]), np.isin(edges, [*after]), rooms))
         order = order & ~np.diagonal(reach, axis1=1, axis2=2).any(1)
     return TokenValidity(legal, living, connected, program, order)
+
+
+def is_reachable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
+    """Return in which diagrams with door tokens doors join all rooms, only close ones, with exactly one front door."""
+    types, edges, doors, _ = split_fields(tokens, rooms)
+    inner, front = doors[:, : edges.shape[1]] == DOOR, doors[:, edges.shape[1] :] == DOOR
+    return np.asarray(connects(inner, types != NODE_PAD) & (~inner | (edges < NO_EDGE)).all(1) & (front.sum(1) == 1))
+
+
+def connects(pairs: Bool[np.ndarray, "N E"], real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, " N"]:
+    """Return whether links between pairs of rooms connect all real rooms, of which slot 0 is one."""
+    rooms = real.shape[1]
+    links = _directed(pairs, pairs, rooms) & real[:, :, None] & real[:, None]
+    return np.asarray((_closure(links | np.eye(rooms, dtype=bool))[:, 0] | ~real).all(1))
 
 
 def _directed(

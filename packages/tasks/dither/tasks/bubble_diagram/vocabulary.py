@@ -2,47 +2,22 @@
 
 A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges") in the row-major
 order of the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a pair is the relation of room i to
-room j. Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204).
+room j. Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204). Optional fields follow: "doors", one token
+per pair of slots and then one per slot for its front door, and "areas", one per slot.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 __all__ = [
-    "ABOVE",
-    "BEDROOMS",
-    "BELOW",
-    "BOUNDARY_POINTS",
-    "COLOURS",
-    "EDGE_MASK",
-    "EDGE_PAD",
-    "EDGE_SIZE",
-    "ENTRANCE",
-    "INSIDE",
-    "LEFT",
-    "LIVING",
-    "NODE_MASK",
-    "NODE_PAD",
-    "NODE_SIZE",
-    "NO_EDGE",
-    "RELATED",
-    "RELATIONS",
-    "RIGHT",
-    "ROOMS",
-    "ROOM_COUNTS",
-    "ROOM_IDS",
-    "SHORT",
-    "SURROUNDING",
-    "Adjacency",
-    "Bedrooms",
-    "Export",
-    "Format",
-    "Order",
-    "Orientation",
-    "pair_index",
-    "pairs",
-]
+    "ABOVE", "AREAS", "AREA_MASK", "AREA_PAD", "AREA_SIZE", "BEDROOMS", "BELOW", "BOUNDARY_POINTS", "COLOURS",
+    "DOOR", "DOOR_MASK", "DOOR_PAD", "DOOR_SIZE", "EDGE_MASK", "EDGE_PAD", "EDGE_SIZE", "ENTRANCE", "INSIDE",
+    "LEFT", "LIVING", "NODE_MASK", "NODE_PAD", "NODE_SIZE", "NO_DOOR", "NO_EDGE", "OUTSIDE", "RELATED", "RELATIONS",
+    "RIGHT", "ROOMS", "ROOM_COUNTS", "ROOM_IDS", "SHORT", "SURROUNDING", "Adjacency", "Bedrooms", "Export",
+    "Format", "Order", "Orientation", "area_text", "door_ends", "door_index", "pair_index", "pairs", "parse_area",
+]  # fmt: skip
 
 _TYPES: Final = (
     ("LivingRoom", "Living", "#f6ecd2"),
@@ -117,6 +92,25 @@ EDGE_SIZE: Final = 13
 """Token ids of MASK and PAD in a pair of slots, and the vocabulary size."""
 
 
+NO_DOOR: Final = 0
+DOOR: Final = 1
+DOOR_MASK: Final = 2
+DOOR_PAD: Final = 3
+DOOR_SIZE: Final = 4
+"""Token ids of a pair without and with a door, of MASK and PAD, and the vocabulary size."""
+
+OUTSIDE: Final = "outside"
+"""The other side of a front door."""
+
+AREAS: Final = (0.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 30.0, 45.0, 90.0)
+"""Bounds of the area bins in square metres; the first and the last bin also hold smaller and larger rooms."""
+
+AREA_MASK: Final = len(AREAS) - 1
+AREA_PAD: Final = AREA_MASK + 1
+AREA_SIZE: Final = AREA_PAD + 1
+"""Token ids of MASK and PAD of an area, and the vocabulary size."""
+
+_AREA: Final = re.compile(r"(?:(\d+(?:\.\d+)?) to|at (least|most)) (\d+(?:\.\d+)?) m(?:2|²)")
 BOUNDARY_POINTS: Final = 48
 """Points of a boundary: the two ends of the front door, and at most 46 corners of the outline."""
 
@@ -149,3 +143,28 @@ def pair_index(i: int, j: int, rooms: int) -> int:
     if not 0 <= i < j < rooms:
         raise ValueError(f"a pair needs 0 <= i < j < {rooms}, got ({i}, {j})")
     return i * (2 * rooms - i - 1) // 2 + j - i - 1
+
+
+def door_ends(rooms: int) -> list[tuple[int, int]]:
+    """Return the two sides of each door token: the pairs of room slots, then each slot and `rooms` for the outside."""
+    return [*pairs(rooms), *((i, rooms) for i in range(rooms))]
+
+
+def door_index(i: int, j: int | None, rooms: int) -> int:
+    """Return the index of the door between rooms i < j among the door tokens, or of i's front door if j is None."""
+    return rooms * (rooms - 1) // 2 + i if j is None else pair_index(i, j, rooms)
+
+
+def parse_area(text: object) -> tuple[float, float] | None:
+    """Return the bounds in square metres of "8 to 10 m2", "at least 8 m2" or "at most 10 m²"; None if invalid."""
+    match = _AREA.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return None
+    bound = float(match[3])
+    low, high = {"least": (bound, AREAS[-1]), "most": (0.0, bound)}.get(match[2], (float(match[1] or 0), bound))
+    return (low, high) if low < high else None
+
+
+def area_text(bounds: tuple[float, float]) -> str:
+    """Return bounds in the syntax of `parse_area`."""
+    return f"{bounds[0]:g} to {bounds[1]:g} m2"

@@ -13,8 +13,20 @@ from typing import Final, TypeVar
 import numpy as np
 
 from ..geometry.realisability import realise
-from ..vocabulary import NO_EDGE, ROOMS, pair_index, pairs
-from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, reversed_ids
+from ..vocabulary import AREA_MASK, NO_EDGE, ROOMS, door_ends, pair_index, pairs
+from .rules import (
+    FRONT,
+    Adjacency,
+    Area,
+    Buildable,
+    Count,
+    PairRelation,
+    Reachable,
+    RoomType,
+    Rule,
+    Size,
+    reversed_ids,
+)  # fmt: skip
 
 __all__ = ["contradictions", "feasible", "unrealisable"]
 
@@ -42,7 +54,7 @@ def unrealisable(rules: Sequence[Rule]) -> list[Rule]:
 
     Empty if some boxes realise all of them, or the search gave up.
     """
-    fixed = [rule for rule in rules if isinstance(rule, PairRelation) and len(rule.relations) == 1]
+    fixed = [rule for rule in rules if isinstance(rule, PairRelation) and len(rule.relations) == 1 and not rule.doors]
     return [] if _realisable(fixed) else [*_irreducible(fixed, _realisable)]
 
 
@@ -61,10 +73,11 @@ def _irreducible(rules: Sequence[_AnyRule], possible: Callable[[list[_AnyRule]],
 
 def _realisable(fixed: Sequence[PairRelation]) -> bool:
     """Whether some boxes show these relations, or the search gave up."""
-    rooms = sorted({room for rule in fixed for room in (rule.i, rule.j)})
+    rooms = sorted({room for rule in fixed for room in (rule.i, rule.j) if room is not None})
     edges = np.full(len(pairs(len(rooms))), NO_EDGE)
     constrained = np.zeros(len(edges), bool)
     for rule in fixed:
+        assert rule.j is not None
         pair = pair_index(rooms.index(rule.i), rooms.index(rule.j), len(rooms))
         (edges[pair],), constrained[pair] = rule.relations, True
     return not fixed or realise(edges, len(rooms), apart=constrained, limit=_SEARCH).verdict != "impossible"
@@ -80,17 +93,28 @@ def feasible(rules: Sequence[Rule], slots: int) -> bool:
 class _IntegerProgram:
     """Binary variables, and linear constraints low <= a x <= high.
 
-    Room slots have one variable per type, and a last one for empty; pairs that occur in a rule have one per relation.
+    Room slots have one variable per type, and a last one for empty; pairs that occur in a rule have one per relation,
+    doors one without and one with a door, and areas one per bin. That doors join all rooms is only bounded.
     """
 
     def __init__(self, rules: Sequence[Rule], slots: int) -> None:
         self.slots, self.variables = slots, 0
         self.rows: list[tuple[list[int], float, float]] = []
         self.kind = [self.new(len(ROOMS) + 1) for _ in range(slots)]
-        needed = {pair for pair in pairs(slots) if any(isinstance(rule, Adjacency) for rule in rules)}
-        needed |= {(rule.i, rule.j) for rule in rules if isinstance(rule, PairRelation)}
+        all_pairs = any(
+            (isinstance(rule, Adjacency) and not rule.doors) or isinstance(rule, Reachable) for rule in rules
+        )
+        needed = {(i, j) for i, j in pairs(slots) if all_pairs}
+        needed |= {
+            (rule.i, rule.j)
+            for rule in rules
+            if isinstance(rule, PairRelation) and not rule.doors and rule.j is not None
+        }
         self.relation = {pair: self.new(NO_EDGE + 1) for pair in sorted(needed)}
-        for variables in (*self.kind, *self.relation.values()):
+        with_doors = any(getattr(rule, "doors", isinstance(rule, Reachable)) for rule in rules)
+        self.door = {ends: self.new(2) for ends in door_ends(slots) if with_doors}
+        self.area = [self.new(AREA_MASK) for _ in range(slots) if any(isinstance(rule, Area) for rule in rules)]
+        for variables in (*self.kind, *self.relation.values(), *self.door.values(), *self.area):
             self.rows.append((variables, 1, 1))
         for first, second in pairwise(self.kind):  # empty slots come last
             self.rows.append(([*first[:-1], second[-1]], 1, 2))
@@ -104,7 +128,9 @@ class _IntegerProgram:
     def of_type(self, room: int, types: frozenset[int]) -> list[int]:
         return [self.kind[room][kind] for kind in types]
 
-    def related(self, u: int, v: int, relations: frozenset[int]) -> list[int]:
+    def related(self, u: int, v: int, relations: frozenset[int], doors: bool = False) -> list[int]:
+        if doors:
+            return [self.door[min(u, v), max(u, v)][door] for door in relations]
         pair, ids = ((u, v), relations) if u < v else ((v, u), reversed_ids(relations))
         return [self.relation[pair][relation] for relation in ids]
 
@@ -117,26 +143,53 @@ class _IntegerProgram:
             case RoomType():
                 self.rows.append((self.of_type(rule.room, rule.types), 1, 1))
             case PairRelation():
-                self.rows.append((self.kind[rule.j][:-1], 1, 1))
-                self.rows.append((self.related(rule.i, rule.j, rule.relations), 1, 1))
+                last, other = (rule.i, self.slots) if rule.j is None else (rule.j, rule.j)
+                self.rows.append((self.kind[last][:-1], 1, 1))
+                self.rows.append((self.related(rule.i, other, rule.relations, rule.doors), 1, 1))
             case Count():
                 self.rows.append(([v for room in rooms for v in self.of_type(room, rule.types)], rule.low, rule.high))
             case Adjacency():
                 self.add_adjacency(rule)
-            case Buildable():
-                for count in rule.counts():
-                    self.add_rule(count)
+            case Area():
+                self.add_area(rule)
+            case Buildable() | Reachable():
+                self.add_whole(rule)
+
+    def add_whole(self, rule: Buildable | Reachable) -> None:
+        if isinstance(rule, Buildable):
+            for count in rule.counts():
+                self.add_rule(count)
+            return
+        fronts = [self.door[room, self.slots][1] for room in range(self.slots)]
+        self.rows.append((fronts, 1, 1))
+        self.rows += [([front, kind[-1]], 0, 1) for front, kind in zip(fronts, self.kind, strict=True)]
+        inner = {pair: self.door[pair][1] for pair in pairs(self.slots)}
+        self.rows += [([door, self.relation[pair][NO_EDGE]], 0, 1) for pair, door in inner.items()]
+        self.rows += [([door, self.kind[j][-1]], 0, 1) for (_, j), door in inner.items()]
+        # Joining n rooms takes n - 1 doors, which is necessary only.
+        self.rows.append(([*inner.values(), *(kind[-1] for kind in self.kind)], self.slots - 1, np.inf))
+
+    def add_area(self, rule: Area) -> None:
+        for room in range(self.slots) if rule.room is None else (rule.room,):
+            outside = [self.area[room][number] for number in range(AREA_MASK) if number not in rule.bins]
+            if rule.room is None:
+                self.rows.append(([*self.of_type(room, rule.types), *outside], 0, 1))
+            else:
+                self.rows += [(self.kind[room][:-1], 1, 1), (outside, 0, 0)]
 
     def add_adjacency(self, rule: Adjacency) -> None:
         met: list[int] = []
-        for u, v in permutations(range(self.slots), 2):
-            parts = self.of_type(u, rule.first), self.of_type(v, rule.second), self.related(u, v, rule.relations)
+        front = rule.second == FRONT
+        every = [(u, self.slots) for u in range(self.slots)] if front else permutations(range(self.slots), 2)
+        for u, v in every:
+            parts = [self.of_type(u, rule.first), self.related(u, v, rule.relations, rule.doors)]
+            parts += [] if front else [self.of_type(v, rule.second)]
             if rule.required:  # the first of two new variables may be 1 only if one variable of each part is
                 here, elsewhere = self.new(2)
                 met.append(here)
                 self.rows += [([here, elsewhere], 1, 1), *(([*part, elsewhere], 1, 2) for part in parts)]
             else:
-                self.rows.append(([variable for part in parts for variable in part], 0, 2))
+                self.rows.append(([variable for part in parts for variable in part], 0, len(parts) - 1))
         if rule.required:
             self.rows.append((met, 1, np.inf))
 

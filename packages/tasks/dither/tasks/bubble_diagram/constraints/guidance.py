@@ -6,6 +6,7 @@ Letters: N diagrams, R room slots, L tokens, V ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Final
 
@@ -18,13 +19,29 @@ from dither.registry.config.errors import dotted
 from dither.registry.flow.records import Clean
 
 from ..geometry.wall_constraints import OPEN
-from ..plans import Plans
+from ..plans import Diagram, Plans, split_fields
 from ..relations import pair_ends
-from ..validity import is_buildable, validity_levels
-from ..vocabulary import EDGE_PAD, EDGE_SIZE, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, pair_index, pairs
+from ..validity import is_buildable, is_reachable, validity_levels
+from ..vocabulary import (
+    AREA_MASK,
+    AREA_PAD,
+    DOOR,
+    DOOR_PAD,
+    EDGE_PAD,
+    EDGE_SIZE,
+    LIVING,
+    NO_EDGE,
+    NODE_MASK,
+    NODE_PAD,
+    NODE_SIZE,
+    door_ends,
+    door_index,
+    pair_index,
+)  # fmt: skip
 from .contradictions import feasible
+from .field_probabilities import AreaProbability, ReachableProbability
 from .lookahead import contradictory, impossible_relations
-from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, reversed_ids
+from .rules import FRONT, Adjacency, Area, Buildable, Count, PairRelation, Reachable, RoomType, Rule, Size
 
 __all__ = ["ConstraintGuidance"]
 
@@ -35,30 +52,58 @@ class ConstraintGuidance:
     Args:
         rules: Compiled constraints without contradiction.
         slots: Room slots.
+        doors: Whether diagrams have door tokens.
+        areas: Whether they have area tokens.
 
     Attributes:
         allowed: Allowed ids of each token, PAD included unless the room must exist.
     """
 
-    def __init__(self, rules: Sequence[Rule], slots: int) -> None:
+    def __init__(self, rules: Sequence[Rule], slots: int, *, doors: bool = False, areas: bool = False) -> None:
         self.rules, self.slots = list(rules), slots
-        self.ends = torch.tensor(pairs(slots)).T
-        allowed = torch.zeros(slots + self.ends.shape[1], NODE_SIZE, dtype=torch.bool)
-        allowed[:slots, :NODE_MASK] = allowed[:slots, NODE_PAD] = True
-        allowed[slots:, : NO_EDGE + 1] = allowed[slots:, EDGE_PAD] = True
+        self.base = slots * (slots + 1) // 2
+        """Number of tokens of types and relations."""
+        self.area = self.base * (2 if doors else 1)
+        """Index of the first area token."""
+        allowed = torch.zeros(self.area + slots * areas, NODE_SIZE, dtype=torch.bool)
+        vocabularies = ((NODE_MASK, NODE_PAD), (NO_EDGE + 1, EDGE_PAD), (DOOR + 1, DOOR_PAD), (AREA_MASK, AREA_PAD))
+        for start, (ids, pad) in zip((0, slots, self.base, self.area), vocabularies, strict=True):
+            allowed[start:] = False
+            allowed[start:, :ids] = allowed[start:, pad] = True
         for rule in rules:
             if isinstance(rule, RoomType):
                 allowed[rule.room] &= _id_mask(rule.types)
             elif isinstance(rule, PairRelation):
-                allowed[slots + pair_index(rule.i, rule.j, slots)] &= _id_mask(rule.relations)
+                allowed[self._token(rule)] &= _id_mask(rule.relations)
+            elif isinstance(rule, Area) and rule.room is not None:
+                allowed[self.area + rule.room] &= _id_mask(rule.bins)
+                allowed[rule.room, NODE_PAD] = False
         self.allowed = allowed
         built = [rule for rule in rules if isinstance(rule, Buildable)]
         counts = [rule for rule in rules if isinstance(rule, Count)] + [one for rule in built for one in rule.counts()]
-        self._parts: list[CountProbability | AdjacencyProbability | BuildableProbability] = [
+        self._parts: list[_Part] = [
             *count_groups(counts, slots),
             *(AdjacencyProbability(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
             *(BuildableProbability(slots) for _ in built),
+            *(AreaProbability(rule, slots, self.area) for rule in rules if isinstance(rule, Area) and rule.types),
+            *(ReachableProbability(slots) for rule in rules if isinstance(rule, Reachable)),
         ]
+
+    def _token(self, rule: PairRelation) -> int:
+        if rule.doors:
+            return self.base + door_index(rule.i, rule.j, self.slots)
+        assert rule.j is not None
+        return self.slots + pair_index(rule.i, rule.j, self.slots)
+
+    def narrow(self, diagram: Diagram) -> Diagram:
+        """Restrict the areas of a diagram to the constraints that they meet."""
+        areas = list(diagram.areas or ())
+        for rule in (rule for rule in self.rules if isinstance(rule, Area)):
+            for room, kind in enumerate(diagram.types if areas else ()):
+                low, high = max(areas[room][0], rule.low), min(areas[room][1], rule.high)
+                if (rule.room == room or kind in rule.types) and low < high:
+                    areas[room] = low, high
+        return replace(diagram, areas=tuple(areas)) if areas else diagram
 
     def room_counts(self, counts: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Return the weights of 0, 1, 2, ... rooms: those in `counts`, restricted to feasible numbers.
@@ -91,8 +136,9 @@ class ConstraintGuidance:
 
     def met_by(self, plans: Plans) -> Bool[np.ndarray, " N"]:
         """Return which plans meet all constraints; known boxes may prove that a plan is buildable."""
-        tokens = plans.tokens(self.slots)
-        x, met = torch.from_numpy(tokens).long(), np.ones(len(plans), bool)
+        has = {"doors": self.area > self.base, "areas": len(self.allowed) > self.area}
+        tokens, full = plans.tokens(self.slots), plans.tokens(self.slots, **has)
+        x, met = torch.from_numpy(full).long(), np.ones(len(plans), bool)
         for rule in sorted(self.rules, key=lambda rule: isinstance(rule, Buildable)):
             rows = np.flatnonzero(met)
             if isinstance(rule, Buildable):
@@ -108,25 +154,37 @@ class ConstraintGuidance:
         return {dotted(rule.path): self._holds(rule, x) & clean for rule in self.rules}
 
     def _holds(self, rule: Rule, x: Int[Tensor, "N L"]) -> Bool[Tensor, " N"]:
-        types = x[:, : self.slots]
+        types, edges, doors, areas = split_fields(x, self.slots)
+        held: Bool[Tensor, " N"]
         match rule:
             case Size():
                 rooms = (types != NODE_PAD).sum(1)
-                return (rooms >= rule.low) & (rooms <= rule.high)
+                held = (rooms >= rule.low) & (rooms <= rule.high)
             case RoomType():
-                return _among(types[:, rule.room], rule.types)
+                held = _among(types[:, rule.room], rule.types)
             case PairRelation():
-                return _among(x[:, self.slots + pair_index(rule.i, rule.j, self.slots)], rule.relations)
+                held = _among(x[:, self._token(rule)], rule.relations)
             case Count():
                 number = _among(types, rule.types).sum(1)
-                return (number >= rule.low) & (number <= rule.high)
+                held = (number >= rule.low) & (number <= rule.high)
             case Adjacency():
-                (i, j), relations, back = self.ends.to(x.device), x[:, self.slots :], reversed_ids(rule.relations)
-                ahead = _among(x[:, i], rule.first) & _among(x[:, j], rule.second) & _among(relations, rule.relations)
-                behind = _among(x[:, j], rule.first) & _among(x[:, i], rule.second) & _among(relations, back)
-                return (ahead | behind).any(1) == rule.required
+                held = self._adjoins(rule, types, doors if rule.doors else edges) == rule.required
+            case Area():
+                wrong = ~_among(areas, rule.bins)
+                held = ~wrong[:, rule.room] if rule.room is not None else ~(_among(types, rule.types) & wrong).any(1)
             case Buildable():
-                return torch.from_numpy(is_buildable(x.cpu().numpy(), self.slots)).to(x.device)
+                held = torch.from_numpy(is_buildable(x[:, : self.base].cpu().numpy(), self.slots)).to(x.device)
+            case Reachable():
+                held = torch.from_numpy(is_reachable(x.cpu().numpy(), self.slots)).to(x.device)
+        return held
+
+    def _adjoins(self, rule: Adjacency, types: Int[Tensor, "N R"], relations: Int[Tensor, "N E"]) -> Bool[Tensor, " N"]:
+        i, j = torch.tensor(door_ends(self.slots)).T[:, : relations.shape[1]].to(types.device)
+        sides = torch.cat([types, torch.full_like(types[:, :1], min(FRONT))], 1)
+        first, second = _among(sides, rule.first), _among(sides, rule.second)
+        ahead = first[:, i] & second[:, j] & _among(relations, rule.relations)
+        behind = first[:, j] & second[:, i] & _among(relations, rule.reversed)
+        return (ahead | behind).any(1)
 
     def log_prob(self, log_clean: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
         """Return the log-probability that the constraints are met if token `at` becomes v, others drawn independently.
@@ -245,21 +303,25 @@ class AdjacencyProbability:
 
     def __init__(self, rule: Adjacency, slots: int) -> None:
         self.rule, self.slots = rule, slots
-        forward, backward = rule.relations, reversed_ids(rule.relations)
+        forward, backward = rule.relations, rule.reversed
         self.sorts = _membership(NODE_SIZE, rule.first, rule.second, rule.first & rule.second)
         """Whether a type is in the first set, in the second, and in both."""
         self.relations = _membership(EDGE_SIZE, forward, backward, forward & backward)
         """Whether a relation of a pair i < j matches with i as the first room, with j as the first, and both."""
-        self.ends = torch.tensor(pairs(slots)).T
+        base = slots * (slots + 1) // 2
+        self.start = base if rule.doors else slots
+        self.ends = torch.tensor(door_ends(slots)).T[:, : base if rule.doors else base - slots]
+        self.outside = torch.tensor([0.0, float(rule.second == FRONT), 0.0])
 
     def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
         """Return the log-probability for each id of token `at`, others distributed as `probs`."""
         (i, j), dtype, vocab = self.ends.to(at.device), probs.dtype, probs.shape[-1]
         sorts, relations = self.sorts.to(at.device, dtype), self.relations.to(at.device, dtype)
         room = probs[:, : self.slots, :NODE_SIZE] @ sorts
-        pair = probs[:, self.slots :, :EDGE_SIZE] @ relations
-        is_i, is_j = i == at[:, None], j == at[:, None]
-        touched = (torch.arange(len(i), device=at.device) + self.slots == at[:, None]) | is_i | is_j
+        room = torch.cat([room, self.outside.to(room).expand(len(room), 1, 3)], 1)
+        pair = probs[:, self.start : self.start + len(i), :EDGE_SIZE] @ relations
+        is_i, is_j = i == at[:, None], (j == at[:, None]) & (j < self.slots)
+        touched = (torch.arange(len(i), device=at.device) + self.start == at[:, None]) | is_i | is_j
         match = _match_prob(room[:, i], room[:, j], pair)
         rest = torch.log1p(-match.masked_fill(touched, 0)).sum(1)
         # The pairs that depend on token `at`: for each kind of type, then for each relation.
@@ -269,12 +331,13 @@ class AdjacencyProbability:
             first, second = (torch.where(own[..., None], kind, room[:, end]) for own, end in ((is_i, i), (is_j, j)))
             by_kind.append(torch.log1p(-_match_prob(first, second, pair).masked_fill(~touched, 0)).sum(1))
         by_type = torch.stack(by_kind, 1)[:, [kinds.index(row) for row in rows]]
-        number, numbers = (at - self.slots).clamp_min(0), torch.arange(len(at), device=at.device)
+        number, numbers = (at - self.start).clamp(0, len(i) - 1), torch.arange(len(at), device=at.device)
         first, second = room[numbers, i[number]], room[numbers, j[number]]
         by_relation = torch.log1p(-_match_prob(first[:, None], second[:, None], relations))
         by_type, by_relation = (
             torch.nn.functional.pad(part, (0, vocab - part.shape[1])) for part in (by_type, by_relation)
         )
+        by_relation = by_relation.masked_fill((number + self.start != at)[:, None], 0)
         none = rest[:, None] + torch.where((at < self.slots)[:, None], by_type, by_relation)
         return torch.log(-torch.expm1(none)) if self.rule.required else none
 
@@ -300,6 +363,13 @@ class BuildableProbability:
 
     def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
         """Return the log-probability for each id of token `at`, others distributed as `probs`."""
+        base = self.slots * (self.slots + 1) // 2
+        if (other := at >= base).any():  # doors and areas have no effect
+            log_prob = probs.new_zeros(len(at), probs.shape[-1])
+            if not other.all():
+                log_prob[~other] = self.log_prob(probs[~other], at[~other])
+            return log_prob
+        probs = probs[:, :base]
         numbers = torch.arange(len(at), device=at.device)
         likeliest = probs.max(-1)
         decided = (likeliest.values == 1).index_put((numbers, at), torch.tensor(True, device=at.device))
@@ -331,3 +401,6 @@ def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]
     apart = (living == 0) | ((living == 1).any(1, keepdims=True) & (living < 1))
     i, j = pair_ends(living.shape[1])
     return np.asarray(apart[:, i] & apart[:, j])
+
+
+_Part = CountProbability | AdjacencyProbability | BuildableProbability | AreaProbability | ReachableProbability

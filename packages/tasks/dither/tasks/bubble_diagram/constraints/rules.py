@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from typing import Final
 
 from dither.registry.spec.misfit import Path
 
-from ..vocabulary import ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS
+from ..vocabulary import AREAS, ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS
 
-__all__ = ["Adjacency", "Buildable", "Count", "PairRelation", "RoomType", "Rule", "Size", "reversed_ids"]
+__all__ = [
+    "FRONT", "Adjacency", "Area", "Buildable", "Count", "PairRelation", "Reachable", "RoomType", "Rule", "Size",
+    "reversed_ids",
+]  # fmt: skip
+
+FRONT: Final = frozenset({-1})
+"""The outside, in place of the types of a room."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +40,16 @@ class RoomType:
 
 @dataclass(frozen=True)
 class PairRelation:
-    """Rooms i < j exist, and i has one of the relations to j, which may include `NO_EDGE`."""
+    """Rooms i < j exist, and i has one of the relations to j, which may include `NO_EDGE`.
+
+    With `doors` the ids are those of doors instead, and `j` may be None for the front door of room i.
+    """
 
     path: Path
     i: int
-    j: int
+    j: int | None
     relations: frozenset[int]
+    doors: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,13 +64,46 @@ class Count:
 
 @dataclass(frozen=True)
 class Adjacency:
-    """Some room of the first types has one of the relations to one of the second; with `required` False, none has."""
+    """Some room of the first types has one of the relations to one of the second; with `required` False, none has.
+
+    With `doors` the ids are those of doors instead, and `second` may be `FRONT` for the outside.
+    """
 
     path: Path
     first: frozenset[int]
     second: frozenset[int]
     relations: frozenset[int] = RELATED
     required: bool = True
+    doors: bool = False
+
+    @property
+    def reversed(self) -> frozenset[int]:
+        """Ids of the relations of the second room to the first."""
+        return self.relations if self.doors else reversed_ids(self.relations)
+
+
+@dataclass(frozen=True)
+class Area:
+    """Room number `room` exists and has, or all rooms of some types have, an area within bounds in square metres."""
+
+    path: Path
+    room: int | None
+    types: frozenset[int]
+    low: float
+    high: float
+
+    @property
+    def bins(self) -> frozenset[int]:
+        """Area bins that share more than a point with the bounds."""
+        bins = enumerate(pairwise((0.0, *AREAS[1:-1], inf)))
+        return frozenset(number for number, (low, high) in bins if max(low, self.low) < min(high, self.high))
+
+
+@dataclass(frozen=True)
+class Reachable:
+    """Doors join all rooms, only close ones, and exactly one room has a front door."""
+
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -71,7 +117,7 @@ class Buildable:
         return Count(self.path, frozenset({LIVING}), 1, 1), Count(self.path, frozenset({ENTRANCE}), 0, 1)
 
 
-Rule = Size | RoomType | PairRelation | Count | Adjacency | Buildable
+Rule = Size | RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachable
 
 
 def reversed_ids(relations: frozenset[int]) -> frozenset[int]:

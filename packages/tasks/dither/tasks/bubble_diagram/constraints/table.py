@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,8 @@ from dither.registry.config.errors import Problem, Refused, dotted, nearest
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
-from ..vocabulary import BEDROOMS, NO_EDGE, RELATED, RELATIONS, ROOMS
-from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size
+from ..vocabulary import BEDROOMS, DOOR, NO_DOOR, NO_EDGE, OUTSIDE, RELATED, RELATIONS, ROOMS, area_text, parse_area
+from .rules import FRONT, Adjacency, Area, Buildable, Count, PairRelation, Reachable, RoomType, Rule, Size
 
 if TYPE_CHECKING:
     from ..plans import Diagram
@@ -46,17 +47,32 @@ class Constraints(Options):
     """Types of which no two rooms are close, or none have a relation: ["Bathroom", "Kitchen"]."""
     buildable: SkipValidation[bool] = False
     """Whether samples must reach level 5: boxes show exactly the relations, rooms do not overlap; decided exactly."""
+    doors: SkipValidation[list[list[Any]]] = []
+    """Rooms joined by a door, by number or type: [0, 1], ["Kitchen", "LivingRoom"] (some two), [0, "outside"]."""
+    no_doors: SkipValidation[list[list[Any]]] = []
+    """Rooms not joined by a door, by number or type (no two): ["Bathroom", "Kitchen"]."""
+    reachable: SkipValidation[bool] = False
+    """Whether doors must join all rooms, only close ones, with exactly one front door."""
+    areas: SkipValidation[dict[str, str]] = {}
+    """Area of a room by number, or of all rooms of a type: {Kitchen = "8 to 10 m2", 0 = "at least 20 m2"}."""
     groups: SkipValidation[dict[str, list[str]]] = {}
     """Groups of types by name, for use in place of a type; "bedrooms" is predefined."""
 
-    def check(self, slots: int, above: Path = ("task", "constraints")) -> Iterator[Misfit]:
+    def check(
+        self, slots: int, above: Path = ("task", "constraints"), *, doors: bool = False, areas: bool = False
+    ) -> Iterator[Misfit]:
         """Yield invalid entries, or else the constraints that contradict each other.
 
         Args:
             slots: Room slots of a diagram.
             above: Path of this table in the experiment.
+            doors: Whether doors are modelled.
+            areas: Whether areas are modelled.
         """
         rules, misfits = read_rules(self, slots)
+        for field, key in (("doors", "doors"), ("doors", "no_doors"), ("doors", "reachable"), ("areas", "areas")):
+            if getattr(self, key) and not (doors if field == "doors" else areas):
+                misfits.append(Misfit(f"requires task.{field} = true", (key,), (*above[:1], field), code="misfit"))
         yield from misfits
         if misfits or not rules:
             return
@@ -89,6 +105,9 @@ class Constraints(Options):
         redraw: int | None,
         slots: int,
         place: Callable[[list[int], int], Sequence[int]] = lambda kept, total: range(len(kept)),
+        *,
+        doors: bool = False,
+        areas: bool = False,
     ) -> Constraints:
         """Return these constraints and those that keep rooms of a diagram; see `task.BubbleDiagrams.edit`.
 
@@ -111,19 +130,32 @@ class Constraints(Options):
         placed = list(zip(place(kept, total), kept, strict=True))
         types = {str(number): ROOMS[diagram.types[room]] for number, room in placed}
         relations = [[u, v, related.get((i, j), "none")] for (u, i), (v, j) in combinations(placed, 2)]
-        update = {"rooms": total, "types": {**self.types, **types}, "relations": [*self.relations, *relations]}
+        update: dict[str, Any] = {
+            "rooms": total,
+            "types": {**self.types, **types},
+            "relations": [*self.relations, *relations],
+        }
+        if doors and diagram.doors is not None:
+            ends = [*combinations(placed, 2), *((one, (OUTSIDE, None)) for one in placed)]
+            joined = [[u, v] for (u, i), (v, j) in ends if (i, j) in diagram.doors]
+            update["doors"] = [*self.doors, *joined]
+            update["no_doors"] = [*self.no_doors, *([u, v] for (u, _), (v, _) in ends if [u, v] not in joined)]
+        if areas and diagram.areas is not None:
+            update["areas"] = self.areas | {str(u): area_text(diagram.areas[room]) for u, room in placed}
         return self.model_copy(update=update)
 
-    def goal(self, slots: int) -> ConstraintGuidance:
+    def goal(self, slots: int, *, doors: bool = False, areas: bool = False) -> ConstraintGuidance:
         """Return the guidance that steers sampling towards the constraints and checks samples.
+
+        See `check` for the arguments.
 
         Raises:
             ValueError: A constraint is invalid, or some contradict each other.
         """
-        raise_misfits(self.check(slots))
+        raise_misfits(self.check(slots, doors=doors, areas=areas))
         from .guidance import ConstraintGuidance
 
-        return ConstraintGuidance(read_rules(self, slots)[0], slots)
+        return ConstraintGuidance(read_rules(self, slots)[0], slots, doors=doors, areas=areas)
 
 
 _RELATION_SETS: Final = {
@@ -141,17 +173,23 @@ def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]
         reader.take_group(name, members)
     if table.rooms is not None:
         reader.take_size(table.rooms)
-    for key, names in reader.entries("types", table.types, dict):
-        reader.take_type(key, names)
-    for field, allowed in (("relations", True), ("forbidden", False)):
-        for number, entry in reader.entries(field, getattr(table, field), list):
-            reader.take_relation((field, number), entry, allowed)
-    for key, bounds in reader.entries("counts", table.counts, dict):
-        reader.take_count(key, bounds)
-    for field, required in (("adjacent", True), ("apart", False)):
-        for number, entry in reader.entries(field, getattr(table, field), list):
-            reader.take_adjacency((field, number), entry, required)
-    reader.take_buildable(table.buildable)
+    takers: dict[str, Callable[[Any, Any], None]] = {
+        "types": reader.take_type,
+        "relations": partial(reader.take_relation, allowed=True),
+        "forbidden": partial(reader.take_relation, allowed=False),
+        "counts": reader.take_count,
+        "adjacent": partial(reader.take_adjacency, required=True),
+        "apart": partial(reader.take_adjacency, required=False),
+        "doors": partial(reader.take_door, required=True),
+        "no_doors": partial(reader.take_door, required=False),
+        "areas": reader.take_area,
+    }
+    for field, take in takers.items():
+        kind: type[dict[Any, Any]] | type[list[Any]] = dict if field in ("types", "counts", "areas") else list
+        for key, entry in reader.entries(field, getattr(table, field), kind):
+            take(key if kind is dict else (field, key), entry)
+    reader.take_switch("buildable", table.buildable, Buildable)
+    reader.take_switch("reachable", table.reachable, Reachable)
     return reader.rules, reader.misfits
 
 
@@ -189,11 +227,11 @@ class _Reader:
         else:
             self.sets[name] = self.types(path, members)
 
-    def take_buildable(self, given: Any) -> None:
+    def take_switch(self, key: str, given: Any, rule: type[Buildable] | type[Reachable]) -> None:
         if not isinstance(given, bool):
-            self.reject(f"expected true or false, got {_shown(given)}", ("buildable",), code="wrong-type")
+            self.reject(f"expected true or false, got {_shown(given)}", (key,), code="wrong-type")
         elif given:
-            self.rules.append(Buildable(("buildable",)))
+            self.rules.append(rule((key,)))
 
     def take_size(self, given: Any) -> None:
         low, high = self.bounds(("rooms",), given)
@@ -240,6 +278,34 @@ class _Reader:
             self.reject(f'"none" is not allowed in {path[0]}', path, help_text="use apart for rooms that are not close")
         elif first and second and relations:
             self.rules.append(Adjacency(path, first, second, relations, required))
+
+    def take_door(self, path: Path, entry: Any, required: bool) -> None:
+        if not isinstance(entry, list) or len(entry) != 2 or ((type(entry[0]) is int) != (type(entry[1]) is int) and (
+            type(entry[0]) is not int or entry[1] != OUTSIDE)):  # fmt: skip
+            example = f'[0, 1], ["Kitchen", "LivingRoom"] or [0, "{OUTSIDE}"]'
+            self.reject(f"expected {example}, got {_shown(entry)}", path, code="wrong-type")
+            return
+        first, second = entry
+        if type(first) is not int:
+            one, other = self.types(path, first), FRONT if second == OUTSIDE else self.types(path, second)
+            if one and other:
+                self.rules.append(Adjacency(path, one, other, frozenset({DOOR}), required, doors=True))
+        elif second != OUTSIDE and first >= second:
+            self.reject(f"the smaller room number comes first, got {first}, {second}", path)
+        elif self.exists(path, first) and (second == OUTSIDE or self.exists(path, second)):
+            ids = frozenset({DOOR if required else NO_DOOR})
+            self.rules.append(PairRelation(path, first, None if second == OUTSIDE else second, ids, doors=True))
+
+    def take_area(self, key: str, text: Any) -> None:
+        path: Path = ("areas", key)
+        bounds = parse_area(text)
+        if bounds is None:
+            allowed = '"8 to 10 m2", "at least 8 m2" or "at most 10 m2"'
+            self.reject(f"expected {allowed}; got {_shown(text)}", path, code="wrong-type")
+        room = int(key) if key.isdecimal() else None
+        types = frozenset[int]() if room is not None else self.types(path, key)
+        if (self.exists(path, room) if room is not None else types) and bounds:
+            self.rules.append(Area(path, room, types, *bounds))
 
     def exists(self, path: Path, room: int) -> bool:
         if not 0 <= room < self.slots:

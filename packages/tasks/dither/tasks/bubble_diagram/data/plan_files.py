@@ -39,6 +39,8 @@ _SORTS: Final = {
     "types": "with unknown room types",
     "boxes": "with invalid boxes",
     "edges": "with invalid relations",
+    "doors": "with invalid doors",
+    "areas": "with invalid areas",
     "duplicate": "duplicates",
 }
 

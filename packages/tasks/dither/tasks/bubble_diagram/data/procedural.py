@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -25,7 +26,7 @@ from .. import plans as plan_arrays
 from .. import relations, vocabulary
 from ..plans import Plans
 from ..relations import GRID
-from ..vocabulary import BEDROOMS, LIVING, NODE_PAD, ROOM_COUNTS, ROOM_IDS, ROOMS
+from ..vocabulary import BEDROOMS, DOOR_PAD, ENTRANCE, LIVING, NODE_PAD, ROOM_COUNTS, ROOM_IDS, ROOMS, door_ends
 
 __all__ = ["make_plans"]
 
@@ -57,10 +58,11 @@ def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
     digest = blake2b(repr((seed, start, stop, most)).encode() + sources, digest_size=16).hexdigest()
     file = cache_folder() / "procedural-plans" / f"{digest}.npz"
     with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(file) as stored:
-        return Plans(stored["types"], stored["edges"], stored["boxes"])
+        return Plans(**{name: stored[name] for name in ("types", "edges", "boxes", "doors")})
     plans = _make_plans(seed, start, stop, most)
+    arrays = {name: array for name, array in vars(plans).items() if array is not None}
     with suppress(OSError), atomic_write(file) as temporary:
-        np.savez(temporary, types=plans.types, edges=plans.edges, boxes=plans.boxes)
+        np.savez(temporary, **arrays)
     return plans
 
 
@@ -68,12 +70,14 @@ def _make_plans(seed: int, start: int, stop: int, most: int) -> Plans:
     count = stop - start
     types, boxes = np.empty((count, most), np.int8), np.empty((count, most, 4), np.int16)
     edges = np.empty((count, most * (most - 1) // 2), np.int8)
+    doors = np.empty((count, most * (most + 1) // 2), np.int8)
     for block in range(start // BLOCK, -(-stop // BLOCK)):
         first, last = max(block * BLOCK, start), min((block + 1) * BLOCK, stop)
         part = _make_block(seed, block, most)[first - block * BLOCK : last - block * BLOCK]
         rows = slice(first - start, last - start)
-        types[rows], edges[rows], boxes[rows] = part.types, part.edges, part.boxes
-    return Plans(types, edges, boxes)
+        assert part.doors is not None
+        types[rows], edges[rows], boxes[rows], doors[rows] = part.types, part.edges, part.boxes, part.doors
+    return Plans(types, edges, boxes, doors=doors)
 
 
 @lru_cache(maxsize=64)  # experiments may build their data more than once
@@ -82,18 +86,23 @@ def _make_block(seed: int, block: int, most: int) -> Plans:
     rooms = draw_counts(BLOCK, most, random)
     types = np.full((BLOCK, most), NODE_PAD, np.int8)
     boxes = np.zeros((BLOCK, most, 4), np.int16)
+    doors = np.zeros((BLOCK, most, most + 1), bool)
     remaining = np.arange(BLOCK)
     while len(remaining):
-        new_types, new_boxes, good = _draw(rooms[remaining], most, random)
-        types[remaining[good]], boxes[remaining[good]] = new_types[good], new_boxes[good]
+        new_types, new_boxes, new_doors, good = _draw(rooms[remaining], most, random)
+        rows = remaining[good]
+        types[rows], boxes[rows], doors[rows] = new_types[good], new_boxes[good], new_doors[good]
         remaining = remaining[~good]
-    return Plans.from_boxes(types, boxes)
+    i, j = np.array(door_ends(most)).T
+    real = np.pad(types != NODE_PAD, ((0, 0), (0, 1)), constant_values=True)
+    tokens = np.where(real[:, i] & real[:, j], doors[:, i, j], DOOR_PAD).astype(np.int8)
+    return replace(Plans.from_boxes(types, boxes), doors=tokens)
 
 
 def _draw(
     rooms: Int[np.ndarray, " P"], most: int, random: np.random.Generator
-) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"], Bool[np.ndarray, " P"]]:
-    """Draw one plan for each number of rooms, and return which of them are valid."""
+) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"], Bool[np.ndarray, "P R R_1"], Bool[np.ndarray, " P"]]:
+    """Draw types, boxes and doors (the last column is the outside) for each number of rooms, and which are valid."""
     extra = np.searchsorted(np.cumsum(_EXTRA_PIECES)[:-1], random.random(len(rooms)), side="right")
     extra += np.maximum(rooms - max(ROOM_COUNTS), 0) // _REACH
     pieces = partition_outlines(rooms + extra, random)
@@ -104,16 +113,51 @@ def _draw(
     short, long = sides.min(-1), sides.max(-1)
     good &= ((long == 0) | ((short >= _NARROWEST) & (long <= _LONGEST * short))).all(1)
     good &= living.sum(1) == 1 + extra
-    types, boxes = _join(pieces, kinds, most)
+    types, boxes, doors = _join(pieces, kinds, place_doors(pieces, touching, kinds), most)
     boxes = _place(boxes, types != NODE_PAD, pieces.max(1)[:, 2:], random)
     order = np.argsort(np.where(types != NODE_PAD, random.random(types.shape), 2.0), 1, kind="stable")
-    return np.take_along_axis(types, order, 1), np.take_along_axis(boxes, order[..., None], 1), good
+    columns = np.pad(order, ((0, 0), (0, 1)), constant_values=most)
+    doors = np.take_along_axis(np.take_along_axis(doors, order[..., None], 1), columns[:, None], 2)
+    return np.take_along_axis(types, order, 1), np.take_along_axis(boxes, order[..., None], 1), doors, good
+
+
+def place_doors(
+    pieces: Int[np.ndarray, "P K 4"], touching: Bool[np.ndarray, "P K K"], kinds: Int[np.ndarray, "P K"]
+) -> Bool[np.ndarray, "P K K_1"]:
+    """Return which pieces are joined by doors, and in the last column which has the front door.
+
+    Each room has one door to a room nearer to the living room: to the living room itself, or else to the largest
+    bedroom next to it; so have bathrooms besides the largest one at the living room. The front door is that of the
+    entrance, or of the living room if it has an outer wall, or of the largest other room with one.
+    """
+    plans, every = np.arange(len(pieces)), np.arange(pieces.shape[1])
+    area = (pieces[..., 2:] - pieces[..., :2]).prod(-1)
+    living, bath = kinds == LIVING, kinds == ROOM_IDS["Bathroom"]
+    at_living = touching & living[:, None]
+    reached = at_living.any(2)
+    at_bedroom = touching & np.isin(kinds, _BEDROOMS)[:, None]
+    guest = np.where(bath & reached, area, -1).argmax(1)
+    ensuite = bath & at_bedroom.any(2) & ~(reached & (every == guest[:, None]))
+    way = np.where((reached & ~ensuite)[..., None], at_living, at_bedroom)
+    parent = np.where(way, area[:, None], -1).argmax(2)
+    doors = np.zeros((*kinds.shape, kinds.shape[1] + 1), bool)
+    joined = way.any(2) & (kinds >= 0) & ~living
+    row, piece = np.nonzero(joined)
+    doors[row, piece, parent[joined]] = doors[row, parent[joined], piece] = True
+    outline = pieces.max(1)[:, None, 2:]
+    outer = ((pieces[..., :2] == 0) | (pieces[..., 2:] == outline)).any(-1) & (kinds >= 0)
+    rank = area + GRID**2 * (2 * (kinds == ENTRANCE) + living)
+    doors[plans, np.where(outer, rank, -1).argmax(1), -1] = True
+    return doors
 
 
 def _join(
-    pieces: Int[np.ndarray, "P K 4"], kinds: Int[np.ndarray, "P K"], most: int
-) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"]]:
-    """Return room boxes without walls: first the living room, as the bounding box of its pieces, then the others."""
+    pieces: Int[np.ndarray, "P K 4"], kinds: Int[np.ndarray, "P K"], doors: Bool[np.ndarray, "P K K_1"], most: int
+) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"], Bool[np.ndarray, "P R R_1"]]:
+    """Return types, boxes without walls and doors of rooms: the living room, which bounds its pieces, then the others.
+
+    The last column of doors is the outside.
+    """
     inner = pieces + np.array([_WALL, _WALL, -_WALL, -_WALL])
     living = (kinds == LIVING)[..., None]
     low, high = np.where(living, inner[..., :2], GRID).min(1), np.where(living, inner[..., 2:], 0).max(1)
@@ -124,7 +168,14 @@ def _join(
     padding = ((0, 0), (1, most - 1 - types.shape[1]))  # one slot before for the living room, empty slots after
     types, boxes = np.pad(types, padding, constant_values=NODE_PAD), np.pad(boxes, (*padding, (0, 0)))
     types[:, 0], boxes[:, 0] = LIVING, np.concatenate([low, high], 1)
-    return types.astype(np.int8), boxes
+    # Rows and columns by room: the pieces of the living room together, then the others.
+    rows = np.concatenate([(doors & living).any(1)[:, None], np.take_along_axis(doors, order[..., None], 1)], 1)
+    columns = np.take_along_axis(rows[..., :-1], np.broadcast_to(order[:, None], (*rows.shape[:2], order.shape[1])), 2)
+    to_living = (rows[..., :-1] & living[:, None, :, 0]).any(-1, keepdims=True)
+    joined = np.zeros((len(types), most, most + 1), bool)
+    joined[:, : rows.shape[1], : rows.shape[1]] = np.concatenate([to_living, columns], 2)
+    joined[:, : rows.shape[1], -1] = rows[..., -1]
+    return types.astype(np.int8), boxes, joined
 
 
 def _place(

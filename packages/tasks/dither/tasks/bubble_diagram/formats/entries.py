@@ -21,26 +21,19 @@ from ..relations import GRID
 from ..vocabulary import NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedrooms
 
 __all__ = [
-    "Entry",
-    "Fault",
-    "ReadOptions",
-    "RejectedPlan",
-    "diagram_of_boxes",
-    "diagram_of_edges",
-    "entry_of",
-    "name_bedrooms",
-    "parse_json",
-    "path_not_found",
-]
+    "Entry", "Fault", "ReadOptions", "RejectedPlan", "diagram_of_boxes", "diagram_of_edges", "entry_of",
+    "name_bedrooms", "parse_json", "path_not_found",
+]  # fmt: skip
 
-Sort = Literal["file", "rooms", "types", "boxes", "edges", "text", "duplicate"]
+Sort = Literal["file", "rooms", "types", "boxes", "edges", "doors", "areas", "text", "duplicate"]
 """Category of a fault."""
 
 _MAX_COORDINATE: Final = 1e6
 """Larger coordinates are rejected as meaningless."""
 
 _SORT_OF: Final[dict[Any, Sort]] = {
-    "types": "types", "room_type": "types", "boxes": "boxes", "edges": "edges", "ed_rm": "edges"
+    "types": "types", "room_type": "types", "boxes": "boxes", "edges": "edges", "ed_rm": "edges", "doors": "doors",
+    "areas": "areas",
 }  # fmt: skip
 """Category of a fault by the key of a JSON object."""
 

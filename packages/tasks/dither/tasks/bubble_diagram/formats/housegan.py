@@ -12,6 +12,7 @@ Source: Nauata et al., House-GAN++, CVPR 2021; Shabani et al., HouseDiffusion, C
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from pydantic import BaseModel
 
 from dither.registry.files.limits import read_bytes
 
-from ..plans import Diagram
+from ..plans import Diagram, Doors, sort_doors
 from ..relations import labels_of
 from ..vocabulary import ROOM_IDS
 from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, parse_json
@@ -83,24 +84,29 @@ def _read(file: Path, options: ReadOptions) -> Diagram:
     types = [ROOM_IDS[FROM_HOUSEGAN[plan.room_type[node]]] for node in rooms]
     boxes = np.array([plan.boxes[node] for node in rooms]).reshape(-1, 4) + np.array([0, 0, 1, 1])
     diagram = diagram_of_boxes(types, boxes, name, options.most)
-    edges = diagram.edges
-    if plan.ed_rm is not None and options.adjacency == "door":
-        pairs = sorted(_joined_rooms(plan.ed_rm, rooms, len(plan.room_type)))
-        walls = np.array(diagram.boxes)
-        edges = tuple((i, j, int(labels_of(walls[i], walls[j]))) for i, j in pairs)
+    edges, doors = diagram.edges, None
+    if plan.ed_rm is not None:
+        fronts = {node for node, number in enumerate(plan.room_type) if number == FRONT_DOOR}
+        doors = _joined_rooms(plan.ed_rm, rooms, len(plan.room_type), fronts)
+        if options.adjacency == "door":
+            walls = np.array(diagram.boxes)
+            edges = tuple((i, j, int(labels_of(walls[i], walls[j]))) for i, j in doors if j is not None)
     types_named = name_bedrooms(types, (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist(), options.bedrooms)
-    return Diagram(types_named, edges, diagram.boxes, name)
+    return replace(diagram, types=types_named, edges=edges, doors=doors)
 
 
-def _joined_rooms(walls: list[list[int]], rooms: Sequence[int], nodes: int) -> set[tuple[int, int]]:
-    """Return the pairs of rooms with a door between them, listed as a wall of both or as a shared door node."""
+def _joined_rooms(walls: list[list[int]], rooms: Sequence[int], nodes: int, fronts: set[int]) -> Doors:
+    """Return the rooms with a door between them, listed as a wall of both or as a shared door node, and front doors."""
     for index, ends in enumerate(walls):
         if not (ends and all(0 <= node < nodes for node in ends)):
             message = f"ed_rm[{index}]: expected one or two nodes of 0..{nodes - 1}, got {ends}"
             raise RejectedPlan(Fault("edges", message))
     graph = networkx.Graph(pair for ends in walls for pair in combinations(set(ends), 2))
     number = {node: room for room, node in enumerate(rooms)}
-    pairs = {tuple(sorted((number[u], number[v]))) for u, v in graph.edges if u in number and v in number}
+    joined: list[tuple[int, int | None]] = []
+    for u, v in graph.edges:
+        joined += [(min(number[u], number[v]), max(number[u], number[v]))] if u in number and v in number else []
     for door in graph.nodes - number.keys():
-        pairs |= set(combinations(sorted(number[node] for node in graph[door] if node in number), 2))
-    return {(i, j) for i, j in pairs}
+        sides = sorted(number[node] for node in graph[door] if node in number)
+        joined += [(room, None) for room in sides] if door in fronts else combinations(sides, 2)
+    return sort_doors(joined)

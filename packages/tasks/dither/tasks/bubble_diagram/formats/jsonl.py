@@ -5,13 +5,15 @@
 
 `types` is required, and either `boxes` (x0, y0, x1, y1 in pixels on a 256 x 256 grid, x1 and y1 exclusive, y pointing
 down) or `edges` (i, j, relation of room i to room j; i < j, rooms counted from 0). With boxes, the relations follow
-from them. `name` is optional.
+from them. Optional are `name`, `doors` ([i, j], i < j, or [i, "outside"] for a front door) and `areas` ("8 to 10 m2",
+one for each room).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +22,8 @@ from pydantic import BaseModel, ConfigDict
 from dither.registry.config.errors import Origin, Problem, Refused
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
 
-from ..plans import Diagram
-from ..vocabulary import RELATIONS, ROOM_IDS, ROOMS
+from ..plans import Diagram, sort_doors
+from ..vocabulary import OUTSIDE, RELATIONS, ROOM_IDS, ROOMS, area_text, parse_area
 from .entries import (
     Entry,
     Fault,
@@ -46,6 +48,8 @@ class _Line(BaseModel):
     types: list[Literal[ROOMS]]  # type: ignore[valid-type]
     boxes: list[tuple[int, int, int, int]] | None = None
     edges: list[tuple[int, int, Literal[RELATIONS]]] | None = None  # type: ignore[valid-type]
+    doors: list[tuple[int, int | Literal["outside"]]] | None = None
+    areas: list[str] | None = None
     name: str = ""
 
 
@@ -59,6 +63,10 @@ def plan_line(diagram: Diagram) -> str:
     if diagram.boxes is not None and Diagram.from_boxes(diagram.types, diagram.boxes).edges == diagram.edges:
         plan["boxes"] = diagram.boxes
     plan["edges"] = [[i, j, RELATIONS[relation]] for i, j, relation in diagram.edges]
+    if diagram.doors is not None:
+        plan["doors"] = [[i, OUTSIDE if j is None else j] for i, j in diagram.doors]
+    if diagram.areas is not None:
+        plan["areas"] = [area_text(bounds) for bounds in diagram.areas]
     return json.dumps(plan, ensure_ascii=False)
 
 
@@ -137,9 +145,36 @@ def find_file(path: Path) -> None:
 def _parse(line: bytes, most: int) -> Diagram:
     plan = parse_json(_Line, line)
     types = [ROOM_IDS[kind] for kind in plan.types]
+    extra = list(_extra_faults(plan))
+    try:
+        diagram = _diagram(plan, types, most)
+    except RejectedPlan as rejected:
+        raise RejectedPlan(*rejected.faults, *extra) from None
+    if extra:
+        raise RejectedPlan(*extra)
+    ends = None if plan.doors is None else [(i, None if j == OUTSIDE else int(j)) for i, j in plan.doors]
+    doors = None if ends is None else sort_doors(ends)
+    areas = None if plan.areas is None else tuple(bounds for text in plan.areas if (bounds := parse_area(text)))
+    return replace(diagram, doors=doors, areas=areas)
+
+
+def _diagram(plan: _Line, types: list[int], most: int) -> Diagram:
     if plan.boxes is not None:
         return diagram_of_boxes(types, plan.boxes, plan.name, most)
     if plan.edges is None:
         raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
     edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges]
     return diagram_of_edges(types, edges, plan.name, most)
+
+
+def _extra_faults(plan: _Line) -> Iterator[Fault]:
+    """Yield faults of doors and areas."""
+    rooms = len(plan.types)
+    for i, j in plan.doors or ():
+        if not 0 <= i < (rooms if j == OUTSIDE else min(int(j), rooms)) or (j != OUTSIDE and int(j) >= rooms):
+            yield Fault("doors", f'door {[i, j]}: expected [i, j], i < j < {rooms}, or [i, "{OUTSIDE}"]')
+    if plan.areas is not None and len(plan.areas) != rooms:
+        yield Fault("areas", f"{rooms} rooms, but {len(plan.areas)} areas")
+    for text in plan.areas or ():
+        if parse_area(text) is None:
+            yield Fault("areas", f'invalid area "{text}", expected "8 to 10 m2", "at least 8 m2" or "at most 10 m2"')

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,7 @@ from dither.registry.files.limits import TABLE_BYTES, read_bytes
 from dither.registry.files.restricted_pickle import Stub, load_restricted
 from dither.registry.plugins.install_command import install_command
 
-from ..plans import Diagram
+from ..plans import Diagram, Doors, sort_doors
 from ..relations import GRID
 from ..vocabulary import ROOM_IDS
 from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms
@@ -49,6 +50,9 @@ MSD_ROOMS: Final = tuple(
 
 PIXELS_PER_METRE: Final = GRID / 18
 """The grid is 18 metres wide."""
+
+_WALLS, _WALL_WIDTH = 1.5, 3.5
+"""Distance of a door from the rooms that it joins, in walls; thickness of a wall if the plan states none."""
 
 _LARGEST: Final = 1e5
 """Area in square metres above which a plan is rejected."""
@@ -83,18 +87,42 @@ def _load(file: Path) -> Any:
 def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
     if not isinstance(plan, dict):
         raise RejectedPlan(Fault("types", "expected a dict"))
-    types, boxes = list[int](), list[Sequence[float]]()
+    types, shapes = list[int](), list[Sequence[Any]]()
     for key, kind in RESPLAN_ROOMS.items():
         try:
-            bounds = [polygon.bounds for polygon in polygons_of(plan.get(key))]
+            parts = polygons_of(plan.get(key))
         except ValueError as error:
             raise RejectedPlan(Fault("boxes", f"{key}: {error}")) from None
-        if key == "living" and bounds:  # a single room, even if it is drawn in parts
-            low, high = np.array(bounds).min(0), np.array(bounds).max(0)
-            bounds = [(*low[:2].tolist(), *high[2:].tolist())]
-        types += [ROOM_IDS[kind]] * len(bounds)
-        boxes += bounds
-    return _diagram(types, on_grid(boxes, _pixels_per_unit(plan)), name, options)
+        rooms = [parts] if key == "living" and parts else [[part] for part in parts]  # one living room, also in parts
+        shapes += rooms
+        types += [ROOM_IDS[kind]] * len(rooms)
+    bounds = [np.array([part.bounds for part in room]) for room in shapes]
+    boxes = [(*room[:, :2].min(0).tolist(), *room[:, 2:].max(0).tolist()) for room in bounds]
+    diagram = _diagram(types, on_grid(boxes, _pixels_per_unit(plan)), name, options)
+    return replace(diagram, doors=_doors_of(plan, shapes))
+
+
+def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | None:
+    """Return the doors of a plan: each joins the two rooms next to it, a front door is that of the nearest room.
+
+    `shapes` are the polygons of each room. None if doors are unknown. Doors with a room on one side only are dropped.
+    """
+    if "door" not in plan and "front_door" not in plan:
+        return None
+    width = plan.get("wall_width")
+    reach = _WALLS * (width if isinstance(width, int | float) and width > 0 else _WALL_WIDTH)
+    doors: list[tuple[int, int | None]] = []
+    for key, sides in (("door", 2), ("front_door", 1)):
+        try:
+            polygons = polygons_of(plan.get(key))
+        except ValueError as error:
+            raise RejectedPlan(Fault("doors", f"{key}: {error}")) from None
+        for door in polygons:
+            near = sorted((min(door.distance(part) for part in room), number) for number, room in enumerate(shapes))
+            rooms = sorted(number for distance, number in near[:sides] if distance <= reach)
+            if len(rooms) == sides:
+                doors.append((rooms[0], rooms[1] if sides == 2 else None))
+    return sort_doors(doors)
 
 
 def _pixels_per_unit(plan: dict[str, Any]) -> float:
@@ -130,7 +158,21 @@ def _read_msd(file: Path, options: ReadOptions) -> Diagram:
         except (ValueError, TypeError):
             raise RejectedPlan(Fault("boxes", f"node {node}: geometry is not a list of points")) from None
         types.append(ROOM_IDS[MSD_ROOMS[int(number)]])
-    return _diagram(types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options)
+    diagram = _diagram(types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options)
+    return replace(diagram, doors=_msd_doors(state, list(nodes)))
+
+
+def _msd_doors(state: Any, nodes: list[Any]) -> Doors | None:
+    """Return the pairs of rooms whose edge has a connectivity, that is door, passage or entrance; None without any."""
+    number, links = {node: room for room, node in enumerate(nodes)}, state.get("_adj")
+    joined = [
+        (number[u], number[v])
+        for u, others in (links.items() if isinstance(links, dict) else ())
+        for v, edge in (others.items() if isinstance(others, dict) else ())
+        if u in number and v in number and number[u] < number[v]
+        and isinstance(edge, dict) and isinstance(edge.get("connectivity"), str)
+    ]  # fmt: skip
+    return sort_doors(joined) if joined else None
 
 
 def _diagram(types: Sequence[int], boxes: Float[np.ndarray, "R 4"], name: str, options: ReadOptions) -> Diagram:

@@ -76,7 +76,7 @@ class FloorPlan:
 
     Attributes:
         outlines: Corners of each room in pixels, clockwise as seen on the page.
-        doors: Doors between rooms, such that each room can be reached from each other; the last is the front door.
+        doors: Doors between rooms, and last front doors. Unless they are given, one joins each room to the others.
         windows: At most one for each room with an outer wall.
         label: Room at each pixel, -1 outside.
     """
@@ -93,11 +93,20 @@ class FloorPlan:
 
 
 def floor_plan(
-    types: Sequence[int], boxes: Int[np.ndarray, "R 4"], front: tuple[float, float] | None = None
+    types: Sequence[int],
+    boxes: Int[np.ndarray, "R 4"],
+    front: tuple[float, float] | None = None,
+    doors: Sequence[tuple[int, int | None]] | None = None,
 ) -> FloorPlan:
-    """Return outlines and doors of rooms at boxes on the canvas, with the front door near the point `front` if given.
+    """Return outlines and doors of rooms at boxes on the canvas.
 
-    Rooms that face no other across a wall are joined to the nearest one by a door at the closest points.
+    Args:
+        types: Room types.
+        boxes: Room boxes.
+        front: Point near the front door, if known.
+        doors: Rooms i < j that a door joins, and (i, None) for front doors. By default rooms are joined at least cost,
+            and the entrance or the living room has a front door. A door between rooms that do not face each other
+            across a wall is at their closest points.
     """
     boxes = np.asarray(boxes, np.int64)
     label = _regions(types, boxes)
@@ -106,21 +115,24 @@ def floor_plan(
     )
     outer = sorted(_outer_walls(label), key=lambda wall: -wall.length)
     host = next((types.index(kind) for kind in (ENTRANCE, LIVING) if kind in types), 0)
-    wall = next((wall for wall in outer if wall.room == host), None)
+    walls = []
+    for room in [host] if doors is None or front is not None else [i for i, j in doors if j is None]:
+        y, x = np.argwhere(label == room)[0].tolist()
+        enclosed = Window(room, float(x), float(y), False, 0.0)
+        walls.append(next((wall for wall in outer if wall.room == room), enclosed))
+    places = walls
     if front is not None:
         at = front
-        wall = min(outer, key=lambda one: _distance(_door_at(one, at), at))
-    if wall is None:  # the room is enclosed
-        y, x = np.argwhere(label == host)[0].tolist()
-        wall = Window(host, float(x), float(y), False, 0.0)
-    place = wall if front is None else _door_at(wall, front)
-    entry = Door(place.room, None, place.x, place.y, place.upright, 0.0)
+        walls = [min(outer, key=lambda one: _distance(_door_at(one, at), at))]
+        places = [_door_at(walls[0], front)]
+    fronts = [Door(place.room, None, place.x, place.y, place.upright, 0.0) for place in places]
     lit = {room for room, kind in enumerate(types) if kind not in _DARK}
-    longest = {one.room: one for one in reversed(outer) if one is not wall and one.room in lit}
+    longest = {one.room: one for one in reversed(outer) if one not in walls and one.room in lit}
     windows = (
         replace(one, length=min(0.6 * one.length, _WINDOW)) for one in longest.values() if one.length > DOOR_WIDTH
     )
-    return FloorPlan(outlines, (*_doors(types, boxes, label), entry), tuple(windows), label)
+    joined = None if doors is None else [(i, j) for i, j in doors if j is not None]
+    return FloorPlan(outlines, (*_doors(types, boxes, label, joined), *fronts), tuple(windows), label)
 
 
 def _door_at(wall: Window, point: tuple[float, float]) -> Window:
@@ -221,8 +233,13 @@ def _runs(
         yield i, j, column + (across + 1) / 2, row, row + len(part), across
 
 
-def _doors(types: Sequence[int], boxes: Int[np.ndarray, "R 4"], label: Int[np.ndarray, "H W"]) -> Iterator[Door]:
-    """Yield the doors of a minimum spanning tree over rooms that face each other."""
+def _doors(
+    types: Sequence[int],
+    boxes: Int[np.ndarray, "R 4"],
+    label: Int[np.ndarray, "H W"],
+    joined: Sequence[tuple[int, int]] | None,
+) -> Iterator[Door]:
+    """Yield doors between pairs of rooms, by default those of a minimum spanning tree over rooms facing each other."""
     longest: dict[tuple[int, int], tuple[int, Door]] = {}
     for upright, image in ((True, label), (False, label.T)):
         beyond, gap = np.full_like(image, -1), np.zeros_like(image)
@@ -246,8 +263,9 @@ def _doors(types: Sequence[int], boxes: Int[np.ndarray, "R 4"], label: Int[np.nd
         length, door = longest.get((i, j), nearest)
         far = 0 if length >= DOOR_WIDTH else 100 + float((low - high).clip(0).sum())
         graph.add_edge(i, j, weight=_cost(types[i], types[j]) + far - length / (10 * GRID), door=door)
-    for _, _, edge in networkx.minimum_spanning_edges(graph):
-        yield edge["door"]
+    edges = [(i, j) for i, j, _ in networkx.minimum_spanning_edges(graph)] if joined is None else joined
+    for edge in edges:
+        yield graph.edges[edge]["door"]
 
 
 def _cost(one: int, other: int) -> int:

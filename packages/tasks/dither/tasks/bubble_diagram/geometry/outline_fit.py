@@ -14,7 +14,7 @@ from ..plans import Diagram, encode
 from ..relations import GRID, exclusive, overlapping
 from .boundary import boundary_iou, corners_of, mask_of, pack_boundary
 from .floor_plan import floor_plan
-from .placement import MARGINS, PREFERRED_SIDES, Placement, active_bounds, choose_separations, soft_program
+from .placement import MARGINS, Placement, active_bounds, choose_separations, preferred_sides, soft_program
 from .realisability import realises
 from .wall_constraints import wall_constraints_of
 
@@ -64,11 +64,11 @@ def _fit(
     target, disjoint = encode(diagram, rooms)[rooms:], exclusive(np.array(diagram.types))
     disjoint &= not (overlapping(boxes) & disjoint).any()
     constraints = wall_constraints_of(target, rooms, disjoint=disjoint)
-    preferred = PREFERRED_SIDES[[*diagram.types]]
-    sides = np.tile((preferred * np.sqrt(inside.sum() / (preferred**2).sum()))[:, None], 2)
+    preferred = preferred_sides(diagram)
+    sides = preferred * np.sqrt(inside.sum() / preferred.prod(1).sum())
     found = [boxes]
     for _ in range(_ROUNDS):
-        program = soft_program(diagram.types, target, choose_separations(boxes, target, {}), sides)
+        program = soft_program(diagram, target, choose_separations(boxes, target, {}), sides)
         for room, side, place in _outer_walls(boxes, inside):
             wall = 4 * room + side
             program.add_soft({wall: 1.0}, place, _FILL)

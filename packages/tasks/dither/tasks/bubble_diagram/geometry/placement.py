@@ -7,7 +7,6 @@ Letters: R rooms, B bounds, E pairs of rooms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,25 +14,29 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..plans import Box, Diagram, encode
-from ..relations import NEAR, edges_of, exclusive, overlapping
-from ..vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, SHORT, SURROUNDING, pair_index, pairs
+from ..relations import METRES, NEAR, edges_of, exclusive, net_areas, overlapping
+from ..vocabulary import AREAS, INSIDE, LIVING, NO_EDGE, RELATIONS, SHORT, SURROUNDING, pair_index, pairs
 from .boundary import corners_of, pack_boundary
+from .floor_plan import DOOR_WIDTH
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
 __all__ = [
-    "MARGINS", "PREFERRED_SIDES", "Placement", "active_bounds", "choose_separations", "place_diagram", "place_rooms",
-    "room_names", "soft_program", "spread_boxes",
+    "MARGINS", "Placement", "active_bounds", "area_errors", "choose_separations", "place_diagram", "place_rooms",
+    "preferred_sides", "room_names", "soft_program", "spread_boxes",
 ]  # fmt: skip
 
 _CANVAS: Final = Canvas()
-_LAYOUT_ROUNDS, _SPREAD_ROUNDS = 6, 3
+_LAYOUT_ROUNDS, _SPREAD_ROUNDS, _AREA_ROUNDS = 6, 3, 5
 MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
 PREFERRED_SIDES: Final = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
 _SLIMMEST: Final = 1.6
 """Preferred side by room type, in pixels, and the largest factor by which it is stretched."""
+
+_AREA_SLIMMEST, _AREA_SIZE = 2.5, 40.0
+"""The same factor for rooms of given area, and the factor of the penalty of their size."""
 
 _SMALLEST, _GAP, _ROUNDING_PIXELS = 18, 4, 1
 _MUST, _SHOULD, _TOUCH, _SIZE, _COMPACT = 1.0, 0.5, 0.15, 0.02, 0.005
@@ -165,9 +168,7 @@ def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
     separations: _Separations = {}
     best, fewest = np.zeros((rooms, 4), np.int64), len(target) + 1
     for _ in range(_LAYOUT_ROUNDS):
-        walls = soft_program(
-            diagram.types, target, separations, np.tile(PREFERRED_SIDES[[*diagram.types], None], 2)
-        ).solve()
+        walls = soft_program(diagram, target, separations, preferred_sides(diagram)).solve()
         assert walls is not None, "soft constraints are always feasible"
         boxes = np.round(walls - np.tile(walls[:, :2].min(0), 2)).astype(np.int64)
         boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
@@ -183,6 +184,7 @@ def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
 def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "R 4"]:
     """Return boxes of about the preferred sizes that realise the diagram, too, and overlap only if the given ones do.
 
+    The areas of a diagram, if known, take the place of preferred sizes, and rooms with a door share a wall for it.
     Repeatedly fixes every choice, such as the side on which two rooms are separated, as in the current boxes, and
     solves a linear program with all of that as hard constraints.
 
@@ -196,10 +198,10 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
     disjoint = exclusive(np.array(diagram.types))
     disjoint &= not (overlapping(realisation) & disjoint).any()
     constraints = wall_constraints_of(target, rooms, disjoint=disjoint)
-    preferred = np.tile(PREFERRED_SIDES[[*diagram.types], None], 2)
-    boxes, sides = realisation.astype(np.int64), preferred
-    for _ in range(_SPREAD_ROUNDS):
-        program = soft_program(diagram.types, target, choose_separations(boxes, target, {}), sides)
+    preferred = sides = preferred_sides(diagram)
+    boxes = best = realisation.astype(np.int64)
+    for _ in range(_SPREAD_ROUNDS if diagram.areas is None else _AREA_ROUNDS):
+        program = soft_program(diagram, target, choose_separations(boxes, target, {}), sides)
         hard, spread = active_bounds(constraints, boxes), boxes
         for margin in MARGINS:
             walls = program.solve(hard, margin)
@@ -208,10 +210,32 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
                 break
         if (spread == boxes).all():
             break
+        boxes, actual = spread, (spread[:, 2:] - spread[:, :2]).astype(float)
+        wanted, slimmest = preferred.prod(1), _SLIMMEST
+        if diagram.areas is not None:  # the part of a room that others cover does not count
+            wanted, slimmest = wanted + actual.prod(1) - net_areas(np.array(diagram.types), boxes), _AREA_SLIMMEST
+            best = min(best, boxes, key=lambda some: area_errors(diagram, some).sum())
         # Rooms that must be slim still get their area.
-        boxes, slim = spread, preferred.prod(1, keepdims=True) / (spread[:, 2:] - spread[:, :2])[:, ::-1]
-        sides = np.clip(slim, preferred / _SLIMMEST, preferred * _SLIMMEST)
-    return boxes
+        root = np.sqrt(wanted)[:, None]
+        sides = np.clip(wanted[:, None] / actual[:, ::-1], root / slimmest, root * slimmest)
+    return boxes if diagram.areas is None else best
+
+
+def area_errors(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> Float[np.ndarray, " R"]:
+    """Return by how much the area of each box is outside the area of its room, relative to the nearest bound."""
+    low, high = np.array(diagram.areas).T
+    areas = net_areas(np.array(diagram.types), boxes) * METRES**2
+    # The first and the last bin also hold smaller and larger rooms.
+    low, high = np.where(low <= AREAS[0], 0.0, low), np.where(high >= AREAS[-1], np.inf, high)
+    return np.asarray(np.where(areas < low, 1 - areas / np.maximum(low, 1e-9), np.maximum(areas / high - 1, 0.0)))
+
+
+def preferred_sides(diagram: Diagram) -> Float[np.ndarray, "R 2"]:
+    """Return the preferred width and height of each room in pixels: those of a square of its area, or of its type."""
+    if diagram.areas is None:
+        return np.tile(PREFERRED_SIDES[[*diagram.types], None], 2)
+    middle = np.sqrt(np.array(diagram.areas).clip(AREAS[0]).prod(1))
+    return np.tile(np.sqrt(middle)[:, None] / METRES, 2)
 
 
 def active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "B 4"]:
@@ -228,12 +252,12 @@ def active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) -
 
 
 def soft_program(
-    types: Sequence[int], target: Int[np.ndarray, " E"], separations: _Separations, sides: Float[np.ndarray, "R 2"]
+    diagram: Diagram, target: Int[np.ndarray, " E"], separations: _Separations, sides: Float[np.ndarray, "R 2"]
 ) -> _WallProgram:
-    """Return a linear program with soft constraints: relations, separations, and preferred width and height."""
-    program = _WallProgram(len(types))
+    """Return a linear program with soft constraints: relations, separations, doors, and preferred width and height."""
+    types, program = diagram.types, _WallProgram(len(diagram.types))
     for room, kind in enumerate(types):
-        size = _SIZE * (2 if kind == LIVING else 1)
+        size = _SIZE * (2 if kind == LIVING else 1) * (1 if diagram.areas is None else _AREA_SIZE)
         for axis, side in enumerate(sides[room].tolist()):
             low, high = 4 * room + axis, 4 * room + axis + 2
             program.add_order(low, high, _SMALLEST, 10 * _MUST)
@@ -254,6 +278,10 @@ def soft_program(
             gap, penalty = (_GAP, _SHOULD) if near else (NEAR + 1 + _ROUNDING_PIXELS, _MUST)
             first, second = (u, v) if low else (v, u)
             program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)
+            if (u, v) in (diagram.doors or ()):  # along the wall, both rooms are as long as a door
+                along = 1 - axis
+                for one, other in ((u, v), (v, u)):
+                    program.add_order(4 * one + along, 4 * other + along + 2, DOOR_WIDTH + _ROUNDING_PIXELS, _MUST)
     return program
 
 

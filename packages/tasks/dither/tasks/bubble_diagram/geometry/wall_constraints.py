@@ -21,17 +21,9 @@ from ..relations import GRID, NEAR, RULE
 from ..vocabulary import ABOVE, BELOW, INSIDE, LEFT, NO_EDGE, RIGHT, SURROUNDING, pairs
 
 __all__ = [
-    "DISJOINT",
-    "END",
-    "MIDDLE",
-    "OPEN",
-    "START",
-    "Canvas",
-    "WallConstraints",
-    "constraint_table",
-    "mark_values",
+    "DISJOINT", "END", "MIDDLE", "OPEN", "START", "Canvas", "WallConstraints", "constraint_table", "mark_values",
     "wall_constraints_of",
-]
+]  # fmt: skip
 
 START: Final = 0
 MIDDLE: Final = 1

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..geometry.floor_plan import DOOR_WIDTH, Door, floor_plan
 from ..geometry.placement import Placement, room_names
-from ..relations import GRID, NEAR
+from ..relations import METRES, NEAR
 from ..vocabulary import COLOURS, LIVING, ROOMS
 from .svg import Line, Page, Path, Rectangle, Shape, Text, text_width
 
@@ -25,9 +25,6 @@ __all__ = ["BROKEN", "INK", "LINK", "PALE", "Scene", "draw_bubbles", "draw_floor
 
 INK, PALE, BROKEN, LINK = "#2b2f36", "#6f7782", "#c8443c", "#4a515c"
 """Colours of names and walls, of captions, of violated relations, and of links."""
-
-METRES: Final = 18 / GRID
-"""Metres per pixel: the canvas is 18 m wide."""
 
 _SIZES: Final = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
 _MIN_RATIO, _LINE, _CELL, _UPRIGHT = 24, 1.3, 2.0, 1.3
@@ -229,7 +226,7 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
     """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
     foot, rim = 26.0, size / 26
     types = placement.diagram.types
-    plan = floor_plan(types, placement.boxes, placement.front_door)
+    plan = floor_plan(types, placement.boxes, placement.front_door, placement.diagram.doors)
     free = plan.label.copy()  # labels stay clear of doors
     for door in plan.doors:
         reach = 0.8 * DOOR_WIDTH

@@ -1,13 +1,14 @@
 """All pictures of samples and sampling trajectories.
 
 A trajectory is drawn as frames with the rooms at their boxes in the finished diagram. Grey rooms are masked; pale lines
-are undecided pairs. Letters: N samples, K samples with a known trajectory, T states, L tokens (room slots, then pairs).
+are undecided pairs. Letters: N samples, K samples with a known trajectory, T states, L tokens (room slots, then pairs,
+then doors and areas if they are modelled).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from io import BytesIO
@@ -22,6 +23,7 @@ from dither.registry.flow.protocols import Picture
 from ..decoded_samples import LEVELS, DecodedSample, decode_samples, read_samples
 from ..formats.jsonl import plan_line
 from ..geometry.placement import Placement
+from ..plans import Diagram
 from ..relations import edges_of
 from ..vocabulary import COLOURS, NO_EDGE, NODE_MASK, ROOMS, SHORT, pair_index, pairs
 from .diagram import BROKEN, INK, LINK, PALE, Scene, draw_bubbles, draw_floorplan, draw_gallery, draw_room, label_shapes
@@ -57,13 +59,20 @@ h2 { font-size: 1rem; margin: 0 0 .3rem; font-weight: normal }
 _GREY, _UNDECIDED = "#c9ced6", "#dfe2e7"
 
 
+Narrow = Callable[[Diagram], Diagram] | None
+"""Restricts the areas of a diagram to constraints."""
+
+
 def sample_pictures(
-    samples: Int[np.ndarray, "N L"], rooms: int, boundaries: Int[np.ndarray, "N P 2"] | None = None
+    samples: Int[np.ndarray, "N L"],
+    rooms: int,
+    boundaries: Int[np.ndarray, "N P 2"] | None = None,
+    narrow: Narrow = None,
 ) -> Iterator[Picture]:
     """Yield the first sample as diagram and floor plan, a grid, an HTML page, all samples as JSON lines, and errors."""
     decoded = read_samples(samples, rooms)
     diagrams = [diagram for diagram, _ in decoded if diagram]
-    page_samples = list(decode_samples(samples[: PAGE_SAMPLES if diagrams else 0], rooms, boundaries))
+    page_samples = list(decode_samples(samples[: PAGE_SAMPLES if diagrams else 0], rooms, boundaries, narrow))
     drawn = [(sample.placement, sample.verdict) for sample in page_samples if sample.placement]
     if drawn:
         placements, verdicts = zip(*drawn, strict=True)
@@ -82,12 +91,12 @@ def sample_pictures(
         yield Picture("unreadable", text="".join(errors))
 
 
-def trajectory_pictures(path: Int[np.ndarray, "T K L"], rooms: int) -> Iterator[Picture]:
+def trajectory_pictures(path: Int[np.ndarray, "T K L"], rooms: int, narrow: Narrow = None) -> Iterator[Picture]:
     """Yield a sampling trajectory as GIF and in stages; nothing if no sample decodes."""
-    decoded = [sample for sample in decode_samples(path[-1], rooms) if sample.placement]
+    decoded = [sample for sample in decode_samples(path[-1], rooms, None, narrow) if sample.placement]
     placements = [sample.placement for sample in decoded if sample.placement]
     if placements:
-        path = path[:, [sample.number for sample in decoded]]
+        path = path[:, [sample.number for sample in decoded], : rooms * (rooms + 1) // 2]
         stages = to_png(_draw_stages(path, placements))
         yield Picture("path", png=stages, gif=_to_gif(draw_frames(path, placements)))
 
