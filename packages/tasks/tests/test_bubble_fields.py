@@ -221,7 +221,7 @@ def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):
         placement, diagram = sample.placement, sample.placement.diagram
         assert placement.exact
         assert diagram.doors == PLANS.diagram(row).doors
-        plan = floor_plan(diagram.types, placement.boxes, diagram.doors)
+        plan = floor_plan(diagram.types, placement.boxes, doors=diagram.doors)
         assert {(min(d.i, d.j), max(d.i, d.j)) if d.j is not None else (d.i, None) for d in plan.doors} == {
             *diagram.doors
         }

@@ -43,18 +43,20 @@ def _door_counts(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, 
     types, _, doors, _ = split_fields(tokens, rooms)
     i, j = np.array(door_ends(rooms)).T
     sides = np.pad(types.astype(np.int64), ((0, 0), (0, 1)), constant_values=NODE_MASK)
-    low, high = np.minimum(sides[:, i], sides[:, j]), np.maximum(sides[:, i], sides[:, j])
-    real = (doors >= 0) & (doors <= DOOR) & (low < NODE_MASK) & (high <= NODE_MASK)
-    counts = np.zeros((NODE_MASK, NODE_MASK + 1, 2), np.int64)
-    np.add.at(counts, (low[real], high[real], doors[real]), 1)
-    return counts
+    ends = np.minimum(sides[:, i], sides[:, j]), np.maximum(sides[:, i], sides[:, j])
+    return _counts((NODE_MASK, NODE_MASK + 1, DOOR + 1), *ends, doors)
 
 
 def _area_counts(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "T bins"]:
     types, _, _, areas = split_fields(tokens, rooms)
-    real = (types >= 0) & (types < NODE_MASK) & (areas >= 0) & (areas < AREA_MASK)
-    counts = np.zeros((NODE_MASK, AREA_MASK), np.int64)
-    np.add.at(counts, (types[real], areas[real]), 1)
+    return _counts((NODE_MASK, AREA_MASK), types, areas)
+
+
+def _counts(shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*T"]:
+    """Count combinations of ids within a shape; others are ignored."""
+    real = np.all([(part >= 0) & (part < size) for part, size in zip(ids, shape, strict=True)], axis=0)
+    counts = np.zeros(shape, np.int64)
+    np.add.at(counts, tuple(part[real] for part in ids), 1)
     return counts
 
 

@@ -51,7 +51,7 @@ class BubbleDiagram(TaskSpec):
     """Floor plans as graphs: room types and pairwise spatial relations, 13 types and 10 relations as in Graph2Plan."""
 
     name: ClassVar[str] = "bubble-diagram"
-    rev: ClassVar[int] = 3
+    rev: ClassVar[int] = 2
     bucketed: ClassVar[bool | None] = True
     headline: ClassVar[tuple[str, ...]] = (
         "valid/nats_per_graph", "valid/nats_per_token", "sample/level_2", "sample/level_4", "sample/level_5",

@@ -194,7 +194,8 @@ class BubbleDiagrams:
         plan = plan if self._orientation == "given" else plan.upright()
         order = plan.order()[0].tolist() if self._order != "given" else list(range(len(diagram.types)))
         plan = plan.from_left_to_right() if self._order != "given" else plan
-        return plan.diagram(0), None if keep is None else [order.index(room) for room in keep]
+        areas = diagram.areas and tuple(diagram.areas[room] for room in order)
+        return replace(plan.diagram(0), areas=areas), None if keep is None else [order.index(room) for room in keep]
 
     def _templates(self, n: int, seed: int, counts: Int[np.ndarray, " R_1"], goal: ConstraintGuidance | None) -> Clean:
         shares = counts / counts.sum()

@@ -34,7 +34,7 @@ from .entries import (
     entry_of,
     parse_json,
     path_not_found,
-)
+)  # fmt: skip
 from .housegan import read_housegan
 
 __all__ = ["find_file", "plan_line", "read_plan", "read_plans", "scan_plans"]

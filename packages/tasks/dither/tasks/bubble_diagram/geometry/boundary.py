@@ -21,7 +21,7 @@ from dither.registry.config.errors import Problem, Refused
 
 from ..formats.entries import path_not_found
 from ..plans import PlanSplits
-from ..relations import GRID
+from ..relations import GRID, METRES
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
 
 __all__ = [
@@ -37,8 +37,6 @@ __all__ = [
 
 _WALL, _DOOR = 2, 12
 """Pixels between a room of a procedural plan and the outline; width of a front door."""
-
-METRES_PER_PIXEL: Final = 18 / GRID
 
 Point = tuple[float, float]
 
@@ -196,7 +194,7 @@ def _parse_json(content: Any) -> tuple[list[Point], list[Point]]:
     found = {shape["type"]: shape["coordinates"] for shape in reversed(shapes)}
 
     def pixels(points: Any) -> list[Point]:
-        return [(x / METRES_PER_PIXEL, -y / METRES_PER_PIXEL) for x, y, *_ in points]
+        return [(x / METRES, -y / METRES) for x, y, *_ in points]
 
     return pixels(found["Polygon"][0]), pixels(found.get("LineString", []))
 
