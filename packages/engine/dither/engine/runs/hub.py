@@ -154,10 +154,15 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
     names = {name: {0: torch.export.Dim.AUTO} for name in arguments[-1]}
     shapes = (*({0: torch.export.Dim.AUTO} for _ in arguments[:-1]), names)
     program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
-    sizes = (size, size + 1) if program.range_constraints else (size,)  # some models are traced for one batch size
-    for seed, count in enumerate((*sizes, *sizes), 1):
+    for seed, count in enumerate((size, size, size + 1), 1):
         inputs = _inputs(system, count, 0.2 * seed, seed)
-        difference = (program.module()(*inputs) - module(*inputs)).nan_to_num().abs().max().item()  # -inf for no token
+        try:
+            out = program.module()(*inputs)
+        except AssertionError:  # its guards: some models are traced for one batch size
+            if count == size:
+                raise
+            continue
+        difference = (out - module(*inputs)).nan_to_num().abs().max().item()  # -inf for no token
         if not difference < 1e-3:
             raise Refused(f"the exported program differs from the model by {difference:.2g}", code="non-finite")
     torch.export.save(program, file)
