@@ -106,8 +106,12 @@ def npz(path):
     return lambda: load_npz(path, path)
 
 
-def hashed_keys(path):
-    data = b"\x80\x02}K\x01" + b"2\x86" * 45 + b"K\x01s."
+def same_hashes(path):
+    keys = [(key * ((1 << 61) - 1)).to_bytes(11, "little", signed=True) for key in range(1, 60_000)]
+    return hashed_keys(path, b"\x80\x02}(" + b"".join(b"\x8a\x0b" + key + b"K\x01" for key in keys) + b"u.")
+
+
+def hashed_keys(path, data=b"\x80\x02}K\x01" + b"2\x86" * 45 + b"K\x01s."):
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("archive/data.pkl", data)
         file.writestr("archive/version", "3")
@@ -127,7 +131,7 @@ def shards(path):
 
 BOMBS = (
     tokenizer, regex, ligatures, byte_letters, parquet, h5ad, zarr, endless_line, long_name, npz, hashed_keys,
-    strides_of_zero, shards,
+    strides_of_zero, shards, same_hashes,
 )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ __all__ = ["MAX_TUPLE_DEPTH", "Stub", "load_restricted"]
 
 MAX_TUPLE_DEPTH = 12
 """Levels of nested tuples in a pickle."""
+MAX_LARGE_INTEGERS = 1000
+"""Integers of more than 64 bits in a pickle."""
 
 
 class Stub:
@@ -46,6 +48,7 @@ class _RestrictedUnpickler(pickle._Unpickler):
 
     dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)
     depths: dict[int, tuple[int, Any]]
+    large_integers = 0
 
     def _load_tuple(self, load: Any) -> None:
         """Limit the depth of tuples: the hash of one that holds another twice takes 2^depth steps."""
@@ -56,16 +59,27 @@ class _RestrictedUnpickler(pickle._Unpickler):
             raise pickle.UnpicklingError(f"tuples are nested more than {MAX_TUPLE_DEPTH} levels deep")
         self.depths[id(top)] = depth, top  # kept alive, so that its id stays its own
 
+    def _load_integer(self, load: Any) -> None:
+        """Limit large integers: multiples of 2^61 - 1 have one hash, so that n of them as keys take n^2 steps."""
+        load(self)
+        self.large_integers += abs(self.stack[-1]) >= 1 << 64  # type: ignore[attr-defined]
+        if self.large_integers > MAX_LARGE_INTEGERS:
+            raise pickle.UnpicklingError(f"more than {MAX_LARGE_INTEGERS} integers have more than 64 bits")
+
     def find_class(self, module: str, name: str) -> Any:
         return type("Stub", (Stub,), {"what": f"{module}.{name}"})
 
 
-def _limited(load: Any) -> Any:
-    return lambda unpickler: unpickler._load_tuple(load)
+def _limited(name: str, load: Any) -> Any:
+    return lambda unpickler: getattr(unpickler, name)(load)
 
 
-for _code in (pickle.TUPLE[0], pickle.TUPLE1[0], pickle.TUPLE2[0], pickle.TUPLE3[0]):
-    _RestrictedUnpickler.dispatch[_code] = _limited(pickle._Unpickler.dispatch[_code])
+for _name, _codes in (
+    ("_load_tuple", (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)),
+    ("_load_integer", (pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4)),
+):
+    for _code in (code[0] for code in _codes if code[0] in pickle._Unpickler.dispatch):
+        _RestrictedUnpickler.dispatch[_code] = _limited(_name, pickle._Unpickler.dispatch[_code])
 
 
 def load_restricted(content: bytes, persistent: bool = False) -> Any:
