@@ -226,7 +226,7 @@ def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):
             *diagram.doors
         }
         exported = Diagram.from_boxes(diagram.types, [tuple(box) for box in placement.boxes.tolist()])
-        exported = Diagram(diagram.types, diagram.edges, exported.boxes, "a", diagram.doors, diagram.areas)
+        exported = Diagram(diagram.types, diagram.edges, exported.boxes, "a", doors=diagram.doors, areas=diagram.areas)
         (tmp_path / "a.json").write_text(json.dumps(housegan_plan(exported)))
         assert next(read_housegan(tmp_path / "a.json", ReadOptions())).diagram.doors == diagram.doors
         (tmp_path / "a.jsonl").write_text(plan_line(exported))
