@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import Field
 
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import PATTERN_MESSAGE
+from dither.registry.flow.spaces import FeatureSpace, ModelFacts, ProcessFacts, Space, TokenSpace
+from dither.registry.flow.spaces import Field as SpaceField
 from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec, TaskSpec
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
-from .component_errors import attribute_errors
+from .component_errors import ComponentFailed, attribute_errors
 from .options import Evaluate, Sample, Sweep, Tracking, Train, check_conditions, duplicates
 
-__all__ = ["Experiment"]
+__all__ = ["Experiment", "misfits_without_task"]
 
 T = TypeVar("T")
 
@@ -59,20 +62,15 @@ class Experiment(Options):
         yield from (found := _checked("task", self.task))
         space = _known(self.task, self.task.space, found)
         if space is None:
+            yield from misfits_without_task(self.process, self.model, self.loss, self.sampler)
             return
         for number, metric in enumerate(self.evaluate.metrics):
             yield from below("evaluate", below("metrics", _checked(number, metric, space)))
-        yield from (found := _checked("process", self.process, space))
-        process = _known(self.process, lambda: self.process.facts(space), found)
-        if process is None:
-            yield from _checked("model", self.model, space)
+        facts = yield from _misfits_between(self.process, self.model, self.loss, self.sampler, space)
+        if facts is None:
             return
-        yield from _checked("model", self.model, process.space)
-        with attribute_errors(self.model):
-            model = self.model.facts()
-            blocks = model.trained_blocks(process.space)
-        yield from _checked("loss", self.loss, process)
-        yield from _checked("sampler", self.sampler, process, model)
+        process, model = facts
+        space, blocks = process.space, model.trained_blocks(process.space)
         if blocks is not None and blocks < space.length and not self.sampler.blockwise:
             message = f'sampler "{self.sampler.name}" draws whole samples, but the model is trained block by block'
             hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
@@ -82,7 +80,7 @@ class Experiment(Options):
             message = f"train.known = {known:g} requires a model that distinguishes known tokens from noised ones"
             hint = 'set model.embedding = { use = "tokens", known = true }'
             yield Misfit(message, ("train", "known"), ("model",), hint)
-        yield from check_conditions(self.sample, process.space, model)
+        yield from check_conditions(self.sample, space, model)
 
     def warn(self) -> Iterator[Misfit]:
         """Yield what is allowed but should be known before a long run. Call it only if `check` yields nothing."""
@@ -105,6 +103,50 @@ class Experiment(Options):
             message = f'under process "{process.name}" the model takes known tokens for noised ones: samples are biased'
             hint = 'set train.known = 0.5 and model.embedding.known, sampler = "particle-gibbs", or model.block_size'
             yield Misfit(message, ("sampler",), ("process",), hint)
+
+
+STAND_INS: tuple[Space, ...] = (
+    TokenSpace((SpaceField("a", 12, 30),)),
+    TokenSpace((SpaceField("a", 3, 5), SpaceField("b", 7, 9))),
+    FeatureSpace(5, 11),
+)
+"""Spaces in place of that of an invalid task."""
+
+
+def misfits_without_task(
+    process: ProcessSpec | None, model: ModelSpec | None, loss: LossSpec | None, sampler: SamplerSpec | None
+) -> list[Misfit]:
+    """Return the misfits of valid components that do not depend on the task: those with each of several spaces."""
+    found = []
+    for space in STAND_INS:
+        with suppress(Refused, ComponentFailed):
+            found.append(list(_misfits_between(process, model, loss, sampler, space)))
+    return [misfit for misfit in found[0] if all(misfit in other for other in found)] if found else []
+
+
+def _misfits_between(
+    process: ProcessSpec | None,
+    model: ModelSpec | None,
+    loss: LossSpec | None,
+    sampler: SamplerSpec | None,
+    space: Space,
+) -> Generator[Misfit, None, tuple[ProcessFacts, ModelFacts] | None]:
+    """Yield the misfits of components with a space and each other; None is invalid. Return the facts, if all exist."""
+    facts = None
+    if process is not None:
+        yield from (found := _checked("process", process, space))
+        facts = _known(process, lambda: process.facts(space), found)
+    if model is not None:
+        yield from _checked("model", model, space if facts is None else facts.space)
+    if facts is not None and loss is not None:
+        yield from _checked("loss", loss, facts)
+    if facts is None or model is None:
+        return None
+    with attribute_errors(model):
+        of_model = model.facts()
+    if sampler is not None:
+        yield from _checked("sampler", sampler, facts, of_model)
+    return facts, of_model
 
 
 def _known(component: Spec, compute: Callable[[], T], misfits: Sequence[Misfit]) -> T | None:

@@ -10,7 +10,7 @@ from typing import Any
 from dither.registry.config.document import Document, Layer, find_experiment
 from dither.registry.config.errors import Origin, Problem, Refused, dotted, nearest
 from dither.registry.config.validation import alias_warnings, problems_of, validate
-from dither.registry.kinds import ModelSpec
+from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.status import PluginError
@@ -19,7 +19,7 @@ from dither.registry.spec.misfit import Misfit, below
 from dither.registry.spec.misfit import Path as KeyPath
 
 from .component_errors import ComponentFailed, title
-from .experiment import Experiment
+from .experiment import Experiment, misfits_without_task
 from .options import Train
 from .plugins import governing_policy, load_named, names_in
 
@@ -96,7 +96,7 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     try:
         experiment = validate(Experiment, document, plugins.catalog)
     except Refused as refused:
-        raise Refused([*refused.problems, *_training_problems(document, plugins)]) from None
+        raise Refused([*refused.problems, *_other_problems(document, plugins, refused.problems)]) from None
     misfits = []
     try:
         for misfit in experiment.check():
@@ -124,19 +124,27 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     return Loaded(experiment, document, plugins, (*alias_warnings(experiment, document), *warnings))
 
 
-class _Training(Options):
+class _WithoutTask(Options):
     """The tables of an experiment that are checked without its task."""
 
-    model: Slot[ModelSpec]
+    process: Slot[ProcessSpec] | None = None
+    model: Slot[ModelSpec] | None = None
+    loss: Slot[LossSpec] | None = None
+    sampler: Slot[SamplerSpec] | None = None
     train: Train = Train()
 
 
-def _training_problems(document: Document, plugins: Plugins) -> list[Problem]:
-    """Return the problems of [train] in an experiment that is invalid elsewhere."""
-    tables: dict[str, Any] = {key: document.tree[key] for key in ("model", "train") if key in document.tree}
+def _other_problems(document: Document, plugins: Plugins, found: Sequence[Problem]) -> list[Problem]:
+    """Return the problems between the tables of an experiment whose options are valid, if others are invalid."""
+    invalid = {problem.path[0] for problem in found if problem.path}
+    keys = _WithoutTask.model_fields.keys() & document.tree.keys() - invalid
+    tables: dict[str, Any] = {key: document.tree[key] for key in keys}
     try:
-        valid = validate(_Training, Document(tables, document.files, document.given), plugins.catalog)
-        return problems_of(below("train", valid.train.check(valid.model)), document)
+        valid = validate(_WithoutTask, Document(tables, document.files, document.given), plugins.catalog)
+        misfits = misfits_without_task(valid.process, valid.model, valid.loss, valid.sampler)
+        if valid.model is not None:
+            misfits += below("train", valid.train.check(valid.model))
+        return problems_of(misfits, document)
     except Refused:  # reported with the other problems
         return []
 

@@ -177,14 +177,14 @@ class Run:
         step = self.trainer.step
         if watched:
             self.call("after_step", step=step, metrics=metrics)
-        if due := self._due(step, self.experiment.train.log_every):
-            metrics = self.trainer.pop_metrics()  # waits for the device
+        due = self._due(step, self.experiment.train.log_every)
+        popped = self.trainer.pop_metrics() if due else {}  # waits for the device
         self.seconds += (time.perf_counter() - began) * warm
         if due:
             samples = (step - self.logged[0]) * self.experiment.train.batch_size
             seconds = self.seconds - self.logged[1]
             self.logged = (step, self.seconds)
-            self.log.log(step, "train", metrics, float(f"{samples / seconds:.4g}") if seconds and samples else None)
+            self.log.log(step, "train", popped, float(f"{samples / seconds:.4g}") if seconds and samples else None)
         self.log.display.step(step)
 
     def _require_best(self) -> None:
