@@ -252,8 +252,8 @@ def test_mistakes_below_a_wrong_task_are_reported_at_once(folder):
     ):  # fmt: skip
         write(folder, table, line)
     expected = {"task.prompt", "model.block.heads", "train.buckets", "train.accumulate"}
-    for changes in ([], ["task.use=languages", "train.buckets=false", "model.block.heads=2"]):
+    for changes in ([], ["task.use=languages", "train.buckets=false", "process=uniform", "sampler=first-hitting"]):
         with pytest.raises(Refused) as refused:
             load_experiment(folder / "text.toml", changes)
         assert {".".join(map(str, problem.path)) for problem in refused.value.problems} == expected
-        expected = {"task", "train.accumulate"}
+        expected = {"task", "model.block.heads", "loss", "sampler", "train.accumulate"}

@@ -118,7 +118,7 @@ def misfits_without_task(
 ) -> list[Misfit]:
     """Return the misfits of valid components that do not depend on the task: those with each of several spaces."""
     found = []
-    for space in STAND_INS:
+    for space in [space for space in STAND_INS if process is None or space.data in process.serves]:
         with suppress(Refused, ComponentFailed):
             found.append(list(_misfits_between(process, model, loss, sampler, space)))
     return [misfit for misfit in found[0] if all(misfit in other for other in found)] if found else []
