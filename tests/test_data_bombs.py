@@ -103,6 +103,12 @@ def endless_line(path):
     return lambda: read_table(path)
 
 
+def many_columns(path):
+    path = path.with_suffix(".csv.gz")
+    path.write_bytes(gzip.compress(b"chromosome,start,end" + b",A" * 3_000_000 + b"\n"))
+    return lambda: read_table(path)
+
+
 def long_name(path):
     path.write_text("peak,A\n" + "x" * 20_000_000 + ",1\n" + "x,1\n" * 1000)
     return lambda: read_table(path)
@@ -140,8 +146,8 @@ def shards(path):
 
 
 BOMBS = (
-    tokenizer, regex, ligatures, byte_letters, parquet, h5ad, zarr, endless_line, long_name, npz, hashed_keys,
-    strides_of_zero, shards, same_hashes, sparse_ids, cut_charsmap,
+    tokenizer, regex, ligatures, byte_letters, parquet, h5ad, zarr, endless_line, many_columns, long_name, npz,
+    hashed_keys, strides_of_zero, shards, same_hashes, sparse_ids, cut_charsmap,
 )  # fmt: skip
 
 

@@ -35,6 +35,8 @@ from .region_checks import NAME, PLACES, RawArrays, collect_problems, limited, p
 
 __all__ = ["open_table", "read_anndata", "read_table"]
 
+COLUMNS: Final = 100_000
+"""Most columns of a text table."""
 BOOLEANS: Final = {"True": "1", "TRUE": "1", "true": "1", "False": "0", "FALSE": "0", "false": "0"}
 
 
@@ -112,11 +114,15 @@ def _read_text(path: Path) -> Any:
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
     with open_table(path, LIMIT) as lines:
-        first = lines.readline()
+        first, second = lines.readline(), lines.readline()
         delimiter = "\t" if "\t" in first else ","
         if delimiter not in first and ";" in first:
             message, fix = f'{path}: line 1: columns are separated by ";"', "use commas or tabs, and points in numbers"
             raise Refused(Problem(message, help=fix, code="syntax-error"))
+        if max(first.count(delimiter), second.count(delimiter)) >= COLUMNS:
+            raise Refused(f"{path}: more than {COLUMNS:,} columns", code="too-large")
+    with open_table(path, LIMIT) as lines:
+        lines.readline()
         header = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
         key, _ = _roles(standard_names(header))
         try:
