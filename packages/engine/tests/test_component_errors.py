@@ -81,7 +81,7 @@ def test_a_wrong_result_of_a_build_names_the_component(broken, tmp_path, console
         ("noised.target_mask.float())", "noised.valid[:, 1:])", 'loss "toy-ce" of plugin "toy-plugin" failed: weights'),
         ("return Measured(", "return max(", 'loss "toy-ce" of plugin "toy-plugin" failed: '),
         ("State.of(x), noise", "State.of(x.T), noise", 'process "toy-mask" of plugin "toy-plugin" failed: the noised'),
-        ("yield process.finish(", "yield from process.finish(", "the sampler ended with"),
+        ("yield process.finish(", "yield from process.finish(", "ended with"),
     ],
 )
 def test_wrong_tensors_name_the_component(experiment_file, tmp_path, console, old, new, message):

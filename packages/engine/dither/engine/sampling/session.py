@@ -257,7 +257,7 @@ def walk(system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> Ite
     try:
         states = system.sampler(system.process, Session(system, like, calls), like)
         if not isinstance(states, Iterable):
-            message = f"the sampler returned {shown(states)}, expected an iterator of states"
+            message = f"the sampler of {system.sampler.__module__} returned {shown(states)}, expected states"
             raise Refused(Problem(message, ("sampler",), code="plugin-failed"))
         yield from states
     finally:
@@ -294,7 +294,7 @@ def draw(
         expected = like.x0[start : start + size].shape
         if not isinstance(x, Tensor) or x.shape != expected:
             found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            message = f"the sampler ended with {found}, expected a sample of shape {tuple(expected)}"
+            message = f"the sampler of {system.sampler.__module__} ended with {found}, expected shape {tuple(expected)}"
             raise Refused(Problem(message, ("sampler",), code="plugin-failed"))
         done.append(x.cpu())
     return torch.cat(done) if done else like.x0
