@@ -236,11 +236,11 @@ def test_buckets_with_a_batch_larger_than_the_data(folder, capsys):
 def test_a_run_does_without_the_weights_that_it_started_from(folder):
     write(folder, "evaluate", 'best = "nats_per_token"')
     assert main(["run", "text.toml"]) == 0
-    (first,) = folder.glob("runs/*")
+    (first,) = folder.glob("runs/*-*")
     write(folder, "train", f'start_from = "{first.rename(folder / "first")}"')
     assert main(["run", "text.toml", "--runs", "more"]) == 0
     (folder / "first").rename(folder / "gone")
-    (second,) = folder.glob("more/*")
+    (second,) = folder.glob("more/*-*")
     assert main(["evaluate", str(second)]) == 0
     assert main(["run", "--resume", str(second), "--set", "train.steps=3"]) == 0
 

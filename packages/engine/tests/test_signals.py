@@ -104,5 +104,5 @@ def test_sighup_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
     os.close(terminal)
     assert process.wait(60) == 75
     newest = max(path.name for path in tmp_path.glob("runs/*/checkpoints/step-*"))
-    (metrics,) = tmp_path.glob("runs/*/metrics.jsonl")
+    (metrics,) = {path.resolve() for path in tmp_path.glob("runs/*/metrics.jsonl")}
     assert int(newest.removeprefix("step-")) >= json.loads(metrics.read_text().splitlines()[-1])["step"] > 0

@@ -36,7 +36,7 @@ def test_drawn_options_are_valid(part):
         assert CATALOG.parse(part.kind, {"use": part.pinned, **dump(spec, CATALOG)}) == spec
     options = [key for key, field in part.spec.model_fields.items() if get_origin(field.annotation) is not dict]
     varying = [key for key in options if len({repr(getattr(spec, key)) for spec in seen}) > 1]
-    assert len(varying) * 2 >= len(options) or part.kind in ("data", "task")
+    assert len(varying) * 2 >= len(options) or part.kind in ("data", "task", "tracker")
 
 
 def test_spaces_of_every_type_are_drawn():

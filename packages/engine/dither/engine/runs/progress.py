@@ -39,8 +39,9 @@ class Screen(Console):
     """
 
     def __init__(self, **options: Any) -> None:
-        notebook = type(sys.stdout).__module__.startswith("ipykernel")
-        super().__init__(force_jupyter=False, force_terminal=False if notebook else None, **options)
+        if type(sys.stdout).__module__.startswith("ipykernel"):
+            options.setdefault("force_terminal", False)
+        super().__init__(force_jupyter=False, **options)
 
     def __exit__(self, *raised: Any) -> None:
         try:

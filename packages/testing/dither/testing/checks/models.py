@@ -68,7 +68,8 @@ def padding_inert(s: Situation) -> None:
     if valid.all():
         raise NotApplicable("there is no padding")
     other = State(change_values(s.space, state.x, ~valid), state.masked)
-    changed = {name: value if value.ndim == 1 else value + 1000 * ~valid for name, value in cond.items()}
+    of_samples = {c.name for c in s.space.conditions if c.size is not None or c.length is not None}
+    changed = {name: value if name in of_samples else value + 1000 * ~valid for name, value in cond.items()}
     out = _run(model, state, level, valid, cond)
     assert_close(_run(model, other, level, valid, changed)[valid], out[valid], "other values of padding")
 

@@ -39,7 +39,7 @@ ROWS = 800
 
 
 class RandomSession:
-    """A `Session` with the same random output at every time."""
+    """A `RefreshingSession` with the same random output at every time."""
 
     def __init__(self, process: Any, seed: int) -> None:
         self.process, self.seed = process, seed
@@ -49,6 +49,9 @@ class RandomSession:
         return self.process.read(raw, state, self.process.schedule(t))
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
+        pass
+
+    def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
         pass
 
 

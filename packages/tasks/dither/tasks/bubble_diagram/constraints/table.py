@@ -47,9 +47,9 @@ class Constraints(Options):
     """Types of which no two rooms are close, or none have a relation: ["Bathroom", "Kitchen"]."""
     buildable: SkipValidation[bool] = False
     """Whether samples must reach level 5: boxes show exactly the relations, rooms do not overlap; decided exactly."""
-    doors: SkipValidation[list[list[Any]]] = []
+    doors: SkipValidation[list[list[int | Names]]] = []
     """Rooms joined by a door, by number or type: [0, 1], ["Kitchen", "LivingRoom"] (some two), [0, "outside"]."""
-    no_doors: SkipValidation[list[list[Any]]] = []
+    no_doors: SkipValidation[list[list[int | Names]]] = []
     """Rooms not joined by a door, by number or type (no two): ["Bathroom", "Kitchen"]."""
     reachable: SkipValidation[bool] = False
     """Whether doors must join all rooms, only close ones, with exactly one front door."""
