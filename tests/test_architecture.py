@@ -149,7 +149,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 READS_TORCH = "packages/registry/dither/registry/files/weight_files.py"
 SAFELY = {"weights_only": "True", "mmap": "True"}
 UNPICKLES = {
-    "packages/registry/dither/registry/files/restricted_pickle.py": r"_Unpickler|UnpicklingError|TUPLE[123]?|INT|LONG\d?",
+    "packages/registry/dither/registry/files/restricted_pickle.py": r"_Unpickler|UnpicklingError|TUPLE\d?|INT|LONG\d?",
     "packages/tasks/dither/tasks/bubble_diagram/formats/resplan.py": "UnpicklingError",
     "experiments/floor_plans.py": "dumps",
 }
