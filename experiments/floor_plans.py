@@ -44,7 +44,7 @@ def main(
     changes |= {"train.steps": steps, "evaluate.every": steps} if steps else {}
     with tempfile.TemporaryDirectory() as folder:
         if made_up:
-            sources |= write_made_up(Path(folder), made_up)
+            sources = write_made_up(Path(folder), made_up) | sources
         results = {"procedural": measure(experiment, changes | {"name": "plans-procedural"}, samples, runs)}
         for form, path in sources.items():
             results[form] = measure(experiment, changes | prepare(form, path), samples, runs)

@@ -79,8 +79,9 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
 
 def simulate(loaded: Loaded) -> dict[str, Any]:
     """Return host synchronisations, with their places, and kernels of the third step on a simulated GPU."""
-    train = loaded.experiment.train.model_copy(update={"compile": False, "workers": 0})
+    train = loaded.experiment.train.model_copy(update={"compile": False, "workers": 0, "precision": "float32"})
     system = Diffusion.build(loaded.experiment, loaded.plugins.catalog).train()
+    system.precision = "float32"  # the simulated device has no autocast
     with DeviceTrace() as trace:
         trace.move(system)
         trainer = Trainer(system, train, loaded.experiment.seed)

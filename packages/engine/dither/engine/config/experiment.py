@@ -109,6 +109,7 @@ STAND_INS: tuple[Space, ...] = (
     TokenSpace((SpaceField("a", 12, 30),)),
     TokenSpace((SpaceField("a", 3, 5), SpaceField("b", 7, 9))),
     FeatureSpace(5, 11),
+    FeatureSpace(8, 6),
 )
 """Spaces in place of that of an invalid task."""
 
@@ -121,7 +122,8 @@ def misfits_without_task(
     for space in [space for space in STAND_INS if process is None or space.data in process.serves]:
         with suppress(Refused, ComponentFailed):
             found.append(list(_misfits_between(process, model, loss, sampler, space)))
-    return [misfit for misfit in found[0] if all(misfit in other for other in found)] if found else []
+    common = [misfit for misfit in found[0] if all(misfit in other for other in found)] if found else []
+    return [misfit for misfit in common if misfit.related != ("task",)]
 
 
 def _misfits_between(

@@ -84,10 +84,13 @@ def open_experiment(
 def renamed_keys(document: Document) -> Document:
     """Return a document whose list `train.trackers`, of earlier versions, is `tracking.use`."""
     old, new = ("train", "trackers"), ("tracking", "use")
-    if (trackers := document.at(old)) is not None and document.at(new) is None:
+    table = document.tree.get("tracking", {})
+    if (trackers := document.at(old)) is not None and isinstance(table, dict):
         del document.tree["train"]["trackers"]
-        document.tree.setdefault("tracking", {})["use"] = trackers
-        document.given[new] = document.given.pop(old)
+        given = document.given.pop(old)
+        if "use" not in table:
+            document.tree["tracking"] = {**table, "use": trackers}
+            document.given[new] = given
     return document
 
 

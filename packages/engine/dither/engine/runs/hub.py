@@ -105,13 +105,14 @@ def _card(run: Path, to: Path, tree: Mapping[str, Any], step: int, total: int, d
     data = tree["task"].get("data") if isinstance(tree["task"], Mapping) else None
     missing = ", ".join(f"`{option}`" for option, _ in read_missing_data(to)[0])
     found = default_catalog()
-    known = data is not None and _name_of(data) in found.names("data")
-    spec = found.find("data", _name_of(data)).spec if known else found.find("task", _name_of(tree["task"])).spec
+    named = (("data", _name_of(data)), ("task", _name_of(tree["task"])))
+    spec = next((found.find(kind, name).spec for kind, name in named if name in found.names(kind)), None)
+    summary = (spec.__doc__ or "").strip().partition("\n")[0] if spec is not None else ""
     kinds = ("task", "process", "model", "loss", "sampler")
     return CARD.format(
         name=tree["name"], components=", ".join(f"{kind} {_name_of(tree[kind])}" for kind in kinds),
         parameters=total, step=step, metrics="\n".join(_metrics(run)) or "Not evaluated.",
-        task=_name_of(tree["task"]), data=_name_of(data), summary=(spec.__doc__ or "").strip().partition("\n")[0],
+        task=_name_of(tree["task"]), data=_name_of(data), summary=summary,
         missing=f"Data files are not part of this repository: {missing}." if missing else "",
         data_licence=data_licence, experiment=EXPERIMENT,
     )  # fmt: skip
@@ -236,6 +237,8 @@ def push(folder: Path, name: str, private: bool = False) -> str:
     try:
         api = hub.HfApi(library_name="dither")
         url = api.create_repo(name, private=private, exist_ok=True)
+        if private and not api.model_info(name).private:
+            raise ValueError("the repository exists and is public")
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with dither push")
         return str(url)
     except (OSError, ValueError) as error:

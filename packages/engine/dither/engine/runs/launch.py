@@ -89,7 +89,7 @@ def run(
             if ranks.restarts and resume is None:
                 resume = _find_launched_run(runs, ranks)
             launch = Launch(loaded, list(argv), console, stop, ranks, created)
-            return launch.begin(runs) if resume is None else launch.resume(resume, accept_changes)
+            return launch.begin(runs) if resume is None else launch.resume(resume.resolve(), accept_changes)
     except PluginError as error:
         say(errors, error.detail)
         say(errors, _reason(error), "red")
@@ -301,7 +301,7 @@ def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
     """Return the run of this launch after torchrun restarted its ranks; None if it had not started."""
     found = None
     if ranks.is_main:
-        for path in sorted(runs.glob("*/manifest.json"), reverse=True):
+        for path in sorted(runs.glob("*-*/manifest.json"), reverse=True):
             with suppress(Refused):
                 before = read_manifest(path.parent)
                 if ranks.launch in (before.get("launch"), *(entry.get("launch") for entry in before["resumed"])):

@@ -169,7 +169,8 @@ def link_latest(run: Path) -> None:
     with suppress(OSError, NotImplementedError):
         try:
             temporary.symlink_to(run.name, target_is_directory=True)
-            temporary.replace(run.with_name("latest"))
+            if (link := run.with_name("latest")).is_symlink() or not link.exists():
+                temporary.replace(link)
         finally:
             temporary.unlink(missing_ok=True)
 

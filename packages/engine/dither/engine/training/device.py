@@ -61,8 +61,11 @@ def to_device(batch: Clean, device: torch.device) -> Clean:
 
 
 def compile_mode(option: bool | str | None, device: torch.device) -> bool | str:
-    """Return `train.compile`; by default True on a GPU if Triton is installed."""
-    return option if option is not None else device.type == "cuda" and find_spec("triton") is not None
+    """Return `train.compile`; by default True on a GPU if Triton and the C compiler that it calls are installed."""
+    if option is not None:
+        return option
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return device.type == "cuda" and find_spec("triton") is not None and compiler is not None
 
 
 def prepare_compiler(device: torch.device) -> None:

@@ -309,7 +309,8 @@ class Trainer:
         averaged = 0 if self.average is None else self.average.updates
         in_row = int(self.guard.in_row) if self.guard.deferred else self.skips.in_row
         skipped = {"skipped": self.skips.counted + int(self.guard.skipped), "skipped_in_row": in_row}
-        counts = {"step": self.step, "counted": self.counted, "averaged": averaged}
+        counted = self.counted - int(self.guard.skipped)  # which `advance` counted, as it does not wait for the device
+        counts = {"step": self.step, "counted": counted, "averaged": averaged}
         return tensors, counts | skipped | {"optimizer": plain}
 
     def load_state(self, tensors: Mapping[str, Float[Tensor, "..."]], plain: Mapping[str, Any]) -> None:
@@ -320,6 +321,7 @@ class Trainer:
         restore(self.optimizer, self.parallel.shard_optimizer_state(rest, parameters), plain["optimizer"])
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
         self.guard.start(self.step, int(plain.get("skipped_in_row", 0)))
+        self.guard.skipped.zero_()
         # checkpoints of older versions have no skipped steps
         self.skips.counted, self.skips.in_row = int(plain.get("skipped", 0)), int(plain.get("skipped_in_row", 0))
         if self.average is not None:

@@ -100,4 +100,5 @@ def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[
     chosen = wide(blocks).gather(1, block)
     rest = (u * ahead[:, -1:] - (ahead.gather(1, block) - chosen)) / chosen
     most = 1 - torch.finfo(rest.dtype).eps
-    return block * BLOCK + _pick(wide(inside).cumsum(1), rest.clamp(0.0, most))
+    chosen_ids = block * BLOCK + _pick(wide(inside).cumsum(1), rest.clamp(0.0, most))
+    return chosen_ids if u.device.type == "cpu" else chosen_ids.clamp_max_(vocab - 1)  # rows without any weight

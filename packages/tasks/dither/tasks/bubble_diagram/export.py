@@ -81,7 +81,7 @@ def write_samples(
             notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue
         diagram, exact = sample.placement.diagram, sample.placement.exact
-        boxes = _centred(sample.placement.boxes) if exact else None
+        boxes = _centred(sample.placement.boxes, sample.placement.outline) if exact else None
         boundary = None if boxes is None else sample.placement.boundary_at(boxes[0])
         name = f"sample {sample.number}"
         diagrams[sample.number] = replace(diagram, boxes=boxes, name=name, boundary=boundary)
@@ -92,9 +92,12 @@ def write_samples(
     return write_diagrams(diagrams, folder, form), notes
 
 
-def _centred(boxes: Int[np.ndarray, "R 4"]) -> tuple[Box, ...]:
-    """Centre boxes on the grid by whole pixels, which preserves all relations."""
-    centred = boxes + np.tile((GRID - boxes[:, 2:].max(0) - boxes[:, :2].min(0)) // 2, 2)
+def _centred(boxes: Int[np.ndarray, "R 4"], outline: Sequence[tuple[int, int]]) -> tuple[Box, ...]:
+    """Centre boxes with their outline on the grid by whole pixels, which preserves all relations."""
+    low, high = boxes[:, :2].min(0), boxes[:, 2:].max(0)
+    points = np.array([low, high, *outline])
+    shift = ((GRID - points.max(0) - points.min(0)) // 2).clip(-low, GRID - high)
+    centred = boxes + np.tile(shift, 2)
     return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in centred.tolist())
 
 

@@ -34,10 +34,11 @@ from .formats.jsonl import read_plan
 from .geometry.boundary import areas_of, read_boundary
 from .geometry.outline_fit import outline_iou
 from .metrics import Frequencies, Reference, shuffled
-from .plans import Diagram, Modelled, Plans, PlanSplits, real_edges
+from .plans import Diagram, Modelled, Plans, PlanSplits, area_bins, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
+from .relations import METRES, net_areas
 from .room_fields import field_metrics, field_nats, layout_area_error
-from .vocabulary import LIVING, NODE_PAD, Export, Order, Orientation
+from .vocabulary import AREAS, LIVING, NODE_PAD, Export, Order, Orientation
 
 __all__ = ["BubbleDiagrams", "GraphMetrics"]
 
@@ -173,6 +174,9 @@ class BubbleDiagrams:
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
         if diagram.boxes is not None and set(keep or ()) <= set(range(len(diagram.types))):
             diagram, keep = self._arrange(diagram, keep)
+            if self.modelled["areas"] and diagram.areas is None and diagram.boxes is not None:
+                sizes = net_areas(np.array(diagram.types), np.array(diagram.boxes)) * METRES**2
+                diagram = replace(diagram, areas=tuple((AREAS[i], AREAS[i + 1]) for i in area_bins(sizes).tolist()))
 
         def place(kept: list[int], total: int) -> Sequence[int]:
             if self._order == "given" or diagram.boxes is None:

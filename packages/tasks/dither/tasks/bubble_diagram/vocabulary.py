@@ -161,7 +161,8 @@ def parse_area(text: object) -> tuple[float, float] | None:
     if match is None:
         return None
     bound = float(match[3])
-    low, high = {"least": (bound, AREAS[-1]), "most": (0.0, bound)}.get(match[2], (float(match[1] or 0), bound))
+    least = (bound, max(AREAS[-1], 2 * bound))
+    low, high = {"least": least, "most": (0.0, bound)}.get(match[2], (float(match[1] or 0), bound))
     return (low, high) if low < high else None
 
 

@@ -165,6 +165,12 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
             raise ValueError("expected a folder of arrays without the suffix .zarr")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, given: Any) -> Any:
+        """Drop an option of stores that were written, which experiments of earlier runs hold."""
+        return {k: v for k, v in given.items() if k != "zarr_format"} if isinstance(given, dict) else given
+
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays; paths by name, since their folder may be moved."""
         return super().options() | {"paths": [Path(path).name for path in self.paths]}

@@ -160,7 +160,9 @@ def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
         text = path.read_text(encoding="utf-8")
         outline, door = _parse_svg(text) if path.suffix.lower() == ".svg" else _parse_json(json.loads(text))
         corners = np.array([*outline, *door], float).reshape(-1, 2)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        if len(door) not in (0, 2):
+            raise ValueError(f"a front door of {len(door)} points, expected 2")
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         shape = '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
         raise Refused(
             Problem(f"{path}: no outline: {error}", help=f"expected {shape}", code="unreadable-file")
@@ -180,7 +182,11 @@ def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
     if problems:
         raise Refused([Problem(f"{path}: {one.message}", help=one.help, code=one.code) for one in problems])
     shift = np.floor((GRID - low - high) / 2)
-    row = pack_boundary((points + shift).tolist(), (corners[len(outline) :] + shift).clip(0, GRID).tolist())
+    after, ends = np.roll(points, -1, 0), corners[len(outline) :]
+    if (points[:, 0] * after[:, 1] - points[:, 1] * after[:, 0]).sum() < 0:  # clockwise, as in the training data
+        points = points[::-1]
+    ends = ends[np.argsort(ends.sum(1), kind="stable")]
+    row = pack_boundary((points + shift).tolist(), (ends + shift).clip(0, GRID).tolist())
     assert row is not None
     return row
 

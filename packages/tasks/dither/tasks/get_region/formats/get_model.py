@@ -128,10 +128,10 @@ def _genes(path: Path) -> dict[str, Any]:
     if not all(folder.is_dir() for folder in folders):
         return {}
     names, regions = (ZarrArray(folder) for folder in folders)
-    if missing := names.missing():
-        raise Refused(
-            Problem(f"{folders[0]}: {_missing_chunks(names, missing)}", help=COPY_AGAIN, code="missing-chunk")
-        )
+    for folder, array in zip(folders, (names, regions), strict=True):
+        if missing := array.missing():
+            message = f"{folder}: {_missing_chunks(array, missing)}"
+            raise Refused(Problem(message, help=COPY_AGAIN, code="missing-chunk"))
     return {"gene": decoded(names[:], str(folders[0])), "gene_region": regions[:]}
 
 
