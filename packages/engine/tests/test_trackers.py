@@ -36,6 +36,8 @@ def records(file):
     content, offset = file.read_bytes(), 7
     while offset < len(content):
         end = offset + 7 + int.from_bytes(content[offset + 4 : offset + 6], "little")
+        if end > len(content):  # not yet written
+            return
         yield Record.FromString(content[offset + 7 : end])
         offset = end
 
@@ -50,12 +52,15 @@ def test_wandb_writes_a_run_offline_and_continues_it(tmp_path, console):
         log.pictures(done + 1, PICTURES)
         log.close(error)
     assert "disabled" not in console.export_text()
-    rows, codes = [], []
-    for file in sorted((folder / "wandb").glob("offline-run-*/run-name-1.wandb")):
-        for record in records(file):
-            items = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
-            rows += [items] if "valid/loss" in items else []
-            codes += [record.exit.exit_code] if record.HasField("exit") else []
+    rows, codes, deadline = [], [], time.monotonic() + 60
+    while len(codes) < 2 and time.monotonic() < deadline:  # wandb's own process may still be writing
+        time.sleep(0.2)
+        rows, codes = [], []
+        for file in sorted((folder / "wandb").glob("offline-run-*/run-name-1.wandb")):
+            for record in records(file):
+                items = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+                rows += [items] if "valid/loss" in items else []
+                codes += [record.exit.exit_code] if record.HasField("exit") else []
     assert [(row["step"], row["valid/loss"]) for row in rows] == [("1", "0.5"), ("3", "0.5")]
     assert codes == [0, 1]
     assert {path.suffix for path in folder.rglob("media/*/*")} == {".png", ".html"}
