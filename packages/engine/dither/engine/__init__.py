@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .config.experiment import Experiment
     from .config.load_experiment import Loaded, load_experiment
     from .runs.api import evaluate, save_experiment, train
-    from .runs.hub import load
+    from .runs.exports import load
     from .sampling.session import draw
     from .training.diffusion import Diffusion
 
@@ -22,7 +22,7 @@ MODULES = {
     "Experiment": "config.experiment",
     "Loaded": "config.load_experiment",
     "load_experiment": "config.load_experiment",
-    "load": "runs.hub",
+    "load": "runs.exports",
     **dict.fromkeys(("evaluate", "save_experiment", "train"), "runs.api"),
     "draw": "sampling.session",
 }

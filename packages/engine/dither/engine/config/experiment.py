@@ -16,7 +16,7 @@ from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec,
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
-from .component_errors import ComponentFailed, attribute_errors
+from .component_errors import attribute_errors
 from .options import Evaluate, Sample, Sweep, Tracking, Train, check_conditions, duplicates
 
 __all__ = ["Experiment", "misfits_without_task"]
@@ -120,7 +120,7 @@ def misfits_without_task(
     """Return the misfits of valid components that do not depend on the task: those with each of several spaces."""
     found = []
     for space in [space for space in STAND_INS if process is None or space.data in process.serves]:
-        with suppress(Refused, ComponentFailed):
+        with suppress(Refused):
             found.append(list(_misfits_between(process, model, loss, sampler, space)))
     common = [misfit for misfit in found[0] if all(misfit in other for other in found)] if found else []
     return [misfit for misfit in common if misfit.related != ("task",)]

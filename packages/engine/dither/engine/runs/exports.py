@@ -6,6 +6,7 @@ import copy
 import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -26,6 +27,7 @@ from dither.registry.flow.protocols import AssetTask, Task
 from dither.registry.flow.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.install_command import install_command
 from dither.registry.plugins.manager import default_catalog
 
 from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
@@ -39,13 +41,48 @@ from .loading import WEIGHTS, Which, build, find_checkpoint, load_run, on_device
 from .progress import Screen, say
 from .run_directory import ASSETS, resolved_file
 
-__all__ = ["export_run", "load", "pack", "read_missing_data", "space_as_json", "space_from_json"]
+__all__ = [
+    "download", "export_run", "first_line", "import_hub", "is_hub_name", "load", "pack", "read_missing_data",
+    "space_as_json", "space_from_json",
+]  # fmt: skip
 
 EXPERIMENT = "experiment.toml"
 MAX_FILE_BYTES = 1 << 26
 """Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
 MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})
 """Options of [train] that are left out of an export."""
+
+
+def is_hub_name(path: str | Path) -> bool:
+    """Return whether a path that does not exist may be the name of a repository, such as org/name."""
+    path = Path(path)
+    return not path.exists() and not path.parent.exists() and bool(re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()))
+
+
+def import_hub(action: str) -> Any:
+    """Return the module huggingface_hub; Refused without it."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        hint = install_command("dither-engine", "hub")
+        raise Refused(Problem(f"{action} requires huggingface_hub", help=hint, code="missing-dependency")) from None
+    return huggingface_hub
+
+
+def download(name: str, revision: str | None = None) -> Path:
+    """Return the folder of a model repository, downloaded into the cache of huggingface_hub."""
+    hub = import_hub(f"loading {name}")
+    try:
+        return Path(hub.snapshot_download(name, revision=revision))
+    except (OSError, ValueError) as error:  # the base classes of its errors
+        hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
+        message = f"{name} is neither a file nor a folder, and could not be downloaded: {first_line(error)}"
+        raise Refused(Problem(message, help=hint, code="download-failed")) from None
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of the message of an error, or else its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def load(
@@ -55,8 +92,21 @@ def load(
     changes: Iterable[str] = (),
     plugins: Sequence[str] | None = None,
 ) -> Diffusion:
-    """Return a trained system in evaluation mode, from a run or an export; `hub.load` also downloads one."""
-    path = Path(path)
+    """Return a trained system in evaluation mode.
+
+    If the data of an export are missing, its task only knows the space of a sample.
+
+    Args:
+        path: A run directory, a folder that `dither export` wrote, or a repository of the Hugging Face hub: org/name.
+        checkpoint: The checkpoint of a run.
+        device: auto, cpu or cuda.
+        changes: `key=value` as after --set: options of sampling, and for an export also paths of its data.
+        plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
+
+    Raises:
+        Refused: The path is neither a run nor an export. Damaged: Files do not match their checksums.
+    """
+    path = download(str(path)) if is_hub_name(path) else Path(path)
     if not (path / WEIGHTS).is_file():
         return load_run(path, checkpoint=checkpoint, changes=changes, device=device, select=plugins)[1]
     if reason := verify(path, {WEIGHTS, EXPERIMENT}):

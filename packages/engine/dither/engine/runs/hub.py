@@ -1,13 +1,12 @@
-"""Exports as model repositories of the Hugging Face hub: model card, config.json, upload, download."""
+"""Exports as model repositories of the Hugging Face hub: model card, config.json, upload; `exports` downloads."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import re
 import shutil
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,14 @@ from torch import Tensor, nn
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import read_text
 from dither.registry.flow.records import State
-from dither.registry.plugins.install_command import install_command
 
 from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
 from ..training.diffusion import Diffusion
-from .exports import EXPERIMENT, export_run, read_missing_data
-from .exports import load as load_folder
+from .exports import EXPERIMENT, export_run, first_line, import_hub, read_missing_data
 from .loading import WEIGHTS, Which
 from .run_directory import ASSETS, read_manifest
 
-__all__ = ["PROGRAM", "download", "export_program", "export_to_hub_folder", "is_hub_name", "load", "push"]
+__all__ = ["PROGRAM", "export_program", "export_to_hub_folder", "push"]
 
 PROGRAM = "denoiser.pt2"
 CARD = """# {name}
@@ -177,60 +174,9 @@ def _inputs(system: Diffusion, size: int, t: float, seed: int = 0) -> tuple[Any,
     return state.x, state.masked, system.process.level(times), clean.valid, dict(clean.cond)
 
 
-def is_hub_name(path: str | Path) -> bool:
-    """Return whether a path that does not exist may be the name of a repository, such as org/name."""
-    path = Path(path)
-    return not path.exists() and not path.parent.exists() and bool(re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()))
-
-
-def _hub(action: str) -> Any:
-    try:
-        import huggingface_hub
-    except ImportError:
-        hint = install_command("dither-engine", "hub")
-        raise Refused(Problem(f"{action} requires huggingface_hub", help=hint, code="missing-dependency")) from None
-    return huggingface_hub
-
-
-def download(name: str, revision: str | None = None) -> Path:
-    """Return the folder of a model repository, downloaded into the cache of huggingface_hub."""
-    hub = _hub(f"loading {name}")
-    try:
-        return Path(hub.snapshot_download(name, revision=revision))
-    except (OSError, ValueError) as error:  # the base classes of its errors
-        hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
-        message = f"{name} is neither a file nor a folder, and could not be downloaded: {_first_line(error)}"
-        raise Refused(Problem(message, help=hint, code="download-failed")) from None
-
-
-def load(
-    path: str | Path,
-    checkpoint: Which = "newest",
-    device: str = "auto",
-    changes: Iterable[str] = (),
-    plugins: Sequence[str] | None = None,
-) -> Diffusion:
-    """Return a trained system in evaluation mode.
-
-    If the data of an export are missing, its task only knows the space of a sample.
-
-    Args:
-        path: A run directory, a folder that `dither export` wrote, or a repository of the Hugging Face hub: org/name.
-        checkpoint: The checkpoint of a run.
-        device: auto, cpu or cuda.
-        changes: `key=value` as after --set: options of sampling, and for an export also paths of its data.
-        plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
-
-    Raises:
-        Refused: The path is neither a run nor an export. Damaged: Files do not match their checksums.
-    """
-    folder = download(str(path)) if is_hub_name(path) else path
-    return load_folder(folder, checkpoint, device, changes, plugins)
-
-
 def push(folder: Path, name: str, private: bool = False) -> str:
     """Upload a folder of `dither export --to-hub-folder` as the model repository `name`; return its address."""
-    hub = _hub("dither push")
+    hub = import_hub("dither push")
     if missing := [file for file in (WEIGHTS, EXPERIMENT, "README.md") if not (folder / file).is_file()]:
         hint = f"dither export RUN --to-hub-folder {folder}"
         raise Refused(Problem(f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found"))
@@ -243,9 +189,5 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         return str(url)
     except (OSError, ValueError) as error:
         hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"
-        message = f"{folder} could not be uploaded to {name}: {_first_line(error)}"
+        message = f"{folder} could not be uploaded to {name}: {first_line(error)}"
         raise Refused(Problem(message, help=hint, code="upload-failed")) from None
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
