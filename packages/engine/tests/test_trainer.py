@@ -89,9 +89,10 @@ def test_nan_stops_before_the_update_and_names_the_sample(make_trainer, accumula
     assert str(caught.value).endswith(f"faulty training samples: {ROW}")
 
 
-def test_deferred_guard_cancels_updates(make_trainer):
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_deferred_guard_cancels_updates(make_trainer, optimizer):
     """As on a GPU: the host checks occasionally and finds the weights from before the bad step."""
-    trainer = make_trainer(f"task.poison={ROW}")
+    trainer = make_trainer(f"task.poison={ROW}", f"train.optimizer={optimizer}")
     trainer.advance()
     trainer.guard = FiniteGuard(trainer.optimizer, CPU, deferred=True)
     trainer.guard.start(1)

@@ -41,12 +41,14 @@ class Muon(Optimizer):
             parts.append(AdamW(rest, lr=lr, betas=betas, eps=eps, fused=has_fused_kernel(rest)))
         super().__init__([dict(group) for part in parts for group in part.param_groups], {})
         self.parts = parts
+        self._step_supports_amp_scaling = all(hasattr(part, "_step_supports_amp_scaling") for part in parts)
         self._share()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         value = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
+            part.found_inf = getattr(self, "found_inf", None)  # type: ignore[attr-defined]
             part.step()
             self.state.update(part.state)
         return value
@@ -70,24 +72,29 @@ class Orthogonal(Optimizer):
     """Orthogonalised momentum: `torch.optim.Muon` with the update RMS of AdamW.
 
     A sharded matrix is gathered for the update, and each rank keeps its rows, so that the update equals that of a
-    single process.
+    single process. A step with `found_inf` of 1 (a tensor that `GradScaler` or `FiniteGuard` sets) changes nothing.
     """
+
+    _step_supports_amp_scaling = True
 
     def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        cancelled = getattr(self, "found_inf", None)
+        applied = 1 if cancelled is None else 1 - cancelled
         for group in self.param_groups:
             lr, momentum = group["lr"], group["momentum"]
             for matrix in [matrix for matrix in group["params"] if matrix.grad is not None]:
                 state = self.state[matrix]
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
-                mean = state["momentum_buffer"].lerp_(matrix.grad, 1 - momentum)
-                update = _orthogonal_shard(matrix.grad.lerp(mean, momentum))
-                matrix.mul_(1 - lr * group["weight_decay"])
-                matrix.add_(update, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
+                gradient = matrix.grad if cancelled is None else matrix.grad.masked_fill(cancelled > 0, 0.0)
+                mean = state["momentum_buffer"].lerp_(gradient, (1 - momentum) * applied)
+                update = _orthogonal_shard(gradient.lerp(mean, momentum))
+                matrix.mul_(1 - lr * group["weight_decay"] * applied)
+                matrix.add_(update * applied, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
 
 
 def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
