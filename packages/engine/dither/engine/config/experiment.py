@@ -22,6 +22,8 @@ from .options import Evaluate, Sample, Sweep, Tracking, Train, check_conditions,
 __all__ = ["Experiment", "misfits_without_task"]
 
 T = TypeVar("T")
+DEFAULTS: Any = {}
+"""Default of a table: validated with the catalogue of the experiment, which an instance would not be."""
 
 
 class Experiment(Options):
@@ -44,10 +46,10 @@ class Experiment(Options):
     model: Slot[ModelSpec]
     loss: Slot[LossSpec]
     sampler: Slot[SamplerSpec] = named("ancestral")
-    train: Train = Field(default_factory=Train)
-    evaluate: Evaluate = Field(default_factory=Evaluate)
-    sample: Sample = Field(default_factory=Sample)
-    tracking: Tracking = Field(default_factory=Tracking)
+    train: Train = DEFAULTS
+    evaluate: Evaluate = DEFAULTS
+    sample: Sample = DEFAULTS
+    tracking: Tracking = DEFAULTS
     sweep: Sweep | None = None
     """Values that `dither sweep` tries, one run for each combination."""
 

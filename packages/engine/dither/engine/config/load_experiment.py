@@ -19,7 +19,7 @@ from dither.registry.spec.misfit import Misfit, below
 from dither.registry.spec.misfit import Path as KeyPath
 
 from .component_errors import ComponentFailed, title
-from .experiment import Experiment, misfits_without_task
+from .experiment import DEFAULTS, Experiment, misfits_without_task
 from .options import Train
 from .plugins import governing_policy, load_named, names_in
 
@@ -134,7 +134,7 @@ class _WithoutTask(Options):
     model: Slot[ModelSpec] | None = None
     loss: Slot[LossSpec] | None = None
     sampler: Slot[SamplerSpec] | None = None
-    train: Train = Train()
+    train: Train = DEFAULTS
 
 
 def _other_problems(document: Document, plugins: Plugins, found: Sequence[Problem]) -> list[Problem]:
