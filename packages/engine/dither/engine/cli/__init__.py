@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     """
     from ..runs.signals import STOPPED, Stopped, interruption_message, stop_on_signals
 
-    if arguments is None:  # skip garbage collection of everything imported when this process exits
+    if arguments is None:  # imports make few cycles: collect rarely, and not when this process exits
+        gc.set_threshold(100_000, 20, 20)
         atexit.register(gc.freeze)
     try:
         with stop_on_signals(last=arguments is None) as stop:  # until a run installs its own handlers

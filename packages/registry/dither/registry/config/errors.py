@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from bisect import bisect_right
@@ -218,6 +217,8 @@ def printable(text: str) -> str:
 
 def nearest(word: object, allowed: Iterable[str]) -> str | None:
     """Return the allowed name most similar to `word`, or None."""
+    import difflib
+
     folded = {name.replace("_", "-").lower(): name for name in islice(allowed, CANDIDATES)}
     close = difflib.get_close_matches(str(word)[:MAX_KEY].replace("_", "-").lower(), folded, 1, 0.6)
     return folded[close[0]] if close else None
