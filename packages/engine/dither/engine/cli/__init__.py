@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     """
     from ..runs.signals import STOPPED, Stopped, interruption_message, stop_on_signals
 
-    if arguments is None:  # imports make few cycles: collect rarely, and not when this process exits
-        gc.set_threshold(100_000, 20, 20)
+    if arguments is None:  # imports leave few cycles: collect rarely, and not when this process exits
+        gc.set_threshold(10_000, 10, 10)
         atexit.register(gc.freeze)
     try:
         with stop_on_signals(last=arguments is None) as stop:  # until a run installs its own handlers

@@ -307,9 +307,12 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> FilePosition:
 @contextmanager
 def _no_pauses() -> Iterator[None]:
     """Exclude existing objects from garbage collection, whose full passes would interrupt the loop."""
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)  # Python's own, which the command line raises while it imports
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
+        gc.set_threshold(*before)
