@@ -63,6 +63,8 @@ def test_light_commands_import_no_torch():
         f"for words in {[*verbs, *files]!r}:\n"
         "    assert main(words) == 0, words\n"
         "    assert 'torch' not in sys.modules, words\n"
+        "from dither.registry.plugins.manager import default_catalog\n"
+        "assert not default_catalog.cache_info().currsize, 'plugins were imported that the policy may block'\n"
     )
     assert python(code).strip()
 
