@@ -11,7 +11,7 @@ from dither.registry.config.errors import dotted
 from dither.tasks.bubble_diagram.constraints.contradictions import feasible
 from dither.tasks.bubble_diagram.constraints.guidance import BuildableProbability, ConstraintGuidance
 from dither.tasks.bubble_diagram.constraints.lookahead import contradictory, impossible_relations
-from dither.tasks.bubble_diagram.constraints.rules import Adjacency, Buildable, Count, PairRelation, RoomType, Size
+from dither.tasks.bubble_diagram.constraints.rules import ALL, Adjacency, Buildable, Count, PairRelation, RoomType
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.realisability import realise
@@ -128,7 +128,7 @@ def some_rules(random):
     near = frozenset(range(NO_EDGE))
     relations = [near, frozenset({LEFT}), frozenset({NO_EDGE}), near - {LEFT}]
     makers = [
-        lambda at: Size((at,), *pick((1, 2), (3, 3), (2, 3))),
+        lambda at: Count((at,), ALL, *pick((1, 2), (3, 3), (2, 3))),
         lambda at: RoomType((at,), pick(0, 1, 2), pick(*sets)),
         lambda at: PairRelation((at,), *pick((0, 1), (1, 2), (0, 2)), pick(*relations)),
         lambda at: Count((at,), pick(*sets), *pick((0, 0), (1, 1), (2, 3), (0, 1), (3, 3))),

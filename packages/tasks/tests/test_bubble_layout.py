@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from io import BytesIO
 from itertools import combinations
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
 from dither.tasks.bubble_diagram.plans import Diagram, decode, encode
 from dither.tasks.bubble_diagram.plots.diagram import METRES, Scene, draw_bubbles, draw_floorplan, draw_gallery
 from dither.tasks.bubble_diagram.plots.pictures import draw_frames, draw_html_gallery, trajectory_pictures
-from dither.tasks.bubble_diagram.plots.svg import Line, Page, Rectangle, Text, text_width
+from dither.tasks.bubble_diagram.plots.svg import Page, to_svg
 from dither.tasks.bubble_diagram.relations import edges_of, exclusive, overlapping
 from dither.tasks.bubble_diagram.vocabulary import (
     COLOURS,
@@ -128,32 +129,37 @@ GREY = "#c9ced6"
 IS_NODE = np.arange(36) < 8
 
 
+ROUNDED = 0.11
+"""Lengths in SVG are multiples of 0.1, so differences of two are off by up to this."""
+
+
 def shapes(page, kind):
-    return [shape for shape in page.shapes if isinstance(shape, kind)]
+    return [*ElementTree.fromstring(to_svg(page)).iter(SVG + kind)]
 
 
 def rooms_of(page):
-    return [shape for shape in shapes(page, Rectangle) if shape.fill in COLOURS and shape.stroke_width == 1.3]
+    return [one for one in shapes(page, "rect") if one.get("fill") in COLOURS and one.get("stroke-width") == "1.3"]
 
 
 def labels_of(page):
-    return [shape for shape in shapes(page, Rectangle) if shape.fill == "#ffffff" and shape.stroke_width == 0.9]
+    return [one for one in shapes(page, "rect") if one.get("fill") == "#ffffff" and one.get("stroke-width") == "0.9"]
 
 
 def corners(shape):
     """Bounding box of a rectangle or a text."""
-    if isinstance(shape, Rectangle):
-        return shape.x, shape.y, shape.x + shape.width, shape.y + shape.height
-    long = text_width(shape.text, shape.size)
-    width, height = (shape.size, long) if shape.upright else (long, shape.size)
-    x = shape.x if shape.left else shape.x - width / 2
-    return x, shape.y - height / 2, x + width, shape.y + height / 2
+    x, y = (float(shape.get(key)) for key in "xy")
+    if shape.tag == SVG + "rect":
+        return x, y, x + float(shape.get("width")), y + float(shape.get("height"))
+    long, size = float(shape.get("textLength")), float(shape.get("font-size"))
+    width, height = (size, long) if shape.get("transform") else (long, size)
+    x = x - width / 2 if shape.get("text-anchor") == "middle" else x
+    return x, y - height / 2, x + width, y + height / 2
 
 
 def assert_disjoint(shapes):
     for (one, a), (other, b) in combinations(((shape, corners(shape)) for shape in shapes), 2):
-        overlap = min(a[2], b[2]) - max(a[0], b[0]) > 1e-6 and min(a[3], b[3]) - max(a[1], b[1]) > 1e-6
-        assert not overlap, f"{one} overlaps {other}"
+        overlap = min(a[2], b[2]) - max(a[0], b[0]) > ROUNDED and min(a[3], b[3]) - max(a[1], b[1]) > ROUNDED
+        assert not overlap, f"{one.attrib} overlaps {other.attrib}"
 
 
 def test_gallery_has_rooms_links_names_captions_and_legend():
@@ -163,17 +169,19 @@ def test_gallery_has_rooms_links_names_captions_and_legend():
     page = draw_gallery([place_diagram(diagram), place_diagram(CYCLE)])
     rooms, labels = rooms_of(page), labels_of(page)
     assert len(rooms) == len(labels) == 7
-    texts = [text.text for text in shapes(page, Text)]
+    texts = [text.text for text in shapes(page, "text")]
     assert room_names(diagram) == ["Living", "Second 1", "Second 2", "Bath"]
     assert {*room_names(diagram), "LivingRoom", "SecondRoom", "Bathroom", "MasterRoom"} <= set(texts)
-    lines = {line.title: line for line in shapes(page, Line)}
+    lines = {line.findtext(SVG + "title"): line for line in shapes(page, "line")}
     assert {"Living left of Second 1", "Living above Second 2"} <= set(lines)
-    assert [line.colour for line in lines.values() if line.dashed] == [BROKEN], "violated relations are dashed red"
-    assert [text.text for text in shapes(page, Text) if text.colour == BROKEN] == ["3 rooms, 3 relations, 1 violated"]
-    by_colour = {room.fill: room for room in rooms[:4]}
-    scale = by_colour[COLOURS[0]].width / 60
-    assert by_colour[COLOURS[3]].x - by_colour[COLOURS[0]].x == pytest.approx(150 * scale)
-    assert by_colour[COLOURS[3]].y - by_colour[COLOURS[0]].y == pytest.approx(150 * scale)
+    dashed = [line.get("stroke") for line in lines.values() if line.get("stroke-dasharray")]
+    assert dashed == [BROKEN], "violated relations are dashed red"
+    red = [text.text for text in shapes(page, "text") if text.get("fill") == BROKEN]
+    assert red == ["3 rooms, 3 relations, 1 violated"]
+    by_colour = {room.get("fill"): corners(room) for room in rooms[:4]}
+    living, bath = by_colour[COLOURS[0]], by_colour[COLOURS[3]]
+    scale = (living[2] - living[0]) / 60
+    assert np.subtract(bath, living)[:2] == pytest.approx(150 * scale, abs=0.5)
 
 
 def spoiled(diagram, random):
@@ -206,9 +214,9 @@ def test_labels_are_disjoint_and_inside(difficult, size):
         assert len(labels) == len(names)
         assert_disjoint(labels)
         for label in labels:
-            assert min(corners(label)) >= 6 - 1e-6
-            assert max(corners(label)) <= size - 6 + 1e-6
-        texts = shapes(page, Text)
+            assert min(corners(label)) >= 6 - ROUNDED
+            assert max(corners(label)) <= size - 6 + ROUNDED
+        texts = shapes(page, "text")
         assert sorted(text.text for text in texts) == sorted(names)
         assert_disjoint(texts)
 
@@ -226,7 +234,7 @@ def test_areas_are_those_of_the_visible_parts():
     boxes = np.array([(0, 0, 100, 100), (90, 90, 120, 120), (10, 10, 30, 40)])
     plan = floor_plan((0, 1, 2), boxes)
     areas = np.bincount(plan.label[plan.label >= 0]) * METRES**2
-    texts = [text.text for text in shapes(draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), Text)]
+    texts = [text.text for text in shapes(draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), "text")]
     assert {"Living", *(f"{area:.1f} m²" for area in areas)} <= set(texts)
     assert areas[1:] == pytest.approx(np.array([900, 600]) * METRES**2)
     assert (10000 - 34 * 44 - 14 * 14) * METRES**2 <= areas[0] <= (10000 - 100 - 600) * METRES**2, "less walls"
@@ -288,8 +296,9 @@ def test_trajectory_as_gif_without_undecodable_samples():
     pages = draw_frames(single, [place_diagram(decode(tokens[0], 8))])
     for page, state in zip(pages, single[:, 0], strict=True):
         unknown = int((state[:8] == NODE_MASK).sum())
-        assert sum(shape.fill == GREY for shape in shapes(page, Rectangle) if shape.stroke_width == 1.3) == unknown
-        assert [text.text for text in shapes(page, Text)].count("?") == unknown
+        grey = [one for one in shapes(page, "rect") if (one.get("fill"), one.get("stroke-width")) == (GREY, "1.3")]
+        assert len(grey) == unknown
+        assert [text.text for text in shapes(page, "text")].count("?") == unknown
     (picture,) = trajectory_pictures(path, 8)
     assert picture.png.startswith(b"\x89PNG")
     (same,) = trajectory_pictures(path[:, [0, 2]], 8)

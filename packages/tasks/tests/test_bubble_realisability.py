@@ -13,9 +13,9 @@ from ortools.sat.python import cp_model
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.realisability import realise
 from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas
-from dither.tasks.bubble_diagram.metrics import Frequencies
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.relations import NEAR, RULE, edges_of, exclusive, overlapping
+from dither.tasks.bubble_diagram.room_fields import field_nats
 from dither.tasks.bubble_diagram.validity import token_validity, validity_levels
 from dither.tasks.bubble_diagram.vocabulary import (
     EDGE_PAD,
@@ -255,8 +255,7 @@ def test_long_cycles_are_found():
 
 def test_unigram_nats_equal_brute_force():
     train, held = make_plans(0, 0, 100).tokens(8), make_plans(0, 100, 150).tokens(8)
-    fitted, counted = Frequencies.of(train, 8), Frequencies.of(held, 8)
-    nats, uniform, tokens = fitted.unigram_nats(counted), counted.uniform_nats(), counted.tokens_per_graph()
+    uniform, nats, tokens = field_nats(train, held, 8)
     for field, part, pad in (("nodes", slice(8), NODE_PAD), ("edges", slice(8, None), EDGE_PAD)):
         seen, asked = (rows[:, part][rows[:, part] != pad].tolist() for rows in (train, held))
         counts = Counter(range(13 if field == "nodes" else 11)) + Counter(seen)

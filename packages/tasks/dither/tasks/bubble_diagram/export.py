@@ -24,7 +24,7 @@ from dither.registry.plugins.install_command import install_command
 from .decoded_samples import decode_samples
 from .formats.housegan import DOOR, FRONT_DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
-from .geometry.floor_plan import DOOR_WIDTH, Door, FloorPlan, floor_plan
+from .geometry.floor_plan import DOOR_WIDTH, Door, FloorPlan, floor_plan, segment
 from .geometry.placement import place_diagram, place_rooms, room_names
 from .plans import Box, Diagram
 from .plots.diagram import draw_floorplan
@@ -118,8 +118,7 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     layout (`place_rooms`), which may violate some relations. Plans with more than `NODES` nodes or `CORNERS` corners
     exceed HouseDiffusion's loader.
     """
-    boxes = diagram.boxes or _layout(diagram)
-    plan = floor_plan(diagram.types, np.array(boxes), diagram.front_door, diagram.doors)
+    boxes, plan = _plan_of(diagram)
     kinds = [TO_HOUSEGAN[ROOMS[kind]] for kind in diagram.types]
     openings = [_opening(door) for door in plan.doors]
     kinds += [FRONT_DOOR if door.j is None else DOOR for door in plan.doors]
@@ -151,24 +150,15 @@ def _lines(plan: FloorPlan) -> Iterator[tuple[str, list[int], tuple[_Point, ...]
     for room, outline in enumerate(plan.outlines):
         yield "rooms", [room], tuple(metres(*corner) for corner in (*outline, outline[0]))
     for door in plan.doors:
-        layer, half = "front-door" if door.j is None else "doors", DOOR_WIDTH / 2
-        yield (
-            layer,
-            [room for room in (door.i, door.j) if room is not None],
-            tuple(metres(*end) for end in _ends(door.x, door.y, door.upright, half)),
-        )
+        layer, rooms = "front-door" if door.j is None else "doors", [door.i, *([] if door.j is None else [door.j])]
+        yield layer, rooms, tuple(metres(*end) for end in segment(door, DOOR_WIDTH))
     for window in plan.windows:
-        ends = _ends(window.x, window.y, window.upright, window.length / 2)
-        yield "windows", [window.room], tuple(metres(*end) for end in ends)
-
-
-def _ends(x: float, y: float, upright: bool, half: float) -> tuple[_Point, _Point]:
-    return ((x, y - half), (x, y + half)) if upright else ((x - half, y), (x + half, y))
+        yield "windows", [window.room], tuple(metres(*end) for end in segment(window, window.length))
 
 
 def geojson_plan(diagram: Diagram) -> dict[str, Any]:
     """Return the floor plan as a GeoJSON feature collection in metres, y pointing up; boxes as in `housegan_plan`."""
-    plan = floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)), diagram.front_door, diagram.doors)
+    _, plan = _plan_of(diagram)
     areas = np.bincount(plan.label[plan.label >= 0], minlength=len(diagram.types)) * METRES**2
     features = [
         {
@@ -196,11 +186,8 @@ def dxf_plan(diagram: Diagram) -> str:
     except ImportError:
         hint = install_command("dither-tasks", "dxf")
         raise Refused(Problem("DXF requires ezdxf", help=hint, code="missing-dependency")) from None
-    plan, drawing, text = (
-        floor_plan(diagram.types, np.array(diagram.boxes or _layout(diagram)), diagram.front_door, diagram.doors),
-        ezdxf.new(),  # type: ignore[attr-defined,unused-ignore]
-        StringIO(),
-    )
+    (_, plan), text = _plan_of(diagram), StringIO()
+    drawing = ezdxf.new()  # type: ignore[attr-defined,unused-ignore]
     drawing.header["$INSUNITS"] = 6  # metres
     names = room_names(diagram)
     for color, layer in enumerate(("rooms", "doors", "front-door", "windows", "names"), 1):
@@ -215,8 +202,13 @@ def dxf_plan(diagram: Diagram) -> str:
     return text.getvalue()
 
 
+def _plan_of(diagram: Diagram) -> tuple[tuple[Box, ...], FloorPlan]:
+    """Return boxes, if unknown from the layout program, centred on the grid and scaled to it, and the floor plan."""
+    boxes = diagram.boxes or _layout(diagram)
+    return boxes, floor_plan(diagram.types, np.array(boxes), diagram.front_door, diagram.doors)
+
+
 def _layout(diagram: Diagram) -> tuple[Box, ...]:
-    """Boxes from the layout program, centred on the grid, scaled down if they do not fit."""
     walls = place_rooms(diagram).astype(float)
     walls *= min(1.0, GRID / walls.max())
     whole = np.rint(walls + np.tile((GRID - walls[:, 2:].max(0)) / 2, 2)).astype(int)

@@ -15,8 +15,7 @@ from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.spatial.distance import cdist
-from scipy.special import rel_entr
+from scipy.spatial.distance import cdist, jensenshannon
 
 from .isomorphism import PlanIndex, is_first_occurrence
 from .plans import Plans, PlanSplits, real_edges
@@ -95,23 +94,6 @@ class Frequencies:
         types, edges = self.types + 1.0, self.edges + 1.0
         return types / types.sum(), edges / edges.sum()
 
-    def unigram_nats(self, held: Frequencies) -> dict[str, float]:
-        """Nats per graph of held-out diagrams under the unigram distribution: nodes and edges."""
-        types, edges = self.unigram()
-        return held._per_graph(-(held.types * np.log(types)).sum(), -(held.edges * np.log(edges)).sum())
-
-    def uniform_nats(self) -> dict[str, float]:
-        """Nats per graph of these diagrams under a uniform distribution: nodes and edges."""
-        return self._per_graph(float(self.types.sum()) * log(TYPES), float(self.edges.sum()) * log(LABELS))
-
-    def tokens_per_graph(self) -> dict[str, float]:
-        """Return the mean number of nodes and edges."""
-        return self._per_graph(self.types.sum(), self.edges.sum())
-
-    def _per_graph(self, nodes: float, edges: float) -> dict[str, float]:
-        graphs = max(int(self.rooms.sum()), 1)
-        return {"nodes": float(nodes) / graphs, "edges": float(edges) / graphs}
-
     def draw(self, count: int, seed: int) -> Int[np.ndarray, "N L"]:
         """Draw diagrams with independent unigram tokens and the empirical distribution of the number of rooms."""
         random = np.random.default_rng(seed)
@@ -137,17 +119,12 @@ def divergence(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) 
 
     For several rows of counts, the mean weighted by the row sums of the second.
     """
-
-    def jensen_shannon(p: _Shares, q: _Shares) -> _Shares:
-        terms: _Shares = (rel_entr(p, (p + q) / 2) + rel_entr(q, (p + q) / 2)) / 2
-        return terms
-
-    return _mean(first, second, jensen_shannon, log(2))
+    return _mean(first, second, lambda p, q: np.square(jensenshannon(p, q, axis=1)), log(2))
 
 
 def variation(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) -> float:
     """Return the total variation distance of two counts, 0 to 1; for several rows the mean as in `divergence`."""
-    return _mean(first, second, lambda p, q: np.abs(p - q) / 2, 1.0)
+    return _mean(first, second, lambda p, q: np.abs(p - q).sum(1) / 2, 1.0)
 
 
 _Shares = Float[np.ndarray, "n K"]
@@ -156,17 +133,17 @@ _Shares = Float[np.ndarray, "n K"]
 def _mean(
     first: Int[np.ndarray, "*n K"],
     second: Int[np.ndarray, "*n K"],
-    terms: Callable[[_Shares, _Shares], _Shares],
+    distance: Callable[[_Shares, _Shares], Float[np.ndarray, " n"]],
     largest: float,
 ) -> float:
     """Weighted mean over the non-empty rows of the second; `largest` where the row of the first is empty."""
     one, other = first.reshape(-1, first.shape[-1]), second.reshape(-1, second.shape[-1])
-    total, weight = one.sum(-1), other.sum(-1)
+    total, weight = one.sum(-1, keepdims=True), other.sum(-1, keepdims=True)
     if not (total.any() and weight.any()):
         return float("nan")
-    rows = weight > 0
-    p, q = one[rows] / np.maximum(total[rows], 1)[:, None], other[rows] / weight[rows][:, None]
-    return float(np.average(np.where(total[rows] > 0, terms(p, q).sum(-1), largest), weights=weight[rows]))
+    distances, rows = np.full(len(one), largest), np.flatnonzero(total * weight)
+    distances[rows] = distance(one[rows] / total[rows], other[rows] / weight[rows])
+    return float(np.average(distances, weights=weight[:, 0]))
 
 
 class Reference:
@@ -180,33 +157,24 @@ class Reference:
     def __init__(
         self, plans: PlanSplits, rooms: int, met_by: Callable[[Plans], Bool[np.ndarray, " N"]] | None = None
     ) -> None:
-        self.rooms = rooms
-        self._held, self._met_by = plans, met_by
+        self.rooms, self._plans, self._met_by = rooms, plans, met_by
         self._floors: dict[int, dict[str, float]] = {}
 
     @cached_property
-    def _valid(self) -> Plans:
-        return self._meeting(self._held.valid)
-
-    @cached_property
-    def _test(self) -> Plans:
-        return self._meeting(self._held.test)
-
-    def _meeting(self, plans: Plans) -> Plans:
-        return plans if self._met_by is None else plans[np.flatnonzero(self._met_by(plans))]
-
     def held(self) -> tuple[Plans, Plans]:
-        """Return the validation and the test plans that samples are compared with."""
-        return self._valid, self._test
+        """The validation and the test plans that samples are compared with."""
+        parts = self._plans.valid, self._plans.test
+        valid, test = (part if self._met_by is None else part[np.flatnonzero(self._met_by(part))] for part in parts)
+        return valid, test
 
     @cached_property
     def _statistics(self) -> tuple[Frequencies, Topology, Archetypes]:
-        tokens = self._valid.tokens(self.rooms)
+        tokens = self.held[0].tokens(self.rooms)
         return tuple(kind.of(tokens, self.rooms) for kind in (Frequencies, Topology, Archetypes))  # type: ignore[return-value]
 
     @cached_property
     def _train_index(self) -> PlanIndex:
-        train = self._held.train
+        train = self._plans.train
         return PlanIndex(train.tokens(self.rooms), self.rooms, self._padded_boxes(train))
 
     def _padded_boxes(self, plans: Plans) -> Int[np.ndarray, "N R 4"]:
@@ -223,7 +191,7 @@ class Reference:
 
     def floor(self, count: int) -> dict[str, float]:
         """Return the metrics of `count` test plans, or of all if there are fewer; empty without test plans."""
-        plans = self._test[:count]
+        plans = self.held[1][:count]
         if len(plans) and len(plans) not in self._floors:
             tokens, boxes = plans.tokens(self.rooms), self._padded_boxes(plans)
             self._floors[len(plans)] = self._metrics(tokens, validity_levels(tokens, self.rooms, boxes=boxes))
@@ -242,8 +210,8 @@ class Reference:
         metrics, floor = self.metrics(samples), self.floor(len(samples))
         no_floor = {f"level_{level}" for level in range(5)} | {"unknown", "connected", "one_living_room"}
         floors = {f"{name}_floor": value for name, value in floor.items() if name in metrics.keys() - no_floor}
-        compared = {} if self._met_by is None else {"compared_plans": float(len(self._valid))}
-        return metrics | floors | compared | {"floor_plans": float(min(len(samples), len(self._test)))}
+        compared = {} if self._met_by is None else {"compared_plans": float(len(self.held[0]))}
+        return metrics | floors | compared | {"floor_plans": float(min(len(samples), len(self.held[1])))}
 
     def _metrics(self, samples: Int[np.ndarray, "N L"], levels: Levels) -> dict[str, float]:
         legal = np.flatnonzero(levels.structure.tokens)
@@ -256,7 +224,7 @@ class Reference:
             "novel": float(novel.sum()) / len(samples),
             "valid_unique_novel": float((first & novel & levels.buildable[legal]).sum()) / len(samples),
         }
-        if len(legal) and len(self._valid):
+        if len(legal) and len(self.held[0]):
             frequencies, topology, archetypes = self._statistics
             metrics |= Frequencies.of(tokens, rooms).distances(frequencies)
             metrics |= Topology.of(tokens, rooms).distances(topology)

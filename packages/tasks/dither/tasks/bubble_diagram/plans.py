@@ -6,7 +6,7 @@ areas. Empty slots come last and hold PAD.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypedDict
 
@@ -17,15 +17,14 @@ from dither.registry.config.errors import Problem, Refused
 
 from .relations import GRID, METRES, edges_of, labels_of, net_areas, pair_ends
 from .vocabulary import (
-    AREA_MASK,
     AREA_PAD,
     AREAS,
     BOUNDARY_POINTS,
     DOOR,
     DOOR_MASK,
     DOOR_PAD,
-    EDGE_MASK,
     EDGE_PAD,
+    IDS,
     LIVING,
     NO_DOOR,
     NO_EDGE,
@@ -41,9 +40,6 @@ __all__ = [
     "Box", "Diagram", "Doors", "Modelled", "PlanSplits", "Plans", "area_bins", "decode", "encode", "real_edges",
     "sort_doors", "split_fields",
 ]  # fmt: skip
-
-_NODE_ERRORS = {NODE_MASK: "remaining MASK", NODE_PAD: "PAD between rooms"}
-_EDGE_ERRORS = {EDGE_MASK: "remaining MASK", EDGE_PAD: "PAD between rooms"}
 
 
 class Modelled(TypedDict):
@@ -165,9 +161,7 @@ class Plans:
 
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
         """Return a subset of the plans."""
-        boundaries = None if self.boundaries is None else self.boundaries[rows]
-        doors = None if self.doors is None else self.doors[rows]
-        return Plans(self.types[rows], self.edges[rows], self.boxes[rows], boundaries, doors)
+        return replace(self, **{name: part[rows] for name, part in vars(self).items() if part is not None})
 
     def upright(self) -> Plans:
         """Return the plans turned by quarter turns and mirrored so that a certain room is left, above the middle.
@@ -333,6 +327,10 @@ class PlanSplits:
     valid: Plans
     test: Plans
 
+    def map(self, change: Callable[[Plans], Plans]) -> PlanSplits:
+        """Apply a change to each part."""
+        return PlanSplits(change(self.train), change(self.valid), change(self.test))
+
 
 def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:
     """True for the pairs whose two slots hold rooms."""
@@ -361,26 +359,18 @@ def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
     Raises:
         Refused: Lists every invalid token: a remaining MASK, a PAD between rooms, an unknown id (`invalid-sample`).
     """
-    types, edges, doors, areas = (
-        None if part is None else [int(token) for token in part] for part in split_fields(tokens, rooms)
-    )
-    assert types is not None
-    assert edges is not None
-    count = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0)
-    errors = [f"room {slot}: {_NODE_ERRORS.get(kind, f'invalid id {kind}')}" for slot, kind in enumerate(types[:count])
-              if not 0 <= kind < NODE_MASK]  # fmt: skip
-    for (i, j), relation in zip(pairs(rooms), edges, strict=True):
-        if j >= count and relation != EDGE_PAD:
-            errors.append(f"pair {i}, {j}: {relation} although there is no room {j}; expected PAD = {EDGE_PAD}")
-        elif j < count and not 0 <= relation <= NO_EDGE:
-            errors.append(f"pair {i}, {j}: {_EDGE_ERRORS.get(relation, f'invalid id {relation}')}")
-    ends = door_ends(rooms)
-    for (i, j), door in zip(ends, doors or (), strict=doors is not None):
-        if (door in (NO_DOOR, DOOR)) != _ends_exist((i, j), count, rooms) or door == DOOR_MASK:
-            errors.append(f"door {i}, {j if j < rooms else 'outside'}: invalid id {door}")
-    for slot, area in enumerate(areas or ()):
-        if (0 <= area < AREA_MASK) != (slot < count) or area == AREA_MASK:
-            errors.append(f"area {slot}: invalid id {area}")
+    fields, ends, slots = split_fields(tokens, rooms), door_ends(rooms), [(room,) for room in range(rooms)]
+    values: list[Any] = [None if part is None else np.asarray(part).tolist() for part in fields]
+    types, edges, doors, areas = values
+    count, errors = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0), []
+    places: tuple[tuple[str, Any], ...] = ("room", slots), ("pair", pairs(rooms)), ("door", ends), ("area", slots)
+    for (what, each), ids, part in zip(places, IDS.values(), values, strict=True):
+        for place, token in zip(each, part or (), strict=part is not None):
+            exists = all(end < count or end == rooms for end in place)
+            if not 0 <= token < ids if exists else token != ids + 1:
+                known = {ids: "remaining MASK", ids + 1: "PAD between rooms"}
+                wording = known.get(token, f"invalid id {token}") if exists else f"{token} although there is no room"
+                errors.append(f"{what} {', '.join(map(str, place))}: {wording}")
     if not count:
         errors.append("no rooms")
     if errors:

@@ -1,4 +1,4 @@
-"""Doors and areas of samples: distances to real plans, baselines, and errors of layouts.
+"""Fields of samples: distances of doors and areas to real plans, baselines, and errors of layouts.
 
 Letters: N samples, L tokens.
 """
@@ -16,7 +16,7 @@ from .geometry.placement import area_errors
 from .metrics import divergence
 from .plans import split_fields
 from .validity import is_reachable
-from .vocabulary import AREA_MASK, DOOR, NODE_MASK, door_ends
+from .vocabulary import AREA_MASK, DOOR, IDS, NODE_MASK, door_ends
 
 __all__ = ["field_metrics", "field_nats", "layout_area_error"]
 
@@ -63,14 +63,12 @@ def _counts(shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]) -> Int[np.ndarr
 def field_nats(
     train: Int[np.ndarray, "N L"], held: Int[np.ndarray, "M L"], rooms: int
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """Return nats of doors and areas per held-out diagram, uniform and unigram (add-one), and the number of tokens."""
+    """Return nats of each field per held-out diagram, uniform and unigram (add-one), and its number of tokens."""
     uniform, unigram, count = dict[str, float](), dict[str, float](), dict[str, float]()
-    for name, size in (("doors", DOOR + 1), ("areas", AREA_MASK)):
-        fitted, other = (getattr(split_fields(tokens, rooms), name) for tokens in (train, held))
-        if fitted is not None:
-            shares, counts = (np.bincount(part[part < size], minlength=size) for part in (fitted, other))
-            shares = (shares + 1) / (shares + 1).sum()
-            graphs = max(len(held), 1)
+    for (name, size), *parts in zip(IDS.items(), split_fields(train, rooms), split_fields(held, rooms), strict=True):
+        if parts[0] is not None:
+            fitted, counts = (np.array([np.count_nonzero(part == number) for number in range(size)]) for part in parts)
+            shares, graphs = (fitted + 1) / (fitted + 1).sum(), max(len(held), 1)
             count[name] = float(counts.sum()) / graphs
             uniform[name], unigram[name] = count[name] * log(size), float(-(counts * np.log(shares)).sum()) / graphs
     return uniform, unigram, count

@@ -19,26 +19,7 @@ from dither.registry.spec.misfit import Misfit, below
 from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
-from .vocabulary import (
-    AREA_MASK,
-    AREA_PAD,
-    AREA_SIZE,
-    BOUNDARY_POINTS,
-    DOOR_MASK,
-    DOOR_PAD,
-    DOOR_SIZE,
-    EDGE_MASK,
-    EDGE_PAD,
-    EDGE_SIZE,
-    NODE_MASK,
-    NODE_PAD,
-    NODE_SIZE,
-    Adjacency,
-    Bedrooms,
-    Format,
-    Order,
-    Orientation,
-)  # fmt: skip
+from .vocabulary import BOUNDARY_POINTS, IDS, Adjacency, Bedrooms, Format, Order, Orientation
 
 if TYPE_CHECKING:
     from .plans import PlanSplits
@@ -106,14 +87,9 @@ class BubbleDiagram(TaskSpec):
     def space(self) -> TokenSpace:
         """Return the fields: "nodes", one token per room slot, "edges", one per pair, "doors" and "areas"."""
         pairs = self.rooms * (self.rooms - 1) // 2
-        fields = [
-            Field("nodes", self.rooms, NODE_SIZE, mask=NODE_MASK, pad=NODE_PAD),
-            Field("edges", pairs, EDGE_SIZE, mask=EDGE_MASK, pad=EDGE_PAD),
-        ]
-        if self.doors:
-            fields.append(Field("doors", pairs + self.rooms, DOOR_SIZE, mask=DOOR_MASK, pad=DOOR_PAD))
-        if self.areas:
-            fields.append(Field("areas", self.rooms, AREA_SIZE, mask=AREA_MASK, pad=AREA_PAD))
+        lengths = {"nodes": self.rooms, "edges": pairs, "doors": pairs + self.rooms, "areas": self.rooms}
+        fields = (Field(name, lengths[name], ids + 2, mask=ids, pad=ids + 1)
+                  for name, ids in IDS.items() if getattr(self, name, True))  # fmt: skip
         boundary = Condition("boundary", partial=True, length=2 * BOUNDARY_POINTS)
         return TokenSpace(tuple(fields), (boundary,) * self.boundary)
 

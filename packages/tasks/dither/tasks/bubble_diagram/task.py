@@ -67,17 +67,16 @@ class BubbleDiagrams:
             if not len(getattr(plans, split)):
                 raise Refused(f'the split "{split}" contains no plans', code="no-samples")
         if orientation != "given":
-            plans = PlanSplits(*(part.upright() for part in (plans.train, plans.valid, plans.test)))
+            plans = plans.map(Plans.upright)
         if order != "given":
-            parts = (plans.train, plans.valid, plans.test)
-            plans = PlanSplits(*(part.from_left_to_right() for part in parts))
-        splits = {"train": plans.train, "valid": plans.valid, "test": plans.test}
+            plans = plans.map(Plans.from_left_to_right)
+        splits = vars(plans)
         names = {field.name for field in space.fields}
         self.modelled = Modelled(doors="doors" in names, areas="areas" in names)
         tokens = {split: part.tokens(self.rooms, **self.modelled) for split, part in splits.items()}
         self._base = self.rooms * (self.rooms + 1) // 2
         """Number of tokens of types and relations."""
-        self._frequencies = {split: Frequencies.of(rows[:, : self._base], self.rooms) for split, rows in tokens.items()}
+        self._train = Frequencies.of(tokens["train"][:, : self._base], self.rooms)
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
         self._boundaries = {
             split: None if part.boundaries is None or not space.conditions else part.boundaries
@@ -86,7 +85,7 @@ class BubbleDiagrams:
         self._constraints = constraints or Constraints()
         self._goal = None if constraints is None else constraints.goal(self.rooms, **self.modelled)
         self._reference = Reference(plans, self.rooms, None if self._goal is None else self._goal.met_by)
-        counts = self._frequencies["train"].rooms
+        counts = self._train.rooms
         self._counts = counts if self._goal is None else self._goal.room_counts(counts)
 
     def size(self, split: Split) -> int:
@@ -190,7 +189,7 @@ class BubbleDiagrams:
         if misfits := list(constraints.check(self.rooms, **self.modelled)):
             raise Refused([Problem(one.message, one.path, help=one.help, code=one.code) for one in misfits])
         goal = constraints.goal(self.rooms, **self.modelled)
-        return self._templates(n, seed, goal.room_counts(self._frequencies["train"].rooms), goal)
+        return self._templates(n, seed, goal.room_counts(self._train.rooms), goal)
 
     def _arrange(self, diagram: Diagram, keep: Sequence[int] | None) -> tuple[Diagram, Sequence[int] | None]:
         """Return a plan in the orientation and order of the task, and the new numbers of the rooms to keep."""
@@ -212,7 +211,7 @@ class BubbleDiagrams:
 
     def data_warnings(self) -> Iterator[str]:
         """Yield that no training plan has a number of rooms that the constraints allow."""
-        if self._goal and (warning := self._goal.unseen_rooms(self._frequencies["train"].rooms)):
+        if self._goal and (warning := self._goal.unseen_rooms(self._train.rooms)):
             yield warning
 
     def metrics(self) -> GraphMetrics:
@@ -245,14 +244,9 @@ class BubbleDiagrams:
         return digest.hexdigest()
 
     def _baselines(self, split: Split) -> dict[str, float]:
-        train, held = self._frequencies["train"], self._frequencies[split]
-        uniform, unigram, tokens = field_nats(self._tokens["train"].numpy(), self._tokens[split].numpy(), self.rooms)
-        count = held.tokens_per_graph() | tokens
-        metrics = {
-            "uniform": _nats_metrics(held.uniform_nats() | uniform, count),
-            "unigram": _nats_metrics(train.unigram_nats(held) | unigram, count),
-        }
-        metrics["unigram"] |= self._reference.metrics(train.draw(REFERENCE, 0))
+        uniform, unigram, count = field_nats(self._tokens["train"].numpy(), self._tokens[split].numpy(), self.rooms)
+        metrics = {"uniform": _nats_metrics(uniform, count), "unigram": _nats_metrics(unigram, count)}
+        metrics["unigram"] |= self._reference.metrics(self._train.draw(REFERENCE, 0))
         real = self._tokens["test"][:REFERENCE, : self._base].numpy()
         if len(real):
             metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))
@@ -267,7 +261,7 @@ class BubbleDiagrams:
         tokens, boundaries = samples.cpu().numpy(), _boundaries_of(like)
         metrics = self._reference.sample_metrics(tokens[:, : self._base])
         if any(self.modelled.values()) and len(tokens):
-            valid, test = (part.tokens(self.rooms, **self.modelled) for part in self._reference.held())
+            valid, test = (part.tokens(self.rooms, **self.modelled) for part in self._reference.held)
             metrics |= field_metrics(tokens, valid, self.rooms)
             floor = field_metrics(test[: len(tokens)], valid, self.rooms)
             metrics |= {f"{name}_floor": value for name, value in floor.items()}
@@ -320,21 +314,17 @@ class GraphMetrics:
 
     def __init__(self, space: TokenSpace) -> None:
         self._space = space
-        self._nats: dict[str, Any] = dict.fromkeys((field.name for field in space.fields), 0.0)
-        self._weight, self._tokens = dict(self._nats), dict(self._nats)
+        self._sums: dict[str, Any] = {field.name: torch.zeros(3) for field in space.fields}
+        """Of each field: nats, weights, and the number of tokens to predict; on the device."""
         self._graphs = 0
         self._accuracy = Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add one batch."""
         values, weights = measured.values.double(), measured.weights.double()
-        for sums, positions in (
-            (self._nats, values * weights),
-            (self._weight, weights),
-            (self._tokens, (~clean.fixed).double()),
-        ):
-            for name, part in self._space.split(positions).items():
-                sums[name] = sums[name] + part.sum()  # on the device
+        parts = torch.stack([values * weights, weights, (~clean.fixed).double()])
+        for name, part in self._space.split(parts, 2).items():
+            self._sums[name] = self._sums[name].to(part) + part.sum((1, 2))
         self._graphs += len(clean.valid)
         if pred is not None:
             self._accuracy.update(noised, pred)
@@ -350,13 +340,10 @@ class GraphMetrics:
     def compute(self) -> dict[str, float]:
         """Return the metrics; NaN without data."""
         if not self._graphs:
-            return _nats_metrics(dict.fromkeys(self._nats, float("nan")), self._tokens)
-        tokens = {name: float(count) / self._graphs for name, count in self._tokens.items()}
-        weight = {name: float(total) for name, total in self._weight.items()}
-        nats = {
-            name: float(total) / weight[name] * tokens[name] if weight[name] else 0.0
-            for name, total in self._nats.items()
-        }
+            return _nats_metrics(dict.fromkeys(self._sums, float("nan")), dict.fromkeys(self._sums, 0.0))
+        sums = {name: part.tolist() for name, part in self._sums.items()}
+        tokens = {name: count / self._graphs for name, (_, _, count) in sums.items()}
+        nats = {name: total / weight * tokens[name] if weight else 0.0 for name, (total, weight, _) in sums.items()}
         return _nats_metrics(nats, tokens) | self._accuracy.compute()
 
 

@@ -12,8 +12,8 @@ import re
 from typing import Final, Literal
 
 __all__ = [
-    "ABOVE", "AREAS", "AREA_MASK", "AREA_PAD", "AREA_SIZE", "BEDROOMS", "BELOW", "BOUNDARY_POINTS", "COLOURS",
-    "DOOR", "DOOR_MASK", "DOOR_PAD", "DOOR_SIZE", "EDGE_MASK", "EDGE_PAD", "EDGE_SIZE", "ENTRANCE", "INSIDE",
+    "ABOVE", "AREAS", "AREA_MASK", "AREA_PAD", "BEDROOMS", "BELOW", "BOUNDARY_POINTS", "COLOURS",
+    "DOOR", "DOOR_MASK", "DOOR_PAD", "EDGE_MASK", "EDGE_PAD", "EDGE_SIZE", "ENTRANCE", "IDS", "INSIDE",
     "LEFT", "LIVING", "NODE_MASK", "NODE_PAD", "NODE_SIZE", "NO_DOOR", "NO_EDGE", "OUTSIDE", "RELATED", "RELATIONS",
     "RIGHT", "ROOMS", "ROOM_COUNTS", "ROOM_IDS", "SHORT", "SURROUNDING", "Adjacency", "Bedrooms", "Export",
     "Format", "Order", "Orientation", "area_text", "door_ends", "door_index", "pair_index", "pairs", "parse_area",
@@ -96,8 +96,7 @@ NO_DOOR: Final = 0
 DOOR: Final = 1
 DOOR_MASK: Final = 2
 DOOR_PAD: Final = 3
-DOOR_SIZE: Final = 4
-"""Token ids of a pair without and with a door, of MASK and PAD, and the vocabulary size."""
+"""Token ids of a pair without and with a door, of MASK and PAD."""
 
 OUTSIDE: Final = "outside"
 """The other side of a front door."""
@@ -107,8 +106,10 @@ AREAS: Final = (0.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 30.0, 45.0
 
 AREA_MASK: Final = len(AREAS) - 1
 AREA_PAD: Final = AREA_MASK + 1
-AREA_SIZE: Final = AREA_PAD + 1
-"""Token ids of MASK and PAD of an area, and the vocabulary size."""
+"""Token ids of MASK and PAD of an area."""
+
+IDS: Final = {"nodes": NODE_MASK, "edges": EDGE_MASK, "doors": DOOR_MASK, "areas": AREA_MASK}
+"""Number of data ids of each field; the next two ids are MASK and PAD."""
 
 _AREA: Final = re.compile(r"(?:(\d+(?:\.\d+)?) to|at (least|most)) (\d+(?:\.\d+)?) m(?:2|²)")
 BOUNDARY_POINTS: Final = 48

@@ -24,7 +24,6 @@ from .rules import (
     Reachable,
     RoomType,
     Rule,
-    Size,
     reversed_ids,
 )  # fmt: skip
 
@@ -137,9 +136,6 @@ class _IntegerProgram:
     def add_rule(self, rule: Rule) -> None:
         rooms = range(self.slots)
         match rule:
-            case Size():
-                used = [variable for room in rooms for variable in self.kind[room][:-1]]
-                self.rows.append((used, rule.low, rule.high))
             case RoomType():
                 self.rows.append((self.of_type(rule.room, rule.types), 1, 1))
             case PairRelation():

@@ -23,12 +23,8 @@ from ..plans import Diagram, Plans, split_fields
 from ..relations import pair_ends
 from ..validity import is_buildable, is_reachable, validity_levels
 from ..vocabulary import (
-    AREA_MASK,
-    AREA_PAD,
-    DOOR,
-    DOOR_PAD,
-    EDGE_PAD,
     EDGE_SIZE,
+    IDS,
     LIVING,
     NO_EDGE,
     NODE_MASK,
@@ -37,11 +33,11 @@ from ..vocabulary import (
     door_ends,
     door_index,
     pair_index,
-)  # fmt: skip
+)
 from .contradictions import feasible
-from .field_probabilities import AreaProbability, ReachableProbability
+from .field_probabilities import AdjacencyProbability, AreaProbability, ReachableProbability
 from .lookahead import contradictory, impossible_relations
-from .rules import FRONT, Adjacency, Area, Buildable, Count, PairRelation, Reachable, RoomType, Rule, Size
+from .rules import ALL, FRONT, Adjacency, Area, Buildable, Count, PairRelation, Reachable, RoomType, Rule
 
 __all__ = ["ConstraintGuidance"]
 
@@ -66,10 +62,9 @@ class ConstraintGuidance:
         self.area = self.base * (2 if doors else 1)
         """Index of the first area token."""
         allowed = torch.zeros(self.area + slots * areas, NODE_SIZE, dtype=torch.bool)
-        vocabularies = ((NODE_MASK, NODE_PAD), (NO_EDGE + 1, EDGE_PAD), (DOOR + 1, DOOR_PAD), (AREA_MASK, AREA_PAD))
-        for start, (ids, pad) in zip((0, slots, self.base, self.area), vocabularies, strict=True):
+        for start, ids in zip((0, slots, self.base, self.area), IDS.values(), strict=True):
             allowed[start:] = False
-            allowed[start:, :ids] = allowed[start:, pad] = True
+            allowed[start:, :ids] = allowed[start:, ids + 1] = True
         for rule in rules:
             if isinstance(rule, RoomType):
                 allowed[rule.room] &= _id_mask(rule.types)
@@ -80,7 +75,8 @@ class ConstraintGuidance:
                 allowed[rule.room, NODE_PAD] = False
         self.allowed = allowed
         built = [rule for rule in rules if isinstance(rule, Buildable)]
-        counts = [rule for rule in rules if isinstance(rule, Count)] + [one for rule in built for one in rule.counts()]
+        counts = [rule for rule in rules if isinstance(rule, Count) and rule.types != ALL]
+        counts += [one for rule in built for one in rule.counts()]
         self._parts: list[_Part] = [
             *count_groups(counts, slots),
             *(AdjacencyProbability(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
@@ -112,7 +108,7 @@ class ConstraintGuidance:
         """
 
         def is_feasible(n: int) -> bool:
-            return 0 < n <= self.slots and feasible([*self.rules, Size((), n, n)], self.slots)
+            return 0 < n <= self.slots and feasible([*self.rules, Count((), ALL, n, n)], self.slots)
 
         weights: Int[np.ndarray, " n"] = np.array(
             [count if count and is_feasible(n) else 0 for n, count in enumerate(counts)]
@@ -157,9 +153,6 @@ class ConstraintGuidance:
         types, edges, doors, areas = split_fields(x, self.slots)
         held: Bool[Tensor, " N"]
         match rule:
-            case Size():
-                rooms = (types != NODE_PAD).sum(1)
-                held = (rooms >= rule.low) & (rooms <= rule.high)
             case RoomType():
                 held = _among(types[:, rule.room], rule.types)
             case PairRelation():
@@ -292,62 +285,6 @@ class CountProbability:
             axis = c + 1
             counted = counted.narrow(axis, min(rule.low, self.widths[c]), max(self.widths[c] - rule.low, 0))
         return counted.flatten(1).sum(1)
-
-
-def _membership(size: int, *sets: frozenset[int]) -> Float[Tensor, "V sets"]:
-    return torch.tensor([[float(v in ids) for ids in sets] for v in range(size)])
-
-
-class AdjacencyProbability:
-    """Probability that one adjacency constraint is met; pairs of rooms are treated as independent."""
-
-    def __init__(self, rule: Adjacency, slots: int) -> None:
-        self.rule, self.slots = rule, slots
-        forward, backward = rule.relations, rule.reversed
-        self.sorts = _membership(NODE_SIZE, rule.first, rule.second, rule.first & rule.second)
-        """Whether a type is in the first set, in the second, and in both."""
-        self.relations = _membership(EDGE_SIZE, forward, backward, forward & backward)
-        """Whether a relation of a pair i < j matches with i as the first room, with j as the first, and both."""
-        base = slots * (slots + 1) // 2
-        self.start = base if rule.doors else slots
-        self.ends = torch.tensor(door_ends(slots)).T[:, : base if rule.doors else base - slots]
-        self.outside = torch.tensor([0.0, float(rule.second == FRONT), 0.0])
-
-    def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return the log-probability for each id of token `at`, others distributed as `probs`."""
-        (i, j), dtype, vocab = self.ends.to(at.device), probs.dtype, probs.shape[-1]
-        sorts, relations = self.sorts.to(at.device, dtype), self.relations.to(at.device, dtype)
-        room = probs[:, : self.slots, :NODE_SIZE] @ sorts
-        room = torch.cat([room, self.outside.to(room).expand(len(room), 1, 3)], 1)
-        pair = probs[:, self.start : self.start + len(i), :EDGE_SIZE] @ relations
-        is_i, is_j = i == at[:, None], (j == at[:, None]) & (j < self.slots)
-        touched = (torch.arange(len(i), device=at.device) + self.start == at[:, None]) | is_i | is_j
-        match = _match_prob(room[:, i], room[:, j], pair)
-        rest = torch.log1p(-match.masked_fill(touched, 0)).sum(1)
-        # The pairs that depend on token `at`: for each kind of type, then for each relation.
-        rows, by_kind = sorts.tolist(), []
-        kinds = sorted(map(list, set(map(tuple, rows))))
-        for kind in sorts.new_tensor(kinds):
-            first, second = (torch.where(own[..., None], kind, room[:, end]) for own, end in ((is_i, i), (is_j, j)))
-            by_kind.append(torch.log1p(-_match_prob(first, second, pair).masked_fill(~touched, 0)).sum(1))
-        by_type = torch.stack(by_kind, 1)[:, [kinds.index(row) for row in rows]]
-        number, numbers = (at - self.start).clamp(0, len(i) - 1), torch.arange(len(at), device=at.device)
-        first, second = room[numbers, i[number]], room[numbers, j[number]]
-        by_relation = torch.log1p(-_match_prob(first[:, None], second[:, None], relations))
-        by_type, by_relation = (
-            torch.nn.functional.pad(part, (0, vocab - part.shape[1])) for part in (by_type, by_relation)
-        )
-        by_relation = by_relation.masked_fill((number + self.start != at)[:, None], 0)
-        none = rest[:, None] + torch.where((at < self.slots)[:, None], by_type, by_relation)
-        return torch.log(-torch.expm1(none)) if self.rule.required else none
-
-
-def _match_prob(
-    first: Float[Tensor, "... 3"], second: Float[Tensor, "... 3"], relation: Float[Tensor, "... 3"]
-) -> Float[Tensor, "..."]:
-    """Return the probability that a pair of rooms matches in either direction (inclusion-exclusion)."""
-    (a, b, ab), (c, d, cd), (forward, backward, either) = (x.unbind(-1) for x in (first, second, relation))
-    return (a * d * forward + b * c * backward - ab * cd * either).clamp(0, 1)
 
 
 class BuildableProbability:

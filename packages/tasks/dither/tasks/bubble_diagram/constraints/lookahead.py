@@ -45,28 +45,19 @@ def impossible_relations(
 
     Undecided pairs, pairs without rooms, and the pair in question are `OPEN`. Boxes of `disjoint` pairs do not overlap.
     """
-    numbers = np.arange(len(relations))
-    own = DISJOINT * (np.zeros(len(at), np.int64) if disjoint is None else disjoint[numbers, at])
-    relations = relations + (0 if disjoint is None else DISJOINT * disjoint * (relations != OPEN))
-    relations[numbers, at] = OPEN + own
+    numbers, slots = np.arange(len(relations)), relations.shape[1]
+    apart = np.zeros(relations.shape, np.int64) if disjoint is None else DISJOINT * disjoint
+    ids, own = np.where(relations == OPEN, OPEN, relations + apart), apart[numbers, at]
+    ids[numbers, at] = OPEN
     # Early in sampling, many diagrams share the same decided relations.
-    states, same = np.unique(np.concatenate([relations, at[:, None]], 1), axis=0, return_inverse=True)
-    relations, at = states[:, :-1], states[:, -1]
-    rows = np.arange(len(states))
-    own, relations[rows, at] = relations[rows, at] - OPEN, OPEN
-    most = _decided_bounds(relations, rooms)
-    impossible = np.repeat(~_propagate(most, relations, rooms)[:, None], NO_EDGE + 1, 1)
-    rows, options = np.nonzero(~impossible)
-    # First, each bound by itself.
-    pair, table = at[rows], constraint_table(rooms)
-    ids = options + own[rows]
-    attainable = table.available[pair, ids] & _consistent(most, rows, table.choices[pair, ids]).all(-1)
-    possible = _consistent(most, rows, table.fixed[pair, ids]).all(-1)
-    impossible[rows, options] = ~(attainable.any(-1).all(-1) & possible)
-    rows, options = np.nonzero(~impossible)
-    ahead, then, ids = most[rows], relations[rows], options + own[rows]
-    then[np.arange(len(rows)), at[rows]] = ids
-    _impose(ahead, np.arange(len(rows)), table.fixed[at[rows], ids])
+    states, same = np.unique(np.column_stack([ids, at, own]), axis=0, return_inverse=True)
+    ids, at, own = states[:, :slots], states[:, slots], states[:, -1]
+    most = _decided_bounds(ids, rooms)
+    rows, options = np.nonzero(np.repeat(_propagate(most, ids, rooms)[:, None], NO_EDGE + 1, 1))
+    ahead, then = most[rows], ids[rows]
+    then[np.arange(len(rows)), at[rows]] = tried = options + own[rows]
+    _impose(ahead, np.arange(len(rows)), constraint_table(rooms).fixed[at[rows], tried])
+    impossible = np.ones((len(states), NO_EDGE + 1), bool)
     impossible[rows, options] = ~_propagate(ahead, then, rooms)
     return impossible[same.reshape(-1)]
 

@@ -9,10 +9,10 @@ from typing import Final
 
 from dither.registry.spec.misfit import Path
 
-from ..vocabulary import AREAS, ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS
+from ..vocabulary import AREAS, ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS, ROOMS
 
 __all__ = [
-    "FRONT", "Adjacency", "Area", "Buildable", "Count", "PairRelation", "Reachable", "RoomType", "Rule", "Size",
+    "ALL", "FRONT", "Adjacency", "Area", "Buildable", "Count", "PairRelation", "Reachable", "RoomType", "Rule",
     "reversed_ids",
 ]  # fmt: skip
 
@@ -20,18 +20,13 @@ FRONT: Final = frozenset({-1})
 """The outside, in place of the types of a room."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """The diagram has `low` to `high` rooms. `path`, of every rule: keys from the table to the constraint."""
-
-    path: Path
-    low: int
-    high: int
+ALL: Final = frozenset(range(len(ROOMS)))
+"""All types, for the number of rooms."""
 
 
 @dataclass(frozen=True)
 class RoomType:
-    """Room number `room` exists and has one of the types."""
+    """Room number `room` exists and has one of the types. `path`, of every rule: keys from the table to it."""
 
     path: Path
     room: int
@@ -117,7 +112,7 @@ class Buildable:
         return Count(self.path, frozenset({LIVING}), 1, 1), Count(self.path, frozenset({ENTRANCE}), 0, 1)
 
 
-Rule = Size | RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachable
+Rule = RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachable
 
 
 def reversed_ids(relations: frozenset[int]) -> frozenset[int]:

@@ -16,7 +16,7 @@ from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
 from ..vocabulary import BEDROOMS, DOOR, NO_DOOR, NO_EDGE, OUTSIDE, RELATED, RELATIONS, ROOMS, area_text, parse_area
-from .rules import FRONT, Adjacency, Area, Buildable, Count, PairRelation, Reachable, RoomType, Rule, Size
+from .rules import ALL, FRONT, Adjacency, Area, Buildable, Count, PairRelation, Reachable, RoomType, Rule
 
 if TYPE_CHECKING:
     from ..plans import Diagram
@@ -236,7 +236,7 @@ class _Reader:
     def take_size(self, given: Any) -> None:
         low, high = self.bounds(("rooms",), given)
         if (low, high) != (0, self.slots):
-            self.rules.append(Size(("rooms",), max(low, 1), high))
+            self.rules.append(Count(("rooms",), ALL, max(low, 1), high))
 
     def take_type(self, key: str, names: Any) -> None:
         path: Path = ("types", key)

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from dither.registry.config.errors import Problem, Refused
 
 from ..formats.entries import path_not_found
-from ..plans import PlanSplits
+from ..plans import Plans, PlanSplits
 from ..relations import GRID, METRES
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
 
@@ -114,15 +114,15 @@ def boundaries_of_boxes(types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N
         for room in range(types.shape[1]):
             within = (place >= boxes[:, room, along, None]) & (place < boxes[:, room, along + 2, None])
             exposed &= ~(within & (outer[:, room] & (hosts != room))[:, None])
-        length = np.zeros(len(types), np.int64)
-        for pixel in range(GRID):
-            length = np.where(exposed[:, pixel], length + 1, 0)
-            best = length > longest
-            middle = pixel + 1 - length // 2
-            ends = np.full((len(types), 2, 2), wall[:, None, None])
-            ends[:, 0, along], ends[:, 1, along] = middle - _DOOR // 2, middle + _DOOR // 2
-            rows[best, :2] = ends[best]
-            longest = np.maximum(longest, length)
+        count = exposed.cumsum(1)
+        runs = count - np.maximum.accumulate(np.where(exposed, 0, count), 1)
+        last = runs.argmax(1)
+        length = runs[every, last]
+        best, middle = length > longest, last + 1 - length // 2
+        ends = np.full((len(types), 2, 2), wall[:, None, None])
+        ends[:, 0, along], ends[:, 1, along] = middle - _DOOR // 2, middle + _DOOR // 2
+        rows[best, :2] = ends[best]
+        longest = np.maximum(longest, length)
     return rows
 
 
@@ -136,13 +136,13 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
         hint = "RPLAN, Graph2Plan and procedural plans have them; prepare plans of earlier versions again (force)"
         message = "no training plan has a boundary"
         raise Refused(Problem(message, ("task", "boundary"), help=hint, code="no-samples"))
-    parts = []
-    for part in (plans.train, plans.valid, plans.test):
+
+    def bounded(part: Plans) -> Plans:
         boundaries = boundaries_of_boxes(part.types, part.boxes) if rectangular else part.boundaries
-        if boundaries is None:
-            boundaries = np.full((len(part), BOUNDARY_POINTS, 2), -1, np.int16)
-        parts.append(replace(part, boundaries=boundaries))
-    return PlanSplits(*parts)
+        unknown = np.full((len(part), BOUNDARY_POINTS, 2), -1, np.int16)
+        return replace(part, boundaries=unknown if boundaries is None else boundaries)
+
+    return plans.map(bounded)
 
 
 def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
@@ -206,36 +206,21 @@ def _parse_json(content: Any) -> tuple[list[Point], list[Point]]:
 
 
 _SVG_PATH: Final = re.compile(r"<path\b[^>]*\sd\s*=\s*[\"']([^\"']*)")
-_SVG_TOKEN: Final = re.compile(r"([a-zA-Z])|([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 
 
 def _parse_svg(text: str) -> tuple[list[Point], list[Point]]:
     """Return the corners of the first path of straight lines; a second path is the front door."""
-    paths = [_trace(data) for data in _SVG_PATH.findall(text)[:2]]
+    from fontTools.pens.recordingPen import RecordingPen
+    from fontTools.svgLib.path import parse_path
+
+    paths: list[list[Point]] = []
+    for data in _SVG_PATH.findall(text)[:2]:
+        pen = RecordingPen()
+        parse_path(data, pen)
+        if curves := {command for command, _ in pen.value} - {"moveTo", "lineTo", "closePath", "endPath"}:
+            raise ValueError(f"{curves.pop()} of a path is not a straight line")
+        closed = [index for index, (command, _) in enumerate(pen.value) if command in ("closePath", "endPath")]
+        paths.append([points[0] for _, points in pen.value[: closed[0]]])
     if not paths:
         raise ValueError("no <path>")
     return paths[0], paths[1] if len(paths) > 1 else []
-
-
-def _trace(data: str) -> list[Point]:
-    points, command = list[Point](), "M"
-    tokens = [(letter, number) for letter, number in _SVG_TOKEN.findall(data)]
-    at = 0
-    while at < len(tokens):
-        if tokens[at][0]:
-            command, at = tokens[at][0], at + 1
-        if command in "zZ":
-            break
-        if command not in "mMlLhHvV":
-            raise ValueError(f'command "{command}" of a path is not a straight line')
-        count = 1 if command in "hHvV" else 2
-        values = [float(number) for _, number in tokens[at : at + count]]
-        x, y = points[-1] if points and command.islower() else (0.0, 0.0)
-        before = points[-1] if points else (0.0, 0.0)
-        if count == 2:
-            points.append((x + values[0], y + values[1]))
-        else:
-            points.append((x + values[0], before[1]) if command in "hH" else (before[0], y + values[0]))
-        at += count
-        command = {"m": "l", "M": "L"}.get(command, command)
-    return points

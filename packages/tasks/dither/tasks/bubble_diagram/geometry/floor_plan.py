@@ -20,7 +20,7 @@ from scipy import ndimage
 from ..relations import GRID, NEAR
 from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
 
-__all__ = ["DOOR_WIDTH", "Door", "FloorPlan", "Window", "floor_plan", "trace_outline"]
+__all__ = ["DOOR_WIDTH", "Door", "FloorPlan", "Window", "floor_plan", "segment", "trace_outline"]
 
 DOOR_WIDTH: Final = 12
 """Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""
@@ -133,6 +133,14 @@ def floor_plan(
     )
     joined = None if doors is None else [(i, j) for i, j in doors if j is not None]
     return FloorPlan(outlines, (*_doors(types, boxes, label, joined), *fronts), tuple(windows), label)
+
+
+def segment(one: Door | Window, length: float, shift: float = 0.0) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the ends of a line along the wall of a door or window, with the same centre, moved across the wall."""
+    half = length / 2
+    if one.upright:
+        return (one.x + shift, one.y - half), (one.x + shift, one.y + half)
+    return (one.x - half, one.y + shift), (one.x + half, one.y + shift)
 
 
 def _door_at(wall: Window, point: tuple[float, float]) -> Window:

@@ -11,12 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from ..plans import Diagram, encode
-from ..relations import GRID, exclusive, overlapping
+from ..relations import GRID
 from .boundary import boundary_iou, corners_of, mask_of, pack_boundary
 from .floor_plan import floor_plan
-from .placement import MARGINS, Placement, active_bounds, choose_separations, preferred_sides, soft_program
+from .placement import Placement, constraints_of, improve_boxes, preferred_sides
 from .realisability import realises
-from .wall_constraints import wall_constraints_of
 
 __all__ = ["outline_iou", "place_in_outline"]
 
@@ -60,25 +59,11 @@ def _fit(
     diagram: Diagram, boxes: Int[np.ndarray, "R 4"], inside: Bool[np.ndarray, "H W"]
 ) -> list[Int[np.ndarray, "R 4"]]:
     """Return the boxes and those after each round."""
-    rooms = len(diagram.types)
-    target, disjoint = encode(diagram, rooms)[rooms:], exclusive(np.array(diagram.types))
-    disjoint &= not (overlapping(boxes) & disjoint).any()
-    constraints = wall_constraints_of(target, rooms, disjoint=disjoint)
-    preferred = preferred_sides(diagram)
-    sides = preferred * np.sqrt(inside.sum() / preferred.prod(1).sum())
-    found = [boxes]
+    constraints, preferred = constraints_of(diagram, boxes), preferred_sides(diagram)
+    sides, found = preferred * np.sqrt(inside.sum() / preferred.prod(1).sum()), [boxes]
     for _ in range(_ROUNDS):
-        program = soft_program(diagram, target, choose_separations(boxes, target, {}), sides)
-        for room, side, place in _outer_walls(boxes, inside):
-            wall = 4 * room + side
-            program.add_soft({wall: 1.0}, place, _FILL)
-            program.add_soft({wall: -1.0}, -place, _FILL)
-        hard = active_bounds(constraints, boxes)
-        for margin in MARGINS:
-            walls = program.solve(hard, margin)
-            if walls is not None and realises(rounded := np.rint(walls).astype(np.int64), target, disjoint=disjoint):
-                boxes = rounded
-                break
+        pulls = [(4 * room + side, place, _FILL) for room, side, place in _outer_walls(boxes, inside)]
+        boxes = improve_boxes(diagram, constraints, boxes, sides, pulls)
         if (boxes == found[-1]).all():
             break
         found.append(boxes)

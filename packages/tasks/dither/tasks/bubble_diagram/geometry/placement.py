@@ -7,6 +7,7 @@ Letters: R rooms, B bounds, E pairs of rooms.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,13 +23,13 @@ from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
 __all__ = [
-    "MARGINS", "Placement", "active_bounds", "area_errors", "choose_separations", "place_diagram", "place_rooms",
-    "preferred_sides", "room_names", "soft_program", "spread_boxes",
+    "Placement", "area_errors", "constraints_of", "improve_boxes", "place_diagram", "place_rooms", "preferred_sides",
+    "room_names", "spread_boxes",
 ]  # fmt: skip
 
 _CANVAS: Final = Canvas()
 _LAYOUT_ROUNDS, _SPREAD_ROUNDS, _AREA_ROUNDS = 6, 3, 5
-MARGINS: Final = (2.0, 1.0, 0.0)
+_MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
 PREFERRED_SIDES: Final = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
@@ -191,23 +192,13 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
     Raises:
         ValueError: The given boxes do not realise the diagram.
     """
-    rooms = len(diagram.types)
-    target = encode(diagram, rooms)[rooms:]
-    if not realises(realisation, target):
+    constraints = constraints_of(diagram, realisation)
+    if not realises(realisation, constraints.edges):
         raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
-    disjoint = exclusive(np.array(diagram.types))
-    disjoint &= not (overlapping(realisation) & disjoint).any()
-    constraints = wall_constraints_of(target, rooms, disjoint=disjoint)
     preferred = sides = preferred_sides(diagram)
     boxes = best = realisation.astype(np.int64)
     for _ in range(_SPREAD_ROUNDS if diagram.areas is None else _AREA_ROUNDS):
-        program = soft_program(diagram, target, choose_separations(boxes, target, {}), sides)
-        hard, spread = active_bounds(constraints, boxes), boxes
-        for margin in MARGINS:
-            walls = program.solve(hard, margin)
-            if walls is not None and realises(rounded := np.round(walls).astype(np.int64), target, disjoint=disjoint):
-                spread = rounded
-                break
+        spread = improve_boxes(diagram, constraints, boxes, sides)
         if (spread == boxes).all():
             break
         boxes, actual = spread, (spread[:, 2:] - spread[:, :2]).astype(float)
@@ -219,6 +210,39 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
         root = np.sqrt(wanted)[:, None]
         sides = np.clip(wanted[:, None] / actual[:, ::-1], root / slimmest, root * slimmest)
     return boxes if diagram.areas is None else best
+
+
+def constraints_of(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> WallConstraints:
+    """Return the constraints of a diagram; without forbidden overlap, unless the boxes have some."""
+    rooms, disjoint = len(diagram.types), exclusive(np.array(diagram.types))
+    disjoint &= not (overlapping(boxes) & disjoint).any()
+    return wall_constraints_of(encode(diagram, rooms)[rooms:], rooms, disjoint=disjoint)
+
+
+def improve_boxes(
+    diagram: Diagram,
+    constraints: WallConstraints,
+    boxes: Int[np.ndarray, "R 4"],
+    sides: Float[np.ndarray, "R 2"],
+    pulls: Iterable[tuple[int, float, float]] = (),
+) -> Int[np.ndarray, "R 4"]:
+    """Solve a linear program with the constraints as in the boxes; return the boxes if rounding violates them.
+
+    `sides` are preferred; `pulls` are walls (4 room + side), their preferred place, and the penalty per pixel.
+    """
+    target = constraints.edges
+    program = soft_program(diagram, target, choose_separations(boxes, target, {}), sides)
+    for wall, place, penalty in pulls:
+        program.add_soft({wall: 1.0}, place, penalty)
+        program.add_soft({wall: -1.0}, -place, penalty)
+    hard = active_bounds(constraints, boxes)
+    for margin in _MARGINS:
+        walls = program.solve(hard, margin)
+        if walls is not None:
+            rounded: Int[np.ndarray, "R 4"] = np.rint(walls).astype(np.int64)
+            if realises(rounded, target, disjoint=constraints.disjoint):
+                return rounded
+    return boxes
 
 
 def area_errors(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> Float[np.ndarray, " R"]:

@@ -61,7 +61,7 @@ def realise(
         canvas: Size limits.
         limit: Maximum number of linear programs.
     """
-    search = _Search(wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint), disjoint, canvas, limit)
+    search = _Search(wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint), canvas, limit)
     try:
         boxes = search.run()
     except _UndecidedError:
@@ -111,11 +111,8 @@ class _Node:
 class _Search:
     """Depth-first search."""
 
-    def __init__(
-        self, constraints: WallConstraints, disjoint: bool | Bool[np.ndarray, " E"], canvas: Canvas, limit: int
-    ) -> None:
-        self.constraints, self.disjoint, self.canvas = constraints, disjoint, canvas
-        self.limit, self.programs = limit, 0
+    def __init__(self, constraints: WallConstraints, canvas: Canvas, limit: int) -> None:
+        self.constraints, self.canvas, self.limit, self.programs = constraints, canvas, limit, 0
         self.axis, self.first, self.second, self.bound = np.moveaxis(constraints.choices, -1, 0)
 
     def run(self) -> Int[np.ndarray, "R 4"] | None:
@@ -236,8 +233,8 @@ class _Search:
         return violated
 
     def proved(self, boxes: Int[np.ndarray, "R 4"]) -> bool:
-        constraints = self.constraints
-        return realises(boxes, constraints.edges, constraints.constrained, self.canvas, disjoint=self.disjoint)
+        own = self.constraints
+        return realises(boxes, own.edges, own.constrained, self.canvas, disjoint=own.disjoint)
 
 
 @lru_cache(maxsize=64)

@@ -60,6 +60,7 @@ class WallConstraints:
 
     Attributes:
         constrained: True for the pairs of rooms that contribute constraints.
+        disjoint: True for those of them whose boxes must not overlap.
         fixed: Bounds that hold, one per row.
         choices: Bounds of each alternative of each choice, padded with trivial bounds.
         available: True for alternatives that are not padding.
@@ -68,6 +69,7 @@ class WallConstraints:
     rooms: int
     edges: Int[np.ndarray, " E"]
     constrained: Bool[np.ndarray, " E"]
+    disjoint: Bool[np.ndarray, " E"]
     fixed: Int[np.ndarray, "F 4"]
     choices: Int[np.ndarray, "C A B 4"]
     available: Bool[np.ndarray, "C A"]
@@ -117,12 +119,13 @@ def wall_constraints_of(
     `apart`: whether unrelated rooms must be separated, `disjoint`: whether others must not overlap; for all or by pair.
     """
     constrained = np.broadcast_to(apart, edges.shape) | (edges != NO_EDGE)
+    disjoint = np.asarray(constrained & disjoint)
     selected = np.arange(len(edges)), np.where(constrained, edges + np.multiply(disjoint, DISJOINT), OPEN)
     fixed, choices, available = (part[selected] for part in constraint_table(rooms))
     choices, fixed = choices.reshape(-1, *choices.shape[2:]).astype(np.int64), fixed.reshape(-1, 4).astype(np.int64)
     real = choices.any((1, 2, 3))
     available = available.reshape(-1, _ALTERNATIVES)
-    return WallConstraints(rooms, edges, constrained, fixed[fixed.any(1)], choices[real], available[real])
+    return WallConstraints(rooms, edges, constrained, disjoint, fixed[fixed.any(1)], choices[real], available[real])
 
 
 def mark_values(walls: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "2 M"]:

@@ -7,7 +7,7 @@ Letters: R rooms, H and W cells of the label grid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..geometry.floor_plan import DOOR_WIDTH, Door, floor_plan
+from ..geometry.floor_plan import DOOR_WIDTH, Door, Window, floor_plan, segment
 from ..geometry.placement import Placement, room_names
 from ..relations import METRES, NEAR
 from ..vocabulary import COLOURS, LIVING, ROOMS
-from .svg import Line, Page, Path, Rectangle, Shape, Text, text_width
+from . import svg
 
 __all__ = ["BROKEN", "INK", "LINK", "PALE", "Scene", "draw_bubbles", "draw_floorplan", "draw_gallery", "draw_room"]
 
@@ -50,7 +50,7 @@ class Label:
     @property
     def extent(self) -> tuple[float, float]:
         """Width and height, with padding."""
-        long = max(text_width(line, self.size) for line in self.lines) + 0.8 * self.size
+        long = max(svg.text_width(line, self.size) for line in self.lines) + 0.8 * self.size
         short = self.size * (_LINE * len(self.lines) + 0.3)
         return (short, long) if self.upright else (long, short)
 
@@ -97,6 +97,10 @@ class Scene:
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return the point of the page at a point in box pixels."""
         return self._origin[0] + x * self.scale, self._origin[1] + y * self.scale
+
+    def outline(self, corners: Iterable[tuple[float, float]]) -> str:
+        """Return the path through corners in box pixels."""
+        return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*corner) for corner in corners)) + "Z"
 
     def label_rooms(self, texts: Sequence[tuple[str, ...]] | None = None) -> list[Label]:
         """Place a label for each room, by default its name."""
@@ -162,11 +166,11 @@ class Scene:
 
 def draw_gallery(
     placements: Sequence[Placement], verdicts: Sequence[str] = (), *, columns: int = 4, size: float = 230.0
-) -> Page:
+) -> svg.Page:
     """Draw diagrams in a grid with a common legend; captions begin with the verdicts, one per diagram."""
     columns = max(1, min(columns, len(placements)))
     gap, caption = 14.0, 18.0
-    shapes: list[Shape] = []
+    shapes: list[str] = []
     for index, placement in enumerate(placements):
         row, column = divmod(index, columns)
         x, y = gap + column * (size + gap), gap + row * (size + caption + gap)
@@ -175,54 +179,54 @@ def draw_gallery(
         summary = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations"
         summary += f", {broken} violated" * bool(broken)
         summary = f"{verdicts[index]}: {summary}" if verdicts else summary
-        shapes.append(Text(x + size / 2, y + size + caption / 2 - 2, summary, 9.5, BROKEN if broken else PALE))
+        shapes.append(svg.text(x + size / 2, y + size + caption / 2 - 2, summary, 9.5, BROKEN if broken else PALE))
     width = gap + columns * (size + gap)
     height = gap + ceil(len(placements) / columns) * (size + caption + gap)
     font, line, x, y = 10.5, 20.0, 15.0, height + 12
     for kind in sorted({kind for placement in placements for kind in placement.diagram.types}):
-        item = text_width(ROOMS[kind], font) + 34
+        item = svg.text_width(ROOMS[kind], font) + 34
         if x > 15 and x + item > width - 15:
             x, y = 15.0, y + line
-        shapes.append(Rectangle(x, y - 6, 12, 12, 3, COLOURS[kind], INK, 0.9))
-        shapes.append(Text(x + 18, y, ROOMS[kind], font, INK, left=True))
+        shapes.append(svg.rectangle(x, y - 6, 12, 12, 3, COLOURS[kind], INK, 0.9))
+        shapes.append(svg.text(x + 18, y, ROOMS[kind], font, INK, left=True))
         x += item
-    return Page(width, y + line, tuple(shapes))
+    return svg.Page(width, y + line, tuple(shapes))
 
 
-def draw_bubbles(scene: Scene) -> list[Shape]:
+def draw_bubbles(scene: Scene) -> list[str]:
     """Draw rooms, links and names."""
     scene.label_rooms()
     placement, shapes = scene.placement, [draw_room(scene, room) for room in scene.order]
     for (i, j, _), holds, sentence in zip(placement.diagram.edges, placement.holds, placement.sentences(), strict=True):
         ends, colour = (*scene.anchor(i), *scene.anchor(j)), LINK if holds else BROKEN
-        shapes.append(Line(*ends, colour, 1.1, dashed=not holds, title=sentence))
+        shapes.append(svg.line(*ends, colour, 1.1, dashed=not holds, title=sentence))
     return shapes + [shape for label in scene.labels for shape in label_shapes(label)]
 
 
-def draw_room(scene: Scene, room: int, fill: str = "", stroke: str = INK) -> Shape:
+def draw_room(scene: Scene, room: int, fill: str = "", stroke: str = INK) -> str:
     """Return the box of a room, by default in the colour of its type."""
     x0, y0, x1, y1 = scene.boxes[room].tolist()
     radius, fill = min(7.0, (x1 - x0) / 4, (y1 - y0) / 4), fill or COLOURS[scene.placement.diagram.types[room]]
-    return Rectangle(x0, y0, x1 - x0, y1 - y0, radius, fill, stroke, 1.3, scene.names[room])
+    return svg.rectangle(x0, y0, x1 - x0, y1 - y0, radius, fill, stroke, 1.3, scene.names[room])
 
 
-def label_shapes(label: Label, *, background: bool = True) -> list[Shape]:
+def label_shapes(label: Label, *, background: bool = True) -> list[str]:
     """Return a label, and a line to its spot if it is elsewhere; such a label always has a white background."""
-    (width, height), shapes = label.extent, list[Shape]()
+    (width, height), shapes = label.extent, list[str]()
     if label.spot:
-        shapes.append(Line(label.x, label.y, *label.spot, LINK, 0.9))
+        shapes.append(svg.line(label.x, label.y, *label.spot, LINK, 0.9))
     if label.spot or background:
         x, y, radius = label.x - width / 2, label.y - height / 2, min(width, height) / 2
-        shapes.append(Rectangle(x, y, width, height, radius, "#ffffff", LINK, 0.9))
+        shapes.append(svg.rectangle(x, y, width, height, radius, "#ffffff", LINK, 0.9))
     for row, line in enumerate(label.lines):
         size, colour = (0.92 * label.size, LINK) if row else (label.size, INK)
         offset = (row - (len(label.lines) - 1) / 2) * _LINE * label.size
         x, y = (label.x + offset, label.y) if label.upright else (label.x, label.y + offset)
-        shapes.append(Text(x, y, line, size, colour, label.upright))
+        shapes.append(svg.text(x, y, line, size, colour, label.upright))
     return shapes
 
 
-def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> Page:
+def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> svg.Page:
     """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
     foot, rim = 26.0, size / 26
     types = placement.diagram.types
@@ -240,20 +244,17 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
         scene = Scene(placement, rim, rim, size - 2 * rim, size - 2 * rim - foot, regions)
         if not any(label.spot for label in scene.label_rooms(texts)):
             break
-    outlines = []
-    for outline in plan.outlines:
-        outlines.append("M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in (scene.at(*corner) for corner in outline)) + "Z")
+    outlines = [scene.outline(corners) for corners in plan.outlines]
     # Walls fill the gaps between rooms; floors reach into them, so that inner walls are thinner than outer ones.
-    shapes: list[Shape] = [Path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in outlines]
+    shapes: list[str] = [svg.path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in outlines]
     for room, path in enumerate(outlines):
         parts = (int(COLOURS[types[room]][at : at + 2], 16) for at in (1, 3, 5))
         floor = "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)
-        shapes.append(Path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room]))
+        shapes.append(svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room]))
     if placement.outline:
-        path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in (scene.at(*corner) for corner in placement.outline)) + "Z"
-        shapes.append(Path(path, "none", BROKEN, 1.0))
+        shapes.append(svg.path(scene.outline(placement.outline), "none", BROKEN, 1.0))
     for window in plan.windows:
-        shapes += _bar(scene, window.x, window.y, window.upright, window.length, _OUTER - _REVEAL, outwards=plan.label)
+        shapes += _window_shapes(scene, window, plan.label)
     for door in plan.doors:
         shapes += _door_shapes(scene, door, plan.label)
     for label in scene.labels:
@@ -263,50 +264,44 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
     end, broken = rim + bar * pixels, placement.broken
     summary = f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
     caption = " · ".join(filter(None, (f"{bar} m", summary, verdict)))
-    shapes += [Line(x, y - 3, x, y + 3, PALE, 1.2) for x in (rim, end)]
-    shapes.append(Line(rim, y, end, y, PALE, 1.2))
-    shapes.append(Text(end + 8, y, caption, 9.5, BROKEN if broken else PALE, left=True))
-    return Page(size, size, tuple(shapes))
+    shapes += [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (rim, end)]
+    shapes.append(svg.line(rim, y, end, y, PALE, 1.2))
+    shapes.append(svg.text(end + 8, y, caption, 9.5, BROKEN if broken else PALE, left=True))
+    return svg.Page(size, size, tuple(shapes))
 
 
-def _outward(x: float, y: float, upright: bool, label: Int[np.ndarray, "H W"]) -> int:
+def _outward(one: Door | Window, label: Int[np.ndarray, "H W"]) -> int:
     """Return 1 if the outside of an outer wall is to the right or below, else -1."""
-    row, column = (int(y), int(x) - 2) if upright else (int(y) - 2, int(x))
+    row, column = (int(one.y), int(one.x) - 2) if one.upright else (int(one.y) - 2, int(one.x))
     inside = 0 <= row < len(label) and 0 <= column < len(label) and label[row, column] >= 0
     return 1 if inside else -1
 
 
-def _bar(
-    scene: Scene, x: float, y: float, upright: bool, length: float, depth: float, *, outwards: Int[np.ndarray, "H W"]
-) -> list[Shape]:
-    """Return a white bar in an outer wall with a line along its middle: a window."""
-    shift = _outward(x, y, upright, outwards) * (_REVEAL + depth / 2)
-    x, y = (x + shift, y) if upright else (x, y + shift)
-    half = (depth / 2, length / 2) if upright else (length / 2, depth / 2)
-    (x0, y0), (x1, y1) = scene.at(x - half[0], y - half[1]), scene.at(x + half[0], y + half[1])
-    (a, b), (c, d) = (scene.at(x, y - half[1]), scene.at(x, y + half[1])) if upright else (
-        scene.at(x - half[0], y), scene.at(x + half[0], y))  # fmt: skip
-    return [Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, 0.7), Line(a, b, c, d, _WALL, 0.7)]
+def _gap(scene: Scene, one: Door | Window, length: float, depth: float, shift: float, width: float = 0.0) -> str:
+    """Return a white bar in a wall, and its border of a width."""
+    (first, _), (_, last) = segment(one, length, shift - depth / 2), segment(one, length, shift + depth / 2)
+    (x0, y0), (x1, y1) = scene.at(*first), scene.at(*last)
+    return svg.rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, width)
 
 
-def _door_shapes(scene: Scene, door: Door, label: Int[np.ndarray, "H W"]) -> list[Shape]:
+def _window_shapes(scene: Scene, window: Window, label: Int[np.ndarray, "H W"]) -> list[str]:
+    """Return a gap in an outer wall with a line along its middle."""
+    depth = _OUTER - _REVEAL
+    shift = _outward(window, label) * (_REVEAL + depth / 2)
+    start, end = (scene.at(*point) for point in segment(window, window.length, shift))
+    return [_gap(scene, window, window.length, depth, shift, 0.7), svg.line(*start, *end, _WALL, 0.7)]
+
+
+def _door_shapes(scene: Scene, door: Door, label: Int[np.ndarray, "H W"]) -> list[str]:
     """Return the gap of a door, its leaf, and the arc that it swings."""
-    half, depth, x, y = DOOR_WIDTH / 2, door.depth + 1.0, door.x, door.y
+    shift, depth, outward = 0.0, door.depth + 1.0, _outward(door, label)
     if door.j is None:
-        shift = _outward(x, y, door.upright, label) * _OUTER / 2
-        x, y, depth = (x + shift, y, _OUTER + 1.0) if door.upright else (x, y + shift, _OUTER + 1.0)
-    across = (depth / 2, half) if door.upright else (half, depth / 2)
-    (x0, y0), (x1, y1) = scene.at(x - across[0], y - across[1]), scene.at(x + across[0], y + across[1])
-    gap = Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", "#ffffff", 0.0)
-    if door.j is None:
-        side = -_outward(door.x, door.y, door.upright, label)
+        shift, depth, side = outward * _OUTER / 2, _OUTER + 1.0, -outward
     else:  # not into the living room
         side = -1 if scene.placement.diagram.types[door.j] == LIVING else 1
-    if door.upright:
-        hinge, open_, closed = (x, y - half), (x + side * DOOR_WIDTH, y - half), (x, y + half)
-    else:
-        hinge, open_, closed = (x - half, y), (x - half, y + side * DOOR_WIDTH), (x + half, y)
-    (hx, hy), (ox, oy), (cx, cy) = scene.at(*hinge), scene.at(*open_), scene.at(*closed)
+    hinge, closed = segment(door, DOOR_WIDTH, shift)
+    (hx, hy), (cx, cy) = scene.at(*hinge), scene.at(*closed)
+    ox, oy = scene.at(*segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)[0])
     radius, sweep = DOOR_WIDTH * scene.scale, int((side > 0) == door.upright)
     arc = f"M{hx:.1f},{hy:.1f}L{ox:.1f},{oy:.1f}A{radius:.1f},{radius:.1f} 0 0 {sweep} {cx:.1f},{cy:.1f}"
-    return [gap, Path(arc, "none", PALE, 0.8)]
+    return [_gap(scene, door, DOOR_WIDTH, depth, shift), svg.path(arc, "none", PALE, 0.8)]

@@ -26,8 +26,8 @@ from ..geometry.placement import Placement
 from ..plans import Diagram
 from ..relations import edges_of
 from ..vocabulary import COLOURS, NO_EDGE, NODE_MASK, ROOMS, SHORT, pair_index, pairs
+from . import svg
 from .diagram import BROKEN, INK, LINK, PALE, Scene, draw_bubbles, draw_floorplan, draw_gallery, draw_room, label_shapes
-from .svg import Line, Page, Rectangle, Shape, Text, text_width, to_png, to_svg
 
 __all__ = ["draw_frames", "draw_html_gallery", "sample_pictures", "trajectory_pictures"]
 
@@ -83,7 +83,7 @@ def sample_pictures(
             ("floorplan", draw_floorplan(*drawn[0])),
             ("gallery", draw_gallery(placements[:GRID_SAMPLES], verdicts)),
         ):
-            yield Picture(name, png=to_png(page), svg=to_svg(page), html=html if name == "gallery" else None)
+            yield Picture(name, png=svg.to_png(page), svg=svg.to_svg(page), html=html if name == "gallery" else None)
     if diagrams:
         yield Picture("diagrams", text="".join(plan_line(diagram) + "\n" for diagram in diagrams))
     errors = [f"sample {number}: {error}\n" for number, (_, errors) in enumerate(decoded) for error in errors]
@@ -97,11 +97,11 @@ def trajectory_pictures(path: Int[np.ndarray, "T K L"], rooms: int, narrow: Narr
     placements = [sample.placement for sample in decoded if sample.placement]
     if placements:
         path = path[:, [sample.number for sample in decoded], : rooms * (rooms + 1) // 2]
-        stages = to_png(_draw_stages(path, placements))
+        stages = svg.to_png(_draw_stages(path, placements))
         yield Picture("path", png=stages, gif=_to_gif(draw_frames(path, placements)))
 
 
-def draw_frames(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], *, size: float = 260.0) -> list[Page]:
+def draw_frames(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], size: float = 260.0) -> list[svg.Page]:
     """Return the frames of an animation of K samples side by side.
 
     `path` holds all states, the finished samples last; states without changes are skipped.
@@ -112,17 +112,17 @@ def draw_frames(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement],
     frames = []
     for state in _subsample(path, MAX_FRAMES):
         shapes = [shape for cell, tokens in zip(cells, state, strict=True) for shape in cell.shapes(tokens)]
-        frames.append(Page(width, height, tuple(shapes)))
+        frames.append(svg.Page(width, height, tuple(shapes)))
     return frames
 
 
-def _draw_stages(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], *, size: float = 190.0) -> Page:
+def _draw_stages(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], *, size: float = 190.0) -> svg.Page:
     """Return a page with a row of stages for each sample."""
-    shapes: list[Shape] = []
+    shapes: list[str] = []
     for row, placement in enumerate(placements):
         for column, state in enumerate(_subsample(path[:, [row]], _STAGES)):
             shapes += _Cell(placement, column * size, row * size, size).shapes(state[0])
-    return Page(_STAGES * size, len(placements) * size, tuple(shapes))
+    return svg.Page(_STAGES * size, len(placements) * size, tuple(shapes))
 
 
 def _subsample(path: Int[np.ndarray, "T K L"], most: int) -> Int[np.ndarray, "t K L"]:
@@ -142,11 +142,11 @@ class _Cell:
         self.scene.label_rooms()
         self.edges = edges_of(placement.boxes).tolist()
 
-    def shapes(self, tokens: Int[np.ndarray, " L"]) -> list[Shape]:
+    def shapes(self, tokens: Int[np.ndarray, " L"]) -> list[str]:
         """Return the shapes of a state: rooms, links, names, and progress."""
         slots, scene = (isqrt(8 * len(tokens) + 1) - 1) // 2, self.scene
         types = tokens[: len(self.types)].tolist()
-        shapes: list[Shape] = []
+        shapes: list[str] = []
         for room in scene.order:
             fill, stroke = (COLOURS[types[room]], INK) if types[room] < NODE_MASK else (_GREY, PALE)
             shapes.append(draw_room(scene, room, fill, stroke))
@@ -155,28 +155,28 @@ class _Cell:
             edge, ends = int(tokens[slots + pair_index(i, j, slots)]), (*scene.anchor(i), *scene.anchor(j))
             known += edge <= NO_EDGE
             if edge > NO_EDGE:
-                shapes.append(Line(*ends, _UNDECIDED, 0.8))
+                shapes.append(svg.line(*ends, _UNDECIDED, 0.8))
             elif edge < NO_EDGE:
-                shapes.append(Line(*ends, LINK if edge == shown else BROKEN, 1.2, dashed=edge != shown))
+                shapes.append(svg.line(*ends, LINK if edge == shown else BROKEN, 1.2, dashed=edge != shown))
         for room, kind in enumerate(types):
             label = scene.labels[room]
             if kind != self.types[room]:  # another text, in a smaller font if it is longer
                 text = SHORT[kind] if kind < NODE_MASK else "?"
-                shrink = text_width(label.lines[0], label.size) / text_width(text, label.size)
+                shrink = svg.text_width(label.lines[0], label.size) / svg.text_width(text, label.size)
                 label = replace(label, lines=(text,), size=label.size * min(1.0, shrink))
             shapes += label_shapes(label)
         total, (x, y), length = len(types) + len(self.edges), self.corner, self.size - 110
         x, y = x + 14, y + self.size - 13
-        shapes.append(Rectangle(x, y - 2.5, length, 5, 2.5, _UNDECIDED, _UNDECIDED, 0.0))
-        shapes.append(Rectangle(x, y - 2.5, length * known / total, 5, 2.5, PALE, PALE, 0.0))
-        return [*shapes, Text(x + length + 8, y, f"{known} of {total} known", 9.0, PALE, left=True)]
+        shapes.append(svg.rectangle(x, y - 2.5, length, 5, 2.5, _UNDECIDED, _UNDECIDED, 0.0))
+        shapes.append(svg.rectangle(x, y - 2.5, length * known / total, 5, 2.5, PALE, PALE, 0.0))
+        return [*shapes, svg.text(x + length + 8, y, f"{known} of {total} known", 9.0, PALE, left=True)]
 
 
-def _to_gif(pages: Sequence[Page]) -> bytes:
+def _to_gif(pages: Sequence[svg.Page]) -> bytes:
     """Return pages of one size as a looping GIF with one palette, so that colours do not change between frames."""
     from PIL import Image
 
-    frames = [Image.open(BytesIO(to_png(page, 1.0))).convert("RGB") for page in pages]
+    frames = [Image.open(BytesIO(svg.to_png(page, 1.0))).convert("RGB") for page in pages]
     samples = np.concatenate([np.asarray(frames[index]) for index in (0, len(frames) // 2, -1)])
     palette = Image.fromarray(samples).quantize(_COLOURS)
     shown = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
@@ -230,7 +230,7 @@ def _card(sample: DecodedSample) -> str:
     if placement := sample.placement:
         classes += f" rooms-{_rooms(sample)}"
         title += f": {_rooms(sample)} rooms, {len(placement.diagram.edges)} relations"
-        bubbles = Page(_SIZE, _SIZE, tuple(draw_bubbles(Scene(placement, 6, 6, _SIZE - 12, _SIZE - 12))))
+        bubbles = svg.Page(_SIZE, _SIZE, tuple(draw_bubbles(Scene(placement, 6, 6, _SIZE - 12, _SIZE - 12))))
         body = f'<div class="pictures">{_inline(bubbles)}{_inline(draw_floorplan(placement, size=_SIZE))}</div>'
         edges = zip(placement.sentences(), placement.holds, strict=True)
         errors += [f"violated: {sentence}" for sentence, holds in edges if not holds]
@@ -239,6 +239,6 @@ def _card(sample: DecodedSample) -> str:
     return f'<article class="{classes}"><h2>{title}{chip}</h2>{body}</article>'
 
 
-def _inline(page: Page) -> str:
+def _inline(page: svg.Page) -> str:
     """Return inline SVG, which needs no namespace in HTML."""
-    return to_svg(page).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
+    return svg.to_svg(page).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)
