@@ -13,7 +13,6 @@ from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
 from dither.tasks.bubble_diagram.geometry.boundary import (
-    areas_of,
     boundaries_of_boxes,
     corners_of,
     mask_of,
@@ -21,9 +20,10 @@ from dither.tasks.bubble_diagram.geometry.boundary import (
     read_boundary,
     with_boundaries,
 )
+from dither.tasks.bubble_diagram.geometry.floor_plan import floor_plan
 from dither.tasks.bubble_diagram.geometry.outline_fit import outline_iou, place_in_outline
 from dither.tasks.bubble_diagram.geometry.placement import place_diagram
-from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits
+from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, outline_areas
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import LIVING, NO_EDGE, pair_index, pairs
 
@@ -39,7 +39,7 @@ def test_front_doors_of_procedural_plans_are_in_outer_walls():
     plans = make_plans(0, 0, 300)
     boundaries = boundaries_of_boxes(plans.types, plans.boxes)
     low, high = boundaries[:, 2:6].min(1), boundaries[:, 2:6].max(1)
-    assert (areas_of(boundaries) == (high - low).prod(1)).all()
+    assert (outline_areas(boundaries) == (high - low).prod(1)).all()
     doors = boundaries[boundaries[:, 0, 0] >= 0]
     assert len(doors) > 0.95 * len(plans)
     middle = doors[:, :2].mean(1)
@@ -49,7 +49,7 @@ def test_front_doors_of_procedural_plans_are_in_outer_walls():
 
 def test_mask_and_area_of_an_outline_agree():
     boundary = pack_boundary(L_SHAPE)
-    assert mask_of(boundary).sum() == areas_of(boundary[None])[0] == 160 * 160 - 80 * 80
+    assert mask_of(boundary).sum() == outline_areas(boundary[None])[0] == 160 * 160 - 80 * 80
     assert pack_boundary(L_SHAPE * 9) is None
 
 
@@ -121,6 +121,35 @@ def test_graph2plan_files_hold_boundaries(tmp_path):
     (entry,) = read_graph2plan(tmp_path / "data.mat", ReadOptions())
     assert entry.diagram.boundary[:2] == ((60, 40), (72, 40))
     assert [point for point in entry.diagram.boundary[4:] if point[0] >= 0] == L_SHAPE
+
+
+def test_upright_plans_have_clockwise_outlines():
+    plans = make_plans(0, 0, 60)
+    rows = np.array([pack_boundary(L_SHAPE[turn:] + L_SHAPE[:turn], [(60, 40), (72, 40)]) for turn in range(6)] * 10)
+    upright = replace(plans, boundaries=rows).upright()
+    assert (outline_areas(upright.boundaries) == 160 * 160 - 80 * 80).all(), "clockwise, so positive"
+    assert (pack_boundary(L_SHAPE[::-1])[2:8] == L_SHAPE).all()
+    assert (upright.boundaries[:, 0] <= upright.boundaries[:, 1]).all(), "the left or upper end first"
+    assert len({outline.tobytes() for outline in upright.boundaries}) > 30, "all orientations occur"
+    same = (upright.boxes == plans.boxes).all((1, 2))
+    assert 3 < same.sum() < 20
+    assert (upright.boundaries[same] == rows[same]).all()
+
+
+def test_modelled_front_doors_are_drawn_where_the_boundary_has_one():
+    plans, at = make_plans(0, 0, 12), []
+    for row, boundary in enumerate(boundaries_of_boxes(plans.types, plans.boxes)):
+        diagram = plans.diagram(row)
+        boxes, front = np.array(diagram.boxes), boundary[:2].mean(0)
+        for room in range(len(diagram.types)):
+            plan = floor_plan(diagram.types, boxes, tuple(front), ((room, None),))
+            assert [(door.i, door.j) for door in plan.doors] == [(room, None)]
+        (host,) = (i for i, j in diagram.doors if j is None)
+        door = floor_plan(diagram.types, boxes, tuple(front), diagram.doors).doors[-1]
+        assert (door.i, door.j) == (host, None)
+        at.append(max(abs(door.x - front[0]), abs(door.y - front[1])) <= 3)
+        assert floor_plan(diagram.types, boxes, tuple(front), ((0, 1),)).doors[-1].j is not None
+    assert np.mean(at) > 0.9
 
 
 def test_task_gives_boundaries_as_a_condition(task, tmp_path):

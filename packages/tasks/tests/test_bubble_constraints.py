@@ -3,6 +3,7 @@
 import itertools
 from itertools import product
 
+import networkx
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,15 @@ from dither.registry.config.errors import dotted
 from dither.tasks.bubble_diagram.constraints.contradictions import feasible
 from dither.tasks.bubble_diagram.constraints.guidance import BuildableProbability, ConstraintGuidance
 from dither.tasks.bubble_diagram.constraints.lookahead import contradictory, impossible_relations
-from dither.tasks.bubble_diagram.constraints.rules import ALL, Adjacency, Buildable, Count, PairRelation, RoomType
+from dither.tasks.bubble_diagram.constraints.rules import (
+    ALL,
+    Adjacency,
+    Buildable,
+    Count,
+    PairRelation,
+    Reachable,
+    RoomType,
+)
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.realisability import realise
@@ -100,6 +109,8 @@ CONTRADICTIONS = [
     ({"types": {"0": "Kitchen", "1": "Bathroom"}, "relations": [[0, 1, "near"]], "apart": [["Bathroom", "Kitchen"]]},
      "apart[0]", "types.0, types.1, relations[0]"),
     ({"counts": {"Kitchen": 9}}, "counts.Kitchen", "8 room slots"),
+    ({"counts": {"Kitchen": 1}, "buildable": True, "apart": [["Kitchen", [*ROOMS]]]},
+     "buildable", "counts.Kitchen, apart[0]"),
     ({"counts": {"Kitchen": 2, "MasterRoom": 2, "bedrooms": "at most 1"}}, "counts.bedrooms", "counts.MasterRoom = 2"),
 ]  # fmt: skip
 
@@ -158,6 +169,19 @@ def test_feasible_agrees_with_enumeration():
         answers.append(feasible(rules, 3))
         assert answers[-1] == bool(torch.stack(list(met.values())).all(0).any()), rules
     assert 8 < sum(answers) < 32, "both answers are tested"
+
+
+@pytest.mark.parametrize("whole", [Buildable(("whole",)), Reachable(("whole",))], ids=["buildable", "reachable"])
+def test_rooms_that_nothing_joins_are_refused(whole):
+    random, answers = np.random.default_rng(0), []
+    for _ in range(16):
+        close = [pair for pair in pairs(4) if random.random() < 0.4]
+        graph = networkx.Graph(close)
+        graph.add_nodes_from(range(4))
+        apart = [PairRelation((str(pair),), *pair, frozenset({NO_EDGE})) for pair in pairs(4) if pair not in close]
+        answers.append(feasible([whole, Count(("rooms",), ALL, 4, 4), *apart], 6))
+        assert answers[-1] == networkx.is_connected(graph), close
+    assert 3 < sum(answers) < 13
 
 
 def sparse_probs(rooms, seed):

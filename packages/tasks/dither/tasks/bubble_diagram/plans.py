@@ -37,8 +37,8 @@ from .vocabulary import (
 )  # fmt: skip
 
 __all__ = [
-    "Box", "Diagram", "Doors", "Modelled", "PlanSplits", "Plans", "area_bins", "decode", "encode", "real_edges",
-    "sort_doors", "split_fields",
+    "Box", "Diagram", "Doors", "Modelled", "PlanSplits", "Plans", "area_bins", "clockwise", "decode", "encode",
+    "outline_areas", "real_edges", "sort_doors", "split_fields",
 ]  # fmt: skip
 
 
@@ -191,7 +191,9 @@ class Plans:
         corners = corners.reshape(*self.types.shape, 2, 2)
         boxes = np.concatenate([corners.min(2), corners.max(2)], -1)
         boxes = np.where((real & known[:, None])[..., None], boxes, 0).astype(np.int16)
-        boundaries = None if self.boundaries is None else np.where(self.boundaries < 0, -1, rest).astype(np.int16)
+        boundaries = self.boundaries
+        if boundaries is not None:
+            boundaries = clockwise(np.where(boundaries < 0, -1, rest).astype(np.int16))
         i, j = pair_ends(self.types.shape[1])
         labels = np.where(self.edges < NO_EDGE, labels_of(boxes[:, i], boxes[:, j]), self.edges)
         edges = np.where(known[:, None], labels, self.edges).astype(np.int8)
@@ -261,6 +263,26 @@ class Plans:
             bins[:, :slots] = np.where(self.types == NODE_PAD, AREA_PAD, shares)
             fields.append(bins)
         return np.concatenate(fields, 1)
+
+
+def outline_areas(boundaries: Int[np.ndarray, "N P 2"]) -> Float[np.ndarray, " N"]:
+    """Return the areas inside outlines in pixels (shoelace formula): negative if not clockwise, 0 if unknown."""
+    corners, real = boundaries[:, 2:].astype(float), boundaries[:, 2:, 0] >= 0
+    last = real & ~np.pad(real[:, 1:], ((0, 0), (0, 1)))
+    following = np.where(last[..., None], corners[:, :1], np.roll(corners, -1, 1))
+    cross = corners[..., 0] * following[..., 1] - corners[..., 1] * following[..., 0]
+    areas: Float[np.ndarray, " N"] = (cross * real).sum(1) / 2
+    return areas
+
+
+def clockwise(boundaries: Int[np.ndarray, "N P 2"]) -> Int[np.ndarray, "N P 2"]:
+    """Return boundaries with clockwise corners as seen on the page, and the upper or left end of the door first."""
+    corners, place = boundaries[:, 2:], np.arange(boundaries.shape[1] - 2)
+    count = (corners[..., 0] >= 0).sum(1)[:, None]
+    backwards = (outline_areas(boundaries) < 0)[:, None] & (place < count)
+    order = np.where(backwards, count - 1 - place, place)
+    ends = np.argsort(boundaries[:, :2].sum(2), 1, kind="stable")
+    return np.asarray(np.take_along_axis(boundaries, np.concatenate([ends, order + 2], 1)[..., None], 1))
 
 
 def _reorder_doors(doors: Int[np.ndarray, "N D"], order: Int[np.ndarray, "N R"]) -> Int[np.ndarray, "N D"]:

@@ -31,10 +31,10 @@ from .constraints.table import Constraints
 from .decoded_samples import decode_samples
 from .export import write_samples
 from .formats.jsonl import read_plan
-from .geometry.boundary import areas_of, read_boundary
+from .geometry.boundary import read_boundary
 from .geometry.outline_fit import outline_iou
 from .metrics import Frequencies, Reference, shuffled
-from .plans import Diagram, Modelled, Plans, PlanSplits, area_bins, real_edges
+from .plans import Diagram, Modelled, Plans, PlanSplits, area_bins, outline_areas, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .relations import METRES, net_areas
 from .room_fields import field_metrics, field_nats, layout_area_error
@@ -140,7 +140,7 @@ class BubbleDiagrams:
             raise Refused(Problem("an outline requires a model trained with task.boundary = true", code="misfit"))
         boundary = read_boundary(outline)
         if like is None:
-            areas = np.abs(areas_of(boundaries) - areas_of(boundary[None]))
+            areas = np.abs(outline_areas(boundaries) - outline_areas(boundary[None]))
             nearest = np.argsort(areas, kind="stable")[:NEAREST]
             real = (self._tokens["train"][torch.from_numpy(nearest), : self.rooms] != NODE_PAD).sum(1).numpy()
             counts = np.bincount(real, minlength=self.rooms + 1)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from ..geometry.realisability import realise
-from ..vocabulary import AREA_MASK, NO_EDGE, ROOMS, door_ends, pair_index, pairs
+from ..vocabulary import AREA_MASK, NO_EDGE, RELATED, ROOMS, door_ends, pair_index, pairs
 from .rules import (
     FRONT,
     Adjacency,
@@ -93,22 +93,25 @@ class _IntegerProgram:
     """Binary variables, and linear constraints low <= a x <= high.
 
     Room slots have one variable per type, and a last one for empty; pairs that occur in a rule have one per relation,
-    doors one without and one with a door, and areas one per bin. That doors join all rooms is only bounded.
+    doors one without and one with a door, and areas one per bin. A variable listed k times in a row has the factor k,
+    and ~v the factor -1.
     """
 
     def __init__(self, rules: Sequence[Rule], slots: int) -> None:
-        self.slots, self.variables = slots, 0
+        self.slots, self.variables, self.flows = slots, 0, set[int]()
         self.rows: list[tuple[list[int], float, float]] = []
         self.kind = [self.new(len(ROOMS) + 1) for _ in range(slots)]
-        all_pairs = any(
-            (isinstance(rule, Adjacency) and not rule.doors) or isinstance(rule, Reachable) for rule in rules
-        )
-        needed = {(i, j) for i, j in pairs(slots) if all_pairs}
-        needed |= {
+        self.apart = any(getattr(rule, "relations", RELATED) != RELATED or not getattr(rule, "required", True)
+                         for rule in rules if not getattr(rule, "doors", False))  # fmt: skip
+        """Whether a rule may separate rooms; if not, they can all be close."""
+        needed = {
             (rule.i, rule.j)
             for rule in rules
             if isinstance(rule, PairRelation) and not rule.doors and rule.j is not None
         }
+        if any((isinstance(rule, Adjacency) and not rule.doors) or isinstance(rule, Reachable)
+               or (isinstance(rule, Buildable) and self.apart) for rule in rules):  # fmt: skip
+            needed |= {*pairs(slots)}
         self.relation = {pair: self.new(NO_EDGE + 1) for pair in sorted(needed)}
         with_doors = any(getattr(rule, "doors", isinstance(rule, Reachable)) for rule in rules)
         self.door = {ends: self.new(2) for ends in door_ends(slots) if with_doors}
@@ -155,15 +158,27 @@ class _IntegerProgram:
         if isinstance(rule, Buildable):
             for count in rule.counts():
                 self.add_rule(count)
+            if self.apart:
+                self.add_connected({pair: relation[NO_EDGE] for pair, relation in self.relation.items()})
             return
         fronts = [self.door[room, self.slots][1] for room in range(self.slots)]
         self.rows.append((fronts, 1, 1))
         self.rows += [([front, kind[-1]], 0, 1) for front, kind in zip(fronts, self.kind, strict=True)]
         inner = {pair: self.door[pair][1] for pair in pairs(self.slots)}
         self.rows += [([door, self.relation[pair][NO_EDGE]], 0, 1) for pair, door in inner.items()]
-        self.rows += [([door, self.kind[j][-1]], 0, 1) for (_, j), door in inner.items()]
-        # Joining n rooms takes n - 1 doors, which is necessary only.
-        self.rows.append(([*inner.values(), *(kind[-1] for kind in self.kind)], self.slots - 1, np.inf))
+        self.add_connected({pair: self.door[pair][0] for pair in inner})
+
+    def add_connected(self, blocked: dict[tuple[int, int], int]) -> None:
+        """Require links to connect all rooms: each other room receives one unit of a flow from room 0."""
+        most, received = self.slots - 1, [[kind[-1]] for kind in self.kind]
+        for (i, j), none in blocked.items():
+            for u, v in ((i, j), (j, i)):
+                (flow,) = self.new(1)
+                self.flows.add(flow)
+                received[v].append(flow)
+                received[u].append(~flow)
+                self.rows += [([flow, *[stop] * most], 0, most) for stop in (none, self.kind[j][-1])]
+        self.rows += [(variables, 1, 1) for variables in received[1:]]
 
     def add_area(self, rule: Area) -> None:
         for room in range(self.slots) if rule.room is None else (rule.room,):
@@ -193,14 +208,16 @@ class _IntegerProgram:
         from scipy.optimize import Bounds, LinearConstraint, milp  # it takes .3 s
         from scipy.sparse import csr_array
 
-        columns = [variable for row, _, _ in self.rows for variable in row]
+        listed = np.array([variable for row, _, _ in self.rows for variable in row])
         rows = np.repeat(np.arange(len(self.rows)), [len(row) for row, _, _ in self.rows])
-        matrix = csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(self.rows), self.variables))
+        entries = np.where(listed < 0, -1.0, 1.0), (rows, np.where(listed < 0, ~listed, listed))
+        matrix = csr_array(entries, shape=(len(self.rows), self.variables))
         low, high = np.array([(low, high) for _, low, high in self.rows]).T
+        flows = np.isin(np.arange(self.variables), [*self.flows])
         answer = milp(
             np.zeros(self.variables),
-            integrality=np.ones(self.variables, np.int64),
-            bounds=Bounds(0, 1),
+            integrality=(~flows).astype(np.int64),
+            bounds=Bounds(0, np.where(flows, self.slots, 1)),
             constraints=LinearConstraint(matrix, low, high),
             options={"time_limit": SECONDS},
         )

@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from dither.registry.config.errors import Problem, Refused
 
 from ..formats.entries import path_not_found
-from ..plans import Plans, PlanSplits
+from ..plans import Plans, PlanSplits, clockwise
 from ..relations import GRID, METRES
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
 
 __all__ = [
-    "areas_of",
     "boundaries_of_boxes",
     "boundary_iou",
     "corners_of",
@@ -42,29 +41,19 @@ Point = tuple[float, float]
 
 
 def pack_boundary(corners: Sequence[Point], door: Sequence[Point] = ()) -> Int[np.ndarray, "P 2"] | None:
-    """Return a boundary with points rounded to pixels; None if there are too many or too few corners."""
+    """Return a clockwise boundary with points rounded to pixels; None if there are too many or too few corners."""
     row = np.full((BOUNDARY_POINTS, 2), -1, np.int16)
     if not 3 <= len(corners) <= BOUNDARY_POINTS - 2:
         return None
     row[2 : 2 + len(corners)] = np.rint(corners)
     if len(door) == 2:
         row[:2] = np.rint(door)
-    return row
+    return clockwise(row[None]).reshape(row.shape)
 
 
 def corners_of(boundary: Int[np.ndarray, "P 2"]) -> list[tuple[int, int]]:
     """Return the corners of the outline; empty if it is unknown."""
     return [(x, y) for x, y in boundary[2:].tolist() if x >= 0]
-
-
-def areas_of(boundaries: Int[np.ndarray, "N P 2"]) -> Float[np.ndarray, " N"]:
-    """Return the areas inside the outlines in pixels, 0 where an outline is unknown (shoelace formula)."""
-    corners, real = boundaries[:, 2:].astype(float), boundaries[:, 2:, 0] >= 0
-    last = real & ~np.pad(real[:, 1:], ((0, 0), (0, 1)))
-    following = np.where(last[..., None], corners[:, :1], np.roll(corners, -1, 1))
-    cross = corners[..., 0] * following[..., 1] - corners[..., 1] * following[..., 0]
-    areas: Float[np.ndarray, " N"] = np.abs((cross * real).sum(1)) / 2
-    return areas
 
 
 def mask_of(boundary: Int[np.ndarray, "P 2"]) -> Bool[np.ndarray, "H W"]:
@@ -182,10 +171,7 @@ def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
     if problems:
         raise Refused([Problem(f"{path}: {one.message}", help=one.help, code=one.code) for one in problems])
     shift = np.floor((GRID - low - high) / 2)
-    after, ends = np.roll(points, -1, 0), corners[len(outline) :]
-    if (points[:, 0] * after[:, 1] - points[:, 1] * after[:, 0]).sum() < 0:  # clockwise, as in the training data
-        points = points[::-1]
-    ends = ends[np.argsort(ends.sum(1), kind="stable")]
+    ends = corners[len(outline) :]
     row = pack_boundary((points + shift).tolist(), (ends + shift).clip(0, GRID).tolist())
     assert row is not None
     return row

@@ -103,7 +103,8 @@ def floor_plan(
     Args:
         types: Room types.
         boxes: Room boxes.
-        front: Point near the front door, if known.
+        front: Point near the front door, if known; it is in the nearest outer wall of a room with a front door in
+            `doors`, or of any room.
         doors: Rooms i < j that a door joins, and (i, None) for front doors. By default rooms are joined at least cost,
             and the entrance or the living room has a front door. A door between rooms that do not face each other
             across a wall is at their closest points.
@@ -116,15 +117,12 @@ def floor_plan(
     outer = sorted(_outer_walls(label), key=lambda wall: -wall.length)
     host = next((types.index(kind) for kind in (ENTRANCE, LIVING) if kind in types), 0)
     walls = []
-    for room in [host] if doors is None or front is not None else [i for i, j in doors if j is None]:
+    for room in [host] if doors is None else [i for i, j in doors if j is None]:
         y, x = np.argwhere(label == room)[0].tolist()
+        own = [wall for wall in outer if wall.room == room or (doors is None and front is not None)]
         enclosed = Window(room, float(x), float(y), False, 0.0)
-        walls.append(next((wall for wall in outer if wall.room == room), enclosed))
-    places = walls
-    if front is not None:
-        at = front
-        walls = [min(outer, key=lambda one: _distance(_door_at(one, at), at))]
-        places = [_door_at(walls[0], front)]
+        walls.append(min(own, key=lambda one: _distance(_door_at(one, front), front), default=enclosed))
+    places = [_door_at(wall, front) for wall in walls]
     fronts = [Door(place.room, None, place.x, place.y, place.upright, 0.0) for place in places]
     lit = {room for room, kind in enumerate(types) if kind not in _DARK}
     longest = {one.room: one for one in reversed(outer) if one not in walls and one.room in lit}
@@ -143,16 +141,20 @@ def segment(one: Door | Window, length: float, shift: float = 0.0) -> tuple[tupl
     return (one.x - half, one.y + shift), (one.x + half, one.y + shift)
 
 
-def _door_at(wall: Window, point: tuple[float, float]) -> Window:
-    """Return the wall with the place of a door in it nearest to a point as its middle."""
+def _door_at(wall: Window, point: tuple[float, float] | None) -> Window:
+    """Return the wall with the place of a door in it nearest to a point, if there is one, as its middle."""
+    if point is None:
+        return wall
     reach = max(wall.length - DOOR_WIDTH, 0) / 2
     if wall.upright:
         return replace(wall, y=min(max(point[1], wall.y - reach), wall.y + reach))
     return replace(wall, x=min(max(point[0], wall.x - reach), wall.x + reach))
 
 
-def _distance(wall: Window, point: tuple[float, float]) -> float:
-    """Distance of the middle of a wall from a point; walls too short for a door are far."""
+def _distance(wall: Window, point: tuple[float, float] | None) -> float:
+    """Distance of the middle of a wall from a point, if there is one; walls too short for a door are far."""
+    if point is None:
+        return 0.0
     return hypot(wall.x - point[0], wall.y - point[1]) + GRID * (wall.length < DOOR_WIDTH)
 
 
