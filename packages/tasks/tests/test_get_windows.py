@@ -236,18 +236,6 @@ def test_the_matrix_follows_the_recipe(region_wheel, motif_wheel):
     assert arrays["cells"].tolist() == list(CELLS)
 
 
-def test_the_packaged_matrix_is_the_built_one_rounded(region_wheel, motif_wheel, tmp_path, monkeypatch):
-    arrays = prepare.build_matrix(read_sequences(region_wheel), read_counts(motif_wheel), 5)
-    monkeypatch.setitem(arrays, "chromosome", np.where(arrays["chromosome"] == "chrX", "chr21", arrays["chromosome"]))
-    prepare.write_packaged(arrays, tmp_path)
-    whole, part = read_archive(tmp_path / "whole.npz", ""), read_archive(tmp_path / "chr21-22.npz", "")
-    assert np.abs(whole["features"] / 255 - arrays["features"]).max() <= 0.5 / 255 + 1e-6
-    few = arrays["chromosome"] == "chr21"
-    np.testing.assert_array_equal(part["features"], whole["features"][few])
-    np.testing.assert_array_equal(part["start"], arrays["start"][few])
-    np.testing.assert_array_equal(part["motifs"], arrays["motifs"])
-
-
 def test_a_wheel_without_the_file_is_named(region_wheel, motif_wheel, refusal):
     assert "motifs.whl" in str(refusal(read_sequences, motif_wheel))
     assert "regions.whl" in str(refusal(read_counts, region_wheel))

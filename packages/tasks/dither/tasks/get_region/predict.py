@@ -70,20 +70,17 @@ class _Source:
 
     def truth(self, cell: str) -> Float32[np.ndarray, "R k"]:
         """Return the columns after the motifs in the units of the source; NaN where they are unknown."""
-        matrix, layout = self.matrix, self.task.samples.columns.layout
-        known = {"open": "open" if layout.accessibility == "open" else "atpm", "expression": "expression"}
-        values = np.full((len(matrix), self.task.space.width - self.task.motifs), np.nan, np.float32)
-        has = {name: cell in matrix.cells and f"{array}:{cell}" not in matrix.unknown for name, array in known.items()}
-        number = matrix.cells.index(cell) if cell in matrix.cells else 0
-        if layout.accessibility == "constant":
-            values[:, 0] = 1
-        elif layout.accessibility == "open" and has["open"]:
-            values[:, 0] = matrix.open[:, number]
-        elif layout.accessibility == "quantitative" and has["open"] and matrix.atpm is not None:
-            values[:, 0] = matrix.atpm[:, number]
-        if layout.expression and has["expression"] and matrix.expression is not None:
-            values[:, -2:] = matrix.expression[:, number]
-        return values
+        matrix, kind, number = self.matrix, self.task.spec.column(), [*self.matrix.cells, cell].index(cell)
+        name = {"quantitative": "atpm"}.get(kind, kind)
+        parts: list[Any] = [] if kind == "none" else [(name, np.full((len(matrix), 1), float(kind == "constant")))]
+        parts += [("expression", np.zeros((len(matrix), 2)))] * self.task.spec.expression
+        for array, values in parts:
+            known = getattr(matrix, array, None)
+            if known is not None and number < len(matrix.cells) and f"{array}:{cell}" not in matrix.unknown:
+                values[:] = known[:, number].reshape(values.shape)
+            elif array != "constant":
+                values[:] = np.nan
+        return np.concatenate([np.zeros((len(matrix), 0)), *(values for _, values in parts)], 1, dtype=np.float32)
 
     def batches(self, cell: str, every: int = 1) -> Iterator[tuple[Clean, Int[np.ndarray, "N L"]]]:
         """Yield windows with everything masked that the model predicts, and their regions."""
@@ -159,15 +156,14 @@ def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
         raise Refused(Problem(message, help="motifs are matched by name", code="missing-array"))
     order = [place[name] for name in task.matrix.motifs]
     features: Any = np.asarray(matrix.features[:], np.float32)[:, order]
-    divisor = task.matrix.features.divisor if isinstance(task.matrix.features, LazyMatrix) else None
-    features = features if divisor is None else LazyMatrix(features, divisor)
     own = task.matrix
+    features = LazyMatrix(features, own.features.divisor)
     return replace(matrix, features=features, motifs=own.motifs, valid=own.valid, test=own.test)
 
 
 def _names(source: _Source) -> list[str]:
     task = source.task
-    names = extra_columns(task.space.groups, task.samples.columns.layout.accessibility)
+    names = extra_columns(task.space.groups, task.spec.column())
     return [names[number - task.motifs] for number in source.columns]
 
 
@@ -242,9 +238,7 @@ def predict_values(
     count, length = motifs.shape[:2]
     scaled = np.zeros((count, task.regions, task.space.width), np.float32)
     divided = motifs / task.units.divisor[: task.motifs]
-    features = task.matrix.features
-    clipped = isinstance(features, LazyMatrix) and features.divisor is not None
-    scaled[:, :length, : task.motifs] = np.minimum(divided, 1) if clipped else divided
+    scaled[:, :length, : task.motifs] = divided if task.matrix.features.divisor is None else np.minimum(divided, 1)
     real = np.broadcast_to(np.arange(task.regions) < length, (count, task.regions)).copy()
     clean = _clean_of(task, scaled, real, next(iter(labels.values())))
     draws = torch.stack([model.sample(clean) for _ in range(task.draws)]).mean(0)

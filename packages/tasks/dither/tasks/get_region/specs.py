@@ -25,7 +25,6 @@ from .data.column_groups import (
     Transform,
     column_groups,
     conditions_of,
-    given_groups,
     tss_known,
     unknown_values,
 )
@@ -121,6 +120,10 @@ class GetRegion(TaskSpec):
         """Return the cell types of the training split."""
         return [self.cell_type] if isinstance(self.cell_type, str) else list(self.cell_type)
 
+    def step(self) -> int:
+        """Return the number of regions from one training window to the next."""
+        return min(STRIDE, self.regions) if self.stride is None else self.stride
+
     def column(self) -> Accessibility:
         """Return the values of the accessibility column."""
         if isinstance(self.accessibility, bool):
@@ -177,11 +180,6 @@ class GetRegion(TaskSpec):
             yield Misfit(message, ("expressed",), help="remove expressed", code="no-effect")
 
     def _unsupported(self, facts: RegionFacts) -> Iterator[Misfit]:
-        if self.column() == "quantitative" and not facts.atpm:
-            message = f'"{self.data.name}" has accessibility only as open or closed'
-            yield Misfit(message, ("accessibility",), code="missing-array")
-        if self.expression and not facts.expression:
-            yield Misfit(f'"{self.data.name}" has no expression', ("expression",), code="missing-array")
         if self.motifs not in (None, facts.motifs):
             message = f"the data have {facts.motifs} motif columns, not {self.motifs}"
             fix = "a model requires the number of motifs that it was trained on"
@@ -193,8 +191,7 @@ class GetRegion(TaskSpec):
                 hint = (f'did you mean "{close}"? ' if close else "") + fix
                 option = "cell_type" if split == "train" else f"{split}_cells"
                 yield Misfit(f'the data have no cell type "{cell}"', (option,), help=hint, code="unknown-value")
-        choice = self.column(), self.expression, self.drop_closed
-        for problem in unknown_values(self.cells(), *choice, facts.unknown):
+        for problem in unknown_values(self.cells(), self.column(), self.expression, self.drop_closed, facts):
             yield Misfit(problem.message, problem.path[1:], code=problem.code)
         if facts.longest == 0:
             message = "every chromosome is held out, none is left for training"
@@ -216,13 +213,15 @@ class GetRegion(TaskSpec):
 
     def space(self) -> FeatureSpace:
         """Return the space of windows: `regions` positions with motifs, accessibility and expression."""
-        facts = self._facts()
-        groups = self._groups(facts.motifs)
-        cells = self.cells()
+        return self.space_of(self._facts())
+
+    def space_of(self, facts: RegionFacts) -> FeatureSpace:
+        """Return the space of windows of a source."""
+        groups, cells = self._groups(facts.motifs), self.cells()
         held = [*cells.get("valid", ()), *cells.get("test", ())]
         tss = facts.tss and tss_known([*cells.get("train", ()), *held], facts.unknown)
         conditions = conditions_of(facts.chromosomes, tss, cells.get("train", ()), held)
-        given = given_groups(groups, self.given)
+        given = tuple(group.name for group in groups if group.name in GIVEN[self.given])
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions, given, self.standardise)
 
     def restore(self, folder: Path, space: Space) -> object:
@@ -241,20 +240,6 @@ class GetRegion(TaskSpec):
         Raises:
             Refused: No training chromosome is as long as a window, or a cell type does not exist.
         """
-        from .data.dataset import Layout, RegionSamples
-        from .data.windows import WindowOptions
         from .task import RegionWindows
 
-        stride = min(STRIDE, self.regions) if self.stride is None else self.stride
-        samples = RegionSamples(
-            matrix,
-            WindowOptions(self.regions, stride, self.jitter, self.span),
-            self.cells(),
-            Layout(self.column(), self.largest, self.expression, self.expressed),
-            standardise=self.standardise,
-            transform=self.transform,
-            drop_closed=self.drop_closed,
-            trained_chromosomes=self.trained_chromosomes,
-        )
-        unit, rivals = self.fill_unit, self.rivals
-        return RegionWindows(samples, given=self.given, fill=self.fill, fill_unit=unit, draws=self.draws, rivals=rivals)
+        return RegionWindows(matrix, self)

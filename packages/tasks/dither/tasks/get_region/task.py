@@ -5,13 +5,13 @@ Letters: B batch, L regions of a window, M columns (motifs, perhaps accessibilit
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
+import pandas  # type: ignore[import-untyped,unused-ignore]
 import torch
 from jaxtyping import Bool, Float, Float32, Integer, Shaped
 from torch import Tensor
@@ -21,8 +21,9 @@ from dither.registry.flow.protocols import Picture, Split
 from dither.registry.flow.records import Clean
 
 from . import predict as verbs
-from .data.column_groups import BASELINE_REGIONS, Given, extra_columns, given_groups
+from .data.column_groups import BASELINE_REGIONS, extra_columns
 from .data.dataset import RegionSamples
+from .data.region_matrix import RegionMatrix
 from .data.units import UNITS
 from .metrics.baselines import Baselines, MaskedBatch
 from .metrics.region_metrics import APART, RegionMetrics, baseline_metrics
@@ -38,36 +39,19 @@ HEADER: Final = ("chromosome", "start", "end", "cell", "column", "truth", "mean"
 class RegionWindows:
     """Windows of consecutive regions, each in one cell type; the conditions of a batch are those of `RegionSamples`.
 
-    Args:
-        samples: Windows of each split.
-        given: Columns that the model always sees and never predicts.
-        fill: Share of a window that sampling imputes.
-        fill_unit: Unit of `fill`: regions, or single elements.
-        draws: Samples of each window.
-        rivals: Fit the slower baselines as well.
+    `spec` has the options of `GetRegion`.
     """
 
-    def __init__(
-        self,
-        samples: RegionSamples,
-        *,
-        given: Given,
-        fill: float,
-        fill_unit: Literal["region", "element"],
-        draws: int,
-        rivals: bool = False,
-    ) -> None:
-        self.samples, self.matrix = samples, samples.matrix
-        self.regions, self.draws = samples.options.regions, draws
-        self.fill, self.fill_unit, self.rivals = fill, fill_unit, rivals
-        names = given_groups(samples.space.groups, given)
-        self.space = replace(samples.space, given=names, standardised=samples.standardised)
+    def __init__(self, matrix: RegionMatrix, spec: Any) -> None:
+        self.samples, self.matrix, self.spec = RegionSamples(matrix, spec), matrix, spec
+        samples, self.space = self.samples, self.samples.space
+        self.regions, self.draws = spec.regions, spec.draws
         self.motifs = len(self.matrix.motifs)
         self.units, self._measured = samples.units, samples.measured
         self.standard = self.units.standard
         self.given = torch.zeros(self.space.width, dtype=torch.bool)
         for group in self.space.groups:
-            self.given[group.start : group.stop] = group.name in names
+            self.given[group.start : group.stop] = group.name in self.space.given
         self._latest: RegionMetrics | None = None
         self._sampled: list[MaskedBatch] = []
 
@@ -91,11 +75,11 @@ class RegionWindows:
         size, count = self.samples.strict["valid"], -(-n // self.draws)
         rows = np.concatenate([np.zeros(0, int), *(random.permutation(size) for _ in range(-(-count // size)))])[:count]
         clean = self.batch("valid", rows.tolist())
-        places = clean.valid if self.fill_unit == "region" else ~clean.fixed.flatten(1)
+        places = clean.valid if self.spec.fill_unit == "region" else ~clean.fixed.flatten(1)
         masked = torch.zeros_like(places)
         for of_window, mask in zip(places, masked, strict=True):
             (candidates,) = torch.where(of_window)
-            chosen = random.permutation(len(candidates))[: max(1, round(self.fill * len(candidates)))]
+            chosen = random.permutation(len(candidates))[: max(1, round(self.spec.fill * len(candidates)))]
             mask[candidates[chosen]] = True
         width = places.shape[1] // clean.valid.shape[1]
         known = clean.known | (places & ~masked).view(*clean.valid.shape, width)
@@ -126,7 +110,7 @@ class RegionWindows:
 
     def _fit(self, cell: int) -> Baselines:
         """Return baselines fitted on the training regions of a cell type; on all for a held-out one (-1)."""
-        return Baselines(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups, self.rivals)
+        return Baselines(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups, self.spec.rivals)
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
         """Return the metrics of `Baselines` on the target elements of the latest evaluation, or else of the split.
@@ -172,10 +156,8 @@ class RegionWindows:
                 arrays: dict[str, Any] = {name: value for name, value in vars(sampled).items() if name != "draws"}
                 np.savez_compressed(temporary, **arrays | self.units.arrays())
             else:
-                with temporary.open("w", encoding="utf-8", newline="") as file:
-                    table = csv.writer(file, lineterminator="\n")
-                    table.writerow(HEADER)
-                    table.writerows(sampled.rows())
+                table = pandas.DataFrame(sampled.rows(), columns=HEADER)
+                table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.7g")
         return [path], notes
 
     def trajectory_plots(self, path: Float[Tensor, "T N L M"], like: Clean) -> Iterator[Picture]:
@@ -185,7 +167,7 @@ class RegionWindows:
     predict, predict_values, explain, embed = verbs.predict, verbs.predict_values, verbs.explain, verbs.embed
 
     def _labels(self) -> Labels:
-        extra = extra_columns(self.space.groups, self.samples.columns.layout.accessibility)
+        extra = extra_columns(self.space.groups, self.spec.column())
         return Labels(self.matrix.motifs, extra, self._places, self._cell)
 
     def _cell(self, like: Clean, number: int) -> str:
@@ -234,7 +216,7 @@ class SampledRegions:
         truth = columns.in_source_units(rows, cell[:, None])
         scaled = columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
         values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
-        if columns.layout.accessibility != "none":
+        if columns.accessibility != "none":
             values[..., columns.motifs] *= columns.window_divisor(rows, cell[:, None])
         known = like.known.cpu().numpy()
         own = known & np.isclose(like.x0.cpu().numpy(), source.units.forward(scaled), rtol=1e-5, atol=1e-6)
@@ -250,7 +232,7 @@ class SampledRegions:
             start=matrix.start[rows] * real,
             end=matrix.end[rows] * real,
             cell=np.array([source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)),
-            column=np.array([*matrix.motifs, *extra_columns(source.space.groups, columns.layout.accessibility)]),
+            column=np.array([*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]),
             window=window.numpy(),
             imputation=np.repeat(np.arange(len(groups)), [group.stop - group.start for group in groups]),
             draws=groups,
@@ -265,6 +247,5 @@ class SampledRegions:
             spread = values.std(0, ddof=1) if count > 1 else np.full_like(mean, np.nan)
             for region, column in np.argwhere(self.drawn[first]).tolist():
                 numbers = self.truth[first, region, column], mean[region, column], spread[region, column]
-                texts = ("" if np.isnan(number) else f"{number:.7g}" for number in numbers)
                 place = self.chromosome[first], self.start[first, region], self.end[first, region]
-                yield (*place, self.cell[first], self.column[column], *texts, count, number)
+                yield (*place, self.cell[first], self.column[column], *numbers, count, number)

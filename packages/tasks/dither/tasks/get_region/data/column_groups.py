@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BASELINE_REGIONS", "GIVEN", "MAX_FIT_REGIONS", "REGIONS", "Accessibility", "Given", "Largest", "RegionFacts",
-    "RegionInfo", "Splits", "Transform", "column_groups", "conditions_of", "extra_columns", "given_groups",
+    "RegionInfo", "Splits", "Transform", "column_groups", "conditions_of", "extra_columns",
     "tss_known", "unknown_values", "without_accessibility",
 ]  # fmt: skip
 
@@ -122,11 +122,6 @@ def extra_columns(groups: Sequence[Group], accessibility: Accessibility) -> list
     return [name for group in groups[1:] for name in names[group.name]]
 
 
-def given_groups(groups: Sequence[Group], given: Given) -> tuple[str, ...]:
-    """Return the names of the groups that are given."""
-    return tuple(group.name for group in groups if group.name in GIVEN[given])
-
-
 def tss_known(cells: Sequence[str], unknown: Container[str]) -> bool:
     """Whether transcription start sites are known of all these cell types."""
     return not any(f"tss:{cell}" in unknown for cell in cells)
@@ -152,20 +147,25 @@ def unknown_values(
     accessibility: Accessibility,
     expression: bool,
     drop_closed: bool,
-    unknown: Container[str],
+    facts: RegionFacts,
 ) -> list[Problem]:
-    """Return values that samples need of a cell type for which they are unknown."""
+    """Return values that samples need, and that are unknown in all, or of a cell type."""
+    problems = []
+    if accessibility == "quantitative" and not facts.atpm:
+        problems.append(("accessibility", "the data have no accessibility as a number, only open or closed"))
+    if expression and not facts.expression:
+        problems.append(("expression", "the data have no expression"))
     required = {"open": ("accessibility", "open or atpm")} if accessibility == "open" or drop_closed else {}
     required |= {"atpm": ("accessibility as a number", "atpm")} if accessibility == "quantitative" else {}
     required |= {"expression": ("expression", "expression")} if expression else {}
-    return [
-        Problem(
+    problems += [
+        (
+            "cell_type" if split == "train" else f"{split}_cells",
             f'the data have no {description} of "{cell}": no array {array} of it',
-            path=("task", "cell_type" if split == "train" else f"{split}_cells"),
-            code="missing-array",
         )
         for split, names in cells.items()
         for cell in dict.fromkeys(names)
         for name, (description, array) in required.items()
-        if f"{name}:{cell}" in unknown
+        if f"{name}:{cell}" in facts.unknown
     ]
+    return [Problem(message, path=("task", option), code="missing-array") for option, message in problems]

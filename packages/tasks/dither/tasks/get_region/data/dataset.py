@@ -6,8 +6,8 @@ Letters: B batch, L regions of a window, M motifs, W columns, P regions, C cell 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,64 +17,47 @@ from torch import Tensor
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Split
 from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import FeatureSpace
 
 from .column_groups import (
     MAX_FIT_REGIONS,
     Accessibility,
-    Largest,
     Transform,
     column_groups,
-    conditions_of,
-    tss_known,
     unknown_values,
 )
-from .region_matrix import ColumnStats, LazyMatrix, RegionMatrix, row_blocks
+from .region_matrix import ColumnStats, RegionMatrix, row_blocks
 from .units import ColumnUnits
 from .windows import WindowOptions, Windows, cut_windows
 
-__all__ = ["Layout", "RegionSamples"]
+__all__ = ["RegionSamples"]
 
 QUANTILES = 257
 """Quantiles of each motif that the transform "quantile" interpolates."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Which columns a sample has; see the options of `GetRegion`."""
-
-    accessibility: Accessibility = "open"
-    largest: Largest = "global"
-    expression: bool = False
-    expressed: float = 0.05
 
 
 class Columns:
     """Columns of regions, computed on access, in the units of the data or standardised.
 
     The first `trained` cell types are those of the training split; there are none if columns do not depend on one.
+    `spec` has the options of `GetRegion`.
     """
 
-    def __init__(self, matrix: RegionMatrix, cells: Sequence[str], trained: int, layout: Layout) -> None:
-        self.matrix, self.layout, self.trained = matrix, layout, trained
+    def __init__(self, matrix: RegionMatrix, cells: Sequence[str], trained: int, spec: Any) -> None:
+        self.matrix, self.spec, self.trained = matrix, spec, trained
+        self.accessibility: Accessibility = spec.column()
+        self._by_window = spec.largest == "window" and self.accessibility == "quantitative"
         self.numbers = [matrix.number(cell) for cell in cells]
         self.motifs = len(matrix.motifs)
-        self.groups = column_groups(self.motifs, layout.accessibility != "none", layout.expression)
-        self.width = self.groups[-1].stop
+        self.width = column_groups(self.motifs, self.accessibility != "none", spec.expression)[-1].stop
         self.divisor = np.ones(self.width, np.float32)
-        features = matrix.features
-        self._table = None if isinstance(features, LazyMatrix) else torch.from_numpy(features)
-        if isinstance(features, LazyMatrix) and features.divisor is not None:
-            self.divisor[: self.motifs] = features.divisor
-        self._open = torch.from_numpy(self._accessibility_column()) if layout.accessibility != "none" else None
-        self._expression = torch.from_numpy(self._expression_columns()) if layout.expression else None
+        if matrix.features.divisor is not None:
+            self.divisor[: self.motifs] = matrix.features.divisor
+        self._open = torch.from_numpy(self._accessibility_column()) if self.accessibility != "none" else None
+        self._expression = torch.from_numpy(self._expression_columns()) if spec.expression else None
 
     def in_data_units(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L W"]:
         """Return scaled columns; padding repeats a region of the window."""
-        if self._table is not None:
-            motifs = self._table[index]
-        else:
-            motifs = torch.from_numpy(self.matrix.features[index.numpy()])
+        motifs = torch.from_numpy(self.matrix.features[index.numpy()])
         return torch.cat([motifs, self._extra_columns(index, cell)], -1) if self.width > self.motifs else motifs
 
     def in_source_units(
@@ -82,9 +65,8 @@ class Columns:
     ) -> Float32[np.ndarray, "*B L W"]:
         """Return columns as the source has them."""
         values = self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell)).numpy() * self.divisor
-        if isinstance(features := self.matrix.features, LazyMatrix):
-            values[..., : self.motifs] = features.source(index)
-        if self.matrix.atpm is not None and self.layout.accessibility == "quantitative":
+        values[..., : self.motifs] = self.matrix.features.source(index)
+        if self.matrix.atpm is not None and self.accessibility == "quantitative":
             values[..., self.motifs] = self.matrix.atpm[index, np.array(self.numbers)[cell]]
         return values
 
@@ -92,7 +74,7 @@ class Columns:
         self, index: Int[np.ndarray, "*B L"], cell: Int[np.ndarray, "*B 1"]
     ) -> Float32[np.ndarray, "*B 1"]:
         """Return the divisor of accessibility in each window: 1 unless `largest` is "window"."""
-        if self._open is None or self.layout.largest != "window" or self.layout.accessibility != "quantitative":
+        if self._open is None or not self._by_window:
             return np.ones_like(cell, np.float32)
         largest: Float32[np.ndarray, "*B 1"] = self._open[cell, index].amax(-1, keepdim=True).numpy()
         return np.where(largest > 0, largest, np.float32(1))
@@ -123,7 +105,7 @@ class Columns:
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
             column = self._open[cell, index]
-            if self.layout.largest == "window" and self.layout.accessibility == "quantitative":
+            if self._by_window:
                 largest = column.amax(-1, keepdim=True)  # padding repeats the last region
                 column = column / torch.where(largest > 0, largest, 1)
             parts.append(column[..., None])
@@ -133,16 +115,14 @@ class Columns:
 
     def _accessibility_column(self) -> Float32[np.ndarray, "C P"]:
         """Return the accessibility column of each cell type."""
-        matrix, layout = self.matrix, self.layout
-        if layout.accessibility == "constant":
+        matrix = self.matrix
+        if self.accessibility == "constant":
             return np.ones((max(len(self.numbers), 1), len(matrix)), np.float32)
-        if layout.accessibility == "open":
+        if self.accessibility == "open":
             return np.ascontiguousarray(matrix.open[:, self.numbers].T, np.float32)
-        if matrix.atpm is None:
-            message = "the data have no accessibility as a number"
-            raise Refused(Problem(message, path=("task", "accessibility"), code="missing-array"))
+        assert matrix.atpm is not None
         column = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
-        if layout.largest == "window":
+        if self._by_window:
             return column
         train = column[: self.trained, matrix.rows("train")]
         largest = train.max() if train.size and train.max() > 0 else np.float32(1)
@@ -152,13 +132,11 @@ class Columns:
     def _expression_columns(self) -> Float32[np.ndarray, "C P 2"]:
         """Return the expression columns of each cell type."""
         matrix = self.matrix
-        if matrix.expression is None:
-            message = "the data have no expression"
-            raise Refused(Problem(message, path=("task", "expression"), code="missing-array"))
+        assert matrix.expression is not None
         columns = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
         if matrix.atpm is not None:
             known = np.array([f"atpm:{matrix.cells[n]}" not in matrix.unknown for n in self.numbers], np.bool_)
-            closed = np.less(matrix.atpm[:, self.numbers].T, self.layout.expressed) & known[:, None]
+            closed = np.less(matrix.atpm[:, self.numbers].T, self.spec.expressed) & known[:, None]
             columns[closed] = 0
         return columns
 
@@ -172,38 +150,22 @@ class RegionSamples:
 
     Args:
         matrix: The regions.
-        options: How chromosomes are cut into windows.
-        cells: Cell types of each split; a split without any has those of the training split. Empty if nothing depends
-            on a cell type.
-        layout: Which columns a sample has.
-        standardise: Give every column mean 0 and standard deviation 1 over the training regions.
-        transform: Transform of the motifs.
-        drop_closed: Drop, for each cell type, the regions that are closed in it.
-        trained_chromosomes: Append windows on the training chromosomes to splits with cell types of their own.
+        spec: The options of `GetRegion`.
 
     Raises:
         Refused: There is no such cell type, or a split has no windows.
     """
 
-    def __init__(
-        self,
-        matrix: RegionMatrix,
-        options: WindowOptions,
-        cells: Mapping[Split, Sequence[str]],
-        layout: Layout,
-        *,
-        standardise: bool = False,
-        transform: Transform = "none",
-        drop_closed: bool = False,
-        trained_chromosomes: bool = False,
-    ) -> None:
-        self.matrix, self.options, self.standardised = matrix, options, standardise
+    def __init__(self, matrix: RegionMatrix, spec: Any) -> None:
+        self.matrix, self.spec, self.space = matrix, spec, spec.space_of(matrix.facts())
+        self.options = WindowOptions(spec.regions, spec.step(), spec.jitter, spec.span)
+        cells: Mapping[Split, Sequence[str]] = spec.cells()
         trained = list(cells.get("train", ()))
-        if unknown := unknown_values(cells, layout.accessibility, layout.expression, drop_closed, matrix.unknown):
+        if unknown := unknown_values(cells, spec.column(), spec.expression, spec.drop_closed, matrix.facts()):
             raise Refused(unknown)
         self.cells = list(dict.fromkeys([*trained, *(cell for names in cells.values() for cell in names)]))
-        self.columns = Columns(matrix, self.cells, len(trained), layout)
-        self.subset = [_open(matrix, cell) for cell in self.cells] if drop_closed else None
+        self.columns = Columns(matrix, self.cells, len(trained), spec)
+        self.subset = [matrix.open[:, number] for number in self.columns.numbers] if spec.drop_closed else None
         numbers = {
             split: [self.cells.index(cell) for cell in cells.get(split) or trained] or [0] for split in get_args(Split)
         }
@@ -213,23 +175,20 @@ class RegionSamples:
         self.chromosomes: list[str] = names.tolist()
         self.strict = {split: len(windows) for split, windows in self.windows.items()}  # the first ones
         self.trained_chromosomes = np.zeros(0, np.int64)
-        if trained_chromosomes:
+        if spec.trained_chromosomes:
             self.trained_chromosomes = np.unique(self._chromosome[matrix.rows("train")])
             for split in (split for split in get_args(Split)[1:] if cells.get(split)):
                 self.windows[split] += self._cut("train", numbers[split], covering=True)
         self.measured = self.columns.measure(self._covering)
-        self.units = self._fit_units(transform)
+        self.units = self._fit_units(spec.transform)
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
         self._tss: Bool[np.ndarray, "C P"] | None = None
-        if matrix.tss is not None and tss_known(self.cells, matrix.unknown):
+        if matrix.tss is not None and any(condition.name == "tss" for condition in self.space.conditions):
             either = matrix.tss[..., 0] | matrix.tss[..., 1]
             numbers_of = self.columns.numbers
             self._tss = np.ascontiguousarray(
                 (either[:, numbers_of] if numbers_of else either.any(axis=1, keepdims=True)).T
             )
-        held = self.cells[len(trained) :]
-        conditions = conditions_of(len(self.chromosomes), self._tss is not None, trained, held)
-        self.space = FeatureSpace(options.regions, self.columns.width, self.columns.groups, conditions)
 
     def size(self, split: Split) -> int:
         """Number of windows of a split."""
@@ -240,7 +199,7 @@ class RegionSamples:
         index, real, number = self.windows[split].take(rows, self.options.regions)
         place, cell, valid = torch.from_numpy(index), torch.from_numpy(number), torch.from_numpy(real)
         x0 = self.columns.in_data_units(place, cell[:, None])
-        if self.standardised or self.units.transform != "none":
+        if self.spec.standardise or self.units.transform != "none":
             x0 = torch.from_numpy(self.units.forward(x0.numpy()))
         x0 = x0 * valid[..., None]
         cond = {
@@ -293,7 +252,7 @@ class RegionSamples:
             quantiles = quantiles.astype(np.float32)
         plain = ColumnStats.none(columns.width)
         units = ColumnUnits(columns.divisor, plain, transform, columns.motifs, quantiles)
-        if not self.standardised:
+        if not self.spec.standardise:
             return units
         measured = self.measured if transform == "none" else columns.measure(self._covering, units)
         return replace(units, standard=measured)
@@ -329,11 +288,3 @@ class RegionSamples:
             problems.append(Problem(message, path=("task", option), help=fix, code="no-samples"))
         if problems:
             raise Refused(problems)
-
-
-def _open(matrix: RegionMatrix, cell: str) -> Bool[np.ndarray, " P"]:
-    """Return where a cell type has any accessibility."""
-    number = matrix.number(cell)
-    if matrix.atpm is None or f"atpm:{cell}" in matrix.unknown:
-        return np.asarray(matrix.open[:, number])
-    return np.asarray(matrix.atpm[:, number] > 0)

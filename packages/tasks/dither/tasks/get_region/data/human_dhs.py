@@ -24,7 +24,6 @@ from .region_matrix import LazyMatrix, RegionMatrix, column_divisors
 __all__ = [
     "ARCHETYPES", "CELLS", "HELD_OUT", "MOTIF_WHEEL", "REGION_WHEEL", "Sequences", "archetype_names", "build_matrix",
     "cluster", "correlation", "ensure_built", "pool", "read_counts", "read_human", "read_sequences", "write_built",
-    "write_packaged",
 ]  # fmt: skip
 
 BUILT = "human-dhs/matrix-1.npz"
@@ -120,23 +119,14 @@ def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K
     """Return the archetype of each motif by average linkage on 1 - r, numbered 0 .. number-1 by first appearance.
 
     Raises:
-        ValueError: If the motifs cannot be cut into exactly `number` clusters.
+        ValueError: There are fewer motifs, or only one.
     """
-    from scipy.cluster.hierarchy import average, fcluster
-    from scipy.spatial.distance import squareform
+    from pandas import factorize  # type: ignore[import-untyped,unused-ignore]
+    from sklearn.cluster import AgglomerativeClustering
 
-    if not 1 <= number <= len(r):
-        raise ValueError(f"{len(r)} motifs make 1 to {len(r)} archetypes, not {number}")
-    if len(r) == 1:
-        return np.zeros(1, dtype=np.int64)
-    distance = (1 - (r + r.T) / 2).clip(min=0)
-    np.fill_diagonal(distance, 0)
-    labels = fcluster(average(squareform(distance)), number, "maxclust")
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    if len(first) != number:  # equal heights in the tree are cut together
-        raise ValueError(f"{len(r)} motifs form {len(first)} clusters, not {number}: some are equal")
-    rank = np.argsort(np.argsort(first))
-    return rank[inverse].astype(np.int64)
+    model = AgglomerativeClustering(number, metric="precomputed", linkage="average")
+    labels: Integer[np.ndarray, " K"] = factorize(model.fit_predict(1 - (r + r.T) / 2))[0]
+    return labels
 
 
 def pool(scores: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]) -> Float32[np.ndarray, "P M"]:
@@ -221,16 +211,6 @@ def write_built(path: Path) -> dict[str, Any]:
     )
     write_archive(path, arrays, ABOUT)
     return arrays
-
-
-def write_packaged(arrays: dict[str, Any], folder: Path) -> None:
-    """Write the files of the package: the matrix in steps of 1/255 (error at most 0.002), and chromosomes 21, 22."""
-    about = {**ABOUT, "quantised": "features are uint8, in steps of 1/255"}
-    whole = {**arrays, "features": np.rint(arrays["features"] * 255).astype(np.uint8)}
-    write_archive(folder / "whole.npz", whole, about)
-    rows = np.isin(whole["chromosome"], ("chr21", "chr22"))
-    part = {name: array[rows] if len(array) == len(rows) else array for name, array in whole.items()}
-    write_archive(folder / "chr21-22.npz", part, about)
 
 
 def ensure_built() -> str:

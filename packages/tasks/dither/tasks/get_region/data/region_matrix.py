@@ -25,8 +25,6 @@ __all__ = ["ColumnStats", "LazyMatrix", "RegionMatrix", "assemble", "column_divi
 BLOCK: Final = 8192
 """Rows per block when all are read."""
 OPTIONAL: Final = ("atpm", "expression", "tss", "gene", "gene_region")
-CONSTANT: Final = 1e-12
-"""A standard deviation below this share of the mean is due to rounding."""
 
 
 class LazyMatrix:
@@ -84,26 +82,19 @@ class ColumnStats:
 
     @classmethod
     def of(cls, columns: Float32[np.ndarray, "P M"]) -> ColumnStats:
-        """Return the statistics of `P M`; a constant column has std 1."""
+        """Return the statistics of `P M`."""
         return cls.over([(columns, np.ones(len(columns)))])
 
     @classmethod
     def over(cls, blocks: Iterable[tuple[Float32[np.ndarray, "P M"], Float[np.ndarray, " P"]]]) -> ColumnStats:
-        """Return the statistics of blocks of rows with weights, combined without cancellation (Chan et al. 1979)."""
-        total, mean, squares = 0.0, np.zeros(()), np.zeros(())
+        """Return the statistics of blocks of rows with weights; a constant column has std 1."""
+        from sklearn.preprocessing import StandardScaler
+
+        scaler = StandardScaler()
         for columns, weight in blocks:
-            n = float(weight.sum())
-            if not n:
-                continue
-            block_mean = weight @ columns / n
-            shift = block_mean - mean
-            centred = columns - block_mean
-            squares = squares + weight @ np.square(centred, out=centred) + np.square(shift) * (total * n / (total + n))
-            mean = block_mean if not total else mean + shift * (n / (total + n))
-            total += n
-        std = np.sqrt(squares / max(total, 1.0))
-        varies = std > CONSTANT * np.abs(mean)  # a constant may differ from its rounded mean
-        return cls(mean.astype(np.float32), np.where(varies, std, 1).astype(np.float32))
+            if weight.any():
+                scaler.partial_fit(columns.astype(np.float64), sample_weight=weight)
+        return cls(scaler.mean_.astype(np.float32), scaler.scale_.astype(np.float32))
 
     @classmethod
     def none(cls, width: int) -> ColumnStats:
@@ -116,7 +107,7 @@ class RegionMatrix:
     """Regions sorted by chromosome and start.
 
     Attributes:
-        features: Score of each motif in each region, scaled to [0, 1]; float32, or rows read on access. `P M`.
+        features: Score of each motif in each region, scaled to [0, 1]; rows are read on access. `P M`.
         motifs: Names of the columns.
         chromosome: Name of each region's chromosome. `P`.
         start: First base, from 0, as in a BED file. `P`.
@@ -134,7 +125,7 @@ class RegionMatrix:
         notes: What is valid, but may be a mistake, such as missing chunks of a store.
     """
 
-    features: Float32[np.ndarray, "P M"] | LazyMatrix
+    features: LazyMatrix
     motifs: tuple[str, ...]
     chromosome: Shaped[np.ndarray, " P"]
     start: Integer[np.ndarray, " P"]
@@ -155,8 +146,10 @@ class RegionMatrix:
     def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
         """Return the matrix of arrays by name; `features` are numbers or a `LazyMatrix`."""
         features = arrays["features"]
+        if not isinstance(features, np.memmap | LazyMatrix):
+            features = np.asarray(features, np.float32)
         return cls(
-            features=features if isinstance(features, LazyMatrix) else np.ascontiguousarray(features, np.float32),
+            features=features if isinstance(features, LazyMatrix) else LazyMatrix(features),
             motifs=tuple(map(str, arrays["motifs"])),
             chromosome=arrays["chromosome"].astype(np.str_),
             start=arrays["start"].astype(np.int64),
@@ -218,14 +211,11 @@ def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits, notes: Seque
     columns.setdefault("open", columns["atpm"] > 0 if "atpm" in columns else closed)
     if "tss" in columns:
         columns["tss"] = np.asarray(columns["tss"]).astype(np.bool_)
-    stored = columns["features"]
-    if isinstance(stored, np.memmap):
-        columns["features"] = LazyMatrix(stored)
     matrix = replace(RegionMatrix.of(columns, splits.valid, splits.test), notes=tuple(notes))
     _check_chromosomes(path, matrix)
     if not splits.scale:
         return matrix
-    stored = stored if isinstance(stored, np.memmap) else np.asarray(stored, np.float32)
+    stored = matrix.features.stored
     return replace(matrix, features=LazyMatrix(stored, column_divisors(stored, matrix.rows("train"))))
 
 

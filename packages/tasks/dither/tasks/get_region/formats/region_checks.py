@@ -230,24 +230,19 @@ def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
             return f"{name}{suffix}:{arrays['cells'][cell]}"
 
         yield from _numbers(name, arrays[name], column_name, locate)
-    for name in ("start", "end"):
-        if name in arrays:
-            yield from _ends(name, arrays[name], locate)
-
+    for name in arrays.keys() & {"start", "end"}:
+        yield from _numbers(name, arrays[name], lambda name=name: name, locate)
     if {"gene_region", "start"} <= arrays.keys():
         rows = arrays["gene_region"]
         outside, fault = (rows < 0) | (rows >= len(arrays["start"])), "is the number of no region"
         yield from invalid_rows(outside, lambda row: f"{locate('gene_region', row, '')}: {rows[row]} {fault}")
 
 
-def _ends(name: str, ends: Shaped[np.ndarray, " P"], locate: Locator) -> list[Problem]:
-    whole = np.isfinite(ends) & (ends >= 0) & (ends < MAX_BASE) & (np.floor(ends) == ends)
-    fault = "is not a base number (a whole number of at least 0)"
-    return invalid_rows(~whole, lambda row: f"{locate(name, row, name)}: {ends[row]} {fault}")
-
-
 def _faults(name: str, block: Shaped[np.ndarray, "n ..."]) -> dict[str, Any]:
     """Return masks of the values that are not allowed, by their description."""
+    if name in ("start", "end"):
+        whole = (block >= 0) & (block < MAX_BASE) & (np.floor(block) == block)
+        return {"is not a base number (a whole number of at least 0)": ~whole}
     if name in ("open", "tss"):
         return {"is neither 0 nor 1": (block != 0) & (block != 1)}
     if block.min() >= 0 and float(block.max()) <= LARGEST:  # false where anything is NaN

@@ -140,19 +140,14 @@ class Baselines:
         """Yield predictions of a column after the motifs from the motifs, and from accessibility if that is given."""
         motifs, given = self.places["motifs"].stop, np.logical_not(batch.target.any((0, 1))).tolist()
         inputs = tuple(number for number in range(column) if number < motifs or given[number])
+        rows = batch.target[..., column]
+        known = np.where(batch.visible, batch.truth, np.float32(np.nan))[rows][:, inputs]
         for name in self.names:
-            root = name in ("logistic-sqrt", "mlp")
-            model = self._fit(name, column, inputs)
-            if model is None:
-                continue
-            known = np.where(batch.visible[..., inputs], self._inputs(batch.truth, inputs, root), 0)
-            flat = known.reshape(-1, len(inputs))[batch.target[..., column].ravel()].astype(np.float32)
-            classes = hasattr(model, "predict_proba")
-            values = np.zeros(batch.truth.shape, np.float32)
-            values[batch.target[..., column], column] = (
-                model.predict_proba(flat)[:, 1] if classes else model.predict(flat)
-            )
-            yield name, values
+            if (model := self._fit(name, column, inputs)) is not None:
+                values = np.zeros(batch.truth.shape, np.float32)
+                classes = hasattr(model, "predict_proba")
+                values[rows, column] = model.predict_proba(known)[:, 1] if classes else model.predict(known)
+                yield name, values
 
     def _ridge(self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]) -> Float32[np.ndarray, "R M"]:
         """Regress every column on the visible ones: with S the products of columns, S_.V (S_VV + penalty)^-1 z_V."""
@@ -195,8 +190,11 @@ class Baselines:
         if key in self._fitted:
             return self._fitted[key]
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+        from sklearn.impute import SimpleImputer
         from sklearn.linear_model import LogisticRegression
         from sklearn.neural_network import MLPClassifier, MLPRegressor
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
         values = self.train[:, column]
         binary = set(np.unique(values)) == {0.0, 1.0}
@@ -207,34 +205,22 @@ class Baselines:
         classifier, regressor, options = kinds.get(name, (LogisticRegression, None, {"C": 0.01, "max_iter": 500}))
         kind = None if values.min() == values.max() else classifier if binary else regressor
         if kind is not None:
-            x = self._inputs(self.train, inputs, name in ("logistic-sqrt", "mlp"))
+            root = (FunctionTransformer(_root),) * (name in ("logistic-sqrt", "mlp"))
+            masked_at_mean = SimpleImputer(strategy="constant", fill_value=0.0)
+            kind = make_pipeline(*root, StandardScaler(), masked_at_mean, kind(**options))
             with warnings.catch_warnings(action="ignore"):  # the MLP stops after a number of epochs
-                kind = kind(**options).fit(x, values > 0.5 if binary else values)
+                kind.fit(self.train[:, inputs], values > 0.5 if binary else values)
         return self._fitted.setdefault(key, kind)
 
-    def _inputs(
-        self, values: Float32[np.ndarray, "... M"], inputs: Sequence[int], root: bool
-    ) -> Float32[np.ndarray, "... n"]:
-        """Return inputs of mean 0 and standard deviation 1 over the training regions, perhaps after the square root."""
-        columns = slice(inputs[0], inputs[-1] + 1) if len(inputs) == inputs[-1] + 1 else list(inputs)
-        if not root:
-            return self._scaled(values, columns)
-        standard = self._roots
-        scaled: Float32[np.ndarray, "... n"] = np.sqrt(values[..., columns].clip(min=0)) - standard.mean[columns]
-        scaled /= standard.std[columns]
+    def _scaled(self, values: Float32[np.ndarray, "... M"]) -> Float32[np.ndarray, "... M"]:
+        scaled: Float32[np.ndarray, "... M"] = values - self.standard.mean
+        scaled /= self.standard.std  # in place, to avoid a second table of all training regions
         return scaled
 
-    @cached_property
-    def _roots(self) -> ColumnStats:
-        blocks = (self.train[rows].clip(min=0) for rows in row_blocks(len(self.train)))
-        return ColumnStats.over((np.sqrt(block), np.ones(len(block))) for block in blocks)
 
-    def _scaled(
-        self, values: Float32[np.ndarray, "... M"], columns: slice | list[int] = slice(None)
-    ) -> Float32[np.ndarray, "... n"]:
-        scaled: Float32[np.ndarray, "... n"] = values[..., columns] - self.standard.mean[columns]
-        scaled /= self.standard.std[columns]  # in place, to avoid a second table of all training regions
-        return scaled
+def _root(values: Float32[np.ndarray, "n M"]) -> Float32[np.ndarray, "n M"]:
+    roots: Float32[np.ndarray, "n M"] = np.sqrt(values.clip(min=0))
+    return roots
 
 
 def _both_sides(
