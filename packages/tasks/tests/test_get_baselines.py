@@ -17,7 +17,6 @@ from dither.tasks.get_region.metrics.baselines import (
     PENALTY,
     Baselines,
     MaskedBatch,
-    nearest_visible,
     neighbour_mean,
 )
 from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, baseline_metrics, bootstrap_weights
@@ -48,24 +47,11 @@ def batch(train, share=0.5, seed=1, mask="element"):
     chosen = g.random((B, L, W)) < share if mask == "element" else np.repeat(g.random((B, L, 1)) < share, W, 2)
     if mask == "accessibility":
         chosen = np.broadcast_to(np.arange(W) == M, (B, L, W)).copy()
-    return MaskedBatch(truth, ~chosen, chosen, np.cumsum(g.integers(1, 9, (B, L)), 1), np.zeros(B, np.int64))
+    return MaskedBatch(truth, ~chosen, chosen, np.zeros(B, np.int64))
 
 
 def predictions_of(reference, query):
     return {name: (guess, counted) for name, guess, counted in reference.predictions(query)}
-
-
-def test_the_nearest_visible_region_by_brute_force():
-    g = np.random.default_rng(0)
-    values = g.random((B, L, W)).astype(np.float32)
-    visible, centre = g.random((B, L, W)) < 0.3, np.cumsum(g.integers(1, 4, (B, L)), 1)
-    found, near = nearest_visible(values, visible, centre)
-    for b, place, m in np.ndindex(B, L, W):
-        seen = np.flatnonzero(visible[b, :, m])
-        assert found[b, place, m] == bool(len(seen))
-        if len(seen):
-            best = seen[np.abs(centre[b, seen] - centre[b, place]).argmin()]
-            assert near[b, place, m] == values[b, best, m]
 
 
 def test_neighbour_mean_by_brute_force():
@@ -121,7 +107,6 @@ def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, referen
     assert not counted[..., :M].any()
     blind = predictions_of(reference, batch(train, mask="region", share=1.1))
     assert np.ptp(blind["logistic"][0][..., M]) == 0
-    assert "nearest" not in blind
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -153,7 +138,7 @@ def test_the_lead_of_the_model_is_a_paired_bootstrap(train, reference, monkeypat
     places = np.column_stack([np.zeros(B * 4, int), np.arange(B * 4)])
     parts = [batch(train, seed=seed, mask="accessibility") for seed in range(4)]
     joined = MaskedBatch(
-        *(np.concatenate(values) for values in zip(*(list(vars(p).values())[:5] for p in parts), strict=True))
+        *(np.concatenate(values) for values in zip(*(list(vars(p).values())[:4] for p in parts), strict=True))
     )
     logistic = predictions_of(reference, joined)["logistic"][0]
     noisy = logistic + np.random.default_rng(3).normal(size=logistic.shape).astype(np.float32)
@@ -204,7 +189,7 @@ def test_baselines_have_the_names_of_metrics_and_the_expected_order(train, refer
 
 def test_baselines_are_fitted_by_cell_type(train):
     query = batch(train)
-    query = MaskedBatch(*list(vars(query).values())[:4], np.array([2, -1, 2]))
+    query = MaskedBatch(*list(vars(query).values())[:3], np.array([2, -1, 2]))
     seen = []
 
     def fit(cell):

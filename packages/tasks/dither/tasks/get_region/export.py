@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas  # type: ignore[import-untyped,unused-ignore]
 from jaxtyping import Integer
 
 from dither.registry.config.errors import Problem, Refused, nearest
@@ -50,7 +51,6 @@ def place_columns(matrix: RegionMatrix, rows: Integer[np.ndarray, " R"]) -> dict
 def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write predictions (cell types x regions, a layer per column) or embeddings (`obsm`) of regions as AnnData."""
     import anndata
-    import pandas  # type: ignore[import-untyped,unused-ignore]
 
     places = {name: arrays[name] for name in ("chromosome", "start", "end")}
     names = [f"{c}:{s}-{e}" for c, s, e in zip(*(array.tolist() for array in places.values()), strict=True)]
@@ -80,8 +80,8 @@ def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Pat
                 if form == "bigwig":
                     _write_bigwig(temporary, chromosome, start, end, values)
                 else:
-                    rows = zip(*(array.tolist() for array in (chromosome, start, end, values)), strict=True)
-                    lines = "".join(f"{where}\t{low}\t{high}\t{value:.6g}\n" for where, low, high, value in rows)
+                    table = pandas.DataFrame(zip(chromosome, start, end, values, strict=True))
+                    lines = table.to_csv(None, sep="\t", header=False, index=False, float_format="%.6g")
                     temporary.write_text(f'track type=bedGraph name="{name}"\n{lines}', encoding="utf-8")
     return files
 

@@ -1,4 +1,4 @@
-"""Plots of samples: heat maps of a window and of a trajectory, tracks, scatter plots, curves, calibration.
+"""Plots of samples: heat maps of a window, tracks, scatter plots, curves, calibration.
 
 Letters: N samples or regions (rows), L regions, K draws, M columns (motifs, then accessibility and expression), T
 states, n pairs.
@@ -22,7 +22,7 @@ from .metrics.column_metrics import Pair, is_binary, pearson, varies, windows_of
 from .metrics.region_metrics import RegionMetrics
 from .metrics.sample_metrics import LEVEL, Draws, coverage, draw_groups, draw_metrics, half_width, sampled_mask
 
-__all__ = ["Labels", "draw_attributions", "draw_umap", "plot_samples", "plot_trajectory"]
+__all__ = ["Labels", "draw_attributions", "draw_umap", "plot_samples"]
 
 HEAT: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest"}
 STRIP, WIDE_STRIP = 0.16, 0.5
@@ -96,26 +96,6 @@ def _draw_window(
 def _spread(length: int, number: int) -> list[int]:
     """Return evenly spaced positions, including the first and the last."""
     return sorted({round(position) for position in np.linspace(0, length - 1, min(number, length))})
-
-
-def _draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " n"], title: str) -> bytes | None:
-    """Return a PNG with the sampled values from noise to sample, and their truth; None without any."""
-    if not truth.size or len(path) < 2:
-        return None
-    order = np.argsort(-truth, kind="stable")
-    path, truth = path[:, order], truth[order]
-    figure = new_figure(12, 5, title)
-    above, true = figure.subplots(2, 1, height_ratios=[9, 1])
-    low, high = float(truth.min()), float(truth.max())
-    options: dict[str, Any] = {"vmin": low, "vmax": high, "cmap": "viridis", **HEAT}
-    image = bare(above, "from noise (top) to sample (bottom)", y="state").imshow(path, **options)
-    above.set_xticks([])
-    above.locator_params(axis="y", integer=True)
-    bare(true, x="sampled values, by decreasing truth").imshow(truth[None], **options)
-    true.set_yticks([0], ["truth"])
-    true.set_xticks([])
-    figure.colorbar(image, ax=[above, true], label="value").outline.set_visible(False)
-    return to_png(figure)
 
 
 def _quantitative(names: Sequence[str], pairs: Sequence[Pair], motifs: int) -> list[tuple[str, Pair]]:
@@ -307,21 +287,6 @@ def _draw_tracks(
         errors.vlines(place, 0, mean - true, color=BLUE, linewidth=1.5)
     axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
     return to_png(figure)
-
-
-def plot_trajectory(
-    metrics: RegionMetrics, path: Float[Tensor, "T N L M"], like: Clean, labels: Labels
-) -> Iterator[Picture]:
-    """Yield a plot of the trajectory of the first sample."""
-    if not path.shape[1]:
-        return
-    sampled = (sampled_mask(path[-1], like)[0] & like.valid[0, :, None].cpu()).numpy()
-    places = labels.places(like, 0)
-    states = np.stack([metrics.in_data_units(state[0])[sampled] for state in path])
-    title = f"{places[0]} to {places[-1]}: {len(path)} states of a sampler"
-    png = _draw_trajectory(states, metrics.in_data_units(like.x0[0])[sampled], title)
-    if png is not None:
-        yield Picture("trajectory", png=png)
 
 
 def draw_attributions(values: Float[np.ndarray, "K M"], titles: Sequence[str], motifs: Sequence[str]) -> bytes:

@@ -11,7 +11,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused, nearest
-from dither.registry.flow.spaces import FeatureSpace, Group, Space
+from dither.registry.flow.spaces import Condition, FeatureSpace, Group, Space
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import Slot, named
 from dither.registry.spec.misfit import Misfit, below
@@ -24,8 +24,6 @@ from .data.column_groups import (
     RegionFacts,
     Transform,
     column_groups,
-    conditions_of,
-    tss_known,
     unknown_values,
 )
 
@@ -218,11 +216,15 @@ class GetRegion(TaskSpec):
     def space_of(self, facts: RegionFacts) -> FeatureSpace:
         """Return the space of windows of a source."""
         groups, cells = self._groups(facts.motifs), self.cells()
+        trained = tuple(cells.get("train", ()))
         held = [*cells.get("valid", ()), *cells.get("test", ())]
-        tss = facts.tss and tss_known([*cells.get("train", ()), *held], facts.unknown)
-        conditions = conditions_of(facts.chromosomes, tss, cells.get("train", ()), held)
+        conditions = [Condition("chromosome", facts.chromosomes), Condition("centre")]
+        if facts.tss and not any(f"tss:{cell}" in facts.unknown for cell in (*trained, *held)):
+            conditions.append(Condition("tss"))
+        if trained:  # held-out cell types have no label
+            conditions.append(Condition("cell", len(trained), trained, partial=bool(held)))
         given = tuple(group.name for group in groups if group.name in GIVEN[self.given])
-        return FeatureSpace(self.regions, groups[-1].stop, groups, conditions, given, self.standardise)
+        return FeatureSpace(self.regions, groups[-1].stop, groups, tuple(conditions), given, self.standardise)
 
     def restore(self, folder: Path, space: Space) -> object:
         """Return the units of columns, with `inverse_transform`, without data."""

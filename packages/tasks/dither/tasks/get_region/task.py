@@ -5,15 +5,15 @@ Letters: B batch, L regions of a window, M columns (motifs, perhaps accessibilit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas  # type: ignore[import-untyped,unused-ignore]
 import torch
-from jaxtyping import Bool, Float, Float32, Integer, Shaped
+from jaxtyping import Float, Float32, Shaped
 from torch import Tensor
 
 from dither.registry.files.atomic import atomic_write
@@ -28,9 +28,9 @@ from .data.units import UNITS
 from .metrics.baselines import Baselines, MaskedBatch
 from .metrics.region_metrics import APART, RegionMetrics, baseline_metrics
 from .metrics.sample_metrics import draw_groups, sample_metrics, sampled_batches, sampled_mask
-from .plots import Labels, plot_samples, plot_trajectory
+from .plots import Labels, plot_samples
 
-__all__ = ["HEADER", "RegionWindows", "SampledRegions"]
+__all__ = ["HEADER", "RegionWindows"]
 
 HEADER: Final = ("chromosome", "start", "end", "cell", "column", "truth", "mean", "sd", "draws", "imputation")
 """Columns of the table."""
@@ -148,21 +148,16 @@ class RegionWindows:
         self, samples: Float[Tensor, "N L M"], like: Clean, form: str, folder: Path
     ) -> tuple[list[Path], list[str]]:
         """Write regions.npz with all arrays, or regions.csv (see `HEADER`), atomically; return files and notes."""
-        sampled = SampledRegions.of(self.samples, samples, like)
-        notes = [] if sampled.drawn.any() else ["no value was sampled: all were given"]
+        arrays = sampled_regions(self.samples, samples, like)
+        notes = [] if arrays["drawn"].any() else ["no value was sampled: all were given"]
         path = folder / f"regions.{form}"
         with atomic_write(path) as temporary:
             if form == "npz":
-                arrays: dict[str, Any] = {name: value for name, value in vars(sampled).items() if name != "draws"}
-                np.savez_compressed(temporary, **arrays | self.units.arrays())
+                np.savez_compressed(temporary, **arrays | self.units.arrays())  # type: ignore[arg-type]
             else:
-                table = pandas.DataFrame(sampled.rows(), columns=HEADER)
+                table = table_of(arrays, draw_groups(like))
                 table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.7g")
         return [path], notes
-
-    def trajectory_plots(self, path: Float[Tensor, "T N L M"], like: Clean) -> Iterator[Picture]:
-        """Yield a plot of the sampling trajectory of the first sample."""
-        return plot_trajectory(self._new_metrics(), path, like, self._labels())
 
     predict, predict_values, explain, embed = verbs.predict, verbs.predict_values, verbs.explain, verbs.embed
 
@@ -181,71 +176,60 @@ class RegionWindows:
         return [f"{name}:{place:,}" for place in like.cond["centre"][number][like.valid[number]].tolist()]
 
 
-@dataclass(frozen=True)
-class SampledRegions:
-    """Samples and truth in the units of the source, and their places. On padding, values are NaN and places 0.
+def sampled_regions(
+    source: RegionSamples, samples: Float[Tensor, "N L W"], like: Clean
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Return samples and truth in the units of the source, and their places, given what sampling started from.
 
-    `known` values were given, `drawn` ones sampled, all others left visible by the process; `valid` regions are real.
-    `window` is the number of each window in the validation split; its cell type is "" if nothing depends on one. Draws
-    of one masked window share an `imputation`; `draws` are their runs.
+    - `samples`, `truth`: `N L W`; NaN on padding.
+    - `known` values were given, `drawn` ones sampled, all others left visible by the process. `N L W`.
+    - `valid` regions are real; `start` and `end` are 0 on padding. `N L`.
+    - `chromosome`, `cell` ("" if nothing depends on one), `window` (number in the validation split), `imputation` (the
+      same for all draws of one masked window). `N`.
+    - `column`: names. `W`.
     """
+    window = like.cond["window"].cpu()
+    rows, real, cell = source.windows["valid"].take(window.tolist(), source.options.regions)
+    if "cell" in like.cond:  # the condition may have been changed to another cell type
+        label = like.cond["cell"].cpu().numpy()
+        cell = np.where(label >= 0, label, cell)
+    columns, groups = source.columns, draw_groups(like)
+    truth = columns.in_source_units(rows, cell[:, None])
+    scaled = columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
+    values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
+    if columns.accessibility != "none":
+        values[..., columns.motifs] *= columns.window_divisor(rows, cell[:, None])
+    known = like.known.cpu().numpy()
+    own = known & np.isclose(like.x0.cpu().numpy(), source.units.forward(scaled), rtol=1e-5, atol=1e-6)
+    values = np.where(own, truth, values)  # a given value that was cut at 1 is that of the source again
+    padding, matrix = ~real[..., None], source.matrix
+    return {
+        "samples": np.where(padding, np.float32(np.nan), values),
+        "truth": np.where(padding, np.float32(np.nan), truth),
+        "known": known,
+        "drawn": sampled_mask(samples.cpu(), like.to("cpu")).numpy(),
+        "valid": real,
+        "chromosome": matrix.chromosome[rows[:, 0]],
+        "start": matrix.start[rows] * real,
+        "end": matrix.end[rows] * real,
+        "cell": np.array([source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)),
+        "column": np.array([*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]),
+        "window": window.numpy(),
+        "imputation": np.repeat(np.arange(len(groups)), [group.stop - group.start for group in groups]),
+    }
 
-    samples: Float32[np.ndarray, "N L W"]
-    truth: Float32[np.ndarray, "N L W"]
-    known: Bool[np.ndarray, "N L W"]
-    drawn: Bool[np.ndarray, "N L W"]
-    valid: Bool[np.ndarray, "N L"]
-    chromosome: Shaped[np.ndarray, " N"]
-    start: Integer[np.ndarray, "N L"]
-    end: Integer[np.ndarray, "N L"]
-    cell: Shaped[np.ndarray, " N"]
-    column: Shaped[np.ndarray, " W"]
-    window: Integer[np.ndarray, " N"]
-    imputation: Integer[np.ndarray, " N"]
-    draws: Sequence[slice]
 
-    @classmethod
-    def of(cls, source: RegionSamples, samples: Float[Tensor, "N L W"], like: Clean) -> SampledRegions:
-        """Look up the places and the truth of samples, given the windows and what sampling started from."""
-        window = like.cond["window"].cpu()
-        rows, real, cell = source.windows["valid"].take(window.tolist(), source.options.regions)
-        if "cell" in like.cond:  # the condition may have been changed to another cell type
-            label = like.cond["cell"].cpu().numpy()
-            cell = np.where(label >= 0, label, cell)
-        columns, groups = source.columns, draw_groups(like)
-        truth = columns.in_source_units(rows, cell[:, None])
-        scaled = columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
-        values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
-        if columns.accessibility != "none":
-            values[..., columns.motifs] *= columns.window_divisor(rows, cell[:, None])
-        known = like.known.cpu().numpy()
-        own = known & np.isclose(like.x0.cpu().numpy(), source.units.forward(scaled), rtol=1e-5, atol=1e-6)
-        values = np.where(own, truth, values)  # a given value that was cut at 1 is that of the source again
-        padding, matrix = ~real[..., None], source.matrix
-        return cls(
-            samples=np.where(padding, np.float32(np.nan), values),
-            truth=np.where(padding, np.float32(np.nan), truth),
-            known=known,
-            drawn=sampled_mask(samples.cpu(), like.to("cpu")).numpy(),
-            valid=real,
-            chromosome=matrix.chromosome[rows[:, 0]],
-            start=matrix.start[rows] * real,
-            end=matrix.end[rows] * real,
-            cell=np.array([source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)),
-            column=np.array([*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]),
-            window=window.numpy(),
-            imputation=np.repeat(np.arange(len(groups)), [group.stop - group.start for group in groups]),
-            draws=groups,
-        )
-
-    def rows(self) -> Iterator[tuple[object, ...]]:
-        """Yield a row of the table for each sampled region and column, with all draws of it."""
-        for number, draws in enumerate(self.draws):
-            first, count = draws.start, draws.stop - draws.start
-            values = self.samples[draws].astype(np.float64)
-            mean = values.mean(0)
-            spread = values.std(0, ddof=1) if count > 1 else np.full_like(mean, np.nan)
-            for region, column in np.argwhere(self.drawn[first]).tolist():
-                numbers = self.truth[first, region, column], mean[region, column], spread[region, column]
-                place = self.chromosome[first], self.start[first, region], self.end[first, region]
-                yield (*place, self.cell[first], self.column[column], *numbers, count, number)
+def table_of(arrays: Mapping[str, Shaped[np.ndarray, "..."]], draws: Sequence[slice]) -> pandas.DataFrame:
+    """Return a row for each sampled region and column, with all draws of it; see `HEADER`."""
+    rows = list[tuple[Any, ...]]()
+    for number, own in enumerate(draws):
+        first, count = own.start, own.stop - own.start
+        values = arrays["samples"][own].astype(np.float64)
+        mean = values.mean(0)
+        spread = values.std(0, ddof=1) if count > 1 else np.full_like(mean, np.nan)
+        for region, column in np.argwhere(arrays["drawn"][first]).tolist():
+            numbers = arrays["truth"][first, region, column], mean[region, column], spread[region, column]
+            place = arrays["chromosome"][first], arrays["start"][first, region], arrays["end"][first, region]
+            labels = arrays["cell"][first], arrays["column"][column]
+            rows.append((*place, *labels, *numbers, count, number))
+    return pandas.DataFrame(rows, columns=HEADER)

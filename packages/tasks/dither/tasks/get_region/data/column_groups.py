@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.spaces import Condition, Group
+from dither.registry.flow.spaces import Group
 
 from ...prepared.manifest import MANIFEST, Kind, Manifest
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BASELINE_REGIONS", "GIVEN", "MAX_FIT_REGIONS", "REGIONS", "Accessibility", "Given", "Largest", "RegionFacts",
-    "RegionInfo", "Splits", "Transform", "column_groups", "conditions_of", "extra_columns",
-    "tss_known", "unknown_values", "without_accessibility",
+    "RegionInfo", "Splits", "Transform", "column_groups", "extra_columns", "unknown_values",
 ]  # fmt: skip
 
 BASELINE_REGIONS = 1 << 15
@@ -120,26 +119,6 @@ def extra_columns(groups: Sequence[Group], accessibility: Accessibility) -> list
         "expression": ("expression_positive", "expression_negative"),
     }
     return [name for group in groups[1:] for name in names[group.name]]
-
-
-def tss_known(cells: Sequence[str], unknown: Container[str]) -> bool:
-    """Whether transcription start sites are known of all these cell types."""
-    return not any(f"tss:{cell}" in unknown for cell in cells)
-
-
-def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str], held: Sequence[str] = ()) -> tuple[Condition, ...]:
-    """Return the conditions of a window; those of held-out cell types have no label `cell`."""
-    conditions = [Condition("chromosome", chromosomes), Condition("centre")]
-    if tss:
-        conditions.append(Condition("tss"))
-    if cells:
-        conditions.append(Condition("cell", len(cells), tuple(cells), partial=bool(held)))
-    return tuple(conditions)
-
-
-def without_accessibility(arrays: Container[str], cells: Iterable[str]) -> tuple[str, ...]:
-    """Return "open:CELL" of every cell type if there is neither `open` nor `atpm`; otherwise nothing."""
-    return () if "open" in arrays or "atpm" in arrays else tuple(f"open:{cell}" for cell in cells)
 
 
 def unknown_values(

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float32, Integer, Shaped
 
 from dither.registry.config.errors import Problem, Refused, nearest
 
-from .column_groups import RegionFacts, Splits, without_accessibility
+from .column_groups import RegionFacts, Splits
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
@@ -205,7 +205,7 @@ def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits, notes: Seque
         Refused: A chromosome to hold out does not exist, or none is left for training.
     """
     columns = {"cells": np.zeros(0, "U1"), **arrays}
-    missing = without_accessibility(columns, map(str, columns["cells"]))
+    missing = () if {"open", "atpm"} & columns.keys() else [f"open:{cell}" for cell in columns["cells"]]
     columns["unknown"] = np.array([*columns.get("unknown", ()), *missing], np.str_)
     closed = np.zeros((len(columns["start"]), len(columns["cells"])), bool)
     columns.setdefault("open", columns["atpm"] > 0 if "atpm" in columns else closed)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from jaxtyping import Float
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import Arrays
-from .region_checks import PLACES, label_like, stack_cells
+from .region_checks import PLACES, stack_cells
 
 __all__ = ["NAMED", "check_names", "column_arrays", "is_of_cell", "standard_names"]
 
@@ -98,8 +97,5 @@ def check_names(names: Sequence[str], path: Path) -> None:
             continue
         message = f'{path}: the column "{name}" is neither a known column nor, it seems, a motif'
         problems.append(Problem(message, help=fix, code="unknown-key"))
-    cells = [name.partition(":")[2] for name in names if is_of_cell(name)]
-    for problem in label_like(names, cells):
-        problems.append(replace(problem, message=f"{path}: {problem.message}"))
     if problems:
         raise Refused(problems)

@@ -336,29 +336,23 @@ def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) ->
         where: Returns the place of a row, for messages.
 
     Raises:
-        Refused: Names the rows that do not parse, and problems in the order of the others.
+        Refused: Names the rows that do not parse.
     """
     matches = [NAME.fullmatch(name) for name in names.tolist()]
-    groups = [match.groups() for match in matches if match]
-    chromosome = np.array([group[0] for group in groups], np.str_)
-    start, end = (np.array([group[k] for group in groups], np.int64) for k in (1, 2))
     wrong = np.array([match is None for match in matches], np.bool_)
-    if wrong.any():
-        problems = invalid_rows(
-            wrong, lambda row: f'{where(row)}: "{names[row][:40]}" is not a place such as chr1:9790-10675'
-        )
-        if groups:
-            rows, arrays = np.flatnonzero(~wrong), dict(zip(PLACES, (chromosome, start, end), strict=True))
-            problems += check_order(lambda array, row, column: where(int(rows[row])), arrays, overlaps=True)
+    fault = "is not a place such as chr1:9790-10675"
+    if problems := invalid_rows(wrong, lambda row: f'{where(row)}: "{names[row][:40]}" {fault}'):
         raise Refused(problems)
-    return chromosome, start, end
+    groups = [match.groups() for match in matches if match]
+    chromosome, start, end = zip(*groups, strict=True) if groups else ((), (), ())
+    return np.array(chromosome, np.str_), np.array(start, np.int64), np.array(end, np.int64)
 
 
 def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, " n"]:
     """Return text, decoded if it is stored as bytes.
 
     Raises:
-        Refused: It is neither text nor UTF-8; names the row.
+        Refused: It is neither text nor UTF-8.
     """
     if values.dtype.kind == "U":
         return values

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pandas  # type: ignore[import-untyped,unused-ignore]
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
@@ -111,8 +112,6 @@ def read_table(path: Path) -> RawArrays:
 
 def _read_text(path: Path) -> Any:
     """Return a text table; columns with anything but numbers hold text."""
-    import pandas  # type: ignore[import-untyped,unused-ignore]
-
     with open_table(path, LIMIT) as lines:
         first, second = lines.readline(), lines.readline()
         delimiter = "\t" if "\t" in first else ","
@@ -167,18 +166,15 @@ def _numeric(
         if values.dtype.kind in "biuf":
             table[:, place] = values
             continue
-        bad = 0
-        for row, text in enumerate(values.tolist()):
-            try:
-                table[row, place] = float(BOOLEANS.get(text, text))
-            except (TypeError, ValueError):
-                table[row, place] = np.nan if standard in PLACES else 0
-                wrong.append(f'{path}: {locate(row)}, column "{name}": "{str(text)[:40]}" is not a number')
-                bad += 1
-        if bad == len(values) > 1:
-            wrong[-bad:] = []
+        numbers = pandas.to_numeric([BOOLEANS.get(text, text) for text in values.tolist()], errors="coerce")
+        bad = np.flatnonzero(np.isnan(numbers)).tolist()
+        table[:, place] = np.where(np.isnan(numbers), np.nan if standard in PLACES else 0, numbers)
+        if len(bad) == len(values) > 1:
             message = f'{path}: the column "{name}" holds text such as "{str(values[0])[:40]}"'
             problems.append(Problem(message, code="wrong-shape"))
+        else:
+            fault = f'{path}: {{}}, column "{name}": "{{:.40}}" is not a number'
+            wrong += [fault.format(locate(row), str(values[row])) for row in bad]
     problems += [Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))]
     return column_arrays([name for name, _, _ in columns], table), problems
 

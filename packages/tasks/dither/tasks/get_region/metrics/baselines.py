@@ -22,7 +22,7 @@ from dither.registry.flow.spaces import Group
 from ..data.region_matrix import ColumnStats, row_blocks
 from .column_metrics import windows_of
 
-__all__ = ["RIVALS", "Baselines", "MaskedBatch", "nearest_visible", "neighbour_mean"]
+__all__ = ["RIVALS", "Baselines", "MaskedBatch", "neighbour_mean"]
 
 RIVALS = ("logistic-sqrt", "mlp", "boosting")
 """Baselines of single columns that take longer to fit."""
@@ -43,7 +43,6 @@ class MaskedBatch:
         truth: `B L M`, in the units of the data.
         visible: True for elements that a predictor may use. `B L M`.
         target: True for elements to predict. `B L M`.
-        centre: Positions of the regions, in bases. `B L`.
         cell: Number of the cell type of each window; -1 if it has no label. `B`.
         window: Place of each window; see `windows_of`. `B 2`.
         guess: Predictions of the model, if known. `B L M`.
@@ -52,7 +51,6 @@ class MaskedBatch:
     truth: Float32[np.ndarray, "B L M"]
     visible: Bool[np.ndarray, "B L M"]
     target: Bool[np.ndarray, "B L M"]
-    centre: Integer[np.ndarray, "B L"]
     cell: Integer[np.ndarray, " B"]
     window: Integer[np.ndarray, "B 2"] | None = None
     guess: Float[np.ndarray, "B L M"] | None = None
@@ -68,8 +66,7 @@ class MaskedBatch:
         """Take what is neither target nor padding as visible."""
         masked, valid = target.cpu().numpy(), clean.valid.cpu().numpy()
         cell = clean.cond["cell"].cpu().numpy() if "cell" in clean.cond else np.full(len(valid), -1)
-        centre = clean.cond["centre"].cpu().numpy()
-        return cls(truth, valid[..., None] & ~masked, masked, centre, cell, windows_of(clean), guess)
+        return cls(truth, valid[..., None] & ~masked, masked, cell, windows_of(clean), guess)
 
     def of_windows(self, rows: Bool[np.ndarray, " B"]) -> MaskedBatch:
         """Return some of the windows."""
@@ -84,7 +81,6 @@ class Baselines:
     """The baselines, fitted on first use.
 
     - `mean`: the training mean of each column; ranks at random.
-    - `nearest`: the same column of the nearest region of the window that is visible there.
     - `ridge`: ridge regression of each column on the visible columns of the region, fitted for every pattern of
       visible columns; if no column is visible, on the nearest regions with visible columns.
     - `logistic`: logistic regression of accessibility on the motifs of the region, masked ones at their mean.
@@ -121,9 +117,6 @@ class Baselines:
         shape = batch.truth.shape
         whole = np.broadcast_to(self.standard.mean, shape)
         yield "mean", whole, batch.target
-        exists, values = nearest_visible(batch.truth, batch.visible, batch.centre)
-        if (exists & batch.target).any():
-            yield "nearest", np.where(exists, values, whole), batch.target
         z = np.where(batch.visible, self._scaled(batch.truth), 0).astype(np.float32)
         rows = batch.target.any(-1)
         values = np.zeros(shape, np.float32)
@@ -223,39 +216,16 @@ def _root(values: Float32[np.ndarray, "n M"]) -> Float32[np.ndarray, "n M"]:
     return roots
 
 
-def _both_sides(
-    visible: Bool[np.ndarray, "B L K"],
-) -> tuple[Integer[np.ndarray, "B L K"], Integer[np.ndarray, "B L K"]]:
-    """Return the nearest visible position at or before each, or -1, and at or after it, or L."""
-    length = visible.shape[1]
-    place = np.arange(length)[None, :, None]
-    before = np.maximum.accumulate(np.where(visible, place, -1), axis=1)
-    after = np.minimum.accumulate(np.where(visible, place, length)[:, ::-1], axis=1)[:, ::-1]
-    return before, after
-
-
-def nearest_visible(
-    values: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"], centre: Integer[np.ndarray, "B L"]
-) -> tuple[Bool[np.ndarray, "B L M"], Float32[np.ndarray, "B L M"]]:
-    """Return whether each column is visible in any region, and its value in the nearest one (or the earlier of two)."""
-    before, after = _both_sides(visible)
-    length = values.shape[1]
-    has_before, has_after = before >= 0, after < length
-    before, after = before.clip(min=0), after.clip(max=length - 1)
-    where = np.broadcast_to(centre[..., None].astype(np.int64), values.shape)
-    to_before = where - np.take_along_axis(where, before, 1)
-    to_after = np.take_along_axis(where, after, 1) - where
-    later = has_after & (~has_before | (to_after < to_before))
-    return has_before | has_after, np.take_along_axis(values, np.where(later, after, before), 1)
-
-
 def neighbour_mean(z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]) -> Float32[np.ndarray, "B L M"]:
     """Return the mean of the nearest regions with visible columns on either side; 0 where nothing is visible."""
     seen = visible.any(-1, keepdims=True)
     length, total, count = z.shape[1], np.zeros_like(z), np.zeros(seen.shape, np.float32)
-    for place in _both_sides(np.asarray(seen)):
-        exists = (place >= 0) & (place < length)
-        total += np.take_along_axis(z, place.clip(0, length - 1), 1) * exists
+    place = np.arange(length)[None, :, None]
+    before = np.maximum.accumulate(np.where(seen, place, -1), axis=1)
+    after = np.minimum.accumulate(np.where(seen, place, length)[:, ::-1], axis=1)[:, ::-1]
+    for side in (before, after):
+        exists = (side >= 0) & (side < length)
+        total += np.take_along_axis(z, side.clip(0, length - 1), 1) * exists
         count += exists
     mean: Float32[np.ndarray, "B L M"] = total / np.maximum(count, 1)
     return mean

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Integer, Shaped
 
 from dither.registry.flow.records import Clean
 
-__all__ = ["FLAT", "Pair", "Predictions", "is_binary", "pearson", "rounded", "spearman", "varies", "windows_of"]
+__all__ = ["FLAT", "Pair", "Predictions", "is_binary", "is_flat", "pearson", "spearman", "varies", "windows_of"]
 
 Pair = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
 """Truth and prediction of a column."""
@@ -20,9 +20,6 @@ BINARY = 1e-3
 
 FLAT = 1e-6
 """Range, as a share of the largest value, up to which predictions count as constant: the resolution of float32."""
-
-PRECISION = 2.0**14
-"""Numbers of different columns whose relative difference is below its inverse have the same rank."""
 
 
 def varies(truth: Shaped[np.ndarray, " n"]) -> bool:
@@ -35,36 +32,23 @@ def is_binary(truth: Shaped[np.ndarray, " n"]) -> bool:
     return bool((np.abs(truth - truth.round().clip(0, 1)) <= BINARY).all())
 
 
+def is_flat(guess: Float[np.ndarray, " n"]) -> bool:
+    """Whether predictions are constant, up to rounding."""
+    return bool(np.ptp(guess) <= FLAT * np.abs(guess).max())
+
+
 def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
     """Return Pearson's r for a truth that varies; 0 for a constant prediction, NaN for one that is not finite."""
-    from scipy.stats import pearsonr
-
-    constant = _constant(guess)
-    return (
-        float(pearsonr(truth.astype(np.float64), guess.astype(np.float64)).statistic) if constant is None else constant
-    )
+    if not np.isfinite(guess).all():
+        return float("nan")
+    return 0.0 if is_flat(guess) else float(np.corrcoef(truth.astype(np.float64), guess.astype(np.float64))[0, 1])
 
 
 def spearman(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
     """Return Spearman's rank correlation, ties at their mean rank; otherwise as `pearson`."""
     from scipy.stats import rankdata
 
-    constant = _constant(guess)
-    return pearson(rankdata(truth), rankdata(guess)) if constant is None else constant
-
-
-def _constant(guess: Float[np.ndarray, " n"]) -> float | None:
-    """Return the correlation of predictions that are not finite (NaN) or constant (0); None for all others."""
-    if not np.isfinite(guess).all():
-        return float("nan")
-    return 0.0 if np.ptp(guess) <= FLAT * np.abs(guess).max() else None
-
-
-def rounded(truth: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Round away what inverting the standardisation adds, differently by column; bytes and float16 stay distinct."""
-    share, power = np.frexp(truth)
-    rounded: Float[np.ndarray, " n"] = np.ldexp(np.round(share * PRECISION) / PRECISION, power)
-    return rounded
+    return 0.0 if is_flat(guess) else pearson(rankdata(truth), rankdata(guess))
 
 
 class Predictions:

@@ -23,7 +23,7 @@ from ..data.column_groups import BASELINE_REGIONS
 from ..data.region_matrix import ColumnStats
 from ..data.units import ColumnUnits
 from .baselines import RIVALS, Baselines, MaskedBatch
-from .column_metrics import FLAT, Pair, Predictions, is_binary, rounded, spearman, varies
+from .column_metrics import FLAT, Pair, Predictions, is_binary, is_flat, spearman, varies
 
 __all__ = ["APART", "DRAWS", "BaselineSubset", "RegionMetrics", "baseline_metrics", "bootstrap_weights"]
 
@@ -154,7 +154,7 @@ class BaselineSubset:
         if self._every > 1:
             every = [(numbers, batch, numbers % self._every == 0) for numbers, batch in self._parts]
             self._parts = [(numbers[rows], batch.of_windows(rows)) for numbers, batch, rows in every if rows.any()]
-        if sum(batch.centre.size for batch in self.batches) > self.limit and self._every < self._seen:
+        if sum(batch.visible[..., 0].size for batch in self.batches) > self.limit and self._every < self._seen:
             self._every *= 2
             self._thin()
 
@@ -306,18 +306,12 @@ def _correlations(
     sums: Float[np.ndarray, "R K 7"], pairs: Sequence[Pair], *, overall: bool
 ) -> dict[str, Float[np.ndarray, " R"]]:
     """Return means over columns of Pearson's r, Spearman's and R2, and those over the pairs of all columns."""
-    result = _columns(sums, [_is_flat(guess) for _, guess in pairs])
+    result = _columns(sums, [is_flat(guess) for _, guess in pairs])
     result["spearman"] = np.array([np.mean([spearman(*pair) for pair in pairs])])
     if overall:
-        truth, guess = (np.concatenate(side) for side in zip(*pairs, strict=True))
-        together = _columns(sums.sum(1, keepdims=True), [_is_flat(guess)])
-        together["spearman"] = np.array([spearman(rounded(truth), guess)])
+        together = _columns(sums.sum(1, keepdims=True), [is_flat(np.concatenate([guess for _, guess in pairs]))])
         result |= {f"{key}_overall": values for key, values in together.items()}
     return result
-
-
-def _is_flat(guess: Float[np.ndarray, " n"]) -> bool:
-    return bool(np.ptp(guess) <= FLAT * np.abs(guess).max())
 
 
 def _columns(sums: Float[np.ndarray, "R K 7"], flat: Sequence[bool]) -> dict[str, Float[np.ndarray, " R"]]:
