@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model, save_model
 
+from dither.core_blocks.denoiser import more_requested
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.flow.records import State
 
@@ -128,7 +129,16 @@ def test_last_block_computes_requested_positions_only(request, model_of, state_o
 
     for a, b in zip(values_and_gradients(requested), values_and_gradients(None), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-    assert rows[0] == requested.sum()
+    assert rows[0] == more_requested(requested).sum()
+
+
+def test_requested_positions_have_few_sizes():
+    masks = [(torch.randperm(1000) < count).view(4, 250) for count in range(1, 1000)]
+    more = [more_requested(mask) for mask in masks]
+    assert all(
+        bool(larger[mask].all()) and larger.sum() < mask.sum() + 32 for mask, larger in zip(masks, more, strict=True)
+    )
+    assert len({int(mask.sum()) for mask in more}) == 32
 
 
 def test_common_padding_is_dropped_exactly(model_of, graph, state_of, opened):

@@ -5,6 +5,7 @@ Letters: B batch, L length, K keys, M features, V vocabulary, D width, C conditi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -218,7 +219,7 @@ class Denoiser(nn.Module):
             options["positions"] = call.positions
         for layer, block in enumerate(self.blocks):
             if call.requested is not None and layer == len(self.blocks) - 1:
-                options["requested"] = call.requested
+                options["requested"] = more_requested(call.requested)
             h = self._run(block, h, c, layer=layer, **options)
         return h
 
@@ -255,6 +256,12 @@ class Denoiser(nn.Module):
 def _readable(mask: Bool[Tensor, "..."]) -> bool:
     """Whether reading values is free: an accelerator would synchronize, a compiled graph would break."""
     return mask.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def more_requested(requested: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    """Request a few more positions, so that their number is one of 32: oneDNN keeps code for each number of rows."""
+    more = -int(requested.sum()) % math.ceil(requested.numel() / 32)
+    return requested | ((~requested).flatten().cumsum(0) <= more).view_as(requested)
 
 
 def _all_true(mask: Bool[Tensor, "..."]) -> bool:
