@@ -329,6 +329,7 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
     assert list((tmp_path / "samples").iterdir())
     assert (run / "metrics.jsonl").read_bytes() == before
     printed("--resume", str(run), "--set", "train.steps=5")
+    assert (run.parent / "latest").resolve() == run
     steps = [json.loads(line).get("step") for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert max(step for step in steps if step is not None) == 5
 

@@ -28,6 +28,7 @@ def test_train_evaluate_and_save_without_files(tmp_path):
     assert dither.load_experiment(str(saved)).experiment == base.experiment
     assert isinstance(base.experiment, Experiment)
     run = dither.train(base.experiment, {"train.steps": np.int64(2)}, tmp_path / "runs")
+    assert (run.parent / "latest").resolve() == run.resolve()
     assert run.name.startswith("bubble-quick-2")
     metrics = dither.evaluate(dither.load(str(run)), samples=16)
     assert metrics["loss"] == pytest.approx(json.loads((run / "summary.json").read_text())["figures"]["valid"]["loss"])

@@ -1,8 +1,10 @@
 """The cache folder, atomic writes, and wheels with data."""
 
 import hashlib
+import shutil
 import subprocess
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -58,17 +60,20 @@ def pip(monkeypatch, tmp_path):
     """Replace pip: write `content`, or fail with `error`; record the commands."""
 
     class Pip:
-        content, error, calls = WHEEL, "", []
+        content, error = WHEEL, ""
+
+        def __init__(self):
+            self.calls, self.environments = [], []
 
         def run(self, command, **options):
             self.calls.append(command)
+            self.environments.append(options["env"])
             if self.error:
                 return subprocess.CompletedProcess(command, 1, "", self.error)
             (Path(command[command.index("--dest") + 1]) / "some-1.0-py3-none-any.whl").write_bytes(self.content)
             return subprocess.CompletedProcess(command, 0, "", "")
 
     pip = Pip()
-    pip.calls = []
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(storage.subprocess, "run", pip.run)
     return pip
@@ -89,6 +94,21 @@ def test_a_wheel_is_fetched_once_and_only_as_a_wheel(pip, tmp_path):
     path.write_bytes(b"a whee1")
     assert storage.fetch_wheel("some", "1.0", SHA256).read_bytes() == WHEEL
     assert len(pip.calls) == 2, "a damaged copy is fetched again"
+
+
+def test_a_wheel_is_fetched_in_an_environment_without_pip(pip, tmp_path, monkeypatch, refused):
+    monkeypatch.setattr(storage.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "scheme://index")
+    bundled = tmp_path / "python" / "_bundled" / "pip-1-py3-none-any.whl"
+    bundled.mkdir(parents=True)
+    monkeypatch.setattr(storage.ensurepip, "__file__", str(bundled.parents[1] / "__init__.py"))
+    for path, uv in [(str(bundled / "pip"), None), ("pip", "/bin/uv"), (None, None)]:
+        monkeypatch.setattr(storage.shutil, "which", lambda name, uv=uv: uv)
+        with nullcontext() if path else refused("download-failed"):
+            storage.fetch_wheel("some", "1.0", SHA256).unlink()
+            assert pip.calls[-1][pip.calls[-1].index("download") - 1] == path
+            assert pip.environments[-1]["PIP_INDEX_URL"] == "scheme://index"
+        shutil.rmtree(bundled, ignore_errors=True)
 
 
 def test_a_wheel_with_another_checksum_is_rejected(pip, tmp_path, refused):

@@ -19,6 +19,7 @@ from ..config.experiment import Experiment
 from ..config.load_experiment import load_experiment
 from ..training.diffusion import Diffusion
 from .launch import run
+from .run_directory import link_latest
 
 __all__ = ["components", "evaluate", "save_experiment", "train"]
 
@@ -44,11 +45,16 @@ def train(
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={toml(value)}" for key, value in overrides.items()]
     directories: list[Path] = []
+
+    def created(path: Path) -> None:
+        directories.append(path)
+        link_latest(path)
+
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(experiment, Experiment):
             experiment = save_experiment(experiment, Path(folder) / "experiment.toml")
         loaded = load_experiment(experiment, overrides, select=plugins)
-        code = run(loaded, Path(runs), ["dither.train"], created=directories.append)
+        code = run(loaded, Path(runs), ["dither.train"], created=created)
     if code:
         raise RuntimeError(f"the run ended with exit code {code}: {''.join(map(str, directories))}")
     return directories[0]

