@@ -257,10 +257,7 @@ def register_components(): return [Block]
 """
 BROKEN = {
     "tp_raises": "raise RuntimeError('no luck')",
-    "tp_exits": "import sys; sys.exit(0)",
     "tp_half": BLOCK.format(name="half").replace("return [Block]", "yield Block; raise ValueError('half')"),
-    "tp_twice": BLOCK.format(name="twice").replace("[Block]", "[Block, Block]"),
-    "tp_arguments": "from dither.registry import hookimpl\n@hookimpl\ndef after_step(stepp): ...",
 }
 LINGERS = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
 OTHERS = {

@@ -1,7 +1,6 @@
 """Packages: the namespace `dither`, a lock with hashes, a bill of materials, reproducible wheels."""
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -12,11 +11,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from rich.console import Console
 
 import dither
-from dither.engine.runs.loop import Log
-from dither.engine.tracking.trackers import TensorBoard
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -89,16 +85,6 @@ def test_every_package_has_the_licence_and_requires_the_others_by_version():
         assert all(word.endswith(f"=={root['version']}") for word in ours), path
         for name in ("LICENSE", "NOTICE"):
             assert (path.parent / name).read_text() == (ROOT / name).read_text(), path
-
-
-def test_a_missing_tensorboard_is_reported_once(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    console = Console(file=io.StringIO(), width=200)
-    log = Log(tmp_path, console, 1, trackers={"tensorboard": TensorBoard().build()})
-    log.log(1, "train", {"loss": 1.0})
-    log.close()
-    assert console.file.getvalue().count("pip install 'tensorboard>=") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 PACKAGES = Path(__file__).parents[1] / "packages"

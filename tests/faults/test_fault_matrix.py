@@ -1,4 +1,4 @@
-"""A fast part of the fault matrix; `python tests/faults/run.py` measures all of it for every task."""
+"""Every task resumes; `python tests/faults/run.py` measures the fault matrix, a fast part of it with --quick."""
 
 import sys
 from pathlib import Path
@@ -13,27 +13,16 @@ from fault_trial import TASKS, whole_run
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """An undisturbed run of the toy task."""
-    return whole_run(tmp_path_factory.mktemp("whole"), "toy", " ".join(TASKS))
-
-
 def good(row):
     assert row.trials
     assert not row.bad, "\n".join(row.bad[:5])
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "toy"])
-def test_every_task_resumes_bit_for_bit(task, whole, tmp_path):
+def test_every_task_resumes_bit_for_bit(task, tmp_path):
     """At the end of an epoch, with dropout, EMA, accumulated gradients, and async_save."""
-    run = whole_run(tmp_path, task)
+    run = whole_run(tmp_path, task, " ".join(TASKS))
     good(rows.resumptions(run, tmp_path, ["boundary"]))
     good(rows.inside_saves(run, tmp_path, 2))
     if task == "region":
         good(rows.damaged_data(run, tmp_path / "data", ["bit flipped", "a pickle"]))
-
-
-@pytest.mark.parametrize("name", rows.QUICK)
-def test_a_row(whole, tmp_path, name):
-    good(rows.QUICK[name](whole, tmp_path))

@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from dither.engine.runs.loop import Log
-from dither.engine.tracking.wandb_mlflow import MLflow, WandB
+from dither.engine.tracking.trackers import MLflow, TensorBoard, WandB
 from dither.registry.flow.protocols import Picture
 
 HOST = "127.0.0.1"
@@ -99,14 +99,18 @@ def test_mlflow_receives_a_run_and_its_resumption(tmp_path, console, port, start
     assert "disabled" not in console.export_text()
 
 
-@pytest.mark.parametrize("library", ["wandb", "mlflow"])
-def test_a_tracker_that_cannot_start_is_one_warning(tmp_path, console, monkeypatch, library):
-    monkeypatch.setitem(sys.modules, library, None)
-    log = Log(tmp_path, console, 10, trackers={library: (WandB if library == "wandb" else MLflow)().build()})
+@pytest.mark.parametrize(
+    ("spec", "module"), [(WandB, "wandb"), (MLflow, "mlflow"), (TensorBoard, "torch.utils.tensorboard")]
+)
+def test_a_tracker_that_cannot_start_is_one_warning(tmp_path, console, monkeypatch, spec, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    log = Log(tmp_path, console, 10, trackers={spec.name: spec().build()})
     log.log(1, "train", {"loss": 1.0})
     log.close()
     text = console.export_text().replace("\n", " ")
-    assert text.count(f'tracker "{library}" is disabled: ImportError: not installed; ') == 1
+    assert text.count(f'tracker "{spec.name}" is disabled: ImportError: not installed; ') == 1
+    assert text.count(f"pip install '{spec.name}") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 @pytest.mark.slow

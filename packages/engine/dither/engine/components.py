@@ -5,8 +5,7 @@ from __future__ import annotations
 from dither.registry import Spec, hookimpl
 
 from .optimizers.components import WSD, AdamW, Constant, Cosine, Linear, Muon
-from .tracking.trackers import CSV, TensorBoard
-from .tracking.wandb_mlflow import MLflow, WandB
+from .tracking.trackers import CSV, MLflow, TensorBoard, WandB
 
 __all__ = ["register_components"]
 
