@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.reports.pages import write_report
+from dither.engine.reports.pages import charts_of, write_report
+from dither.engine.reports.run_record import RunRecord
 from dither.engine.reports.svg import curve
 from dither.engine.runs.launch import run
 from dither.registry.config.errors import Refused
@@ -132,7 +133,7 @@ def test_comparison_lists_the_options_that_differ(two, tmp_path):
     assert re.findall(r"<tr><th title=.*?>(.*?)</th><td>", differs) == ["train.optimizer.lr"]
     assert "<span>lr=0.02</span>" in page
     curves = page[page.index('<div class="charts">') : page.index('id="metrics"')]
-    assert curves.count('<g class="s0 c0 d0">') == curves.count('<g class="s1 c1 d0">') == curves.count("<figure>") > 4
+    assert curves.count('<g class="s0 c0 d0">') == curves.count('<g class="s1 c1 d0">') == curves.count("<svg") > 4
 
 
 def test_many_runs_have_a_row_each(two, tmp_path, monkeypatch):
@@ -178,6 +179,15 @@ def test_curves_are_downsampled_without_losing_spikes():
     heights = [float(place.split(",")[1]) for place in line.get("points").split()]
     assert len(heights) < 500
     assert min(heights) < max(heights) - 100
+
+
+def test_curves_are_also_drawn_for_the_last_steps(tmp_path):
+    values = {"loss": [(step, 1.0) for step in range(100)], "few": [(0, 1.0), (99, 2.0)]}
+    ((_, loss), (_, few)) = charts_of([RunRecord(tmp_path, curves={"valid": values})], [""])
+    first = [re.search(r"at step (\d+)|points=\"", svg) for svg in loss.split("<div")[1:]]
+    assert len(first) == 3
+    assert re.findall('<div class="([^"]*)"', loss + few) == ["z0", "z1", "z2", "z0 z1 z2"]
+    assert [len(re.search('points="([^"]*)', svg)[1].split()) for svg in loss.split("<div")[1:]] == [100, 50, 20]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ from .svg import COLOURS, curve, line_classes, scatters
 
 __all__ = ["write_report", "write_sweep_page"]
 
+RANGES = (1, 2, 5)
+"""Each range of steps, the last ones, is this part of all."""
+SMOOTHING = ("none", "light", "strong")
 NO_CURVES = "No metric was measured twice."
 NO_METRICS = "Nothing has been measured yet."
 MANY = 50
@@ -62,8 +65,12 @@ class Section:
     texts: Sequence[tuple[str, str]] = ()
 
     @property
-    def smoothed(self) -> bool:
-        return any(' class="w1"' in svg for _, svg in self.charts)
+    def choices(self) -> dict[str, Sequence[str]]:
+        """What applies to the charts: the range of steps and the smoothing, where lines are long enough."""
+        svgs = "".join(svg for _, svg in self.charts)
+        ranges = ("all", *(f"last {1 / part:.0%}" for part in RANGES[1:]))
+        choices = (("steps", ranges, '<div class="z1'), ("smoothing", SMOOTHING, ' class="w1"'))
+        return {name: names for name, names, mark in choices if mark in svgs}
 
     @property
     def id(self) -> str:
@@ -314,14 +321,22 @@ def charts_of(records: Sequence[RunRecord], labels: Sequence[str]) -> list[tuple
 
 def _chart(records: Sequence[RunRecord], labels: Sequence[str], kind: str, metric: str) -> str:
     points = [record.curves.get(kind, {}).get(metric, []) for record in records]
-    if max(map(len, points)) < 2:
-        return ""
     single = len(records) == 1
     lines = [f"{kind}/{metric}" if single else f"{label} {kind}/{metric}" for label in labels]
     halves = (record.curves.get(kind, {}).get(metric + INTERVAL, []) for record in records)
     levels = records[0].baselines(kind, metric) if single else {}
     intervals = dict(zip(lines, halves, strict=True))
-    return curve(dict(zip(lines, points, strict=True)), baselines=levels, intervals=intervals)
+    steps = [step for line in points for step, _ in line] or [0]
+    views: dict[str, list[str]] = {}  # classes by SVG; a range with fewer than two points shows the wider one
+    for n, part in enumerate(RANGES):
+        start = max(steps) - (max(steps) - min(steps)) / part
+        inside = [[point for point in line if point[0] >= start] for line in points]
+        if max(map(len, inside)) >= 2:
+            svg = curve(dict(zip(lines, inside, strict=True)), baselines=levels, intervals=intervals)
+            views.setdefault(svg, [])
+        if views:
+            views[list(views)[-1]].append(f"z{n}")
+    return "".join(f'<div class="{" ".join(names)}">{svg}</div>' for svg, names in views.items() if svg)
 
 
 def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
