@@ -22,6 +22,8 @@ from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.plugins.manager import default_catalog
+from dither.tasks.language_model.data import builtin_texts
+from dither.tasks.language_model.data.corpus import Document
 from dither.tasks.language_model.data.token_store import open_store
 
 
@@ -75,6 +77,31 @@ def test_an_export_loads_without_its_data(export):
     record.write_text("{}")
     with pytest.raises(Damaged):
         dither.load(given)
+
+
+def test_an_export_of_built_in_text_keeps_its_tokenizer(tmp_path, text_experiment, monkeypatch) -> None:
+    """The alphabet of Python's documentation differs between versions, and plays must be downloaded."""
+    text = text_experiment(tokenizer="chars").replace('"text-files", paths = []', '"stdlib-text"')
+    (tmp_path / "exp.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "exp.toml"]) == 0
+    assert main(["export", "runs/latest", "--to", "given"]) == 0
+    size, ids = dither.load("given").task.space.fields[0].size, dither.load("given").task.tokens("the cat")
+    monkeypatch.setattr(
+        builtin_texts, "read_stdlib", lambda docstrings: [Document.of(n, f"catéhe {n}" * 9) for n in "uvwxyz"]
+    )
+    other = dither.load("given")
+    assert (other.task.space.fields[0].size, other.task.tokens("the cat")) == (size, ids)
+    assert other.task.batch("train", [0]).x0.shape == (1, 8)
+
+    def offline(docstrings: bool) -> None:
+        raise Refused("no network", code="download-failed")
+
+    monkeypatch.setattr(builtin_texts, "read_stdlib", offline)
+    alone = dither.load("given")
+    assert alone.task.text(alone.task.tokens("the cat")) == "the cat"
+    with pytest.raises(Refused, match=r"task\.batch requires .*no network"):
+        alone.task.batch("train", [0])
 
 
 def test_data_are_found_in_the_export_or_by_override(export):

@@ -90,6 +90,8 @@ class TaskSpec(Spec):
     """Whether the built task is a `flow.protocols.BucketedTask`; None if that is unknown before."""
     headline: ClassVar[tuple[str, ...]] = ()
     """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the rest follow."""
+    asset_option: ClassVar[str] = ""
+    """Option that an export sets to the folder of its assets, so that the task is built with them."""
     legend: ClassVar[str] = ""
     """Explanation of the pictures and metrics of samples, above the samples of a report."""
 

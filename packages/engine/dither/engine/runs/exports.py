@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -117,15 +117,22 @@ def load(
     overridden = {change.partition("=")[0].strip() for change in changes}
     absent = [entry for entry in data if not (path / entry[1]).exists() and not glob.glob(entry[1], root_dir=path)]
     missing = [entry for entry in absent if entry[0] not in overridden]
-    if not missing or space is None:
+    assets = path / ASSETS
+    if assets.is_dir() and (reason := verify(path, {f"{ASSETS}/{file.name}" for file in assets.iterdir()})):
+        raise Damaged(f"{path} is damaged: {reason}")
+    hint = f"copy them into {path}, or pass their path: load(..., changes=['{missing[0][0]}=...'])" if missing else None
+    lines = "; ".join(f"{option} = {file}" for option, file in missing)
+    try:
+        if missing and space is not None:
+            raise Refused(Problem(lines, help=hint, code="file-not-found"))
         system, _ = build(on_device(check_experiment(document, found), device))
-    else:
+    except Refused as refused:
+        if space is None or refused.problems[0].code not in ("file-not-found", "download-failed"):
+            raise
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
-        task = AbsentTask(space, missing, path)
-        if (path / ASSETS).is_dir():
-            if reason := verify(path, {f"{ASSETS}/{file.name}" for file in (path / ASSETS).iterdir()}):
-                raise Damaged(f"{path} is damaged: {reason}")
-            task.adopt(loaded.experiment.task.restore(path / ASSETS, space))
+        task = AbsentTask(space, refused.problems[0])
+        if assets.is_dir():
+            task.adopt(loaded.experiment.task.restore(assets, space))
         system, _ = build(on_device(loaded, device), task=cast(Task, task))
     load_weights(path / WEIGHTS, system.model)
     return system.eval()
@@ -154,8 +161,8 @@ def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None
 class AbsentTask:
     """The task of an export without data: the space of a sample, and what its assets allow."""
 
-    def __init__(self, space: Space, missing: list[tuple[str, str]], folder: Path) -> None:
-        self.space, self._missing, self._folder = space, missing, folder
+    def __init__(self, space: Space, missing: Problem) -> None:
+        self.space, self._missing = space, missing
 
     def adopt(self, assets: object) -> None:
         """Take the public attributes of an object."""
@@ -166,9 +173,9 @@ class AbsentTask:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        hint = f"copy them into {self._folder}, or pass their path: load(..., changes=['{self._missing[0][0]}=...'])"
-        lines = "; ".join(f"{option} = {path}" for option, path in self._missing)
-        raise Refused(Problem(f"task.{name} requires data that are missing: {lines}", help=hint, code="file-not-found"))
+        raise Refused(
+            replace(self._missing, message=f"task.{name} requires data that are missing: {self._missing.message}")
+        )
 
 
 def space_as_json(space: Space) -> dict[str, Any]:
@@ -211,18 +218,20 @@ def export_run(
     try:
         temporary.mkdir(parents=True)
         write_merged(weights_of(found), temporary / WEIGHTS)
-        (temporary / EXPERIMENT).write_text(tomlkit.dumps(bundle.tree), encoding="utf-8")
         for name, file in bundle.files.items():
             (temporary / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(file, temporary / name)
-        if bundle.data and loaded is not None:
-            _write_assets(loaded, temporary / ASSETS)
+        if loaded is not None:
+            _write_assets(run_directory, loaded, temporary / ASSETS)
+            if (option := loaded.experiment.task.asset_option) and (temporary / ASSETS).is_dir():
+                bundle.tree["task"][option] = ASSETS
+        (temporary / EXPERIMENT).write_text(tomlkit.dumps(bundle.tree), encoding="utf-8")
         if (plugins := run_directory / "plugins").is_dir():
             shutil.copytree(plugins, temporary / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         data = [{"option": option, "name": name} for option, name in bundle.data]
         step = int(found.name.removeprefix("step-"))
-        write_manifest(temporary, files, step=step, data=data, space=space if data else None)
+        write_manifest(temporary, files, step=step, data=data, space=space)
         files.append(temporary / MANIFEST)
         for path in files:
             fsync(path)
@@ -234,8 +243,11 @@ def export_run(
     return [to / path.relative_to(temporary) for path in files]
 
 
-def _write_assets(loaded: Loaded, folder: Path) -> None:
-    """Write what the task needs without its data, if it has such files."""
+def _write_assets(run_directory: Path, loaded: Loaded, folder: Path) -> None:
+    """Write what the task needs without its data, if it has such files: those of the run, if it kept them."""
+    if (run_directory / ASSETS).is_dir():
+        shutil.copytree(run_directory / ASSETS, folder)
+        return
     if type(loaded.experiment.task).restore is TaskSpec.restore:
         return
     task = loaded.experiment.task.build()

@@ -35,6 +35,7 @@ class LanguageModel(TaskSpec):
 
     name: ClassVar[str] = "language-model"
     bucketed: ClassVar[bool | None] = False
+    asset_option: ClassVar[str] = "tokenizer"
     rev: ClassVar[int] = 3
     data: Slot[DataSpec] = named("stdlib-text")
     """Source of the text."""

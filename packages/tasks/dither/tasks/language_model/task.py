@@ -19,18 +19,16 @@ from jaxtyping import Int, Integer
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import read_bytes
 from dither.registry.flow.protocols import Picture, Split
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
-from .data.manifest import TokenizerRecord
 from .data.pairs import Pair, PairIds, encode_pairs, text_conditions
 from .data.token_store import Documents, Part, SplitWriter, TokenStore, TokenStream, Windows, encode_corpus, open_store
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Tokenizer
-from .data.tokenizers.factory import record_tokenizer, restore_tokenizer
+from .data.tokenizers.factory import save_tokenizer, saved_tokenizer
 from .metrics.baselines import (
     LIMIT,
     WittenBell,
@@ -52,10 +50,6 @@ REFERENCE = 256
 CONTROLS = {code: 0xFFFD for code in (*range(32), 127) if chr(code) not in "\n\t"}
 
 
-TOKENIZER = "tokenizer-record.json"
-"""File of an export that says which tokenizer is next to it."""
-
-
 class TextTemplates:
     """Everything about windows of text that needs no data: prompts, gaps to fill in, and samples as text.
 
@@ -74,11 +68,7 @@ class TextTemplates:
     @classmethod
     def restore(cls, folder: Path, length: int, prompt: str, space: TokenSpace) -> TextTemplates:
         """Return the templates of an export, with the tokenizer that `LanguageModelling.save_assets` wrote."""
-        try:
-            record = TokenizerRecord.model_validate_json(read_bytes(folder / TOKENIZER))
-        except (OSError, ValueError) as error:
-            raise Refused(f"{folder / TOKENIZER} cannot be read: {error}", code="damaged-file") from None
-        return cls(restore_tokenizer(record, folder), length, prompt, space)
+        return cls(saved_tokenizer(folder), length, prompt, space)
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt."""
@@ -225,8 +215,7 @@ class LanguageModelling(TextTemplates):
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer, with which an export without data makes texts of ids."""
-        record = record_tokenizer(self.tokenizer, folder)
-        (folder / TOKENIZER).write_text(record.model_dump_json(), "utf-8")
+        save_tokenizer(self.tokenizer, folder)
 
     def over_texts(self, texts: Sequence[str]) -> LanguageModelling:
         """Return the task with other documents as its validation split, under the same tokenizer."""

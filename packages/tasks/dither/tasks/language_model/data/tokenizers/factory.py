@@ -8,20 +8,28 @@ from pathlib import Path
 from typing import Literal
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.limits import read_bytes
 
 from ..corpus import TextSource
 from ..manifest import SHARDS, TokenizerRecord
-from . import BPE_RANGE, byte_pair_ids
+from . import BPE_RANGE, SIZES, byte_pair_ids
 from .base import Bytes, Characters, Ended, Tokenizer
 
-__all__ = ["check_name", "check_same", "load_tokenizer", "record_tokenizer", "restore_tokenizer"]
+__all__ = [
+    "check_name", "check_same", "load_tokenizer", "record_tokenizer", "restore_tokenizer", "save_tokenizer",
+    "saved_tokenizer",
+]  # fmt: skip
+
+RECORD = "tokenizer-record.json"
+"""File that says which tokenizer is next to it."""
 
 
 def load_tokenizer(name: str, source: Callable[[], TextSource] | None, *, end_of_text: bool = False) -> Tokenizer:
     """Return a tokenizer by name.
 
     Args:
-        name: "bytes", "chars", "gpt2", "bpe:N", the path of a `tokenizer.json`, or of a folder with one.
+        name: "bytes", "chars", "gpt2", "bpe:N", the path of a `tokenizer.json`, or of a folder with one or with
+            a tokenizer that `save_tokenizer` wrote.
         source: Returns the text that "chars" and "bpe:N" learn from; called only for these, None for the others.
         end_of_text: Add an end-of-text id if the tokenizer has none.
 
@@ -41,11 +49,27 @@ def load_tokenizer(name: str, source: Callable[[], TextSource] | None, *, end_of
 
         text = source()
         tokenizer = byte_pairs(size, text.content(), text.texts)
+    elif name not in SIZES and (Path(name) / RECORD).is_file():
+        tokenizer = saved_tokenizer(Path(name))
     else:
         from .huggingface import gpt2, read_tokenizer
 
         tokenizer = gpt2() if name == "gpt2" else read_tokenizer(name)
     return Ended(tokenizer) if end_of_text and tokenizer.end is None else tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a tokenizer of any sort into a folder, for `saved_tokenizer`."""
+    (folder / RECORD).write_text(record_tokenizer(tokenizer, folder).model_dump_json(), "utf-8")
+
+
+def saved_tokenizer(folder: Path) -> Tokenizer:
+    """Load what `save_tokenizer` wrote; Refused if it is damaged."""
+    try:
+        record = TokenizerRecord.model_validate_json(read_bytes(folder / RECORD))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{folder / RECORD} cannot be read: {error}", code="damaged-file") from None
+    return restore_tokenizer(record, folder)
 
 
 def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
