@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from dither.core_blocks import attention
+from dither.core_blocks import attention, flex
 from dither.core_blocks.attention import Attention, attend
 from dither.core_blocks.cpu import tiled_attention as tiled
 from dither.core_blocks.cpu.tiled_attention import prefers_tiles, tiled_attention
@@ -38,7 +38,7 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("kernel", ["auto", "sdpa", "math"])
+@pytest.mark.parametrize("kernel", ["auto", "sdpa", "math", "flex"])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_values_and_gradients_equal_the_plain_ones(kernel, mask):
     torch.manual_seed(0)
@@ -51,6 +51,33 @@ def test_values_and_gradients_equal_the_plain_ones(kernel, mask):
     (actual * grad).sum().backward()
     for a, b in zip(ours, plain, strict=True):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-12, rtol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("mask", [mask for mask in MASKS.values() if mask is not None])
+def test_flex_attention_equals_the_dense_mask(monkeypatch, mask):
+    """Its block masks are those of the mask, and all layers share one; queries without keys return zeros."""
+    flex._BLOCK_MASKS.clear()
+    calls, make = [], flex.flex.create_block_mask
+    monkeypatch.setattr(flex.flex, "create_block_mask", lambda *a, **o: calls.append(a) or make(*a, **o))
+    monkeypatch.setattr(flex, "_compiled", lambda: flex.flex.flex_attention)
+    q, k, v = torch.randn(3, 2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        actual = attend(q, k, v, mask, kernel="flex")
+    assert len(calls) == 1
+    attend(q, k, v, mask.clone(), kernel="flex")
+    assert [*flex._BLOCK_MASKS.keys()] == [mask]  # a mask that is gone leaves nothing behind
+    torch.testing.assert_close(actual, oracle(q, k, v, mask), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow  # compiles
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@torch.no_grad()
+def test_compiled_flex_attention_skips_blocks():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 300, 16)
+    torch.testing.assert_close(attend(q, k, v, causal(300, 7), kernel="flex"), attend(q, k, v, causal(300, 7)))
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "math"])

@@ -32,7 +32,7 @@ MAX_LISTED_HEADS = 1024
 NormName = Literal["layer", "rms"]
 Affine = bool | Literal["scale"]
 MLPName = Literal["gelu", "gelu-tanh", "swiglu"]
-AttentionKernel = Literal["auto", "sdpa", "math"]
+AttentionKernel = Literal["auto", "sdpa", "math", "flex"]
 QKVBias = bool | Literal["qv"]
 Rope = bool | Literal["centre"]
 
@@ -78,7 +78,8 @@ class TransformerBlock(BlockSpec):
     """Dropout of the attention weights. Defaults to `dropout`."""
     attention: AttentionKernel = "auto"
     """Attention kernel. auto on a CPU: plain matrix products for up to 64 keys, tiles of heads in bfloat16 while all
-    attention weights fit in memory; otherwise torch's fused kernel."""
+    attention weights fit in memory; otherwise torch's fused kernel. flex: with a mask, such as that of block_size,
+    flex_attention of torch, which skips blocks of excluded keys; else, and for training on a CPU, the fused kernel."""
 
     def traits(self) -> frozenset[str]:
         """Without RoPE the block is permutation-equivariant; without dropout equal keys may be merged into one."""
@@ -96,6 +97,8 @@ class TransformerBlock(BlockSpec):
         qkv_bias = self.bias if self.qkv_bias is None else self.qkv_bias
         if self.kv_heads not in (None, self.heads) and qkv_bias == "qv":
             yield Misfit('kv_heads excludes qkv_bias = "qv"', ("kv_heads",), ("model", "block", "qkv_bias"))
+        if self.attention == "flex" and (self.dropout if self.attention_dropout is None else self.attention_dropout):
+            yield Misfit('attention = "flex" requires attention_dropout = 0', ("attention",))
         if int(self.ratio * width) < 1:
             yield Misfit(f"ratio {self.ratio:g} makes the hidden layer of an MLP of width {width} empty", ("ratio",))
 

@@ -1,0 +1,53 @@
+"""Attention by torch's flex_attention, which skips blocks of keys that a mask excludes.
+
+Letters: B batch, H heads, L queries, K keys, E head width.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.attention import flex_attention as flex
+from torch.utils.weak import WeakTensorKeyDictionary
+
+__all__ = ["flex_attention"]
+
+_BLOCK_MASKS: Any = WeakTensorKeyDictionary()
+"""Block masks by mask: the layers of a call share one."""
+
+
+def flex_attention(
+    q: Float[Tensor, "B H L E"],
+    k: Float[Tensor, "B H K E"],
+    v: Float[Tensor, "B H K E"],
+    mask: Bool[Tensor, "#B 1 #L K"],
+) -> Float[Tensor, "B H L E"]:
+    """Return attention over the keys where `mask` is True, 0 for a query without any. The first call compiles.
+
+    On a CPU torch 2.13 has no gradients of it (NotImplementedError).
+    """
+    out: Tensor = _compiled()(q, k, v, block_mask=_block_mask(mask, q.shape[2]))
+    return out
+
+
+@torch.compiler.disable
+def _block_mask(mask: Bool[Tensor, "#B 1 #L K"], queries: int) -> Any:
+    if mask not in _BLOCK_MASKS:
+        table = mask[:, 0].expand(-1, queries, -1).clone()  # a view would keep the mask alive, and so this entry
+        last = len(table) - 1
+
+        def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return table[b.clamp_max(last), i, j]
+
+        rows = len(table) if last else None
+        _BLOCK_MASKS[mask] = flex.create_block_mask(allowed, rows, None, queries, mask.shape[-1], device=mask.device)
+    return _BLOCK_MASKS[mask]
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(flex.flex_attention)
