@@ -8,6 +8,9 @@ Initial weights and the order of samples are those of the seed, and every bound 
 import sys
 from pathlib import Path
 
+import numpy as np
+from scipy.stats import t
+
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
@@ -43,7 +46,11 @@ def bounds(changes: list[str], seed: int) -> list[float]:
 
 if __name__ == "__main__":
     for way in WAYS:
+        lasts = []
         for seed in map(int, sys.argv[1:]):
             found = bounds(way, seed)
             steps = [next((50 * i for i, nats in enumerate(found, 1) if nats <= target), None) for target in TARGETS]
+            lasts.append(found[-1])
             print(*way, seed, "steps to", dict(zip(TARGETS, steps, strict=True)), f"last {found[-1]:.4f}", flush=True)
+        half = t.ppf(0.975, len(lasts) - 1) * np.std(lasts, ddof=1) / len(lasts) ** 0.5
+        print(*way, f"last {np.mean(lasts):.3f} +- {half:.3f}", flush=True)

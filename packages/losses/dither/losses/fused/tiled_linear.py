@@ -87,8 +87,8 @@ class TiledLinear:
         if not self.half:
             out.copy_(bias) if offset is None else torch.sub(bias, offset, out=out)
             return out.addmm_(read, weights.T)
-        out.copy_(torch.mm(read, weights.T, out=self._buffer("half tile", shape, torch.bfloat16)))
-        return (out if offset is None else out.sub_(offset)).add_(bias)
+        half = torch.mm(read, weights.T, out=self._buffer("half tile", shape, torch.bfloat16))
+        return torch.add(half, bias, out=out) if offset is None else torch.sub(half, offset, out=out).add_(bias)
 
     def table(self, rows: slice) -> Float[Tensor, "n V"]:
         """Return h W' + b of some rows at all ids; valid until the next call."""
