@@ -116,10 +116,12 @@ def _over_tiles(
             for apart in (rows.x, rows.x0):
                 _blank(gap, apart[some] - ids.start, blank)
             part = 0.0 if rows.absent else gap.sum(-1)
-            if rows.absent or not head.half:
-                grad = gap.exp_() if rows.absent else gap.expm1_()
-            else:  # products in bfloat16 round more than exp - 1, which takes a third of the time of expm1
+            if rows.absent:
+                grad = gap.exp_()
+            elif head.half:  # products in bfloat16 round more than exp - 1, which takes a third of the time of expm1
                 grad = gap.exp_().sub_(1)
+            else:
+                grad = gap.expm1_()
             sums[some] += (grad.sum(-1) - part).clamp_min(0.0)
             if head.needs_grad:
                 head.backward_tile(grad, counted[some], some, ids, weights)
