@@ -144,13 +144,12 @@ def examples(page: str, folder: Path) -> dict[str, Path]:
 
 
 def test_every_hook_is_documented_with_its_signature():
-    page, overview = sections("docs/hooks.md"), (ROOT / "docs/plugins.md").read_text()
+    page = sections("docs/hooks.md")
     assert list(page) == list(HOOKS)
     for name, hook in HOOKS.items():
-        exact, short = signature(name, hook), f"{name}({', '.join(list(inspect.signature(hook).parameters)[1:])})"
+        exact = signature(name, hook)
         assert f"\n`{exact}`\n" in page[name], exact
         assert f"@hookimpl\ndef {name}(" in page[name], f"the example of {name} implements something else"
-        assert f"| `{short}` |" in overview, short
 
 
 def with_methods(page: str) -> str:
@@ -168,11 +167,9 @@ def with_methods(page: str) -> str:
 
 
 def test_every_kind_is_documented_with_its_signatures():
-    page, overview = (ROOT / "docs/kinds.md").read_text(), (ROOT / "docs/plugins.md").read_text()
+    page = (ROOT / "docs/kinds.md").read_text()
     assert list(sections("docs/kinds.md")) == list(KINDS)
     assert page == with_methods(page), "python tests/test_docs.py"
-    for kind in KINDS:
-        assert f"| `{kind}` |" in overview, kind
 
 
 TINY = """
