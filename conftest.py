@@ -10,9 +10,12 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+
+from dither.registry.config.errors import Refused
 
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("house")
@@ -54,3 +57,16 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     yield install
     for name in [name for name in sys.modules if name.startswith("test_plugin_")]:
         del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _refused(*codes: str, match: str | None = None) -> Iterator[Any]:
+    with pytest.raises(Refused, match=match) as info:
+        yield info
+    assert info.value.codes == list(codes), str(info.value)
+
+
+@pytest.fixture
+def refused() -> Callable[..., Any]:
+    """Return a context manager that expects problems with these codes."""
+    return _refused

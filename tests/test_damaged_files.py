@@ -303,14 +303,13 @@ def test_hostile_input_ends_quickly_with_one_problem(results, name):
     assert result["megabytes"] < MEGABYTES
 
 
-def test_a_pipe_is_not_read(tmp_path):
+def test_a_pipe_is_not_read(tmp_path, refused):
     os.mkfifo(tmp_path / "pipe.toml")
     descriptor = os.open(tmp_path / "pipe.toml", os.O_RDWR)
     try:
         os.write(descriptor, b"a = 1\n")
-        with pytest.raises(Refused) as caught:
+        with refused("unreadable-file"):
             Document.load(tmp_path / "pipe.toml")
-        assert caught.value.codes == ["unreadable-file"]
         assert os.read(descriptor, 100) == b"a = 1\n"
     finally:
         os.close(descriptor)

@@ -123,13 +123,12 @@ def test_patterns_choose_matrices_and_the_initial_model_is_unchanged(pattern, ch
     assert not torch.equal(forward(plain, ids), forward(randomize_b(changed), ids))
 
 
-def test_tied_matrix():
+def test_tied_matrix(refused):
     model = net()
     model["again"] = nn.Linear(6, 7, bias=False)
     model["again"].weight = model["table"].weight
-    with pytest.raises(Refused) as refused:
+    with refused("misfit"):
         lora(model, "again")
-    assert refused.value.codes == ["misfit"]
     lora(model, "body")
 
 
@@ -269,13 +268,12 @@ def test_files_of_a_damaged_checkpoint_are_refused(exported, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no tensors in here"])
-def test_a_file_without_weights_is_refused(tmp_path, content):
+def test_a_file_without_weights_is_refused(tmp_path, content, refused):
     path = tmp_path / "x.safetensors"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(Refused) as info:
+    with refused("unreadable-file"):
         start_from(nn.Linear(1, 1), path)
-    assert info.value.codes == ["unreadable-file"]
     save_file({"other": torch.ones(1)}, path)
     with pytest.raises(Refused, match="other"):
         start_from(nn.Linear(1, 1), path, partial=True)

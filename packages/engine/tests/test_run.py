@@ -131,15 +131,14 @@ def test_other_errors_are_raised(start, monkeypatch, events):
     assert events()[-1] == ("on_run_error", "ZeroDivisionError")
 
 
-def test_a_refused_run_leaves_no_directory(load, tmp_path, console):
+def test_a_refused_run_leaves_no_directory(load, tmp_path, console, refused):
     for change, code in (("task.size=0", "no-samples"), ("train.device=cuda:77", "invalid-value")):
-        with pytest.raises(Refused) as info:
+        with refused(code):
             run(load(change), tmp_path / "runs", console=console)
-        assert info.value.codes == [code]
     assert not (tmp_path / "runs").exists()
 
 
-def test_evaluating_sampling_and_resuming_a_finished_run(start, go_on, tmp_path, console):
+def test_evaluating_sampling_and_resuming_a_finished_run(start, go_on, tmp_path, console, refused):
     _, directory = start()
     metrics, baselines = evaluate_run(directory)
     assert metrics == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
@@ -152,9 +151,8 @@ def test_evaluating_sampling_and_resuming_a_finished_run(start, go_on, tmp_path,
     assert sample_run(directory, 3, 9, console=console) == 0
     samples = directory / "samples" / "step-00000020-seed-9-count-3" / "words.txt"
     assert len(samples.read_text().split()) == 3
-    with pytest.raises(Refused) as info:
+    with refused("file-exists") as info:
         sample_run(directory, 5, 1, tmp_path / "out", console)
-    assert info.value.codes == ["file-exists"]
 
     _, system, step = load_run(directory)
     assert step == 20

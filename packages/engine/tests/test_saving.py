@@ -129,7 +129,7 @@ def test_scores_are_read_from_metrics(tmp_path):
     assert Scores.read(tmp_path, "f2", "higher").best is None, "another metric"
 
 
-def test_export_and_missing_checkpoints(start, tmp_path):
+def test_export_and_missing_checkpoints(start, tmp_path, refused):
     _, path = start("evaluate.better='higher'")
     system = load(path, device="cpu")
     samples = draw(system, system.task.like(4, seed=0), seed=0)
@@ -139,18 +139,15 @@ def test_export_and_missing_checkpoints(start, tmp_path):
     }  # fmt: skip
     other = load(tmp_path / "export", device="cpu")
     assert torch.equal(draw(other, other.task.like(4, seed=0), seed=0), samples)
-    with pytest.raises(Refused) as info:
+    with refused("file-exists"):
         export_run(path, tmp_path / "export")
-    assert info.value.codes == ["file-exists"]
     weights = tmp_path / "export" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
-    with pytest.raises(Refused, match="weights.safetensors") as info:
+    with refused("damaged-checkpoint", match="weights.safetensors"):
         load(tmp_path / "export")
-    assert info.value.codes == ["damaged-checkpoint"]
     for which in (3, "best"):
-        with pytest.raises(Refused, match="15, 20") as info:
+        with refused("missing-checkpoint", match="15, 20"):
             find_checkpoint(path, which)
-        assert info.value.codes == ["missing-checkpoint"]
 
 
 def test_list_runs_and_verify_run(start, tmp_path):

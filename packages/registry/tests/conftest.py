@@ -1,12 +1,8 @@
 """Fixtures of these tests: plugins on the path, and plugin sources."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-
-from dither.registry.config.errors import Refused
 
 BLOCK = """
 from typing import ClassVar
@@ -28,16 +24,3 @@ def register_components():
 def block() -> Callable[[str], str]:
     """Return the source of a plugin with one block of this name."""
     return lambda name: BLOCK.format(name=name)
-
-
-@contextmanager
-def _refused(*codes: str) -> Iterator[Any]:
-    with pytest.raises(Refused) as info:
-        yield info
-    assert info.value.codes == list(codes), str(info.value)
-
-
-@pytest.fixture
-def refused() -> Callable[..., Any]:
-    """Return a context manager that expects problems with these codes."""
-    return _refused

@@ -104,7 +104,7 @@ def test_extends_merges_and_a_changed_use_drops_the_other_keys(tmp_path):
     assert [path.name for path in document.files] == ["base.toml", "child.toml"]
 
 
-def test_set_and_unset(tmp_path):
+def test_set_and_unset(tmp_path, refused):
     write(tmp_path, e='a = 1\nblock = "plain"\n[t]\nuse = "x"\nk = 1\n')
     changes = ["a=[1, 2]", "name=some words", "block.heads=3", "t.use=y", "new.deep.er=1e-4"]
     document = Document.load(tmp_path / "e.toml", changes, ["new.deep"])
@@ -116,9 +116,8 @@ def test_set_and_unset(tmp_path):
         "new": {},
     }
     assert str(document.origin(("t", "use"))) == "--set t.use=y"
-    with pytest.raises(Refused, match='did you mean "block"') as info:
+    with refused("unknown-key", match='did you mean "block"'):
         Document.load(tmp_path / "e.toml", (), ["blok"])
-    assert info.value.codes == ["unknown-key"]
 
 
 @pytest.mark.parametrize(
@@ -138,10 +137,9 @@ def test_an_override_is_toml_or_else_a_string(change, tree):
 
 
 @pytest.mark.parametrize("change", ["a", "=1", "a..b=1", ".a=1", "a b=1", "[a]=1", "a\n=1", "a#=1", "é=1="])
-def test_an_override_without_a_valid_key_is_rejected(change):
-    with pytest.raises(Refused) as info:
+def test_an_override_without_a_valid_key_is_rejected(change, refused):
+    with refused("usage"):
         Document.from_overrides([change])
-    assert info.value.codes == ["usage"]
 
 
 @pytest.mark.parametrize(
