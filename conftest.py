@@ -70,3 +70,17 @@ def _refused(*codes: str, match: str | None = None) -> Iterator[Any]:
 def refused() -> Callable[..., Any]:
     """Return a context manager that expects problems with these codes."""
     return _refused
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Return a function that calls a command, expects its exit code, and returns what was printed."""
+
+    def call(*words: str, code: int = 0) -> Any:
+        from dither.engine.cli import main
+
+        ended, printed = main([*words]), capsys.readouterr()
+        assert ended == code, printed.err
+        return printed
+
+    return call

@@ -80,32 +80,28 @@ def listed(capsys, *arguments: str) -> list[tuple[str, str]]:
     return [(row["kind"], row["name"]) for row in json.loads(capsys.readouterr().out)]
 
 
-def test_list_and_plugins(capsys):
+def test_list_and_plugins(capsys, cli):
     wanted = {("task", "bubble-diagram"), ("process", "uniform"), ("sampler", "blocks"), ("optimizer", "adamw")}
     assert wanted <= set(listed(capsys))
     assert listed(capsys, "--filter", "log-*") == [("schedule", "log-linear")]
     assert listed(capsys, "block", "--filter", "ada*") == [("block", "adaln-zero")]
     ours = ["--plugin", "losses", "--plugin", "core-blocks"]
     assert {kind for kind, _ in listed(capsys, *ours)} == {"loss", "model", "block"}
-    assert main(["list", "loss", "--filter", "ms?", "--markdown"]) == 0
-    page = capsys.readouterr().out
+    page = cli("list", "loss", "--filter", "ms?", "--markdown").out
     assert "### mse" in page
     assert "score-entropy" not in page
-    assert main(["plugins", "--json"]) == 0
-    states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)}
+    states = {row["name"]: row["state"] for row in json.loads(cli("plugins", "--json").out)}
     assert {states[name] for name in ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")} == {
         "loaded"
     }
 
 
-def test_describe(capsys, monkeypatch):
+def test_describe(cli, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert main(["describe", "loss", "masked-ce"]) == 0
-    page = capsys.readouterr().out
+    page = cli("describe", "loss", "masked-ce").out
     for word in ("loss masked-ce", 'use = "masked-ce"', "losses/masked-ce@1", "plugin", "source", "used in"):
         assert word in page
-    assert main(["describe", "loss", "masked-ce", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(cli("describe", "loss", "masked-ce", "--json").out)
     assert (facts["kind"], facts["pinned"]) == ("loss", "losses/masked-ce@1")
     assert "experiments/bubble_diagram/quick.toml" in facts["used_in"]
     assert "experiments/get_region/quick.toml" not in facts["used_in"]
@@ -145,13 +141,12 @@ def test_describe(capsys, monkeypatch):
         (["validate", QUICK, "train.lora={on=['attention']}", "train.freeze=['head.*']"], "misfit", "freeze"),
     ],
 )
-def test_invalid_input_is_refused_with_a_hint(arguments, code, word, capsys, tmp_path, monkeypatch):
+def test_invalid_input_is_refused_with_a_hint(arguments, code, word, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, file in (("RUN", "resolved.toml"), ("EXPORT", "weights.safetensors")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).touch()
-    assert main(["--format", "json", *arguments]) == 2
-    printed = capsys.readouterr()
+    printed = cli("--format", "json", *arguments, code=2)
     (problem,) = json.loads(printed.out)["problems"]
     assert not code or problem["code"] == code
     assert word in f"{problem['message']} {problem['help']}"
@@ -176,18 +171,16 @@ def register_commands(app):
 """
 
 
-def test_a_plugin_file_adds_commands(tmp_path, capsys):
+def test_a_plugin_file_adds_commands(tmp_path, cli):
     file = tmp_path / "greeter.py"
     file.write_text(COMMANDS)
-    assert main(["hello", "--name", "you", "-p", str(file)]) == 3
-    printed = capsys.readouterr()
+    printed = cli("hello", "--name", "you", "-p", str(file), code=3)
     assert printed.out == "hello you\n"
     assert 'adds the command "validate", which exists already' in printed.err
     assert main(["validate", QUICK]) == 0, "the built-in command stays"
     assert main(["hello"]) == 2, "without the plugin the command is unknown"
     file.write_text(COMMANDS.replace("(app):\n", "(app):\n    1 / 0\n"))
-    assert main(["hello", "-p", str(file)]) == 2
-    assert "ZeroDivisionError" in capsys.readouterr().err
+    assert "ZeroDivisionError" in cli("hello", "-p", str(file), code=2).err
 
 
 @pytest.fixture
@@ -208,7 +201,7 @@ def site(tmp_path, monkeypatch):
         sys.modules.pop(path.stem, None)
 
 
-def test_help_and_corrections_need_no_valid_registry_toml(site, capsys):
+def test_help_and_corrections_need_no_valid_registry_toml(site, capsys, cli):
     """Nor valid entry points of other packages."""
     broken = Path("broken-1.dist-info")
     broken.mkdir()
@@ -222,26 +215,23 @@ def test_help_and_corrections_need_no_valid_registry_toml(site, capsys):
             assert said or "validate" in printed.out
             assert ("registry.toml" in printed.err) == invalid
         Path("registry.toml").write_text("plugins = 3\n")
-    assert main(["hello"]) == 2
-    assert "No such command" not in (message := capsys.readouterr().err)
+    assert "No such command" not in (message := cli("hello", code=2).err)
     assert "registry.toml" in message
 
 
-def test_one_plugin_that_fails_to_add_commands_takes_no_others_away(site, capsys):
+def test_one_plugin_that_fails_to_add_commands_takes_no_others_away(site, cli):
     for name in ("tp_aaa", "tp_bbb", "tp_ccc"):
         site(name, COMMANDS.replace("hello", f"hello-{name}").replace("def hello-", "def hello_"))
     Path("tp_bbb.py").write_text(COMMANDS.replace("(app):\n", "(app):\n    raise SystemExit(0)\n"))
-    assert main(["--help"]) == 0
-    printed = capsys.readouterr()
+    printed = cli("--help")
     assert [name for name in ("tp-aaa", "tp-bbb", "tp-ccc") if f"hello-{name}" in printed.out] == ["tp-aaa", "tp-ccc"]
     assert "─ plugins ─" in printed.out
     assert 'plugin "tp_bbb" (tp_bbb 1) failed in register_commands' in printed.err
 
 
-def test_a_command_of_a_plugin_may_have_an_option_p(site, capsys):
+def test_a_command_of_a_plugin_may_have_an_option_p(site, cli):
     site("tp_greeter", "import typer\n" + COMMANDS.replace('str = "world"', 'str = typer.Option("world", "-p")'))
-    assert main(["hello", "-p", "8080"]) == 3
-    assert capsys.readouterr().out == "hello 8080\n"
+    assert cli("hello", "-p", "8080", code=3).out == "hello 8080\n"
     assert main(["hello", "-p"]) == 2
 
 
@@ -269,28 +259,24 @@ OTHERS = {
 }
 
 
-def test_broken_plugins_are_listed_and_stop_only_experiments_that_use_them(site, capsys, monkeypatch):
+def test_broken_plugins_are_listed_and_stop_only_experiments_that_use_them(site, capsys, monkeypatch, cli):
     for name, source in {**BROKEN, **OTHERS}.items():
         site(name, source, "tp_same" if name in ("tp_one", "tp_two") else "")
     monkeypatch.chdir(ROOT)  # registry.toml lists the owner of each name
     assert main(["validate", QUICK]) == 0
     assert not {"tp_raises", "tp_prints", "tp_clash", "tp_lingers"} & set(sys.modules)
     capsys.readouterr()
-    assert main(["plugins", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(cli("plugins", "--json").out)}
     assert {name for name, row in rows.items() if row["state"] == "failed"} == set(BROKEN)
     assert all(row["reason"] for name, row in rows.items() if name in BROKEN)
     assert (rows["tp_same"]["state"], rows["tp_same"]["source"]) == ("clash", "tp_one, tp_two")
     assert rows["core-blocks"]["state"] == rows["tp_lingers"]["state"] == "loaded"
     assert main(["describe", "process", "absorbing"]) == 0
-    assert main(["doctor"]) == 1
-    assert "tp_raises" in capsys.readouterr().out
-    assert main(["validate", QUICK, "--set", "model.block=half"]) == 2
-    message = capsys.readouterr().err
+    assert "tp_raises" in cli("doctor", code=1).out
+    message = cli("validate", QUICK, "--set", "model.block=half", code=2).err
     assert "[unknown-component]" in message
     assert 'plugin "tp_half" (tp_half 1)' in message
-    assert main(["validate", QUICK, "-p", "tp_raises"]) == 2
-    message = capsys.readouterr().err
+    message = cli("validate", QUICK, "-p", "tp_raises", code=2).err
     assert "[plugin-failed]" in message
     assert "no luck" in message
     monkeypatch.setenv("DITHER_STRICT_PLUGINS", "1")
@@ -331,15 +317,14 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
     assert max(step for step in steps if step is not None) == 5
 
 
-def test_experiments_are_found_by_name_in_any_folder_and_copied(tmp_path, monkeypatch, capsys):
+def test_experiments_are_found_by_name_in_any_folder_and_copied(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "experiment", "mine.toml", "--from", "bubble_diagram/seed_base"]) == 0
     for words in (["mine"], ["experiments/bubble_diagram/quick.toml"], ["language_model/quick", "seed=3"]):
         assert main(["validate", *words]) == 0
     (tmp_path / "more.toml").write_text('extends = "get_region/quick"\nseed = 3\n')
     assert load_experiment("more").experiment.seed == 3
-    assert main(["new", "experiment", "mine.toml", "--from", "language_model/quick"]) == 2, "nothing is overwritten"
-    assert "exists already" in capsys.readouterr().err
+    assert "exists already" in cli("new", "experiment", "mine.toml", "--from", "language_model/quick", code=2).err
 
 
 @pytest.mark.parametrize("task", ["bubble-diagram", "get-region", "language-model"])
@@ -393,7 +378,7 @@ def test_explain_shows_origins_and_overridden_values(here, capsys):
     assert found["seed"][1] == "default of the experiment"
 
 
-def test_explain_one_key_or_table(here, capsys):
+def test_explain_one_key_or_table(here, capsys, cli):
     assert main(["explain", "quick.toml", "model.block"]) == 0
     found = explained(capsys)
     assert "model.block.heads" in found
@@ -402,11 +387,10 @@ def test_explain_one_key_or_table(here, capsys):
     assert explained(capsys) == {"train.steps": ("1500", "from " + place("quick.toml", "steps = 1500", "1500"))}
     suggestions = {"model.bolck": "model.block", "train.stpes": "train.steps", "heads": "model.block.heads"}
     for wrong, right in suggestions.items():
-        assert main(["explain", "quick.toml", wrong]) == 2
-        assert f'did you mean "{right}"?' in capsys.readouterr().err
+        assert f'did you mean "{right}"?' in cli("explain", "quick.toml", wrong, code=2).err
 
 
-def test_explain_as_json(here, capsys):
+def test_explain_as_json(here, capsys, cli):
     assert main(["explain", "quick.toml", "train", "--set", "train.steps=3", "--json"]) == 0
     rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
     steps = rows["train.steps"]
@@ -414,27 +398,23 @@ def test_explain_as_json(here, capsys):
     assert steps["over"][0]["file"] == "quick.toml"
     assert (rows["train.keep"]["from"], rows["train.keep"]["default_of"]) == (None, "[train]")
     for words in (["train.steps=7"], ["--train.steps", "7"], ["--train.steps=7"]):
-        assert main(["explain", "quick.toml", "train.steps", *words, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)[0]["value"] == 7
-    assert main(["explain", "quick.toml", "--set", "train.stpes=3"]) == 2
-    assert "[unknown-key]" in capsys.readouterr().err
+        assert json.loads(cli("explain", "quick.toml", "train.steps", *words, "--json").out)[0]["value"] == 7
+    assert "[unknown-key]" in cli("explain", "quick.toml", "--set", "train.stpes=3", code=2).err
     assert main(["explain", "quick.toml", "model.block.heads", "--set", "model.block.heads=7"]) == 0, "a misfit"
     assert explained(capsys)["model.block.heads"][0] == "7"
 
 
-def test_diff_of_two_files(here, capsys):
-    assert main(["diff", "quick.toml", "seed_base.toml"]) == 0
-    text = capsys.readouterr().out
+def test_diff_of_two_files(here, cli):
+    text = cli("diff", "quick.toml", "seed_base.toml").out
     assert "sampler" in text.partition("options")[0]
     assert "processes/first-hitting@1 -> processes/ancestral@1" in text
     assert re.search(r"model\.width +64 -> 256", text)
     assert re.search(r"sampler\.steps +\(none\) -> 100", text)
     assert "option types" not in text
-    assert main(["diff", "quick.toml", "quick.toml"]) == 0
-    assert "no difference" in capsys.readouterr().out
+    assert "no difference" in cli("diff", "quick.toml", "quick.toml").out
 
 
-def test_diff_of_two_runs(here, capsys):
+def test_diff_of_two_runs(here, capsys, cli):
     for name, one in {"one": True, "other": False}.items():
         (here / name).mkdir()
         manifest = {
@@ -447,8 +427,7 @@ def test_diff_of_two_runs(here, capsys):
         (here / name / "manifest.json").write_text(json.dumps(manifest))
         assert main(["resolve", "quick.toml", *([] if one else ["--set", "train.steps=3"])]) == 0
         (here / name / "resolved.toml").write_text(capsys.readouterr().out)
-    assert main(["diff", "one", "other", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(cli("diff", "one", "other", "--json").out)
     assert found["options"] == {"train.steps": [1500, 3]}
     assert found["parts"] == {"model option types": ["sha256:one", "sha256:other"]}
     assert found["plugins"]["core-blocks.version"] == ["0.1.0", "0.2.0"]
@@ -460,8 +439,7 @@ def test_diff_of_two_runs(here, capsys):
     assert not {"environment", "git"} & set(mixed)
 
 
-def test_diff_refuses_other_folders(here, capsys):
+def test_diff_refuses_other_folders(here, cli):
     (here / "folder").mkdir()
     for wrong, message in {"folder": "[not-a-run]", "nowhere.toml": "nowhere.toml", ".": "[not-a-run]"}.items():
-        assert main(["diff", wrong, "quick.toml"]) == 2
-        assert message in capsys.readouterr().err
+        assert message in cli("diff", wrong, "quick.toml", code=2).err

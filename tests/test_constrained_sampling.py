@@ -114,11 +114,10 @@ def test_samples_that_can_be_built_may_be_asked_for(sample, capsys):
         ("sampler = 'guided'", ["[task.constraints]", "[missing-key]", "c.toml"]),
     ],
 )
-def test_a_wrong_file_of_constraints_is_refused(run, tmp_path, capsys, text, said):
+def test_a_wrong_file_of_constraints_is_refused(run, tmp_path, cli, text, said):
     path = tmp_path / "c.toml"
     path.write_text(text)
-    assert main(["sample", str(run), "--constraints", str(path)]) == 2
-    printed = capsys.readouterr().err
+    printed = cli("sample", str(run), "--constraints", str(path), code=2).err
     for words in said:
         assert words in printed
 

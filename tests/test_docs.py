@@ -114,9 +114,8 @@ def test_the_experiments_of_the_pages_are_valid(tmp_path):
         load_experiment(tmp_path / "my.toml")
 
 
-def test_the_component_reference_has_a_section_for_every_component(capsys):
-    assert main(["list", "--markdown"]) == 0
-    page = capsys.readouterr().out
+def test_the_component_reference_has_a_section_for_every_component(cli):
+    page = cli("list", "--markdown").out
     components = load_plugins().catalog.parts()
     assert re.findall(r"^### (.+)$", page, re.MULTILINE) == [component.name for component in components]
 
@@ -183,7 +182,7 @@ sample = { count = 0 }
 """
 
 
-def test_the_hook_examples_run(tmp_path, capsys):
+def test_the_hook_examples_run(tmp_path, capsys, cli):
     files = examples("docs/hooks.md", tmp_path)
     (tmp_path / "tiny.toml").write_text(f"plugins = {[f'./{file.name}' for file in files.values()]}\n{TINY}")
     runs = ["--runs", str(tmp_path / "runs")]
@@ -201,8 +200,7 @@ def test_the_hook_examples_run(tmp_path, capsys):
     assert (run / "done.txt").read_text().startswith("experiment: {'loss': ")
     assert not (run / "error.txt").exists()
     capsys.readouterr()
-    assert main(["greet", "--name", "plugins", "-p", str(files["register_commands"])]) == 0
-    assert "hello plugins" in capsys.readouterr().out
+    assert "hello plugins" in cli("greet", "--name", "plugins", "-p", str(files["register_commands"])).out
     assert main(["validate", str(tmp_path / "tiny.toml"), "--set", "train.batch_size=8192"]) == 2
     assert "train.batch_size: this project allows 4096" in capsys.readouterr().err
     error = FloatingPointError("a test")

@@ -211,24 +211,22 @@ def write(folder, table, line, file="text.toml"):
         ("task", "span = 10", "no-samples"),
     ],
 )
-def test_mistakes_are_found_before_the_first_step(folder, capsys, table, line, code):
+def test_mistakes_are_found_before_the_first_step(folder, cli, table, line, code):
     file = "regions.toml" if "span" in line else "text.toml"
     number = write(folder, table, line, file)
     commands = ["validate", "run"] if table.startswith("train") else ["run"]
     for command in commands:
-        assert main([command, file]) == 2
-        captured = capsys.readouterr()
+        captured = cli(command, file, code=2)
         assert f"[{code}]" in captured.err
         assert f"{file}:{number}:" in captured.err
         assert "step 1" not in captured.out
     assert not [path for path in folder.glob("runs/*/metrics.jsonl") if path.read_text()]
 
 
-def test_buckets_with_a_batch_larger_than_the_data(folder, capsys):
+def test_buckets_with_a_batch_larger_than_the_data(folder, cli):
     data = '[task.data]\nuse = "procedural-plans"\ntrain = 100\nvalid = 20\ntest = 20'
     (folder / "plans.toml").write_text(f'extends = "{QUICK}"\n{data}\n[train]\nbatch_size = 500\nbuckets = true\n')
-    assert main(["run", "plans.toml"]) == 2
-    message = capsys.readouterr().err
+    message = cli("run", "plans.toml", code=2).err
     assert "[no-samples]" in message
     assert "plans.toml:9:" in message
 

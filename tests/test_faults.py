@@ -29,11 +29,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("text", ["\\xff{", '{"resumed": 5}'])
-def test_a_damaged_manifest_is_refused_without_side_effects(copy, text, capsys):
+def test_a_damaged_manifest_is_refused_without_side_effects(copy, text, cli):
     (copy / "manifest.json").write_text(text)
     before = contents(copy)
-    assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 2
-    assert "manifest.json" in capsys.readouterr().err
+    assert "manifest.json" in cli("run", "--resume", str(copy), "--set", "train.steps=4", code=2).err
     assert contents(copy) == before
 
 

@@ -73,7 +73,7 @@ def test_planted_activities_are_recovered(planted, tmp_path):
             assert np.corrcoef(values, activity[:, number])[0, 1] >= least, (cell, name)
 
 
-def test_predictions_of_a_run(planted, tmp_path, capsys, monkeypatch):
+def test_predictions_of_a_run(planted, tmp_path, cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)  # slow
     run, data, features, activity = planted
     assert main(["predict", str(run), str(data), "--cell", "b", "--export", "npz", "--out", str(tmp_path / "p")]) == 0
@@ -88,8 +88,7 @@ def test_predictions_of_a_run(planted, tmp_path, capsys, monkeypatch):
     assert kept["cell"].tolist() == [*CELLS]
     assert main(["embed", str(run)]) == 0
     assert (run / "embed/valid/embeddings.npz").is_file()
-    assert main(["predict", str(run), "--cell", "c"]) == 2
-    assert 'not trained on the cell type "c"' in capsys.readouterr().err
+    assert 'not trained on the cell type "c"' in cli("predict", str(run), "--cell", "c", code=2).err
     assert not (run / "predict/valid-c").exists()
 
 
@@ -127,9 +126,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_regions_are_prepared_and_run(folder, capsys):
-    assert main(["validate", "prepared.toml"]) == 2
-    assert "run: dither prepare get regions.csv --out arrays" in capsys.readouterr().err
+def test_regions_are_prepared_and_run(folder, capsys, cli):
+    assert "run: dither prepare get regions.csv --out arrays" in cli("validate", "prepared.toml", code=2).err
     assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 0
     assert "36 regions x 2 motifs, 2 cell types with atpm" in capsys.readouterr().out
     assert main(["validate", "prepared.toml"]) == 0
@@ -140,12 +138,11 @@ def test_regions_are_prepared_and_run(folder, capsys):
     assert task.size("train") == 2 * (5 * 3 - 2)  # neither the first window nor the last is shifted over its end
 
 
-def test_all_problems_are_printed_and_nothing_is_written(folder, capsys):
+def test_all_problems_are_printed_and_nothing_is_written(folder, cli):
     lines = [*TABLE]
     lines[3], lines[5] = "chr1,0,50,-1,0,nan,1", "chr1,400,90,0,0,1,-1"
     (folder / "regions.csv").write_text("\n".join(lines) + "\n")
-    assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 2
-    messages = capsys.readouterr().err
+    messages = cli("prepare", "get", "regions.csv", "--out", "arrays", code=2).err
     for message in ("regions are not sorted: chr1:0 after chr1:100", "the region ends at 90, not after its start 400"):
         assert message in messages
     assert messages.count(" is negative") == 2

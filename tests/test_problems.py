@@ -81,19 +81,17 @@ def test_valid_options_that_are_likely_a_mistake_are_warned_about(file, changes,
     assert message in warning.message
 
 
-def test_a_model_larger_than_the_memory_is_refused_before_the_run(monkeypatch, capsys, tmp_path):
+def test_a_model_larger_than_the_memory_is_refused_before_the_run(monkeypatch, cli, tmp_path):
     monkeypatch.setattr("dither.engine.training.model_summary.total_memory", lambda: 2**30)
     changes = ["model.width=9000000000000000000", "model.block.heads=1"]
-    assert main(["run", str(PLANS), *changes, "--runs", str(tmp_path)]) == 2
-    assert "model: " in (message := capsys.readouterr().err)
+    assert "model: " in (message := cli("run", str(PLANS), *changes, "--runs", str(tmp_path), code=2).err)
     assert "[out-of-memory]" in message
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("name", "parameters", "step"), SEEDS)
-def test_validate_deep_counts_parameters_and_flops(name, parameters, step, capsys):
-    assert main(["validate", str(EXPERIMENTS / name), "--deep", "--json"]) == 0
-    deep = json.loads(capsys.readouterr().out)["deep"]
+def test_validate_deep_counts_parameters_and_flops(name, parameters, step, cli):
+    deep = json.loads(cli("validate", str(EXPERIMENTS / name), "--deep", "--json").out)["deep"]
     look = deep["shapes"]
     rows = {row["name"]: row for row in look["rows"]}
     assert deep["parameters"] == look["parameters"] == parameters
@@ -109,27 +107,24 @@ def test_validate_deep_counts_parameters_and_flops(name, parameters, step, capsy
     assert rows["blocks"]["part"] == 'block "adaln-zero"'
 
 
-def test_validate_deep_prints_one_page_that_counts_every_part_of_a_batch(capsys, monkeypatch):
+def test_validate_deep_prints_one_page_that_counts_every_part_of_a_batch(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     deep, parts = ["validate", str(PLANS), "--deep"], ["--set", "train.accumulate=4"]
-    assert main([*deep, *parts]) == 0
-    page = capsys.readouterr().out
+    page = cli(*deep, *parts).out
     for words in ("258,652", 'embedding "graph"', "16 x 36 x 64", "training step", "optimizer state"):
         assert words in page
     steps = []
     for changes in ([], parts):
-        assert main([*deep, "--json", *changes]) == 0
-        steps.append(json.loads(capsys.readouterr().out)["deep"]["shapes"]["step"])
+        steps.append(json.loads(cli(*deep, "--json", *changes).out)["deep"]["shapes"]["step"])
     assert steps[0] == steps[1]
 
 
-def test_a_part_that_fails_is_named_without_our_traceback(monkeypatch, capsys):
+def test_a_part_that_fails_is_named_without_our_traceback(monkeypatch, cli):
     def forward(self, x, c, **options):
         raise ValueError("the shapes of my block are wrong")
 
     monkeypatch.setattr("dither.core_blocks.blocks.AdaLNZeroBlock.forward", forward)
-    assert main(["validate", str(PLANS), "--deep"]) == 2
-    said = capsys.readouterr().err
+    said = cli("validate", str(PLANS), "--deep", code=2).err
     assert 'block "adaln-zero" cannot be run on a batch: ValueError: the shapes of my block are wrong' in said
     assert "test_problems.py:" in said
     assert "Traceback" not in said
@@ -139,15 +134,14 @@ QUICK = (Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml").re
 
 
 @pytest.fixture
-def validate_edited(tmp_path, monkeypatch, capsys):
+def validate_edited(tmp_path, monkeypatch, cli):
     """Return the output of `dither validate` for quick.toml with one piece of text replaced."""
     monkeypatch.chdir(tmp_path)
 
     def run(old: str = "", new: str = "", *arguments: str) -> str:
         assert old in QUICK
         (tmp_path / "e.toml").write_text(QUICK.replace(old, new) if old else QUICK, encoding="utf-8")
-        assert main(["validate", "e.toml", *arguments]) == 2
-        printed = capsys.readouterr()
+        printed = cli("validate", "e.toml", *arguments, code=2)
         assert "Traceback" not in printed.err
         return printed.err + printed.out
 
@@ -219,13 +213,12 @@ def test_overrides_are_the_origin_of_their_problems(problems_of):
     }
 
 
-def test_missing_keys(problems_of, capsys):
+def test_missing_keys(problems_of, cli):
     (problem,) = problems_of('loss = "masked-ce"', 'los = "masked-ce"')
     assert problem["code"] == "unknown-key"
     assert 'did you mean "loss"' in problem["help"]
     Path("empty.toml").write_text("")
-    assert main(["--format", "json", "validate", "empty.toml"]) == 2
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    (problem,) = json.loads(cli("--format", "json", "validate", "empty.toml", code=2).out)["problems"]
     assert (problem["code"], problem["file"]) == ("missing-key", "empty.toml")
     assert re.search(r'process = "..."  # absorbing, .* or uniform', problem["help"])
 
@@ -276,7 +269,7 @@ def test_control_characters_are_not_printed():
     assert '"a.b"."' in text
 
 
-def test_json_output_is_one_document(problems_of, validate_edited, capsys):
+def test_json_output_is_one_document(problems_of, validate_edited, cli):
     (problem,) = problems_of("heads = 4", "heads = 7, hedas = 1")
     assert (problem["path"], problem["file"], problem["line"], problem["given"]) == (
         "model.block.hedas", "e.toml", 23, 1,
@@ -284,8 +277,7 @@ def test_json_output_is_one_document(problems_of, validate_edited, capsys):
     assert problem["column"] > 1
     related = problems_of('loss = "masked-ce"', 'loss = "mse"')[0]["related"]
     assert related[0]["line"] == 12
-    assert main(["--format", "json", "validate", "e.toml", "--set", "loss=masked-ce"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli("--format", "json", "validate", "e.toml", "--set", "loss=masked-ce").out)
     assert document["valid"] is True
     assert document["problems"] == []
 
@@ -319,13 +311,11 @@ def test_unknown_options_are_reported_in_the_selected_format(validate_edited, ca
     assert "--bogus" in json.loads(capsys.readouterr().out)["problems"][0]["message"]
 
 
-def test_traceback_option(tmp_path, monkeypatch, capsys):
+def test_traceback_option(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text("import nothing_of_this_name\n")
     Path("e.toml").write_text('plugins = ["./broken.py"]\n' + QUICK)
-    assert main(["validate", "e.toml", "--traceback"]) == 2
-    text = capsys.readouterr().err
+    text = cli("validate", "e.toml", "--traceback", code=2).err
     assert 'broken.py", line 1' in text
     assert "nothing_of_this_name" in text.rpartition("error: ")[2]
-    assert main(["validate", "e.toml"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    assert "Traceback" not in cli("validate", "e.toml", code=2).err

@@ -166,19 +166,15 @@ def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_pa
 @pytest.mark.parametrize(
     ("code", "problem"), [("raise ImportError('no such thing')", "plugin-failed"), (HOOKS_ONLY, "unknown-component")]
 )
-def test_a_plugin_without_components_is_refused(code, problem, install, capsys):
+def test_a_plugin_without_components_is_refused(code, problem, install, cli):
     install(code)
-    assert main(["test-plugin", "odd"]) == 2
-    assert f"[{problem}]" in capsys.readouterr().err
+    assert f"[{problem}]" in cli("test-plugin", "odd", code=2).err
 
 
-def test_invalid_arguments_of_test_plugin_are_refused(capsys, monkeypatch):
-    assert main(["test-plugin", "./missing.py"]) == 2
-    assert "[file-not-found]" in capsys.readouterr().err
-    assert main(["test-plugin", "core-block"]) == 2
-    assert 'did you mean "core-blocks"?' in capsys.readouterr().err
+def test_invalid_arguments_of_test_plugin_are_refused(capsys, monkeypatch, cli):
+    assert "[file-not-found]" in cli("test-plugin", "./missing.py", code=2).err
+    assert 'did you mean "core-blocks"?' in cli("test-plugin", "core-block", code=2).err
     assert main(["test-plugin", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= "]) == 2
     assert capsys.readouterr().err.count("[usage]") == 2
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["test-plugin", "core-blocks"]) == 2
-    assert "[missing-dependency]" in capsys.readouterr().err
+    assert "[missing-dependency]" in cli("test-plugin", "core-blocks", code=2).err

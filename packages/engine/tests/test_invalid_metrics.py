@@ -38,10 +38,9 @@ def put(path, old, new):
 
 @pytest.mark.parametrize("value", STRANGE)
 @pytest.mark.parametrize(("name", "old"), [("summary.json", "0.25"), ("summary.json", '"step": 4')])
-def test_a_damaged_summary_does_not_hide_other_runs(folder, capsys, name, old, value):
+def test_a_damaged_summary_does_not_hide_other_runs(folder, cli, name, old, value):
     put(folder / "a" / name, old, f'"step": {value}' if "step" in old else value)
-    assert main(["runs", "list", str(folder)]) == 0
-    shown = capsys.readouterr().out
+    shown = cli("runs", "list", str(folder)).out
     assert "0.25" in shown
     assert shown.count("empty") == 2
     assert main(["runs", "list", str(folder), "--json"]) == 0

@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dither.engine.cli import main
 from dither.engine.reports.pages import charts_of, write_report
 from dither.engine.reports.run_record import RunRecord
 from dither.engine.reports.svg import curve
@@ -151,7 +150,7 @@ def test_many_runs_have_a_row_each(two, tmp_path, monkeypatch):
     assert page.count("<figure>") == full.count("<figure>") - full[full.index('id="samples"') :].count("<figure>")
 
 
-def test_a_sweep_and_a_point_are_reported(two, tmp_path, capsys):
+def test_a_sweep_and_a_point_are_reported(two, tmp_path, cli):
     sweep = tmp_path / "sweep"
     for number, path in enumerate(two):
         shutil.copytree(path, sweep / f"{number}-x" / path.name)
@@ -168,8 +167,7 @@ def test_a_sweep_and_a_point_are_reported(two, tmp_path, capsys):
     both = write_report([sweep, two[0]], tmp_path / "page.html").read_text()
     assert "<h1>3 runs</h1>" in both
     assert write_report([sweep / "1-x"]) == sweep / "1-x" / two[1].name / "report.html"
-    assert main(["report", str(sweep / "1-y")]) == 2
-    assert f'did you mean "{sweep / "1-x"}"' in capsys.readouterr().err
+    assert f'did you mean "{sweep / "1-x"}"' in cli("report", str(sweep / "1-y"), code=2).err
 
 
 def test_curves_are_downsampled_without_losing_spikes():

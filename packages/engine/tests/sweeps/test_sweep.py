@@ -131,10 +131,9 @@ def test_compatibility_is_checked_at_every_point(points, sweep):
     assert any(problem.path[:1] == key[:1] for problem in problems)
 
 
-def test_run_refuses_a_sweep(experiment_file, capsys):
+def test_run_refuses_a_sweep(experiment_file, cli):
     experiment_file.write_text(experiment_file.read_text() + "[sweep.grid]\nseed = [1]\n")
-    assert main(["run", str(experiment_file)]) == 2
-    assert f"dither sweep {experiment_file}" in capsys.readouterr().err
+    assert f"dither sweep {experiment_file}" in cli("run", str(experiment_file), code=2).err
 
 
 # processes
@@ -259,7 +258,7 @@ def test_a_finished_or_locked_point_is_not_run(tmp_path, monkeypatch):
 # summary
 
 
-def test_the_summary_lists_the_best_point_first(begin, capsys):
+def test_the_summary_lists_the_best_point_first(begin, cli):
     code, sweep = begin(f"{LR}=[0.1, 0.35, 0.5]")
     assert code == 1
     rows = rows_of(sweep)
@@ -268,31 +267,26 @@ def test_the_summary_lists_the_best_point_first(begin, capsys):
     assert rows[0]["figures"]["valid/loss"] == pytest.approx(0.0025)
     assert rows[0]["step"] == 3
     assert json.loads((sweep.path / "summary.json").read_text()) == rows
-    assert main(["sweep", "status", str(sweep.path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == rows
-    assert main(["sweep", "status", str(sweep.path), "--sort", LR]) == 0
-    lines = [line.split()[:4] for line in capsys.readouterr().out.splitlines()[:3]]
+    assert json.loads(cli("sweep", "status", str(sweep.path), "--json").out) == rows
+    lines = [line.split()[:4] for line in cli("sweep", "status", str(sweep.path), "--sort", LR).out.splitlines()[:3]]
     assert lines == [["point", "state", "step", "lr"], ["0", "done", "3", "0.1"], ["1", "done", "3", "0.35"]]
-    assert main(["sweep", "status", str(sweep.path), "--sort", "valid/los"]) == 2
-    assert 'did you mean "valid/loss"' in capsys.readouterr().err
+    assert 'did you mean "valid/loss"' in cli("sweep", "status", str(sweep.path), "--sort", "valid/los", code=2).err
 
 
-def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_path, capsys, monkeypatch):
+def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_path, capsys, monkeypatch, cli):
     monkeypatch.delenv("COLUMNS", raising=False)  # which would fold the names
     assert main(["sweep", str(experiment_file), "--sweep", f"{LR}=[0.1, 0.2]", "--runs", str(tmp_path / "runs")]) == 0
     (path,) = (tmp_path / "runs").iterdir()
     assert "2 done" in (path / "report.html").read_text()
     capsys.readouterr()
-    assert main(["runs", "list", str(path)]) == 0
-    assert "0-lr=0.1/20260101T000000Z-000000  experiment" in capsys.readouterr().out
+    assert "0-lr=0.1/20260101T000000Z-000000  experiment" in cli("runs", "list", str(path)).out
 
 
 @pytest.mark.parametrize("text", ["[]", '{"points": [{"name": "../x", "values": {}}]}'])
-def test_a_damaged_sweep_directory_is_refused(tmp_path, text, capsys):
+def test_a_damaged_sweep_directory_is_refused(tmp_path, text, cli):
     (tmp_path / "sweep.json").write_text(text)
     assert main(["sweep", "status", str(tmp_path)]) == 2
-    assert main(["sweep", "--resume", str(tmp_path)]) == 2
-    assert "[damaged-file]" in capsys.readouterr().err
+    assert "[damaged-file]" in cli("sweep", "--resume", str(tmp_path), code=2).err
 
 
 # clusters

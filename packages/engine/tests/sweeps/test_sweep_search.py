@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from dither.engine.cli import main
 from dither.engine.sweeps import scheduler
 from dither.engine.sweeps.directory import SweepDirectory, rows_of
 from dither.engine.sweeps.launch import Settings, resume_sweep
@@ -118,7 +117,7 @@ def test_an_invalid_search_is_refused_with_its_line(begin, tmp_path, old, new):
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_incomplete_last_line_of_the_journal_is_dropped_and_other_damage_refused(searched, console, states, capsys):
+def test_an_incomplete_last_line_of_the_journal_is_dropped_and_other_damage_refused(searched, console, states, cli):
     more_trials(searched, 5)
     journal = searched.path / "journal.log"
     with journal.open("ab") as file:
@@ -129,8 +128,7 @@ def test_an_incomplete_last_line_of_the_journal_is_dropped_and_other_damage_refu
     lines = journal.read_text().splitlines()
     lines[2] = lines[2][:10]
     journal.write_text("\n".join(lines) + "\n")
-    assert main(["sweep", "--resume", str(searched.path)]) == 2
-    assert "[damaged-file]" in capsys.readouterr().err
+    assert "[damaged-file]" in cli("sweep", "--resume", str(searched.path), code=2).err
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(searched, console, monkeypatch):
