@@ -66,6 +66,32 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, sample, 
     assert "level_" not in printed
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["process={use='uniform'}", "loss='score-entropy'", "sampler={use='analytic', steps=3}"],
+        ["process={use='marginal', schedule='log-linear'}", "loss='flow-kl'", "sampler={use='ancestral', steps=3}"],
+        ["process={use='hybrid', schedule='log-linear'}", "loss='flow-kl'", "sampler={use='ancestral', steps=3}"],
+        ["process={use='absorbing', schedule='kappa'}", "sampler={use='discrete-flow', steps=3, corrector=0.5}"],
+    ],
+    ids=["uniform", "marginal", "hybrid", "discrete-flow"],
+)
+def test_doors_areas_and_outlines_with_other_processes(parts, tmp_path):
+    fields = ["task.doors=true", "task.areas=true", "task.boundary=true"]
+    outline = "model.condition={use='sum', parts=[{use='level'}, {use='outline'}]}"
+    assert main(["run", str(QUICK), *TINY[:7], *fields, outline, *parts, "--runs", str(tmp_path)]) == 0
+    (summary,) = tmp_path.glob("*-*/summary.json")
+    metrics = json.loads(summary.read_text())["figures"]
+    for name in ("nodes", "edges", "doors", "areas"):
+        assert 0 < metrics["valid"][f"{name}_nats_per_graph"] < float("inf")
+    assert {"reachable", "door_js", "area_js", "outline_iou"} <= metrics["sample"].keys()
+    (samples,) = tmp_path.glob("*-*/samples/**/samples.safetensors")
+    x = load_file(samples)["samples"]
+    assert x.shape[1] == 80
+    for start, stop, ids in ((0, 8, 13), (8, 36, 11), (36, 72, 2), (72, 80, 12)):
+        assert (x[:, start:stop] != ids).all(), "no MASK is left"
+
+
 def test_a_plan_is_edited(run, tmp_path, capsys):
     """Kept rooms come first with their relations; the others are drawn, as many as before or as requested."""
     diagram = make_plans(3, 0, 1).diagram(0)

@@ -140,6 +140,7 @@ class Plans:
         rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(len(diagrams), tokens)
         boxes = np.zeros((len(diagrams), rooms, 4), np.int16)
         doors = np.full((len(diagrams), tokens), DOOR_MASK, np.int8)
+        boundaries = np.full((len(diagrams), BOUNDARY_POINTS, 2), -1, np.int16)
         for row, diagram in enumerate(diagrams):
             if diagram.boxes is not None:
                 boxes[row, : len(diagram.boxes)] = diagram.boxes
@@ -147,14 +148,11 @@ class Plans:
                 doors[row] = [NO_DOOR if _ends_exist(ends, len(diagram.types), rooms) else DOOR_PAD
                               for ends in door_ends(rooms)]  # fmt: skip
                 doors[row, [door_index(i, j, rooms) for i, j in diagram.doors]] = DOOR
-        boundaries = None
-        if any(diagram.boundary for diagram in diagrams):
-            boundaries = np.full((len(diagrams), BOUNDARY_POINTS, 2), -1, np.int16)
-            for row, diagram in enumerate(diagrams):
-                if diagram.boundary:
-                    boundaries[row] = diagram.boundary
-        known = any(diagram.doors is not None for diagram in diagrams)
-        return cls(rows[:, :rooms], rows[:, rooms:], boxes, boundaries, doors if known else None)
+            if diagram.boundary is not None:
+                boundaries[row] = diagram.boundary
+        known = (boundaries >= 0).any(), (doors != DOOR_MASK).any()
+        optional = (part if one else None for part, one in zip((boundaries, doors), known, strict=True))
+        return cls(rows[:, :rooms], rows[:, rooms:], boxes, *optional)
 
     def __len__(self) -> int:
         return len(self.types)

@@ -163,13 +163,13 @@ def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
     problems = []
     if not np.isfinite(corners).all() or (high - low > GRID).any() or (high - low < 1).any():
         width, height = high - low
-        message = f"outline of {width:g} x {height:g} pixels, expected 1 to {GRID} along both axes"
+        message = f"{path}: outline of {width:g} x {height:g} pixels, expected 1 to {GRID} along both axes"
         problems.append(Problem(message, help="a pixel is 7 cm", code="out-of-range"))
     if not 3 <= len(points) <= BOUNDARY_POINTS - 2:
-        message = f"outline of {len(points)} corners, expected 3 to {BOUNDARY_POINTS - 2}"
+        message = f"{path}: outline of {len(points)} corners, expected 3 to {BOUNDARY_POINTS - 2}"
         problems.append(Problem(message, code="out-of-range"))
     if problems:
-        raise Refused([Problem(f"{path}: {one.message}", help=one.help, code=one.code) for one in problems])
+        raise Refused(problems)
     shift = np.floor((GRID - low - high) / 2)
     ends = corners[len(outline) :]
     row = pack_boundary((points + shift).tolist(), (ends + shift).clip(0, GRID).tolist())

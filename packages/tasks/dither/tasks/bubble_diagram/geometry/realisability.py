@@ -8,7 +8,6 @@ Letters: R rooms, E pairs, M marks, F bounds, C choices, A alternatives, V varia
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -197,18 +196,17 @@ class _Search:
 
         Maximises a margin that protects the bounds from rounding, and minimises room sizes.
         """
-        from scipy.optimize import LinearConstraint, milp  # it takes .3 s
+        from scipy.optimize import Bounds, LinearConstraint, milp  # it takes .3 s
 
         if self.programs >= self.limit:
             raise _UndecidedError
         self.programs += 1
         rooms = self.constraints.rooms
         matrix, most = wall_rows(node.bounds, rooms, self.canvas)
-        objective, integrality, limits = _variables(rooms, self.canvas.side)
         result = milp(
-            objective,
-            integrality=integrality if whole else None,
-            bounds=limits,
+            np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms]),
+            integrality=[*[int(whole)] * 4 * rooms, 0],
+            bounds=Bounds(0, [*[self.canvas.side] * 4 * rooms, 1]),
             constraints=LinearConstraint(matrix, -np.inf, most),
             options={"presolve": whole},  # presolve costs more than it saves on programs this small
         )
@@ -235,16 +233,6 @@ class _Search:
     def proved(self, boxes: Int[np.ndarray, "R 4"]) -> bool:
         own = self.constraints
         return realises(boxes, own.edges, own.constrained, self.canvas, disjoint=own.disjoint)
-
-
-@lru_cache(maxsize=64)
-def _variables(rooms: int, side: int) -> tuple[Float[np.ndarray, " V"], Int[np.ndarray, " V"], Any]:
-    """Objective, integrality and limits of the walls and of the margin."""
-    from scipy.optimize import Bounds
-
-    objective = np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms])
-    limits = Bounds(np.zeros(4 * rooms + 1), np.array([float(side)] * 4 * rooms + [1.0]))
-    return objective, np.array([1] * 4 * rooms + [0]), limits
 
 
 def wall_rows(bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas) -> tuple[Any, Float[np.ndarray, " F"]]:
