@@ -84,8 +84,6 @@ def _realisable(fixed: Sequence[PairRelation]) -> bool:
 
 def feasible(rules: Sequence[Rule], slots: int) -> bool:
     """Whether some diagram with up to `slots` rooms meets all rules."""
-    if any(isinstance(rule, RoomType) and not rule.types for rule in rules):
-        return False
     return _IntegerProgram(rules, slots).feasible()
 
 
@@ -151,16 +149,15 @@ class _IntegerProgram:
                 self.add_adjacency(rule)
             case Area():
                 self.add_area(rule)
-            case Buildable() | Reachable():
-                self.add_whole(rule)
+            case Buildable():
+                for count in rule.counts():
+                    self.add_rule(count)
+                if self.apart:
+                    self.add_connected({pair: relation[NO_EDGE] for pair, relation in self.relation.items()})
+            case Reachable():
+                self.add_reachable()
 
-    def add_whole(self, rule: Buildable | Reachable) -> None:
-        if isinstance(rule, Buildable):
-            for count in rule.counts():
-                self.add_rule(count)
-            if self.apart:
-                self.add_connected({pair: relation[NO_EDGE] for pair, relation in self.relation.items()})
-            return
+    def add_reachable(self) -> None:
         fronts = [self.door[room, self.slots][1] for room in range(self.slots)]
         self.rows.append((fronts, 1, 1))
         self.rows += [([front, kind[-1]], 0, 1) for front, kind in zip(fronts, self.kind, strict=True)]

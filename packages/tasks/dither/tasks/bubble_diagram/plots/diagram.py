@@ -228,7 +228,10 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
 
 def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> svg.Page:
     """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
-    foot, rim = 26.0, size / 26
+    foot, (across, down) = 26.0, placement.boxes[:, 2:].max(0) + 2 * _OUTER
+    scale = min(0.96 * size / across, (0.96 * size - foot) / down)  # no third of the page is empty
+    rim, width, height = 0.02 * size + _OUTER * scale, max(across * scale, 0.7 * size) + 0.04 * size, down * scale
+    height += 0.04 * size + foot
     types = placement.diagram.types
     plan = floor_plan(types, placement.boxes, placement.front_door, placement.diagram.doors)
     free = plan.label.copy()  # labels stay clear of doors
@@ -241,7 +244,7 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
     areas = np.bincount(plan.label[plan.label >= 0], minlength=len(types)) * METRES**2
     texts = [(name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)]
     for regions in (free, plan.label):
-        scene = Scene(placement, rim, rim, size - 2 * rim, size - 2 * rim - foot, regions)
+        scene = Scene(placement, rim, rim, width - 2 * rim, height - 2 * rim - foot, regions)
         if not any(label.spot for label in scene.label_rooms(texts)):
             break
     outlines = [scene.outline(corners) for corners in plan.outlines]
@@ -255,19 +258,20 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
         shapes.append(svg.path(scene.outline(placement.outline), "none", BROKEN, 1.0))
     for window in plan.windows:
         shapes += _window_shapes(scene, window, plan.label)
+    swept: list[tuple[float, ...]] = []
     for door in plan.doors:
-        shapes += _door_shapes(scene, door, plan.label)
+        shapes += _door_shapes(scene, door, plan.label, swept)
     for label in scene.labels:
         shapes += label_shapes(label, background=False)
-    y, width, pixels = size - foot / 2, size - 2 * rim, scene.scale / METRES
+    y, left, pixels = height - foot / 2, 0.04 * size, scene.scale / METRES
     bar = next((metres for metres in (5, 2) if metres * pixels < 0.35 * width), 1)
-    end, broken = rim + bar * pixels, placement.broken
+    end, broken = left + bar * pixels, placement.broken
     summary = f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
     caption = " · ".join(filter(None, (f"{bar} m", summary, verdict)))
-    shapes += [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (rim, end)]
-    shapes.append(svg.line(rim, y, end, y, PALE, 1.2))
+    shapes += [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (left, end)]
+    shapes.append(svg.line(left, y, end, y, PALE, 1.2))
     shapes.append(svg.text(end + 8, y, caption, 9.5, BROKEN if broken else PALE, left=True))
-    return svg.Page(size, size, tuple(shapes))
+    return svg.Page(width, height, tuple(shapes))
 
 
 def _outward(one: Door | Window, label: Int[np.ndarray, "H W"]) -> int:
@@ -292,16 +296,24 @@ def _window_shapes(scene: Scene, window: Window, label: Int[np.ndarray, "H W"]) 
     return [_gap(scene, window, window.length, depth, shift, 0.7), svg.line(*start, *end, _WALL, 0.7)]
 
 
-def _door_shapes(scene: Scene, door: Door, label: Int[np.ndarray, "H W"]) -> list[str]:
-    """Return the gap of a door, its leaf, and the arc that it swings."""
-    shift, depth, outward = 0.0, door.depth + 1.0, _outward(door, label)
+def _door_shapes(scene: Scene, door: Door, label: Int[np.ndarray, "H W"], swept: list[tuple[float, ...]]) -> list[str]:
+    """Return the gap of a door, its leaf, and the arc that it swings, if possible in a square not `swept` yet."""
+    shift, depth, sides = 0.0, door.depth + 1.0, [1, -1]
     if door.j is None:
-        shift, depth, side = outward * _OUTER / 2, _OUTER + 1.0, -outward
-    else:  # not into the living room
-        side = -1 if scene.placement.diagram.types[door.j] == LIVING else 1
-    hinge, closed = segment(door, DOOR_WIDTH, shift)
-    (hx, hy), (cx, cy) = scene.at(*hinge), scene.at(*closed)
-    ox, oy = scene.at(*segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)[0])
-    radius, sweep = DOOR_WIDTH * scene.scale, int((side > 0) == door.upright)
+        outward = _outward(door, label)
+        shift, depth, sides = outward * _OUTER / 2, _OUTER + 1.0, [-outward]
+    elif scene.placement.diagram.types[door.j] == LIVING:  # rather not into the living room
+        sides = [-1, 1]
+    options = []
+    for side, hinge in ((side, hinge) for side in sides for hinge in (0, 1)):
+        ends, opened = segment(door, DOOR_WIDTH, shift), segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)
+        (x0, x1), (y0, y1) = (sorted((ends[0][axis], opened[1][axis])) for axis in (0, 1))
+        free = not any(x0 < c and a < x1 and y0 < d and b < y1 for a, b, c, d in swept)
+        sweep = int(((side > 0) == door.upright) != bool(hinge))
+        options.append((not free, ends[hinge], opened[hinge], ends[1 - hinge], sweep, (x0, y0, x1, y1)))
+    _, *points, sweep, square = min(options, key=lambda option: option[0])
+    swept.append(square)
+    (hx, hy), (ox, oy), (cx, cy) = (scene.at(*point) for point in points)
+    radius = DOOR_WIDTH * scene.scale
     arc = f"M{hx:.1f},{hy:.1f}L{ox:.1f},{oy:.1f}A{radius:.1f},{radius:.1f} 0 0 {sweep} {cx:.1f},{cy:.1f}"
     return [_gap(scene, door, DOOR_WIDTH, depth, shift), svg.path(arc, "none", PALE, 0.8)]
