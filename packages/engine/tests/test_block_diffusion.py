@@ -16,8 +16,8 @@ from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.samplers.ancestral import Ancestral
 from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.first_hitting import FirstHitting
-from dither.processes.schedules.alpha import log_linear
-from dither.processes.schedules.sigma import geometric
+from dither.processes.schedules.alpha import LogLinear
+from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry import default_catalog
@@ -42,11 +42,13 @@ def process_of(kind, length=LENGTH, ids=IDS, estimator="time", predict="posterio
     plain = space(length, ids, end)
     if kind == "absorbing":
         masked = plain.with_mask()
-        clock = TimestepSampling(log_linear(1e-7), level, t_min)
+        clock = TimestepSampling(LogLinear(eps=1e-7).build(), level, t_min)
         return TokenProcess(masked, mask_prior(masked), clock, predict, estimator)
     odds = frequency_prior(plain, {"text": [1.0 + i for i in range(ids)]})
     table = even_prior(plain) if kind == "uniform" else odds
-    return TokenProcess(plain, table, TimestepSampling(geometric(1e-4, 20.0), level, t_min), predict)
+    return TokenProcess(
+        plain, table, TimestepSampling(Geometric(sigma_min=1e-4, sigma_max=20.0).build(), level, t_min), predict
+    )
 
 
 class Cache:

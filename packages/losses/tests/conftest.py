@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dither.processes.schedules.sigma import geometric
+from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry.flow.protocols import Schedule
@@ -32,6 +32,11 @@ def process_of() -> Callable[..., TokenProcess]:
         odd = {field.name: [1.0 + 2 * i for i in range(clean(field))] for field in space.fields}
         priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
         priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
-        return TokenProcess(space, priors[kind](space), TimestepSampling(schedule or geometric(1e-4, 20)), predict)
+        return TokenProcess(
+            space,
+            priors[kind](space),
+            TimestepSampling(schedule or Geometric(sigma_min=1e-4, sigma_max=20).build()),
+            predict,
+        )
 
     return build

@@ -10,14 +10,14 @@ from torch.nn import functional
 from dither.losses.features import huber, poisson_nll, squared_error
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.features.masked_features import MaskedRegionProcess
-from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import FeatureSpace
 
 SPACE = FeatureSpace(5, 3)
-CLOCK = TimestepSampling(log_linear(1e-3))
+CLOCK = TimestepSampling(LogLinear(eps=1e-3).build())
 
 
 def clean_of(rows: int, known: float = 0.2) -> Clean:

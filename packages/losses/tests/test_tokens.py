@@ -10,15 +10,20 @@ import torch
 from torch import Tensor
 
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.processes.schedules.alpha import cosine, log_linear
+from dither.processes.schedules.alpha import Cosine, LogLinear
 from dither.processes.schedules.betas import LinearBeta
-from dither.processes.schedules.sigma import geometric
+from dither.processes.schedules.sigma import Geometric
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
 TWO = TokenSpace((Field("nodes", 2, 6, mask=4, pad=5), Field("edges", 3, 4, pad=0)))
-SCHEDULES = (geometric(1e-4, 20), log_linear(1e-3), cosine(1e-3), LinearBeta().build())
+SCHEDULES = (
+    Geometric(sigma_min=1e-4, sigma_max=20).build(),
+    LogLinear(eps=1e-3).build(),
+    Cosine(eps=1e-3).build(),
+    LinearBeta().build(),
+)
 
 
 def text(length: int, ids: int) -> TokenSpace:
@@ -148,10 +153,10 @@ def bound(process, x0, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "schedule"),
     [
-        ("absorbing", log_linear(1e-9)),
-        ("uniform", geometric(1e-4, 16)),
-        ("marginal", geometric(1e-4, 16)),
-        ("hybrid", geometric(1e-4, 16)),
+        ("absorbing", LogLinear(eps=1e-9).build()),
+        ("uniform", Geometric(sigma_min=1e-4, sigma_max=16).build()),
+        ("marginal", Geometric(sigma_min=1e-4, sigma_max=16).build()),
+        ("hybrid", Geometric(sigma_min=1e-4, sigma_max=16).build()),
     ],
 )
 def test_with_exact_scores_the_parts_add_up_to_the_likelihood(process_of, kind, schedule, monkeypatch):
@@ -172,7 +177,7 @@ def test_with_exact_scores_the_parts_add_up_to_the_likelihood(process_of, kind, 
 @pytest.mark.parametrize("kind", ["uniform", "marginal"])
 def test_a_schedule_that_ends_early_costs_what_is_left(process_of, kind, monkeypatch):
     """With sigma_max = 1 the bound is -log p(x_0) plus, in the mean, KL(p_1 || prior): no denoiser can take it away."""
-    process = process_of(kind, SPACE, schedule=geometric(1e-4, 1.0))
+    process = process_of(kind, SPACE, schedule=Geometric(sigma_min=1e-4, sigma_max=1.0).build())
     lost, prior_part = 0.0, 0.0
     for x0 in itertools.product(range(3), repeat=2):
         with monkeypatch.context() as patched:
@@ -186,7 +191,7 @@ def test_a_schedule_that_ends_early_costs_what_is_left(process_of, kind, monkeyp
 
 
 def test_parts_are_zero_where_nothing_is_predicted(process_of):
-    process = process_of("uniform", SPACE, schedule=geometric(0.5, 1.0))
+    process = process_of("uniform", SPACE, schedule=Geometric(sigma_min=0.5, sigma_max=1.0).build())
     fixed = torch.tensor([[True, False]])
     clean = Clean.of(torch.tensor([[0, 1]] * 2), ~fixed.expand(2, 2))
     found = process.bound(clean, Measured(torch.zeros(2, 2), (~clean.fixed).float()), denoiser(process))

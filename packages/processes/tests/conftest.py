@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.flow.process import FlowMatchingProcess
-from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.alpha import LogLinear
 from dither.processes.specs import register_components
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.posterior import Posterior
@@ -70,7 +70,7 @@ def process_of() -> Callable[..., TokenProcess]:
         priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
         priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
         return TokenProcess(
-            space, priors[kind](space), TimestepSampling(schedule or log_linear(1e-3), t_min=0.0), predict
+            space, priors[kind](space), TimestepSampling(schedule or LogLinear(eps=1e-3).build(), t_min=0.0), predict
         )
 
     return build

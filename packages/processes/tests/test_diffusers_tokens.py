@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.confidence import Ordered
-from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.alpha import LogLinear
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
 ROWS, LENGTH, IDS = 5, 12, 6
-LINEAR = log_linear(1e-12)
+LINEAR = LogLinear(eps=1e-12).build()
 """alpha = 1 - t."""
 
 

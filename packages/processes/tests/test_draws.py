@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.schedules.alpha import log_linear
-from dither.processes.schedules.sigma import geometric
+from dither.processes.schedules.alpha import LogLinear
+from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling, as_times
 from dither.processes.tokens.categorical import draw, draw_along, draw_log
 from dither.registry.flow.records import Clean
@@ -83,7 +83,7 @@ def test_no_draw_from_nothing(row: list[float]) -> None:
 
 
 def test_one_time_per_stratum() -> None:
-    clock = TimestepSampling(log_linear(), t_min=0.1)
+    clock = TimestepSampling(LogLinear().build(), t_min=0.1)
     for n in (1, 7, 64):
         u = (clock.times(n).double() - 0.1) / 0.9 * n
         assert u.shape == (n,)
@@ -98,14 +98,17 @@ def test_levels() -> None:
     t = torch.tensor([0.0, 0.0004, 0.0015, 0.5, 1.0])
 
     def level(kind, schedule=None) -> Tensor:
-        return TimestepSampling(schedule or log_linear(1e-3), kind).level(t)
+        return TimestepSampling(schedule or LogLinear(eps=1e-3).build(), kind).level(t)
 
     assert torch.equal(level("t"), t)
     assert level("index").tolist() == [0, 0, 1, 500, 999]
     torch.testing.assert_close(level("sigma"), -torch.log1p(-0.999 * t))
     assert level("log-sigma").isfinite().all()  # sigma = 0 at t = 0
-    torch.testing.assert_close(level("log-sigma", geometric(1e-4, 20)), geometric(1e-4, 20)(t).sigma.log())
-    assert TimestepSampling(log_linear()).level(t.expand(2, -1)).shape == (2, 5)
+    torch.testing.assert_close(
+        level("log-sigma", Geometric(sigma_min=1e-4, sigma_max=20).build()),
+        Geometric(sigma_min=1e-4, sigma_max=20).build()(t).sigma.log(),
+    )
+    assert TimestepSampling(LogLinear().build()).level(t.expand(2, -1)).shape == (2, 5)
 
 
 SPACE = TokenSpace((Field("text", 4, 5),))

@@ -12,7 +12,7 @@ from dither.processes.samplers.dpm_solver import DPMSolver, log_snr
 from dither.processes.samplers.ordered_regions import OrderedRegions
 from dither.processes.samplers.repaint import RePaint
 from dither.processes.schedules import betas
-from dither.processes.schedules.alpha import cosine_squared, log_linear
+from dither.processes.schedules.alpha import CosineSquared, LogLinear
 from dither.processes.schedules.betas import LinearBeta, tabulated
 from dither.processes.timestep_sampling import TimestepSampling, spaced_times
 from dither.registry import default_catalog
@@ -39,7 +39,7 @@ def test_no_noise_no_nan() -> None:
         assert torch.equal(reading.x0, x)
 
 
-@pytest.mark.parametrize("schedule", [LinearBeta().build(), log_linear(), cosine_squared(1e-6)])
+@pytest.mark.parametrize("schedule", [LinearBeta().build(), LogLinear().build(), CosineSquared(eps=1e-6).build()])
 def test_log_snr_grid_is_even_in_log_snr(schedule) -> None:
     times = spaced_times(schedule, 9, "log-snr", 1e-3)
     assert (times[0].item(), times[-1].item()) == (1.0, pytest.approx(1e-3))
@@ -56,7 +56,10 @@ def test_log_snr_grid_bears_a_schedule_that_goes_on_for_ever() -> None:
 
 def flow_error(sampler, normal) -> float:
     """How far a walk without noise ends from where the probability flow leads, in closed form for normal data."""
-    process, like = process_of(schedule=cosine_squared(1e-4)), Clean.of(torch.zeros(64, 3, 2, dtype=torch.float64))
+    process, like = (
+        process_of(schedule=CosineSquared(eps=1e-4).build()),
+        Clean.of(torch.zeros(64, 3, 2, dtype=torch.float64)),
+    )
     torch.manual_seed(0)
     start = process.prior(like).x
     torch.manual_seed(0)
@@ -97,7 +100,7 @@ class Pair:
 def test_repaint_fills_in_from_the_conditional_law() -> None:
     """The model knows pairs that are noised alike; of each pair one value is given. Jumps mend what one pass misses."""
     space, n, rho = FeatureSpace(1, 2), 4_000, 0.9
-    process = GaussianProcess(space, TimestepSampling(cosine_squared(1e-4)), "x0")
+    process = GaussianProcess(space, TimestepSampling(CosineSquared(eps=1e-4).build()), "x0")
     known = torch.tensor([True, False]).expand(n, 1, 2)
     like = Clean.of(torch.full((n, 1, 2), 1.5), known=known)
     slopes = {}
@@ -137,7 +140,7 @@ class Ladder:
 
 def test_the_surest_regions_come_first() -> None:
     space = FeatureSpace(8, 2)
-    process = MaskedRegionProcess(space, TimestepSampling(log_linear()), exact=True)
+    process = MaskedRegionProcess(space, TimestepSampling(LogLinear().build()), exact=True)
     like = Clean.of(
         torch.zeros(5, 8, 2), known=torch.zeros(5, 8, 2, dtype=torch.bool).index_fill(1, torch.tensor(3), True)
     )
@@ -153,7 +156,7 @@ def test_the_surest_regions_come_first() -> None:
 
 @pytest.mark.parametrize(("by", "spread"), [("random", True), ("spread", False)])
 def test_without_spread_the_order_is_random(by: str, spread: bool) -> None:
-    process = MaskedRegionProcess(FeatureSpace(8, 2), TimestepSampling(log_linear()))
+    process = MaskedRegionProcess(FeatureSpace(8, 2), TimestepSampling(LogLinear().build()))
     like = Clean.of(torch.zeros(4_000, 8, 2))
     first = next(OrderedRegions(by=by, steps=8).build()(process, Ladder(process, spread), like))
     counts = (first != 0).any(-1).float().mean(0)

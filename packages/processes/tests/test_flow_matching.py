@@ -11,7 +11,7 @@ from dither.losses.flow import flow_kl
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.flow.jumps import DiscreteFlow
 from dither.processes.flow.process import FlowMatchingProcess
-from dither.processes.flow.specs import kappa, rectified_flow
+from dither.processes.flow.specs import Kappa, RectifiedFlow
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.flow.records import Clean, State
@@ -22,7 +22,7 @@ MEAN, STD = 3.0, 0.5
 
 
 def flow(predict: Any = "velocity", shift: float = 1.0, **options: Any) -> FlowMatchingProcess:
-    return FlowMatchingProcess(SPACE, TimestepSampling(rectified_flow(shift)), predict, **options)
+    return FlowMatchingProcess(SPACE, TimestepSampling(RectifiedFlow(shift=shift).build()), predict, **options)
 
 
 def diffusion(predict: Any) -> GaussianProcess:
@@ -158,7 +158,7 @@ def test_mixture_paths_equal_flow_matching(process_of, power: float) -> None:
     from flow_matching.path import scheduler as schedulers
 
     path = paths.MixtureDiscreteProbPath(schedulers.PolynomialConvexScheduler(n=power))
-    process = process_of("uniform", TokenSpace((Field("text", 4, 5),)), schedule=kappa(power, eps=1e-12))
+    process = process_of("uniform", TokenSpace((Field("text", 4, 5),)), schedule=Kappa(power=power, eps=1e-12).build())
     clean, raw = Clean.of(torch.randint(0, 5, (6, 4))), torch.randn(6, 4, 5, dtype=torch.float64)
     t = torch.rand(6, dtype=torch.float64) * 0.8 + 0.1
     noised = process.corrupt(clean, t)

@@ -11,7 +11,7 @@ from torch import Tensor
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.features.masked_features import MaskedRegionProcess
 from dither.processes.features.masks import Masks
-from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.flow.records import Clean, State
@@ -94,7 +94,7 @@ def test_nothing_to_take_is_safe(kind: str, exact: bool, gaussian: bool, seed: i
         if gaussian:
             process = GaussianProcess(SPACE, TimestepSampling(LinearBeta().build()), **options)
         else:
-            process = MaskedRegionProcess(SPACE, TimestepSampling(log_linear()), **(options | {"ratio": None}))
+            process = MaskedRegionProcess(SPACE, TimestepSampling(LogLinear().build()), **(options | {"ratio": None}))
         noised = process.corrupt(case, torch.rand(3))
         assert not noised.target_mask.any()
         assert torch.equal(noised.state.x, case.x0)
@@ -108,7 +108,7 @@ MASKS = ({"mask": "region"}, {"mask": "element"}, {"mask": "group", "group": "mo
 
 
 def region_of(**options) -> MaskedRegionProcess:
-    return MaskedRegionProcess(SPACE, TimestepSampling(log_linear(1e-3)), **options)
+    return MaskedRegionProcess(SPACE, TimestepSampling(LogLinear(eps=1e-3).build()), **options)
 
 
 @given(st.sampled_from(MASKS), st.floats(0.05, 1), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 99))

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.samplers.predictor_corrector import PredictorCorrector
-from dither.processes.schedules.alpha import cosine, log_linear
-from dither.processes.schedules.sigma import geometric
+from dither.processes.schedules.alpha import Cosine, LogLinear
+from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import time_of
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
@@ -148,7 +148,9 @@ def test_first_hitting_order_and_times(text_process) -> None:
         assert (lost < level).double().mean().item() == pytest.approx(level**3, abs=0.03)
 
 
-@pytest.mark.parametrize("schedule", [log_linear(1e-3), cosine(1e-3), geometric(1e-4, 20)])
+@pytest.mark.parametrize(
+    "schedule", [LogLinear(eps=1e-3).build(), Cosine(eps=1e-3).build(), Geometric(sigma_min=1e-4, sigma_max=20).build()]
+)
 def test_time_of_inverts_the_schedule(schedule) -> None:
     t = torch.tensor([0.01, 0.3, 0.9], dtype=torch.float64)
     torch.testing.assert_close(time_of(schedule, -(-schedule(t).sigma).expm1()), t)

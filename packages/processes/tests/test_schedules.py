@@ -18,14 +18,18 @@ def test_closed_forms(t: float) -> None:
     def signal(schedule) -> float:
         return math.exp(-schedule(at).sigma.item())
 
-    assert signal(alpha.log_linear(0.01)) == pytest.approx(1 - 0.99 * t, rel=1e-14)
-    assert signal(alpha.cosine(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14)
-    assert signal(alpha.cosine_squared(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2, rel=1e-14)
-    assert signal(alpha.polynomial(3, 0.01)) == pytest.approx(1 - 0.99 * t**3, rel=1e-14)
-    assert sigma.geometric(1e-3, 2)(at).sigma.item() == pytest.approx(1e-3 ** (1 - t) * 2**t, rel=1e-12)
-    assert sigma.linear_sigma(7)(at).sigma.item() == pytest.approx(7 * t, rel=1e-14)
+    assert signal(alpha.LogLinear(eps=0.01).build()) == pytest.approx(1 - 0.99 * t, rel=1e-14)
+    assert signal(alpha.Cosine(eps=0.01).build()) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14)
+    assert signal(alpha.CosineSquared(eps=0.01).build()) == pytest.approx(
+        0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2, rel=1e-14
+    )
+    assert signal(alpha.Polynomial(power=3, eps=0.01).build()) == pytest.approx(1 - 0.99 * t**3, rel=1e-14)
+    assert sigma.Geometric(sigma_min=1e-3, sigma_max=2).build()(at).sigma.item() == pytest.approx(
+        1e-3 ** (1 - t) * 2**t, rel=1e-12
+    )
+    assert sigma.LinearSigma(sigma_max=7).build()(at).sigma.item() == pytest.approx(7 * t, rel=1e-14)
     for eps in (1e-6, 0.3):  # the weight of masked cross entropy does not depend on eps
-        noise = alpha.log_linear(eps)(at)
+        noise = alpha.LogLinear(eps=eps).build()(at)
         assert (noise.rate / noise.sigma.expm1()).item() == pytest.approx(1 / t, rel=1e-9)
 
 
@@ -33,7 +37,9 @@ def test_sigmoid_is_its_definition() -> None:
     t = torch.linspace(0, 1, 7, dtype=torch.float64)
     curve = torch.sigmoid((-3 + 6 * t) / 0.7)
     lost = (curve - curve[0]) / (curve[-1] - curve[0])
-    torch.testing.assert_close((-alpha.sigmoid(-3, 3, 0.7, 1e-3)(t).sigma).exp(), 1 - 0.999 * lost)
+    torch.testing.assert_close(
+        (-alpha.SigmoidAlpha(start=-3, end=3, tau=0.7, eps=1e-3).build()(t).sigma).exp(), 1 - 0.999 * lost
+    )
 
 
 def kl(ids, sigma):

@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 
 from dither.processes.options import MAX_POSITIONS
-from dither.processes.schedules.sigma import linear_sigma
+from dither.processes.schedules.sigma import LinearSigma
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.kinds import ModelFacts, ScheduleSpec
@@ -56,7 +56,7 @@ class FlatSchedule(ScheduleSpec):
     sigma_max: float = 0.1
 
     def build(self):
-        return linear_sigma(self.sigma_max)
+        return LinearSigma(sigma_max=self.sigma_max).build()
 
 
 @pytest.mark.parametrize("name", SPACES)

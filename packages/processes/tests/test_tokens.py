@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.schedules.alpha import log_linear
-from dither.processes.schedules.sigma import linear_sigma
+from dither.processes.schedules.alpha import LogLinear
+from dither.processes.schedules.sigma import LinearSigma
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.posterior import Posterior
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
@@ -58,7 +58,7 @@ def test_reading_is_at_least_float32(process_of, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_signal_left_at_all(process_of, kind: str) -> None:
     """At sigma = 900 exp(-sigma) is 0: unmasked tokens stay, and nothing is NaN."""
-    process = process_of(kind, ONE, schedule=linear_sigma(1000.0))
+    process = process_of(kind, ONE, schedule=LinearSigma(sigma_max=1000.0).build())
     like = Clean.of(torch.randint(0, 4, (50, 3)))
     now, then = (process.schedule(torch.full((50,), t, dtype=torch.float64)) for t in (0.9, 0.8))
     state = State.of(like.x0)
@@ -69,7 +69,7 @@ def test_no_signal_left_at_all(process_of, kind: str) -> None:
 
 
 def test_plain_construction_refuses() -> None:
-    clock = TimestepSampling(log_linear())
+    clock = TimestepSampling(LogLinear().build())
     with pytest.raises(ValueError, match="sum to 1"):
         TokenProcess(ONE, 2 * even_prior(ONE), clock)
     with pytest.raises(ValueError, match="no MASK"):

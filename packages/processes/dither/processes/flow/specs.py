@@ -11,14 +11,14 @@ from dither.registry import FeatureSpace, Slot, Space, named
 from dither.registry.kinds import ProcessFacts, ScheduleSpec
 
 from ..features.specs import Gaussian
-from ..schedules.alpha import AlphaSchedule, alpha_schedule
+from ..schedules.alpha import AlphaSchedule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dither.registry.flow.protocols import Process, Schedule
 
-__all__ = ["FlowMatching", "Kappa", "RectifiedFlow", "kappa", "rectified_flow"]
+__all__ = ["FlowMatching", "Kappa", "RectifiedFlow"]
 
 
 class FlowMatching(Gaussian):
@@ -65,19 +65,14 @@ class RectifiedFlow(ScheduleSpec):
         return 2 * math.log(self.shift / TINY)
 
     def build(self) -> Schedule:
-        return rectified_flow(self.shift)
+        from ..precision import wide_schedule
 
+        def curve(t: Tensor) -> tuple[Tensor, Tensor]:
+            left, shift = (1 - t).clamp_min(TINY), self.shift
+            squares = left.square() + (shift * t).square()
+            return (shift * t / left).square().log1p(), 2 * shift**2 * t / (left * squares)
 
-def rectified_flow(shift: float = 1.0) -> Schedule:
-    """Return sigma = log(1 + (shift t / (1 - t))^2), the path to u = shift t / (1 + (shift - 1) t) of the noise."""
-    from ..precision import wide_schedule
-
-    def curve(t: Tensor) -> tuple[Tensor, Tensor]:
-        left = (1 - t).clamp_min(TINY)
-        squares = left.square() + (shift * t).square()
-        return (shift * t / left).square().log1p(), 2 * shift**2 * t / (left * squares)
-
-    return wide_schedule(curve)
+        return wide_schedule(curve)
 
 
 class Kappa(AlphaSchedule):
@@ -87,10 +82,5 @@ class Kappa(AlphaSchedule):
     power: float = Field(2.0, ge=1, le=16)
     """1 is log-linear; above, tokens are replaced early."""
 
-    def build(self) -> Schedule:
-        return kappa(self.power, self.eps)
-
-
-def kappa(power: float = 2.0, eps: float = 1e-3) -> Schedule:
-    """Return alpha = eps + (1 - eps) (1 - t)^power."""
-    return alpha_schedule(lambda t: (1 - (1 - t) ** power, power * (1 - t) ** (power - 1)), eps)
+    def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return 1 - (1 - t) ** self.power, self.power * (1 - t) ** (self.power - 1)

@@ -8,7 +8,7 @@ the dtype of t.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -20,17 +20,14 @@ if TYPE_CHECKING:
 
     from dither.registry.flow.protocols import Schedule
 
-__all__ = [
-    "AlphaSchedule", "Cosine", "CosineSquared", "LogLinear", "Polynomial", "SigmoidAlpha", "alpha_schedule", "cosine",
-    "cosine_squared", "log_linear", "polynomial", "sigmoid",
-]  # fmt: skip
+__all__ = ["AlphaSchedule", "Cosine", "CosineSquared", "LogLinear", "Polynomial", "SigmoidAlpha"]
 
 FLAT = 1e-3
 """A stretch of a sigmoid that rises by less loses too many digits."""
 
 
 class AlphaSchedule(ScheduleSpec):
-    """alpha falls from 1 to eps."""
+    """alpha = 1 - (1 - eps) f(t)."""
 
     eps: float = Field(1e-3, ge=1e-12, lt=1)
     """The signal left at t = 1."""
@@ -38,19 +35,28 @@ class AlphaSchedule(ScheduleSpec):
     def sigma_end(self) -> float:
         return -math.log(self.eps)
 
+    @abstractmethod
+    def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f, which rises from 0 to 1, and its derivative."""
+
+    def build(self) -> Schedule:
+        from ..precision import wide_schedule
+
+        def sigma_and_rate(t: Tensor) -> tuple[Tensor, Tensor]:
+            share, derivative = self.curve(t)
+            alpha = 1 - (1 - self.eps) * share
+            return (-(1 - self.eps) * share).log1p().neg(), (1 - self.eps) * derivative / alpha
+
+        return wide_schedule(sigma_and_rate)
+
 
 class LogLinear(AlphaSchedule):
-    """alpha falls linearly from 1 to eps (MDLM)."""
+    """alpha falls linearly from 1 to eps (MDLM, Sahoo et al. 2024); masked cross-entropy has weight 1 / t."""
 
     name: ClassVar[str] = "log-linear"
 
-    def build(self) -> Schedule:
-        return log_linear(self.eps)
-
-
-def log_linear(eps: float = 1e-3) -> Schedule:
-    """Return alpha = 1 - (1 - eps) t (MDLM, Sahoo et al. 2024); masked cross-entropy has weight 1 / t for every eps."""
-    return polynomial(1.0, eps)
+    def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return t, t.new_ones(t.shape)
 
 
 class Polynomial(AlphaSchedule):
@@ -58,49 +64,34 @@ class Polynomial(AlphaSchedule):
 
     name: ClassVar[str] = "polynomial"
     power: float = Field(2.0, ge=1, le=16)
-    """1 is log-linear."""
+    """1 is log-linear; below, the rate at t = 0 would be infinite."""
 
-    def build(self) -> Schedule:
-        return polynomial(self.power, self.eps)
-
-
-def polynomial(power: float = 2.0, eps: float = 1e-3) -> Schedule:
-    """Return alpha = 1 - (1 - eps) t^power, power >= 1: below 1 the rate at t = 0 is infinite."""
-    return alpha_schedule(lambda t: (t**power, power * t ** (power - 1)), eps)
+    def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return t**self.power, self.power * t ** (self.power - 1)
 
 
 class Cosine(AlphaSchedule):
-    """alpha falls from 1 to eps along a quarter of a cosine."""
+    """alpha = eps + (1 - eps) cos(pi t / 2): it falls along a quarter of a cosine."""
 
     name: ClassVar[str] = "cosine"
 
-    def build(self) -> Schedule:
-        return cosine(self.eps)
-
-
-def cosine(eps: float = 1e-3) -> Schedule:
-    """Return alpha = eps + (1 - eps) cos(pi t / 2)."""
-    return alpha_schedule(lambda t: (2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (math.pi / 2 * t).sin()), eps)
+    def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return 2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (math.pi / 2 * t).sin()
 
 
 class CosineSquared(AlphaSchedule):
-    """alpha falls from 1 to eps along a squared cosine: slow at both ends."""
+    """alpha = eps + (1 - eps) cos(pi t / 2)^2: slow at both ends."""
 
     name: ClassVar[str] = "cosine-squared"
 
-    def build(self) -> Schedule:
-        return cosine_squared(self.eps)
-
-
-def cosine_squared(eps: float = 1e-3) -> Schedule:
-    """Return alpha = eps + (1 - eps) cos(pi t / 2)^2."""
-    return alpha_schedule(lambda t: ((math.pi / 2 * t).sin().square(), math.pi / 2 * (math.pi * t).sin()), eps)
+    def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return (math.pi / 2 * t).sin().square(), math.pi / 2 * (math.pi * t).sin()
 
 
 class SigmoidAlpha(AlphaSchedule):
     """alpha falls along a stretch of a sigmoid: slow at both ends, the more so the longer the stretch.
 
-    Jabri et al. (2022). From start to end of sigmoid(u / tau), scaled to 1 at t = 0 and to eps at t = 1.
+    Jabri et al. (2022), algorithm 1. From start to end of sigmoid(u / tau), scaled to 1 at t = 0 and to eps at t = 1.
     """
 
     name: ClassVar[str] = "sigmoid-alpha"
@@ -120,28 +111,8 @@ class SigmoidAlpha(AlphaSchedule):
             raise ValueError(f"the sigmoid is flat from start = {self.start:g} to end = {self.end:g}")
         return self
 
-    def build(self) -> Schedule:
-        return sigmoid(self.start, self.end, self.tau, self.eps)
-
-
-def sigmoid(start: float = -3.0, end: float = 3.0, tau: float = 1.0, eps: float = 1e-3) -> Schedule:
-    """Return alpha along the sigmoid of -u / tau, for u from start to end (Jabri et al. 2022, algorithm 1)."""
-    low, high = (1 / (1 + math.exp(min(-u / tau, 700))) for u in (start, end))  # exp overflows beyond
-
-    def curve(t: Tensor) -> tuple[Tensor, Tensor]:
+    def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        start, end, tau = self.start, self.end, self.tau
+        low, high = (1 / (1 + math.exp(min(-u / tau, 700))) for u in (start, end))  # exp overflows beyond
         value = ((start + (end - start) * t) / tau).sigmoid()
         return (value - low) / (high - low), value * (1 - value) * (end - start) / tau / (high - low)
-
-    return alpha_schedule(curve, eps)
-
-
-def alpha_schedule(curve: Callable[[Tensor], tuple[Tensor, Tensor]], eps: float) -> Schedule:
-    """Return alpha = 1 - (1 - eps) f(t) for a curve f and its derivative."""
-    from ..precision import wide_schedule
-
-    def sigma_and_rate(t: Tensor) -> tuple[Tensor, Tensor]:
-        share, derivative = curve(t)
-        alpha = 1 - (1 - eps) * share
-        return (-(1 - eps) * share).log1p().neg(), (1 - eps) * derivative / alpha
-
-    return wide_schedule(sigma_and_rate)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from dither.registry.flow.protocols import Schedule
 
-__all__ = ["Geometric", "LinearSigma", "geometric", "linear_sigma"]
+__all__ = ["Geometric", "LinearSigma"]
 
 
 class Geometric(ScheduleSpec):
-    """sigma grows by the same factor in every stretch of time (SEDD).
+    """sigma grows by the same factor in every stretch of time (SEDD, Lou et al. 2023).
 
     sigma = sigma_min^(1-t) sigma_max^t. It is never 0, and alpha at t = 1 is exp(-sigma_max).
     """
@@ -43,20 +43,15 @@ class Geometric(ScheduleSpec):
         return self.sigma_max
 
     def build(self) -> Schedule:
-        return geometric(self.sigma_min, self.sigma_max)
+        from ..precision import wide_schedule
 
+        growth = math.log(self.sigma_max / self.sigma_min)
 
-def geometric(sigma_min: float = 1e-4, sigma_max: float = 20.0) -> Schedule:
-    """Return sigma = sigma_min^(1-t) sigma_max^t (SEDD, Lou et al. 2023)."""
-    from ..precision import wide_schedule
+        def curve(t: Tensor) -> tuple[Tensor, Tensor]:
+            sigma = self.sigma_min * (growth * t).exp()
+            return sigma, growth * sigma
 
-    growth = math.log(sigma_max / sigma_min)
-
-    def curve(t: Tensor) -> tuple[Tensor, Tensor]:
-        sigma = sigma_min * (growth * t).exp()
-        return sigma, growth * sigma
-
-    return wide_schedule(curve)
+        return wide_schedule(curve)
 
 
 class LinearSigma(ScheduleSpec):
@@ -70,11 +65,6 @@ class LinearSigma(ScheduleSpec):
         return self.sigma_max
 
     def build(self) -> Schedule:
-        return linear_sigma(self.sigma_max)
+        from ..precision import wide_schedule
 
-
-def linear_sigma(sigma_max: float = 10.0) -> Schedule:
-    """Return sigma = sigma_max t."""
-    from ..precision import wide_schedule
-
-    return wide_schedule(lambda t: (sigma_max * t, t.new_full(t.shape, sigma_max)))
+        return wide_schedule(lambda t: (self.sigma_max * t, t.new_full(t.shape, self.sigma_max)))
