@@ -19,7 +19,8 @@ from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.process import TokenProcess
 from dither.registry import default_catalog
 from dither.registry.flow.records import Clean, Measured, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
@@ -46,9 +47,7 @@ def process_of(kind, length=LENGTH, ids=IDS, estimator="time", predict="posterio
         return TokenProcess(masked, mask_prior(masked), clock, predict, estimator)
     odds = frequency_prior(plain, {"text": [1.0 + i for i in range(ids)]})
     table = even_prior(plain) if kind == "uniform" else odds
-    return TokenProcess(
-        plain, table, TimestepSampling(Geometric(sigma_min=1e-4, sigma_max=20.0).build(), level, t_min), predict
-    )
+    return TokenProcess(plain, table, TimestepSampling(Geometric().build(), level, t_min), predict)
 
 
 class Cache:

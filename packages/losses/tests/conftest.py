@@ -7,7 +7,8 @@ import torch
 
 from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.protocols import Schedule
 from dither.registry.flow.spaces import Field, TokenSpace
 
@@ -32,11 +33,6 @@ def process_of() -> Callable[..., TokenProcess]:
         odd = {field.name: [1.0 + 2 * i for i in range(clean(field))] for field in space.fields}
         priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
         priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
-        return TokenProcess(
-            space,
-            priors[kind](space),
-            TimestepSampling(schedule or Geometric(sigma_min=1e-4, sigma_max=20).build()),
-            predict,
-        )
+        return TokenProcess(space, priors[kind](space), TimestepSampling(schedule or Geometric().build()), predict)
 
     return build

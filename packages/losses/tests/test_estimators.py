@@ -16,11 +16,13 @@ from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.schedules.alpha import Cosine, LogLinear, Polynomial
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.nelbo import exact_nelbo, mask_at_least_one, place_times
-from dither.processes.tokens.process import TokenProcess, mask_prior
+from dither.processes.tokens.priors import mask_prior
+from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.protocols import Schedule
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
+LATE, COSINE = LogLinear(eps=1e-6).build(), Cosine(eps=1e-6).build()
 GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
 """Three rooms of three types, and the relations 01, 02, 12 of two sorts."""
 
@@ -31,7 +33,7 @@ CLEAN = Clean.of(X0, torch.tensor([[True] * 6, [True, True, False, True, False, 
 
 
 def process_of(estimator: Any = "time", schedule: Schedule | None = None, t_min: float = 1e-6) -> TokenProcess:
-    clock = TimestepSampling(schedule or LogLinear(eps=1e-6).build(), t_min=t_min)
+    clock = TimestepSampling(schedule or LATE, t_min=t_min)
     return TokenProcess(GRAPH, mask_prior(GRAPH), clock, "posterior", estimator)
 
 
@@ -100,11 +102,7 @@ def test_exact_conditions_on_what_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "loss"),
-    [
-        (LogLinear(eps=1e-6).build(), masked_ce),
-        (Cosine(eps=1e-6).build(), score_entropy),
-        (Cosine(eps=1e-6).build(), PerSample(masked_ce)),
-    ],
+    [(LATE, masked_ce), (COSINE, score_entropy), (COSINE, PerSample(masked_ce))],
 )
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
 def test_estimators_agree_with_the_exact_bound(estimator: str, loss: Any, schedule: Schedule) -> None:
@@ -149,7 +147,7 @@ def test_mask_count_averages_the_weights_over_times() -> None:
     """Rao-Blackwell: N / k is the mean weight of the other estimators over the times that give k of N masks."""
     n, rows = 20_000, Clean.of(X0[:1])
     for estimator in ("time", "importance", "mask-count"):
-        process = process_of(estimator, Cosine(eps=1e-6).build(), 1e-5)
+        process = process_of(estimator, COSINE, 1e-5)
         _, noised = process.estimate(rows.apply(lambda value: value.expand(n, -1)), process.times(n))
         weight = (noised.noise.rate / noised.noise.sigma.expm1()).double()
         k = noised.target_mask.sum(1)
@@ -160,9 +158,7 @@ def test_mask_count_averages_the_weights_over_times() -> None:
             torch.testing.assert_close(weight, 6 / k.double(), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize(
-    "schedule", [LogLinear(eps=1e-3).build(), Cosine(eps=1e-3).build(), Polynomial(power=2.0, eps=1e-3).build()]
-)
+@pytest.mark.parametrize("schedule", [spec().build() for spec in (LogLinear, Cosine, Polynomial)])
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
 def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) -> None:
     """The mean over even t of rate f is the integral of f over sigma, divided by 1 - t_min, wherever times are put."""

@@ -17,7 +17,7 @@ from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import FeatureSpace
 
 SPACE = FeatureSpace(5, 3)
-CLOCK = TimestepSampling(LogLinear(eps=1e-3).build())
+CLOCK = TimestepSampling(LogLinear().build())
 
 
 def clean_of(rows: int, known: float = 0.2) -> Clean:

@@ -12,7 +12,8 @@ from dither.losses.fused.losses import FusedCrossEntropy, FusedMaskedCE, FusedSc
 from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce
 from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.protocols import FusedLoss
 from dither.registry.flow.records import Clean, Noise
 from dither.registry.flow.spaces import Field, TokenSpace

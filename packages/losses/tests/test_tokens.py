@@ -18,12 +18,7 @@ from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
 TWO = TokenSpace((Field("nodes", 2, 6, mask=4, pad=5), Field("edges", 3, 4, pad=0)))
-SCHEDULES = (
-    Geometric(sigma_min=1e-4, sigma_max=20).build(),
-    LogLinear(eps=1e-3).build(),
-    Cosine(eps=1e-3).build(),
-    LinearBeta().build(),
-)
+SCHEDULES = tuple(spec().build() for spec in (Geometric, LogLinear, Cosine, LinearBeta))
 
 
 def text(length: int, ids: int) -> TokenSpace:

@@ -16,7 +16,8 @@ from dither.processes.specs import register_components
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.posterior import Posterior
 from dither.processes.tokens.prediction import CategoricalPrediction
-from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.protocols import Schedule
 from dither.registry.flow.records import State
 from dither.registry.flow.spaces import Field, TokenSpace
@@ -70,7 +71,7 @@ def process_of() -> Callable[..., TokenProcess]:
         priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
         priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
         return TokenProcess(
-            space, priors[kind](space), TimestepSampling(schedule or LogLinear(eps=1e-3).build(), t_min=0.0), predict
+            space, priors[kind](space), TimestepSampling(schedule or LogLinear().build(), t_min=0.0), predict
         )
 
     return build

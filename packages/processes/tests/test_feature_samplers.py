@@ -56,10 +56,8 @@ def test_log_snr_grid_bears_a_schedule_that_goes_on_for_ever() -> None:
 
 def flow_error(sampler, normal) -> float:
     """How far a walk without noise ends from where the probability flow leads, in closed form for normal data."""
-    process, like = (
-        process_of(schedule=CosineSquared(eps=1e-4).build()),
-        Clean.of(torch.zeros(64, 3, 2, dtype=torch.float64)),
-    )
+    process = process_of(schedule=CosineSquared(eps=1e-4).build())
+    like = Clean.of(torch.zeros(64, 3, 2, dtype=torch.float64))
     torch.manual_seed(0)
     start = process.prior(like).x
     torch.manual_seed(0)

@@ -108,7 +108,7 @@ MASKS = ({"mask": "region"}, {"mask": "element"}, {"mask": "group", "group": "mo
 
 
 def region_of(**options) -> MaskedRegionProcess:
-    return MaskedRegionProcess(SPACE, TimestepSampling(LogLinear(eps=1e-3).build()), **options)
+    return MaskedRegionProcess(SPACE, TimestepSampling(LogLinear().build()), **options)
 
 
 @given(st.sampled_from(MASKS), st.floats(0.05, 1), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 99))

@@ -148,9 +148,7 @@ def test_first_hitting_order_and_times(text_process) -> None:
         assert (lost < level).double().mean().item() == pytest.approx(level**3, abs=0.03)
 
 
-@pytest.mark.parametrize(
-    "schedule", [LogLinear(eps=1e-3).build(), Cosine(eps=1e-3).build(), Geometric(sigma_min=1e-4, sigma_max=20).build()]
-)
+@pytest.mark.parametrize("schedule", [spec().build() for spec in (LogLinear, Cosine, Geometric)])
 def test_time_of_inverts_the_schedule(schedule) -> None:
     t = torch.tensor([0.01, 0.3, 0.9], dtype=torch.float64)
     torch.testing.assert_close(time_of(schedule, -(-schedule(t).sigma).expm1()), t)

@@ -20,13 +20,11 @@ def test_closed_forms(t: float) -> None:
 
     assert signal(alpha.LogLinear(eps=0.01).build()) == pytest.approx(1 - 0.99 * t, rel=1e-14)
     assert signal(alpha.Cosine(eps=0.01).build()) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14)
-    assert signal(alpha.CosineSquared(eps=0.01).build()) == pytest.approx(
-        0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2, rel=1e-14
-    )
+    squared = 0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2
+    assert signal(alpha.CosineSquared(eps=0.01).build()) == pytest.approx(squared, rel=1e-14)
     assert signal(alpha.Polynomial(power=3, eps=0.01).build()) == pytest.approx(1 - 0.99 * t**3, rel=1e-14)
-    assert sigma.Geometric(sigma_min=1e-3, sigma_max=2).build()(at).sigma.item() == pytest.approx(
-        1e-3 ** (1 - t) * 2**t, rel=1e-12
-    )
+    geometric = sigma.Geometric(sigma_min=1e-3, sigma_max=2).build()
+    assert geometric(at).sigma.item() == pytest.approx(1e-3 ** (1 - t) * 2**t, rel=1e-12)
     assert sigma.LinearSigma(sigma_max=7).build()(at).sigma.item() == pytest.approx(7 * t, rel=1e-14)
     for eps in (1e-6, 0.3):  # the weight of masked cross entropy does not depend on eps
         noise = alpha.LogLinear(eps=eps).build()(at)
@@ -37,9 +35,8 @@ def test_sigmoid_is_its_definition() -> None:
     t = torch.linspace(0, 1, 7, dtype=torch.float64)
     curve = torch.sigmoid((-3 + 6 * t) / 0.7)
     lost = (curve - curve[0]) / (curve[-1] - curve[0])
-    torch.testing.assert_close(
-        (-alpha.SigmoidAlpha(start=-3, end=3, tau=0.7, eps=1e-3).build()(t).sigma).exp(), 1 - 0.999 * lost
-    )
+    sigmoid = alpha.SigmoidAlpha(tau=0.7).build()
+    torch.testing.assert_close((-sigmoid(t).sigma).exp(), 1 - 0.999 * lost)
 
 
 def kl(ids, sigma):

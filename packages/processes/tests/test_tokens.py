@@ -10,7 +10,8 @@ from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.sigma import LinearSigma
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.posterior import Posterior
-from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
+from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import Field, TokenSpace
 

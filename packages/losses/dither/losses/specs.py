@@ -42,11 +42,9 @@ class _TokenLoss(LossSpec):
         return None if self.training == "bound" else self._reduced(FusedCrossEntropy())
 
     def _reduced(self, loss: Loss) -> Loss:
-        if self.reduction == "token":
-            return loss
         from .reductions import PerSample
 
-        return PerSample(loss)
+        return loss if self.reduction == "token" else PerSample(loss)
 
 
 class MaskedCE(_TokenLoss):
@@ -73,7 +71,6 @@ class MaskedCE(_TokenLoss):
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
 
     def build(self, process: ProcessFacts) -> Loss:
-        """Return the loss."""
         from .fused.losses import FusedMaskedCE
 
         return self._reduced(FusedMaskedCE())
@@ -89,7 +86,6 @@ class ScoreEntropy(_TokenLoss):
     name: ClassVar[str] = "score-entropy"
 
     def build(self, process: ProcessFacts) -> Loss:
-        """Return the loss."""
         from .fused.losses import FusedScoreEntropy
 
         return self._reduced(FusedScoreEntropy())
@@ -109,7 +105,6 @@ class FlowKL(_TokenLoss):
         return frozenset({"own-jumps"})
 
     def build(self, process: ProcessFacts) -> Loss:
-        """Return the loss."""
         from .flow import flow_kl
 
         return self._reduced(flow_kl)
@@ -122,16 +117,23 @@ class _FeatureLoss(LossSpec):
     (region-sum); or the mean over all elements (zero-padded)."""
 
 
-class MSE(_FeatureLoss):
+class _ErrorLoss(_FeatureLoss):
+    target: Literal["raw", "x0"] = "raw"
+    """What is compared: the prediction of the process (x0, eps or a velocity), or the clean sample. The error of an x0
+    computed from eps is that of eps divided by the signal-to-noise ratio, and so dominated by large t."""
+
+    def compared(self, process: ProcessFacts) -> str:
+        """Return the prediction that is compared; "raw" is that of the process."""
+        return "x0" if self.target == "x0" else process.predict
+
+
+class MSE(_ErrorLoss):
     """Mean squared error over the elements that the process masked or noised.
 
     If the head predicts a distribution ("token-diffusion"), the error is that of its own noise, which trains it.
     """
 
     name: ClassVar[str] = "mse"
-    target: Literal["raw", "x0"] = "raw"
-    """What is compared: the prediction of the process (x0, eps or a velocity), or the clean sample. The error of an x0
-    computed from eps is that of eps divided by the signal-to-noise ratio, and so dominated by large t."""
     min_snr: float | None = Field(None, gt=0)
     """Bound on the weight of low Gaussian noise, about 5 (Min-SNR); by default all times have the same weight."""
 
@@ -143,27 +145,22 @@ class MSE(_FeatureLoss):
             yield Misfit(message, ("min_snr",), ("process",), code="no-effect")
 
     def build(self, process: ProcessFacts) -> Loss:
-        """Return the loss; target "raw" becomes the prediction of the process."""
         from .features import squared_error
 
-        target = _target(self.target, process)
-        return partial(squared_error, target=target, reduction=self.reduction, min_snr=self.min_snr)
+        return partial(squared_error, target=self.compared(process), reduction=self.reduction, min_snr=self.min_snr)
 
 
-class Huber(_FeatureLoss):
+class Huber(_ErrorLoss):
     """Squared error that grows linearly beyond delta, so that a few large errors do not dominate."""
 
     name: ClassVar[str] = "huber"
     delta: float = Field(1.0, gt=0, le=1e6)
     """Error up to which the loss is half the square, in the units of the samples."""
-    target: Literal["raw", "x0"] = "raw"
-    """What is compared: the prediction of the process (x0, eps or a velocity), or the clean sample."""
 
     def build(self, process: ProcessFacts) -> Loss:
-        """Return the loss; target "raw" becomes the prediction of the process."""
         from .features import huber
 
-        return partial(huber, delta=self.delta, target=_target(self.target, process), reduction=self.reduction)
+        return partial(huber, delta=self.delta, target=self.compared(process), reduction=self.reduction)
 
 
 class Poisson(_FeatureLoss):
@@ -192,14 +189,9 @@ class Poisson(_FeatureLoss):
         yield Misfit('loss "poisson" requires samples that are never negative: counts, or logarithms of 1 + a count')
 
     def build(self, process: ProcessFacts) -> Loss:
-        """Return the loss."""
         from .features import poisson_nll
 
         return partial(poisson_nll, link=self.link, reduction=self.reduction)
-
-
-def _target(target: str, process: ProcessFacts) -> str:
-    return "x0" if target == "x0" else process.predict
 
 
 @hookimpl

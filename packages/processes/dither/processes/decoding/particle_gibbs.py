@@ -24,6 +24,7 @@ from dither.registry import Misfit
 from dither.registry.flow.spaces import TokenSpace
 from dither.registry.kinds import ModelFacts, ProcessFacts
 
+from ..samplers.guided import particle_weights
 from ..samplers.options import TokenSteps, no_effect
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class ParticleGibbs(TokenSteps):
                 x[p] = torch.where(known, like.x0, process.finish(state, pred, free))
             if best is not None:
                 x[0] = best
-            chosen = _weights(log_w).T.multinomial(1)[:, 0]
+            chosen = particle_weights(log_w).T.multinomial(1)[:, 0]
             best = x[chosen, torch.arange(x.shape[1], device=x.device)]
         assert best is not None
         yield best
@@ -143,20 +144,13 @@ def log_step_prob(
     return log_p.sum(1)
 
 
-def _weights(log_w: Float[Tensor, "P B"]) -> Float[Tensor, "P B"]:
-    """Return normalised weights; equal ones where all are 0."""
-    import torch
-
-    return torch.where(log_w.isneginf().all(0), 0.0, log_w).softmax(0)
-
-
 def _resampled(
     x: Int[Tensor, "P B L"], log_w: Float[Tensor, "P B"], kept: bool
 ) -> tuple[Int[Tensor, "P B L"], Float[Tensor, "P B"]]:
     """Draw particles by weight in samples whose effective number is below half; `kept`: the first one stays."""
     import torch
 
-    weights = _weights(log_w)
+    weights = particle_weights(log_w)
     poor = weights.square().sum(0).reciprocal() < len(x) / 2
     ancestors = weights.T.multinomial(len(x), replacement=True).T
     same = torch.arange(len(x), device=x.device)[:, None].expand_as(ancestors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -45,6 +45,16 @@ class _MaskedProcess(ScheduledProcess):
             yield Misfit(message, ("block",), help='set mask = "block"', code="no-effect")
         if isinstance(space, FeatureSpace) and self.mask not in (None, "region"):
             yield from self._check_space(space)
+
+    def features(self, space: Space) -> FeatureSpace:
+        """Return the space; TypeError for tokens."""
+        if not isinstance(space, FeatureSpace):
+            raise TypeError(f'process "{self.name}" requires features, not {space}')
+        return space
+
+    def mask_options(self) -> tuple[Any, ...]:
+        """Return the arguments of a process for its mask."""
+        return self.mask, self.group, self.ratio, self.exact, self.block
 
     def _check_space(self, space: FeatureSpace) -> Iterable[Misfit]:
         names, group = [known.name for known in space.groups], self.group
@@ -98,7 +108,7 @@ class Gaussian(_MaskedProcess):
             yield Misfit(message, ("schedule",), help=fix)
 
     def facts(self, space: Space) -> ProcessFacts:
-        return ProcessFacts(self.name, _features(self, space), self.predict, "gaussian", masked=self.mask is not None)
+        return ProcessFacts(self.name, self.features(space), self.predict, "gaussian", masked=self.mask is not None)
 
     def warn(self, space: Space) -> Iterable[Misfit]:
         """Yield that the columns have different scales, which noise of one variance treats unevenly."""
@@ -110,8 +120,7 @@ class Gaussian(_MaskedProcess):
     def build(self, space: Space) -> Process:
         from .gaussian import GaussianProcess
 
-        mask = (self.mask, self.group, self.ratio, self.exact, self.block)
-        return GaussianProcess(_features(self, space), self.timesteps(), self.predict, *mask)
+        return GaussianProcess(self.features(space), self.timesteps(), self.predict, *self.mask_options())
 
 
 class MaskedRegion(_MaskedProcess):
@@ -136,17 +145,10 @@ class MaskedRegion(_MaskedProcess):
             yield from self.check_signal_at_end("would not be masked")
 
     def facts(self, space: Space) -> ProcessFacts:
-        return ProcessFacts(self.name, _features(self, space), "x0", "hidden", self.ratio is not None)
+        return ProcessFacts(self.name, self.features(space), "x0", "hidden", self.ratio is not None)
 
     def build(self, space: Space) -> Process:
         from .masked_features import MaskedRegionProcess
 
         timesteps = self.timesteps(None if self.ratio is None else 1.0)
-        mask = (self.mask, self.group, self.ratio, self.exact, self.block)
-        return MaskedRegionProcess(_features(self, space), timesteps, *mask)
-
-
-def _features(spec: ScheduledProcess, space: Space) -> FeatureSpace:
-    if not isinstance(space, FeatureSpace):
-        raise TypeError(f'process "{spec.name}" requires features, not {space}')
-    return space
+        return MaskedRegionProcess(self.features(space), timesteps, *self.mask_options())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry import FeatureSpace, Slot, Space, named
+from dither.registry import Slot, Space, named
 from dither.registry.kinds import ProcessFacts, ScheduleSpec
 
 from ..features.specs import Gaussian
@@ -43,10 +43,7 @@ class FlowMatching(Gaussian):
     def build(self, space: Space) -> Process:
         from .process import FlowMatchingProcess
 
-        if not isinstance(space, FeatureSpace):
-            raise TypeError(f'process "{self.name}" requires features, not {space}')
-        mask = (self.mask, self.group, self.ratio, self.exact, self.block)
-        return FlowMatchingProcess(space, self.timesteps(), self.predict, *mask)
+        return FlowMatchingProcess(self.features(space), self.timesteps(), self.predict, *self.mask_options())
 
 
 TINY = 1e-14

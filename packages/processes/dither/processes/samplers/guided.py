@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Process, Session, TokenProcess
     from dither.registry.flow.records import Clean, Goal
 
-__all__ = ["Guided"]
+__all__ = ["Guided", "particle_weights"]
 
 MIN_EFFECTIVE = 0.5
 """Share of effective particles below which those of a sample are resampled."""
@@ -136,10 +136,10 @@ class _Particles:
     def draw(self) -> Int[Tensor, "B L"]:
         from ..tokens.categorical import draw
 
-        return _select(self.x, draw(_weights(self.log_weight).T)[None])[0]
+        return _select(self.x, draw(particle_weights(self.log_weight).T)[None])[0]
 
 
-def _weights(log_weight: Float[Tensor, "K B"]) -> Float[Tensor, "K B"]:
+def particle_weights(log_weight: Float[Tensor, "K B"]) -> Float[Tensor, "K B"]:
     """Return the normalised weights of each sample; even weights if no particle can meet the goal."""
     hopeless = (log_weight == float("-inf")).all(0)
     return log_weight.masked_fill(hopeless, 0.0).softmax(0)
@@ -149,7 +149,7 @@ def _resample(log_weight: Float[Tensor, "K B"]) -> tuple[Float[Tensor, "K B"], I
     """Resample systematically where too few particles are effective; return new weights and the indices to keep."""
     import torch
 
-    weight, particles = _weights(log_weight), len(log_weight)
+    weight, particles = particle_weights(log_weight), len(log_weight)
     uneven = weight.square().sum(0) * particles * MIN_EFFECTIVE > 1
     number = torch.arange(particles, device=weight.device)[:, None]
     # One uniform per sample, even steps from there (systematic resampling).

@@ -9,7 +9,6 @@ The arithmetic is the same. Letters: B batch, L length, V vocabulary, rows one p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +26,7 @@ from dither.registry.flow.records import (
     readable_rows,
     select_rows,
 )  # fmt: skip
-from dither.registry.flow.spaces import Field, Space, TokenSpace
+from dither.registry.flow.spaces import Space, TokenSpace
 
 from ..precision import Constant, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, as_times
@@ -40,7 +39,7 @@ from .unmasking import fill
 if TYPE_CHECKING:
     from ..options import PredictionType
 
-__all__ = ["TokenProcess", "even_prior", "frequency_prior", "mask_prior"]
+__all__ = ["TokenProcess"]
 
 
 class TokenProcess:
@@ -191,37 +190,3 @@ class TokenProcess:
 
 def _uniform(like: Tensor) -> Float[Tensor, "..."]:
     return torch.rand(like.shape, dtype=wide_dtype(like.device), device=like.device)
-
-
-def mask_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
-    """All mass on MASK; ValueError if a field has no MASK id."""
-
-    def row(field: Field) -> Tensor:
-        if field.mask is None:
-            raise ValueError(f'field "{field.name}" has no MASK id; use space.with_mask()')
-        return torch.nn.functional.one_hot(torch.tensor(field.mask), space.vocab).double()
-
-    return space.table(row)
-
-
-def even_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
-    """Uniform over the clean ids of each field."""
-    return frequency_prior(space, {})
-
-
-def frequency_prior(space: TokenSpace, frequencies: Mapping[str, Sequence[float]]) -> Float[Tensor, "rows V"]:
-    """Proportional to `frequencies` of each field by name, one per clean id in order; uniform for other fields.
-
-    ValueError if the number of frequencies differs from the number of clean ids.
-    """
-
-    def row(field: Field) -> Tensor:
-        ids = [i for i in range(field.size) if i not in (field.mask, field.pad)]
-        odds = frequencies.get(field.name, [1.0] * len(ids))
-        if len(odds) != len(ids) or not sum(odds) > 0:
-            raise ValueError(f'field "{field.name}" needs {len(ids)} frequencies with a positive sum, not {list(odds)}')
-        table = torch.zeros(space.vocab, dtype=torch.float64)
-        table[ids] = torch.tensor(odds, dtype=torch.float64)
-        return table / table.sum()
-
-    return space.table(row)

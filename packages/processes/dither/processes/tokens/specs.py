@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -17,6 +18,9 @@ from ..options import MAX_POSITIONS, PredictionType
 from ..timestep_specs import ScheduledProcess
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
     from dither.registry.flow.protocols import Process
     from dither.registry.flow.spaces import Field as TokenField
 
@@ -35,10 +39,13 @@ class _Tokens(ScheduledProcess):
     predict: PredictionType = "posterior"
     """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
     prior: ClassVar[Literal["mask", "uniform", "frequencies", "mixture"]]
+    left_at_end: ClassVar[str] = "of the tokens would still be clean"
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or would not replace enough."""
         yield from super().check(space)
+        if self.prior != "uniform":
+            yield from self.check_signal_at_end(self.left_at_end)
         for field in space.fields if isinstance(space, TokenSpace) else ():
             if not _count_clean(field):
                 yield Misfit(f'field "{field.name}" has no id except MASK and PAD', related=("task",))
@@ -52,6 +59,16 @@ class _Tokens(ScheduledProcess):
             raise TypeError(f'process "{self.name}" requires tokens, not {space}')
         return space.with_mask() if self.prior in ("mask", "mixture") else space
 
+    @abstractmethod
+    def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
+        """Return the prior over the space of the model."""
+
+    def build(self, space: Space) -> Process:
+        from .process import TokenProcess
+
+        tokens, timesteps = self.tokens(space), self.timesteps(MAX_SIGNAL if self.prior == "uniform" else None)
+        return TokenProcess(tokens, self.table(tokens), timesteps, self.predict, getattr(self, "estimator", "time"))
+
 
 class Absorbing(_Tokens):
     """Replaced tokens become MASK (MDLM).
@@ -62,6 +79,7 @@ class Absorbing(_Tokens):
 
     name: ClassVar[str] = "absorbing"
     prior = "mask"
+    left_at_end = "of the tokens would stay unmasked"
     estimator: Literal["time", "importance", "mask-count", "exact"] = "time"
     """Estimator of the bound; all have the same mean. time: uniform times. importance: uniform log(1 - alpha), so that
     all times have the same weight (MDLM; more variance on short samples). mask-count: at least one token is masked, so
@@ -71,7 +89,6 @@ class Absorbing(_Tokens):
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or would not mask enough."""
         yield from super().check(space)
-        yield from self.check_signal_at_end("of the tokens would stay unmasked")
         if self.estimator == "importance" and self.t_min == 0:
             message = 'estimator "importance" draws log(1 - alpha), which is -inf at t_min = 0'
             yield Misfit(message, ("estimator",), help="set t_min = 1e-3")
@@ -79,11 +96,10 @@ class Absorbing(_Tokens):
             message = f'estimator "exact" enumerates masks of at most {MAX_POSITIONS} positions, not of {space.length}'
             yield Misfit(message, ("estimator",), ("task",), 'use estimator "mask-count"')
 
-    def build(self, space: Space) -> Process:
-        from .process import TokenProcess, mask_prior
+    def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
+        from .priors import mask_prior
 
-        masked = self.tokens(space)
-        return TokenProcess(masked, mask_prior(masked), self.timesteps(), self.predict, self.estimator)
+        return mask_prior(space)
 
 
 class Uniform(_Tokens):
@@ -105,11 +121,10 @@ class Uniform(_Tokens):
             cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || uniform), are added to any bound"
             yield replace(misfit, message=cost)
 
-    def build(self, space: Space) -> Process:
-        from .process import TokenProcess, even_prior
+    def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
+        from .priors import even_prior
 
-        tokens = self.tokens(space)
-        return TokenProcess(tokens, even_prior(tokens), self.timesteps(MAX_SIGNAL), self.predict)
+        return even_prior(space)
 
 
 def prior_kl(ids: int, sigma: float) -> float:
@@ -134,7 +149,6 @@ class Marginal(_Tokens):
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or its frequencies do not fit it."""
         yield from super().check(space)
-        yield from self.check_signal_at_end("of the tokens would still be clean")
         if not isinstance(space, TokenSpace):
             return
         counts = {field.name: _count_clean(field) for field in space.fields}
@@ -148,11 +162,10 @@ class Marginal(_Tokens):
                 message = f"expected {counts[name]} frequencies with a positive sum, got {odds}"
                 yield Misfit(message, path, ("task",))
 
-    def build(self, space: Space) -> Process:
-        from .process import TokenProcess, frequency_prior
+    def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
+        from .priors import frequency_prior
 
-        tokens = self.tokens(space)
-        return TokenProcess(tokens, frequency_prior(tokens, self.frequencies), self.timesteps(), self.predict)
+        return frequency_prior(space, self.frequencies)
 
 
 class Hybrid(_Tokens):
@@ -167,17 +180,10 @@ class Hybrid(_Tokens):
     uniform: float = Field(0.1, gt=0, lt=1)
     """Share of the replaced tokens that become any clean id; the others become MASK."""
 
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space."""
-        yield from super().check(space)
-        yield from self.check_signal_at_end("of the tokens would still be clean")
+    def table(self, space: TokenSpace) -> Float[Tensor, "rows V"]:
+        from .priors import even_prior, mask_prior
 
-    def build(self, space: Space) -> Process:
-        from .process import TokenProcess, even_prior, mask_prior
-
-        masked = self.tokens(space)
-        prior = self.uniform * even_prior(masked) + (1 - self.uniform) * mask_prior(masked)
-        return TokenProcess(masked, prior, self.timesteps(), self.predict)
+        return self.uniform * even_prior(space) + (1 - self.uniform) * mask_prior(space)
 
 
 def _count_clean(field: TokenField) -> int:
