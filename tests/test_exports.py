@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import re
+import shlex
 import shutil
 import tomllib
 from pathlib import Path
@@ -259,16 +261,39 @@ def test_a_likelihood_given_all_other_ids_is_that_of_the_model(run) -> None:
         system.log_likelihood(torch.zeros(1, 9, dtype=torch.long))
 
 
-def test_the_harness_runs_a_local_task(run, tmp_path) -> None:
-    from dither.engine.runs.lm_eval import HarnessModel, evaluate_tasks
-
+@pytest.fixture
+def toy_task(tmp_path) -> Path:
+    """A task of the harness with local data."""
     (tmp_path / "data.json").write_text(json.dumps([{"q": "the c", "a": "at"}, {"q": "the ", "a": "mat"}]))
     (tmp_path / "toy.yaml").write_text(
         f"task: toy_cat\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'data.json'}\n"
         "test_split: test\noutput_type: loglikelihood\ndoc_to_text: '{{q}}'\ndoc_to_target: '{{a}}'\n"
         "target_delimiter: ''\nmetric_list:\n  - metric: perplexity\n    aggregation: perplexity\n  - metric: acc\n"
     )
-    found = evaluate_tasks(run, [str(tmp_path / "toy.yaml")], samples=8)["toy_cat"]
+    return tmp_path / "toy.yaml"
+
+
+@pytest.mark.slow  # seven commands
+def test_the_commands_of_the_language_page_run(tmp_path, monkeypatch, text_experiment, toy_task) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text("the cat sat on the mat, and the dog on the log. " * 60)
+    (tmp_path / "my.toml").write_text(text_experiment("book.txt").replace("length = 8", "length = 64"))
+    assert main(["run", "my.toml"]) == 0
+    options = "--tokenizer bytes --valid 0.2 --test 0 --to data/owt"
+    assert main(["prepare", "text", "book.txt", *options.split(" ")]) == 0
+    page = (Path(__file__).parents[1] / "docs/language.md").read_text()
+    lines = [line for line in page.splitlines() if re.match(" {4}dither (evaluate|sample) runs/NAME", line)]
+    assert len(lines) == 7
+    changes = {"tasks/my.yaml": str(toy_task), "evaluate.samples=256": "evaluate.samples=3", "runs/NAME": "runs/latest"}
+    for line in lines:
+        command = re.sub("|".join(changes), lambda found: changes[found[0]], line)
+        assert main(shlex.split(command, comments=True)[1:]) == 0, line
+
+
+def test_the_harness_runs_a_local_task(run, toy_task) -> None:
+    from dither.engine.runs.lm_eval import HarnessModel, evaluate_tasks
+
+    found = evaluate_tasks(run, [str(toy_task)], samples=8)["toy_cat"]
     model = HarnessModel(run, samples=8)
     values = [model._score([*q, *a], len(q))[0] for q, a in ((b"the c", b"at"), (b"the ", b"mat"))]
     assert found["perplexity,none"] == pytest.approx(float(torch.tensor(values).mean().neg().exp()), rel=1e-6)
