@@ -34,7 +34,7 @@ def flex_attention(
     return out
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _block_mask(mask: Bool[Tensor, "#B 1 #L K"], queries: int) -> Any:
     if mask not in _BLOCK_MASKS:
         table = mask[:, 0].expand(-1, queries, -1).clone()  # a view would keep the mask alive, and so this entry
