@@ -75,18 +75,16 @@ def test_shell_completion():
     assert python(code, cwd=ROOT, env={**os.environ, **variables}).split() == ["describe"]
 
 
-def listed(capsys, *arguments: str) -> list[tuple[str, str]]:
-    assert main(["list", "--json", *arguments]) == 0
-    return [(row["kind"], row["name"]) for row in json.loads(capsys.readouterr().out)]
+def test_list_and_plugins(cli):
+    def listed(*arguments: str) -> list[tuple[str, str]]:
+        return [(row["kind"], row["name"]) for row in json.loads(cli("list", "--json", *arguments).out)]
 
-
-def test_list_and_plugins(capsys, cli):
     wanted = {("task", "bubble-diagram"), ("process", "uniform"), ("sampler", "blocks"), ("optimizer", "adamw")}
-    assert wanted <= set(listed(capsys))
-    assert listed(capsys, "--filter", "log-*") == [("schedule", "log-linear")]
-    assert listed(capsys, "block", "--filter", "ada*") == [("block", "adaln-zero")]
+    assert wanted <= set(listed())
+    assert listed("--filter", "log-*") == [("schedule", "log-linear")]
+    assert listed("block", "--filter", "ada*") == [("block", "adaln-zero")]
     ours = ["--plugin", "losses", "--plugin", "core-blocks"]
-    assert {kind for kind, _ in listed(capsys, *ours)} == {"loss", "model", "block"}
+    assert {kind for kind, _ in listed(*ours)} == {"loss", "model", "block"}
     page = cli("list", "loss", "--filter", "ms?", "--markdown").out
     assert "### mse" in page
     assert "score-entropy" not in page
@@ -348,10 +346,15 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def explained(capsys) -> dict[str, tuple[str, str]]:
-    """Return value and story by key."""
-    split = (line.partition(" = ") for line in capsys.readouterr().out.splitlines())
-    return {key.strip(): tuple(part.strip() for part in rest.split("  ", 1)) for key, _, rest in split}
+@pytest.fixture
+def explained(cli):
+    """`dither explain`, which returns value and story by key."""
+
+    def call(*words: str) -> dict[str, tuple[str, str]]:
+        split = (line.partition(" = ") for line in cli("explain", *words).out.splitlines())
+        return {key.strip(): tuple(part.strip() for part in rest.split("  ", 1)) for key, _, rest in split}
+
+    return call
 
 
 def place(name: str, text: str, part: str) -> str:
@@ -361,10 +364,9 @@ def place(name: str, text: str, part: str) -> str:
     return f"{name}:{number}:{line.index(part, line.index(text)) + 1}"
 
 
-def test_explain_shows_origins_and_overridden_values(here, capsys):
+def test_explain_shows_origins_and_overridden_values(here, explained):
     changes = ["--set", "train.optimizer.lr=1e-5", "--unset", "model.affine", "--set", "sampler=first-hitting"]
-    assert main(["explain", "seed_base.toml", *changes]) == 0
-    found = explained(capsys)
+    found = explained("seed_base.toml", *changes)
     base, small = place("seed_base.toml", "lr = ", "5e-4"), place("seed_small.toml", "lr = ", "1.5e-3")
     assert found["train.optimizer.lr"] == ("1e-05", f"from --set train.optimizer.lr=1e-5, over {base}, {small}")
     affine = place("seed_small.toml", "affine = true", "true")
@@ -378,21 +380,20 @@ def test_explain_shows_origins_and_overridden_values(here, capsys):
     assert found["seed"][1] == "default of the experiment"
 
 
-def test_explain_one_key_or_table(here, capsys, cli):
-    assert main(["explain", "quick.toml", "model.block"]) == 0
-    found = explained(capsys)
+def test_explain_one_key_or_table(here, cli, explained):
+    found = explained("quick.toml", "model.block")
     assert "model.block.heads" in found
     assert all(key.startswith("model.block.") for key in found)
-    assert main(["explain", "quick.toml", "train.steps"]) == 0
-    assert explained(capsys) == {"train.steps": ("1500", "from " + place("quick.toml", "steps = 1500", "1500"))}
+    steps = explained("quick.toml", "train.steps")
+    assert steps == {"train.steps": ("1500", "from " + place("quick.toml", "steps = 1500", "1500"))}
     suggestions = {"model.bolck": "model.block", "train.stpes": "train.steps", "heads": "model.block.heads"}
     for wrong, right in suggestions.items():
         assert f'did you mean "{right}"?' in cli("explain", "quick.toml", wrong, code=2).err
 
 
-def test_explain_as_json(here, capsys, cli):
-    assert main(["explain", "quick.toml", "train", "--set", "train.steps=3", "--json"]) == 0
-    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
+def test_explain_as_json(here, cli, explained):
+    found = cli("explain", "quick.toml", "train", "--set", "train.steps=3", "--json").out
+    rows = {row["key"]: row for row in json.loads(found)}
     steps = rows["train.steps"]
     assert (steps["value"], steps["from"]["file"], steps["default_of"]) == (3, "--set train.steps=3", None)
     assert steps["over"][0]["file"] == "quick.toml"
@@ -400,8 +401,7 @@ def test_explain_as_json(here, capsys, cli):
     for words in (["train.steps=7"], ["--train.steps", "7"], ["--train.steps=7"]):
         assert json.loads(cli("explain", "quick.toml", "train.steps", *words, "--json").out)[0]["value"] == 7
     assert "[unknown-key]" in cli("explain", "quick.toml", "--set", "train.stpes=3", code=2).err
-    assert main(["explain", "quick.toml", "model.block.heads", "--set", "model.block.heads=7"]) == 0, "a misfit"
-    assert explained(capsys)["model.block.heads"][0] == "7"
+    assert explained("quick.toml", "model.block.heads", "--set", "model.block.heads=7")["model.block.heads"][0] == "7"
 
 
 def test_diff_of_two_files(here, cli):
@@ -414,7 +414,7 @@ def test_diff_of_two_files(here, cli):
     assert "no difference" in cli("diff", "quick.toml", "quick.toml").out
 
 
-def test_diff_of_two_runs(here, capsys, cli):
+def test_diff_of_two_runs(here, cli):
     for name, one in {"one": True, "other": False}.items():
         (here / name).mkdir()
         manifest = {
@@ -425,8 +425,8 @@ def test_diff_of_two_runs(here, capsys, cli):
         }
         manifest["plugins"] |= {} if one else {"mine": {"version": "", "sha256": "f00"}}
         (here / name / "manifest.json").write_text(json.dumps(manifest))
-        assert main(["resolve", "quick.toml", *([] if one else ["--set", "train.steps=3"])]) == 0
-        (here / name / "resolved.toml").write_text(capsys.readouterr().out)
+        changes = [] if one else ["--set", "train.steps=3"]
+        (here / name / "resolved.toml").write_text(cli("resolve", "quick.toml", *changes).out)
     found = json.loads(cli("diff", "one", "other", "--json").out)
     assert found["options"] == {"train.steps": [1500, 3]}
     assert found["parts"] == {"model option types": ["sha256:one", "sha256:other"]}

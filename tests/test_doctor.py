@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dither.engine.cli import doctor, main
+from dither.engine.cli import doctor
 from dither.registry import Catalog
 from dither.registry.plugins.policy import Policy
 from dither.registry.plugins.status import PluginStatus
@@ -68,16 +68,14 @@ def test_every_problem_of_registry_toml_is_a_finding(tmp_path):
     assert "registry.toml:2" in broken[0]
 
 
-def test_the_command_and_its_exit_code(tmp_path, capsys, monkeypatch):
+def test_the_command_and_its_exit_code(tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DITHER_PLUGINS", "core-blocks,embeddings,engine,losses,processes,tasks")
-    assert main(["doctor", "--json"]) == 0, capsys.readouterr().out
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(cli("doctor", "--json").out)
     assert {row["topic"] for row in rows} >= {"python", "runs", "cache", "plugins", "registry.toml"}
     assert all(row.keys() == {"topic", "state", "message", "advice", "code"} for row in rows)
     (tmp_path / "runs").write_text("a file")
-    assert main(["doctor"]) == 1
-    page = capsys.readouterr().out
+    page = cli("doctor", code=1).out
     assert "1 broken" in page
     assert "--runs" in page
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -171,10 +171,10 @@ def test_a_plugin_without_components_is_refused(code, problem, install, cli):
     assert f"[{problem}]" in cli("test-plugin", "odd", code=2).err
 
 
-def test_invalid_arguments_of_test_plugin_are_refused(capsys, monkeypatch, cli):
+def test_invalid_arguments_of_test_plugin_are_refused(monkeypatch, cli):
     assert "[file-not-found]" in cli("test-plugin", "./missing.py", code=2).err
     assert 'did you mean "core-blocks"?' in cli("test-plugin", "core-block", code=2).err
-    assert main(["test-plugin", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= "]) == 2
-    assert capsys.readouterr().err.count("[usage]") == 2
+    wrong = cli("test-plugin", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= ", code=2)
+    assert wrong.err.count("[usage]") == 2
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "[missing-dependency]" in cli("test-plugin", "core-blocks", code=2).err

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dither.engine.cli import benchmark, main
+from dither.engine.cli import benchmark
 from dither.engine.cli.benchmark import timed_phases
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
@@ -40,11 +40,10 @@ def test_time_is_attributed_to_its_phase(trainer, monkeypatch):
         assert seconds <= least[phase] < seconds + 0.02, phase
 
 
-def test_bench_is_consistent(experiment_file, capsys, monkeypatch, console):
+def test_bench_is_consistent(experiment_file, cli, monkeypatch, console):
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     options = ["--steps", "4", "--repeats", "2", "--set", "train.accumulate=1", "--json"]
-    assert main(["bench", str(experiment_file), *options]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(cli("bench", str(experiment_file), *options).out)
     assert result["step_seconds_least"] <= result["step_seconds"] <= result["step_seconds_most"]
     assert result["samples_per_second"] == pytest.approx(8 / result["step_seconds"])
     assert result["positions_per_second"] == pytest.approx(48 / result["step_seconds"])
