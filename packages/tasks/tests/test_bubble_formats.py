@@ -275,7 +275,7 @@ def test_resplan(tmp_path, protocol):
     shift = np.array([128 - 130, 128 - 128] * 2)  # to the centre
     boxes = np.array([(60, 60, 140, 160), (144, 60, 200, 110), (60, 164, 90, 190), (94, 164, 140, 196)]) + shift
     expected = Diagram.from_boxes((LIVING, KITCHEN, SECOND, MASTER), [tuple(b) for b in boxes], "12")
-    assert replace(first.diagram, doors=None) == expected
+    assert replace(first.diagram, doors=None) == expected, "no boundary without inner"
     assert third.diagram == first.diagram
     assert first.diagram.doors == ((0, 1), (0, 2), (0, None))
     assert second.faults[0].sort == "boxes"
@@ -292,6 +292,13 @@ def test_resplan_scale_and_small_rooms(tmp_path):
         assert [ROOMS[kind] for kind in diagram.types] == ["LivingRoom", "Kitchen", "Storage", "Storage"]
         walls = np.array(diagram.boxes)
         assert np.abs(walls[:, 2:].max(0) - walls[:, :2].min(0) - side * PIXELS_PER_METRE).max() <= 1
+    outline = [(-1, -1), (61, -1), (61, 30), (61, 61), (-1, 61)]  # a corner on a straight wall, a slit, and the door
+    inner = shapely.MultiPolygon([shapely.Polygon(outline), shapely.box(70, 70, 71, 71)])
+    plan |= {"inner": inner, "area": None, "front_door": shapely.box(20, -3, 32, -1)}
+    diagram = only(read_resplan(write_pickle(tmp_path / "a.pkl", [plan]), OPTIONS)).diagram
+    left, top = diagram.boxes[0][0] - 1, diagram.boxes[0][1] - 1
+    corners = [(x - left, y - top) for x, y in diagram.boundary if x >= 0]
+    assert corners == [(21, -1), (33, -1), (0, 0), (62, 0), (62, 62), (0, 62)]
     wrong = fault(read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": float("nan")}]), OPTIONS))
     assert wrong.sort == "boxes"
 

@@ -92,7 +92,7 @@ def write_samples(
     return write_diagrams(diagrams, folder, form), notes
 
 
-def _centred(boxes: Int[np.ndarray, "R 4"], outline: Sequence[tuple[int, int]]) -> tuple[Box, ...]:
+def _centred(boxes: Int[np.ndarray, "R 4"], outline: Sequence[tuple[int, int]] = ()) -> tuple[Box, ...]:
     """Centre boxes with their outline on the grid by whole pixels, which preserves all relations."""
     low, high = boxes[:, :2].min(0), boxes[:, 2:].max(0)
     points = np.array([low, high, *outline])
@@ -211,9 +211,9 @@ def _plan_of(diagram: Diagram) -> tuple[tuple[Box, ...], FloorPlan]:
 def _layout(diagram: Diagram) -> tuple[Box, ...]:
     walls = place_rooms(diagram).astype(float)
     walls *= min(1.0, GRID / walls.max())
-    whole = np.rint(walls + np.tile((GRID - walls[:, 2:].max(0)) / 2, 2)).astype(int)
+    whole = np.rint(walls).astype(int)
     whole[:, 2:] = np.maximum(whole[:, 2:], whole[:, :2] + 1)
-    return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in np.clip(whole, 0, GRID).tolist())
+    return _centred(np.clip(whole, 0, GRID))
 
 
 def _opening(door: Door) -> Box:

@@ -85,8 +85,7 @@ def room_hashes(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "
     matrix = np.zeros((len(tokens), rooms, rooms), np.int64)
     matrix[:, i, j] = matrix[:, j, i] = near & real_edges(types != NODE_PAD)
     matrix[:, slots, slots] = types.astype(np.int64) + 256
-    hashes: Int[np.ndarray, "N R"] = np.where(types != NODE_PAD, _colours(matrix), 0).astype(np.int64)
-    return hashes
+    return np.asarray(np.where(types != NODE_PAD, _colours(matrix), 0).astype(np.int64))
 
 
 def _relation_matrices(

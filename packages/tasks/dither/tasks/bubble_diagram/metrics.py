@@ -307,8 +307,7 @@ def _histograms(
     index = np.minimum((values / largest * bins).round(9).astype(int), bins - 1)
     rows = np.broadcast_to(np.arange(len(values))[:, None], values.shape)
     counts = np.bincount((rows * bins + index)[real], minlength=len(values) * bins).reshape(-1, bins)
-    shares: Float[np.ndarray, "N K"] = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    return shares
+    return np.asarray(counts / np.maximum(counts.sum(1, keepdims=True), 1))
 
 
 @dataclass(frozen=True)

@@ -150,9 +150,8 @@ class Plans:
                 doors[row, [door_index(i, j, rooms) for i, j in diagram.doors]] = DOOR
             if diagram.boundary is not None:
                 boundaries[row] = diagram.boundary
-        known = (boundaries >= 0).any(), (doors != DOOR_MASK).any()
-        optional = (part if one else None for part, one in zip((boundaries, doors), known, strict=True))
-        return cls(rows[:, :rooms], rows[:, rooms:], boxes, *optional)
+        known = boundaries if (boundaries >= 0).any() else None
+        return cls(rows[:, :rooms], rows[:, rooms:], boxes, known, doors if (doors != DOOR_MASK).any() else None)
 
     def __len__(self) -> int:
         return len(self.types)
@@ -223,8 +222,7 @@ class Plans:
     @property
     def rooms(self) -> Int[np.ndarray, " N"]:
         """Number of rooms of each plan."""
-        count: Int[np.ndarray, " N"] = (self.types != NODE_PAD).sum(1)
-        return count
+        return np.asarray((self.types != NODE_PAD).sum(1))
 
     def diagram(self, row: int) -> Diagram:
         """Return one plan."""
@@ -269,8 +267,7 @@ def outline_areas(boundaries: Int[np.ndarray, "N P 2"]) -> Float[np.ndarray, " N
     last = real & ~np.pad(real[:, 1:], ((0, 0), (0, 1)))
     following = np.where(last[..., None], corners[:, :1], np.roll(corners, -1, 1))
     cross = corners[..., 0] * following[..., 1] - corners[..., 1] * following[..., 0]
-    areas: Float[np.ndarray, " N"] = (cross * real).sum(1) / 2
-    return areas
+    return np.asarray((cross * real).sum(1) / 2)
 
 
 def clockwise(boundaries: Int[np.ndarray, "N P 2"]) -> Int[np.ndarray, "N P 2"]:
@@ -355,8 +352,7 @@ class PlanSplits:
 def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:
     """True for the pairs whose two slots hold rooms."""
     i, j = pair_ends(real.shape[1])
-    both: Bool[np.ndarray, "N E"] = real[:, i] & real[:, j]
-    return both
+    return np.asarray(real[:, i] & real[:, j])
 
 
 def encode(diagram: Diagram, rooms: int) -> Int[np.ndarray, " L"]:

@@ -63,7 +63,7 @@ class BubbleDiagram(TaskSpec):
     the middle. Samples then are plans up to quarter turns and mirror images, which are easier to learn."""
     boundary: bool = False
     """Whether the outline and the front door of a plan are a condition, for model condition "outline" and
-    `dither sample --outline`. RPLAN, Graph2Plan and procedural plans have them."""
+    `dither sample --outline`. RPLAN, Graph2Plan, ResPlan and procedural plans have them."""
     doors: bool = False
     """Whether samples have a token for the door of each pair of rooms, and for the front door of each room."""
     areas: bool = False

@@ -78,16 +78,6 @@ def _impose(most: Int[np.ndarray, "N 2 M M"], rows: Int[np.ndarray, " k"], bound
     np.minimum.at(most, (np.broadcast_to(rows, axis.shape), axis, first, second), least)
 
 
-def _consistent(
-    most: Int[np.ndarray, "N 2 M M"], rows: Int[np.ndarray, " k"], bounds: Int[np.ndarray, "k *F 4"]
-) -> Bool[np.ndarray, "k *F"]:
-    """True for bounds that are consistent with the others."""
-    axis, first, second, least = np.moveaxis(bounds, -1, 0)
-    rows = rows.reshape(-1, *[1] * (bounds.ndim - 2))
-    consistent: Bool[np.ndarray, "k *F"] = least + most[rows, axis, second, first] >= 0
-    return consistent
-
-
 def _propagate(
     most: Int[np.ndarray, "N 2 M M"], relations: Int[np.ndarray, "N E"], rooms: int
 ) -> Bool[np.ndarray, " N"]:
@@ -122,7 +112,9 @@ def _take_single(
     rows = live[within]
     selected = relations[rows, decided]
     bounds = table.choices[decided, selected]
-    alive = table.available[decided, selected] & _consistent(most, rows, bounds).all(-1)
+    axis, first, second, least = np.moveaxis(bounds, -1, 0)
+    consistent = least + most[rows[:, None, None, None], axis, second, first] >= 0
+    alive = table.available[decided, selected] & consistent.all(-1)
     left = alive.sum(-1)
     possible[rows[(left == 0).any(-1)]] = False
     number, choice = np.nonzero(left == 1)

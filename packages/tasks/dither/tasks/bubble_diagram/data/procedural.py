@@ -221,8 +221,7 @@ def draw_counts(count: int, most: int, random: np.random.Generator) -> Int[np.nd
     """Draw numbers of rooms, from 4 to `most`."""
     weights = {size: share for size, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if size <= most}
     sizes, shares = np.array(list(weights)), np.cumsum(list(weights.values()))
-    drawn: Int[np.ndarray, " P"] = sizes[np.searchsorted(shares, random.random(count) * shares[-1], side="right")]
-    return drawn
+    return np.asarray(sizes[np.searchsorted(shares, random.random(count) * shares[-1], side="right")])
 
 
 def draw_room_programs(rooms: Int[np.ndarray, " P"], random: np.random.Generator) -> Int[np.ndarray, "P M"]:
@@ -280,8 +279,7 @@ def shared_walls(boxes: Int[np.ndarray, "P K 4"]) -> Bool[np.ndarray, "P K K"]:
     """True where two pieces share at least `SHARED` pixels of wall."""
     u, v = boxes[:, :, None], boxes[:, None, :]
     overlap = np.minimum(u[..., 2:], v[..., 2:]) - np.maximum(u[..., :2], v[..., :2])
-    touching: Bool[np.ndarray, "P K K"] = (overlap.min(-1) == 0) & (overlap.max(-1) >= SHARED)
-    return touching
+    return np.asarray((overlap.min(-1) == 0) & (overlap.max(-1) >= SHARED))
 
 
 def grow_living_rooms(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -24,6 +24,7 @@ from dither.registry.files.limits import TABLE_BYTES, read_bytes
 from dither.registry.files.restricted_pickle import Stub, load_restricted
 from dither.registry.plugins.install_command import install_command
 
+from ..geometry.boundary import ends_of_door, pack_boundary
 from ..plans import Diagram, Doors, sort_doors
 from ..relations import GRID
 from ..vocabulary import ROOM_IDS
@@ -89,17 +90,34 @@ def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
         raise RejectedPlan(Fault("types", "expected a dict"))
     types, shapes = list[int](), list[Sequence[Any]]()
     for key, kind in RESPLAN_ROOMS.items():
-        try:
-            parts = polygons_of(plan.get(key))
-        except ValueError as error:
-            raise RejectedPlan(Fault("boxes", f"{key}: {error}")) from None
+        parts = _polygons(plan, key)
         rooms = [parts] if key == "living" and parts else [[part] for part in parts]  # one living room, also in parts
         shapes += rooms
         types += [ROOM_IDS[kind]] * len(rooms)
     bounds = [np.array([part.bounds for part in room]) for room in shapes]
     boxes = [(*room[:, :2].min(0).tolist(), *room[:, 2:].max(0).tolist()) for room in bounds]
-    diagram = _diagram(types, on_grid(boxes, _pixels_per_unit(plan)), name, options)
-    return replace(diagram, doors=_doors_of(plan, shapes))
+    outline, door = _outline(plan)
+    placed = on_grid([*boxes, *((x, y, x, y) for x, y in outline + door)], _pixels_per_unit(plan))
+    diagram, points = _diagram(types, placed[: len(boxes)], name, options), placed[len(boxes) :, :2].tolist()
+    packed = pack_boundary(points[: len(outline)], points[len(outline) :])
+    boundary = None if packed is None else tuple((x, y) for x, y in packed.tolist())
+    return replace(diagram, doors=_doors_of(plan, shapes), boundary=boundary)
+
+
+def _polygons(plan: dict[str, Any], key: str, sort: Literal["boxes", "doors"] = "boxes") -> list[Any]:
+    try:
+        return polygons_of(plan.get(key))
+    except ValueError as error:
+        raise RejectedPlan(Fault(sort, f"{key}: {error}")) from None
+
+
+def _outline(plan: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Return the corners of the largest part inside the walls, and the ends of the front door."""
+    parts, doors = _polygons(plan, "inner"), _polygons(plan, "front_door", "doors")
+    if not parts:
+        return [], []
+    corners = max(parts, key=lambda part: part.area).exterior.simplify(0).coords[:-1]
+    return [(x, y) for x, y, *_ in corners], ends_of_door(*doors[0].bounds) if doors else []
 
 
 def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | None:
@@ -113,11 +131,7 @@ def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | 
     reach = _WALLS * (width if isinstance(width, int | float) and width > 0 else _WALL_WIDTH)
     doors: list[tuple[int, int | None]] = []
     for key, sides in (("door", 2), ("front_door", 1)):
-        try:
-            polygons = polygons_of(plan.get(key))
-        except ValueError as error:
-            raise RejectedPlan(Fault("doors", f"{key}: {error}")) from None
-        for door in polygons:
+        for door in _polygons(plan, key, "doors"):
             near = sorted((min(door.distance(part) for part in room), number) for number, room in enumerate(shapes))
             rooms = sorted(number for distance, number in near[:sides] if distance <= reach)
             if len(rooms) == sides:
@@ -127,11 +141,7 @@ def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | 
 
 def _pixels_per_unit(plan: dict[str, Any]) -> float:
     """Grid pixels per unit of a plan; 1 if it does not state its area, because ResPlan is drawn on 256 pixels."""
-    area = plan.get("area")
-    try:
-        inner = sum(polygon.area for polygon in polygons_of(plan.get("inner")))
-    except ValueError as error:
-        raise RejectedPlan(Fault("boxes", f"inner: {error}")) from None
+    area, inner = plan.get("area"), sum(polygon.area for polygon in _polygons(plan, "inner"))
     if not isinstance(area, int | float) or not inner > 0:
         return 1.0
     if not 0 < area < _LARGEST:

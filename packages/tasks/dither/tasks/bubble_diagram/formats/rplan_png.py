@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from scipy.ndimage import binary_fill_holes, find_objects, label
 
-from ..geometry.boundary import pack_boundary
+from ..geometry.boundary import ends_of_door, pack_boundary
 from ..geometry.floor_plan import trace_outline
 from ..plans import Diagram
 from ..relations import GRID
@@ -66,9 +66,7 @@ def _boundary(pixels: UInt8[np.ndarray, "256 256 4"]) -> tuple[tuple[int, int], 
     rows, columns = np.nonzero(pixels[..., 0] == _FRONT_DOOR)
     ends = []
     if len(rows):
-        low, high = np.array([columns.min(), rows.min()]), np.array([columns.max(), rows.max()]) + 1
-        along, middle = int(np.argmax(high - low)), (low + high) / 2
-        ends = [np.where(np.arange(2) == along, extreme, middle).tolist() for extreme in (low, high)]
+        ends = ends_of_door(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
     packed = pack_boundary(trace_outline(inside, 0, 0), ends)
     return None if packed is None else tuple((x, y) for x, y in packed.tolist())
 

@@ -28,6 +28,7 @@ __all__ = [
     "boundaries_of_boxes",
     "boundary_iou",
     "corners_of",
+    "ends_of_door",
     "mask_of",
     "pack_boundary",
     "read_boundary",
@@ -51,6 +52,12 @@ def pack_boundary(corners: Sequence[Point], door: Sequence[Point] = ()) -> Int[n
     return clockwise(row[None]).reshape(row.shape)
 
 
+def ends_of_door(x0: float, y0: float, x1: float, y1: float) -> list[Point]:
+    """Return the ends of a door from its bounding box."""
+    x, y = (x0 + x1) / 2, (y0 + y1) / 2
+    return [(x0, y), (x1, y)] if x1 - x0 >= y1 - y0 else [(x, y0), (x, y1)]
+
+
 def corners_of(boundary: Int[np.ndarray, "P 2"]) -> list[tuple[int, int]]:
     """Return the corners of the outline; empty if it is unknown."""
     return [(x, y) for x, y in boundary[2:].tolist() if x >= 0]
@@ -63,8 +70,7 @@ def mask_of(boundary: Int[np.ndarray, "P 2"]) -> Bool[np.ndarray, "H W"]:
     # Corners are on pixel edges: at twice the size, the odd pixels are pixel centres.
     image = Image.new("1", (2 * GRID + 1, 2 * GRID + 1))
     ImageDraw.Draw(image).polygon([(2 * x, 2 * y) for x, y in corners_of(boundary)], fill=1)
-    inside: Bool[np.ndarray, "H W"] = np.asarray(image)[1::2, 1::2]
-    return inside
+    return np.asarray(image)[1::2, 1::2]
 
 
 def boundary_iou(label: Int[np.ndarray, "H W"], boundary: Int[np.ndarray, "P 2"]) -> float:
@@ -122,7 +128,9 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
         Refused: No training plan has a boundary (`no-samples`).
     """
     if plans.train.boundaries is None and not rectangular:
-        hint = "RPLAN, Graph2Plan and procedural plans have them; prepare plans of earlier versions again (force)"
+        hint = (
+            "RPLAN, Graph2Plan, ResPlan and procedural plans have them; prepare plans of earlier versions again (force)"
+        )
         message = "no training plan has a boundary"
         raise Refused(Problem(message, ("task", "boundary"), help=hint, code="no-samples"))
 

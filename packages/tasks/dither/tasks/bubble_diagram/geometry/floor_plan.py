@@ -48,7 +48,7 @@ class Door:
     Attributes:
         x: Centre in pixels, as `y`.
         upright: Whether the wall is vertical.
-        depth: Thickness of the wall in pixels.
+        depth: Thickness of the wall in pixels; negative if the rooms do not face each other.
     """
 
     i: int
@@ -116,12 +116,17 @@ def floor_plan(
     )
     outer = sorted(_outer_walls(label), key=lambda wall: -wall.length)
     host = next((types.index(kind) for kind in (ENTRANCE, LIVING) if kind in types), 0)
+
+    def distance(wall: Window) -> float:  # walls too short for a door are far
+        place = _door_at(wall, front)
+        return hypot(place.x - front[0], place.y - front[1]) + GRID * (wall.length < DOOR_WIDTH) if front else 0.0
+
     walls = []
     for room in [host] if doors is None else [i for i, j in doors if j is None]:
         y, x = np.argwhere(label == room)[0].tolist()
         own = [wall for wall in outer if wall.room == room or (doors is None and front is not None)]
         enclosed = Window(room, float(x), float(y), False, 0.0)
-        walls.append(min(own, key=lambda one: _distance(_door_at(one, front), front), default=enclosed))
+        walls.append(min(own, key=distance, default=enclosed))
     places = [_door_at(wall, front) for wall in walls]
     fronts = [Door(place.room, None, place.x, place.y, place.upright, 0.0) for place in places]
     lit = {room for room, kind in enumerate(types) if kind not in _DARK}
@@ -149,13 +154,6 @@ def _door_at(wall: Window, point: tuple[float, float] | None) -> Window:
     if wall.upright:
         return replace(wall, y=min(max(point[1], wall.y - reach), wall.y + reach))
     return replace(wall, x=min(max(point[0], wall.x - reach), wall.x + reach))
-
-
-def _distance(wall: Window, point: tuple[float, float] | None) -> float:
-    """Distance of the middle of a wall from a point, if there is one; walls too short for a door are far."""
-    if point is None:
-        return 0.0
-    return hypot(wall.x - point[0], wall.y - point[1]) + GRID * (wall.length < DOOR_WIDTH)
 
 
 def _regions(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "H W"]:
@@ -269,7 +267,7 @@ def _doors(
     for i, j in pairs(len(types)):
         low, high = np.maximum(boxes[i, :2], boxes[j, :2]), np.minimum(boxes[i, 2:], boxes[j, 2:])
         x, y = ((low + high) / 2).tolist()
-        nearest = 0, Door(i, j, x, y, bool(high[0] - low[0] < high[1] - low[1]), 0.0)
+        nearest = 0, Door(i, j, x, y, bool(high[0] - low[0] < high[1] - low[1]), -1.0)
         length, door = longest.get((i, j), nearest)
         far = 0 if length >= DOOR_WIDTH else 100 + float((low - high).clip(0).sum())
         graph.add_edge(i, j, weight=_cost(types[i], types[j]) + far - length / (10 * GRID), door=door)

@@ -214,21 +214,18 @@ class _Search:
             return None
         if result.x is None:
             raise _UndecidedError
-        walls: Int[np.ndarray, "R 4"] = np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4)
-        return walls
+        return np.asarray(np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4))
 
     def excess(self, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "C A"]:
         """Return the violation of each alternative in half pixels; 0 if satisfied."""
         marks = mark_values(boxes)
         over = marks[self.axis, self.first] - marks[self.axis, self.second] - self.bound
-        total: Int[np.ndarray, "C A"] = np.maximum(over, 0).sum(-1)
-        return total
+        return np.asarray(np.maximum(over, 0).sum(-1))
 
     def violated(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> Bool[np.ndarray, " C"]:
         """True for undecided choices of which the boxes satisfy no alternative."""
         satisfied = (self.excess(boxes) == 0) & self.constraints.available
-        violated: Bool[np.ndarray, " C"] = ~node.decided & ~satisfied.any(1)
-        return violated
+        return np.asarray(~node.decided & ~satisfied.any(1))
 
     def proved(self, boxes: Int[np.ndarray, "R 4"]) -> bool:
         own = self.constraints

@@ -259,15 +259,18 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
     for window in plan.windows:
         shapes += _window_shapes(scene, window, plan.label)
     swept: list[tuple[float, ...]] = []
-    for door in plan.doors:
+    for door in (door for door in plan.doors if door.depth >= 0):
         shapes += _door_shapes(scene, door, plan.label, swept)
     for label in scene.labels:
         shapes += label_shapes(label, background=False)
-    y, left, pixels = height - foot / 2, 0.04 * size, scene.scale / METRES
-    bar = next((metres for metres in (5, 2) if metres * pixels < 0.35 * width), 1)
-    end, broken = left + bar * pixels, placement.broken
+    y, left, pixels, broken = height - foot / 2, 0.04 * size, scene.scale / METRES, placement.broken
     summary = f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
-    caption = " · ".join(filter(None, (f"{bar} m", summary, verdict)))
+    if impossible := sum(door.depth < 0 for door in plan.doors):
+        summary += f", no wall for {impossible} {'doors' if impossible > 1 else 'door'}"
+    caption = " · ".join(filter(None, (summary, verdict)))
+    room = width - 2 * left - svg.text_width("1 m · " + caption, 9.5)
+    bar = next((metres for metres in (5, 2) if metres * pixels < room), 1)
+    caption, end = f"{bar} m · {caption}", left + bar * pixels
     shapes += [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (left, end)]
     shapes.append(svg.line(left, y, end, y, PALE, 1.2))
     shapes.append(svg.text(end + 8, y, caption, 9.5, BROKEN if broken else PALE, left=True))
