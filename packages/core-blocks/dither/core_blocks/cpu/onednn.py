@@ -81,12 +81,11 @@ if ONEDNN is not None:
 
 
 class _Linear(torch.autograd.Function):
-    """Linear layer that supports double backward and forward-mode derivatives."""
+    """Linear layer that supports double backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.save_for_forward(x, weight)
         return product(x, weight, bias)
 
     @staticmethod
@@ -98,11 +97,3 @@ class _Linear(torch.autograd.Function):
         if needs_weight:  # an outer product: MKL's matrix product takes 5 ms longer for it in a step of GET
             grad_weight = rows.mT * inputs if len(inputs) == 1 else rows.mT @ inputs
         return product(grad, weight.mT) if needs_x else None, grad_weight, rows.sum(0) if needs_bias else None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
-        (dx, dweight, dbias), (x, weight) = tangents, ctx.saved_tensors
-        out = x.new_zeros(()) if dbias is None else dbias
-        for a, b in ((dx, weight), (x, dweight)):
-            out = out if a is None or b is None else out + functional.linear(a, b)
-        return out
