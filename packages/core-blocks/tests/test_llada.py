@@ -144,7 +144,7 @@ def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(folder: Path, tmp_pat
     ours = system.model.eval()(State.of(state), torch.ones(2), torch.ones_like(ids, dtype=torch.bool), {})
     theirs = their_logits(llama(), torch.where(state == size, MASK, state))
     torch.testing.assert_close(ours[..., :size], theirs[..., :size], rtol=1e-5, atol=1e-5)
-    words = ["train.steps=3", "train.batch_size=2", "sample.count=2"]
+    words = ["train.steps=3", "train.batch_size=2", "sample.count=2", "evaluate.samples=8"]
     assert main(["run", "tiny/experiment.toml", *(part for word in words for part in ("--set", word))]) == 0
     (run,) = Path("runs").glob("*-*")
     assert (run / "checkpoints").is_dir()
