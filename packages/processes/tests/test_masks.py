@@ -14,6 +14,7 @@ from dither.processes.features.masks import Masks
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
+from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Condition, FeatureSpace, Group
 
@@ -74,7 +75,7 @@ def test_what_may_be_taken() -> None:
     assert torch.equal(masks_of("tss").maskable(clean), free & (clean.cond["tss"] != 0)[..., None])
     columns = Masks(SPACE, "column", "motifs")
     assert torch.equal(columns.maskable(clean), free & (torch.arange(4) < 3))
-    with pytest.raises(ValueError, match="tss"):
+    with pytest.raises(Refused, match="tss"):
         masks_of("tss").maskable(Clean.of(torch.randn(2, 6, 4)))
 
 

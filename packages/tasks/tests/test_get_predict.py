@@ -30,6 +30,7 @@ def arrays_of(seed=0):
         "end": np.tile(np.arange(P // 3) * 1000, 3) + 500,
         "cells": np.array(CELLS),
         "atpm": g.random((P, 2)).astype(np.float32) * 3,
+        "tss": g.integers(0, 2, (P, 2, 2)).astype(np.int8),
         "gene_name": np.array(["DHFR", "TP53", "MYC", "DHFR", "OTHER"]),
         "gene_index": np.array([20, 21, 35, 39, 50]),
     }
@@ -115,7 +116,7 @@ def test_umap_is_drawn():
 def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
     task, tmp_path, refusal, write_store, monkeypatch
 ):
-    """By every verb, in every format: without accessibility, with motifs in another order and one more."""
+    """By every verb, in every format: without accessibility and TSS, with motifs in another order and one more."""
     monkeypatch.setitem(sys.modules, "umap", None)
     other, order = arrays_of(1), [2, 0, 3, 1]
     features = np.column_stack([other["features"][:, order], np.ones(P)])

@@ -320,7 +320,6 @@ def test_given_motifs_are_known_everywhere():
     for clean in (task.batch("train", [0, 1]), task.like(3, 0)):
         assert (clean.known[..., :M] == clean.valid[..., None]).all()
         assert not clean.known[..., M].any()
-    assert "motif_mse/mean" not in task.baselines()
 
 
 @pytest.mark.parametrize("fill", [0.02, 0.3, 1.0])
@@ -445,7 +444,7 @@ def test_baselines_of_sampled_values():
     found, baselines = task.sample_metrics(samples, like), task.baselines()
     for figure in ("masked_mse", "motif_mse", "accessibility_mse"):
         assert baselines[f"sample {figure}/mean"] == pytest.approx(found[figure])
-        assert baselines[f"{figure}/mean"] != pytest.approx(found[figure])
+        assert f"{figure}/mean" not in baselines, "nothing was evaluated"
     assert 0 < baselines["sample accessibility_auc/logistic"] < 1
     task.sample_metrics(samples[:0], like[:0])
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.nn import functional
 
+from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import FeatureSpace
 
@@ -46,14 +47,15 @@ class Masks:
     def maskable(self, clean: Clean) -> Bool[Tensor, "B L M"]:
         """True where a value may be masked: not on padding, known values, and columns of other groups.
 
-        ValueError if the mask is "tss", and the batch has no such condition.
+        Raises Refused if the mask is "tss", and the batch has no such condition.
         """
         free = ~clean.fixed & self._columns.on(clean.x0.device)
         if self.mask != "tss":
             return free
         if "tss" not in clean.cond:
             conditions = ", ".join(clean.cond) or "none"
-            raise ValueError(f'mask "tss" requires the condition "tss"; conditions of the batch: {conditions}')
+            message = f'mask "tss" requires the condition "tss"; conditions of the batch: {conditions}'
+            raise Refused(message, code="missing-array")
         return free & (clean.cond["tss"] != 0)[..., None]
 
     def pick(self, among: Bool[Tensor, "B L M"], share: Float[Tensor, "..."]) -> Bool[Tensor, "B L M"]:

@@ -108,10 +108,8 @@ class _Source:
         numbers = [names.index(name) if name in names else 0 for name in matrix.chromosome[index[:, 0]].tolist()]
         centre = (matrix.start[index] + matrix.end[index]) // 2 * real
         cond = clean.cond | {"chromosome": torch.tensor(numbers), "centre": torch.from_numpy(centre)}
-        if any(condition.name == "tss" for condition in self.task.space.conditions):
-            if matrix.tss is None or cell not in matrix.cells or f"tss:{cell}" in matrix.unknown:
-                message = f'the model reads transcription start sites, which are unknown of "{cell}"'
-                raise Refused(message, code="missing-array")
+        read = any(condition.name == "tss" for condition in self.task.space.conditions)
+        if read and matrix.tss is not None and cell in matrix.cells and f"tss:{cell}" not in matrix.unknown:
             sites = matrix.tss[index, matrix.cells.index(cell)].any(-1) & real
             cond["tss"] = torch.from_numpy(sites.astype(np.float32))
         return replace(clean, cond=cond)

@@ -21,7 +21,7 @@ from dither.registry.flow.protocols import Picture, Split
 from dither.registry.flow.records import Clean
 
 from . import predict as verbs
-from .data.column_groups import BASELINE_REGIONS, extra_columns
+from .data.column_groups import extra_columns
 from .data.dataset import RegionSamples
 from .data.region_matrix import RegionMatrix
 from .data.units import UNITS
@@ -113,22 +113,14 @@ class RegionWindows:
         return Baselines(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups, self.spec.rivals)
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
-        """Return the metrics of `Baselines` on the target elements of the latest evaluation, or else of the split.
+        """Return the metrics of `Baselines` on the target elements of the latest evaluation, of any split.
 
         Those with the prefix "sample " are on the elements of the latest samples.
         """
-        evaluated = [] if self._latest is None else self._latest.subset.batches
-        batches = {"": evaluated or list(self._all_elements(split)), "sample ": self._sampled}
-        if self._latest is not None and self._latest.trained is not None:
-            batches[APART] = self._latest.trained.subset.batches
+        trained = None if self._latest is None else self._latest.trained
+        batches = {"": [] if self._latest is None else self._latest.subset.batches, "sample ": self._sampled}
+        batches[APART] = [] if trained is None else trained.subset.batches
         return baseline_metrics(self._new_metrics, self._fit, batches)
-
-    def _all_elements(self, split: Split) -> Iterator[MaskedBatch]:
-        """Yield evenly spaced windows with everything masked that may be."""
-        size = self.samples.strict[split]
-        for row in range(0, size, max(1, -(-size * self.regions // BASELINE_REGIONS))):
-            clean = self.batch(split, [row])
-            yield MaskedBatch.of(self._new_metrics().in_data_units(clean.x0), ~clean.fixed, clean)
 
     def sample_metrics(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
         """Return the metrics of sampled values, and of several draws of a window."""

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
 __all__ = [
-    "BASELINE_REGIONS", "GIVEN", "MAX_FIT_REGIONS", "REGIONS", "Accessibility", "Given", "Largest", "RegionFacts",
+    "GIVEN", "MAX_FIT_REGIONS", "REGIONS", "Accessibility", "Given", "Largest", "RegionFacts",
     "RegionInfo", "Splits", "Transform", "column_groups", "extra_columns", "unknown_values",
 ]  # fmt: skip
-
-BASELINE_REGIONS = 1 << 15
-"""Largest number of regions of an evaluation on which baselines are measured; windows are thinned out evenly."""
 
 MAX_FIT_REGIONS = 1 << 17
 """Largest number of training regions in memory."""

@@ -10,7 +10,9 @@ from jaxtyping import Bool, Float, Int, Integer, Shaped
 
 from dither.registry.flow.records import Clean
 
-__all__ = ["FLAT", "Pair", "Predictions", "is_binary", "is_flat", "pearson", "spearman", "varies", "windows_of"]
+__all__ = [
+    "FLAT", "Pair", "Predictions", "is_binary", "is_flat", "pearson", "spearman", "varies", "windows_of",
+]  # fmt: skip
 
 Pair = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
 """Truth and prediction of a column."""

@@ -19,13 +19,17 @@ from torch import Tensor
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import Group
 
-from ..data.column_groups import BASELINE_REGIONS
 from ..data.region_matrix import ColumnStats
 from ..data.units import ColumnUnits
 from .baselines import RIVALS, Baselines, MaskedBatch
 from .column_metrics import FLAT, Pair, Predictions, is_binary, is_flat, spearman, varies
 
-__all__ = ["APART", "DRAWS", "BaselineSubset", "RegionMetrics", "baseline_metrics", "bootstrap_weights"]
+__all__ = [
+    "APART", "BASELINE_REGIONS", "DRAWS", "BaselineSubset", "RegionMetrics", "baseline_metrics", "bootstrap_weights",
+]  # fmt: skip
+
+BASELINE_REGIONS = 1 << 15
+"""Largest number of regions of an evaluation on which baselines are measured; windows are thinned out evenly."""
 
 DRAWS = 500
 """Number of resamples."""

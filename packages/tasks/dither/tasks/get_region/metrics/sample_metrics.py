@@ -16,10 +16,9 @@ from torch import Tensor
 
 from dither.registry.flow.records import Clean
 
-from ..data.column_groups import BASELINE_REGIONS
 from .baselines import MaskedBatch
 from .column_metrics import is_binary, windows_of
-from .region_metrics import RegionMetrics
+from .region_metrics import BASELINE_REGIONS, RegionMetrics
 
 __all__ = [
     "LEVEL", "Draws", "coverage", "draw_groups", "draw_metrics", "half_width", "sample_metrics", "sampled_batches",
