@@ -11,9 +11,8 @@ from sklearn.metrics import average_precision_score, mean_squared_error, r2_scor
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
-from dither.tasks.get_region.metrics.baselines import MaskedBatch
 from dither.tasks.get_region.metrics.column_metrics import pearson, spearman, windows_of
-from dither.tasks.get_region.metrics.region_metrics import BaselineSubset, RegionMetrics, bootstrap_weights
+from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, bootstrap_weights
 from dither.tasks.get_region.metrics.sample_metrics import (
     Draws,
     coverage,
@@ -53,9 +52,9 @@ def case():
     return x0, guess, target, valid
 
 
-def accumulate(case, cuts, standard=None):
+def accumulate(case, cuts, standard=None, **options):
     x0, guess, target, valid = case
-    metrics = RegionMetrics(GROUPS, standard or ColumnStats.none(W), np.full(W, 0.4, np.float32))
+    metrics = RegionMetrics(GROUPS, standard or ColumnStats.none(W), np.full(W, 0.4, np.float32), **options)
     for rows in torch.arange(len(x0)).tensor_split(cuts):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         clean, noised, measured = records(x0[part], target[part], valid[part])
@@ -160,24 +159,10 @@ def test_constant_columns_are_left_out():
     assert np.isnan(pearson(ramp, np.where(ramp > 3, np.nan, ramp)))
 
 
-def test_baseline_subset_is_evenly_spaced():
-    def batch(first, count):
-        shape = (count, L, M)
-        truth = np.broadcast_to(np.arange(first, first + count, dtype=np.float32)[:, None, None], shape)
-        some = np.ones(shape, bool)
-        return MaskedBatch(truth, some, some, np.zeros(count, int))
-
-    for most, every in ((1000 * L, 1), (100 * L, 1), (99 * L, 2), (13 * L, 8), (1, 128)):
-        saved = BaselineSubset(most)
-        for first in range(0, 100, 8):
-            saved.add(batch(first, min(8, 100 - first)))
-        numbers = [int(row[0, 0]) for part in saved.batches for row in part.truth]
-        assert numbers == list(range(0, 100, every))
-    one, other = BaselineSubset(40 * L), BaselineSubset(40 * L)
-    one.add(batch(0, 40))
-    other.add(batch(40, 60))
-    one.merge(other)
-    assert [int(row[0, 0]) for part in one.batches for row in part.truth] == list(range(0, 100, 4))
+def test_windows_kept_for_baselines_are_evenly_spaced(case):
+    for every in (1, 3):
+        kept = np.concatenate([batch.truth for batch in accumulate(case, 5, every=every).batches])
+        np.testing.assert_array_equal(kept, case[0].numpy()[::every])
 
 
 COUNT, REGIONS, MOTIFS = 14, 12, 4
@@ -247,7 +232,7 @@ def test_intervals_do_not_depend_on_batches_order_or_ranks():
     one, other = metrics_of(case, range(0, COUNT, 2), 3), metrics_of(case, range(1, COUNT, 2), 2)
     one.merge(other)
     assert one.compute() == pytest.approx(whole, rel=1e-9)
-    assert sum(len(batch.truth) for batch in one.subset.batches) == COUNT
+    assert sum(len(batch.truth) for batch in one.batches) == COUNT
 
 
 def test_a_window_that_occurs_twice_counts_once():

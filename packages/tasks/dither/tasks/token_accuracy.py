@@ -1,23 +1,46 @@
-"""Accuracy of the most likely token, by noise level.
+"""Nats of a loss, and accuracy of the most likely token by noise level.
 
 Letters: B batch, L tokens.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from math import exp
+from typing import Any, Final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from dither.registry.flow.records import Clean, Measured, Noised, TokenPrediction
 from dither.registry.flow.spaces import TokenSpace
 
-__all__ = ["Accuracy"]
+__all__ = ["Accuracy", "NatSums"]
 
 _BINS: Final = 4
 """Number of bins of the noise 1 - alpha, the share of tokens that an absorbing process masks."""
+
+
+class NatSums:
+    """Sums of nats, and of the parts of a bound, weighted as the loss; and of the weights of counted tokens."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = {"": 0.0}  # these become tensors on the device
+        self._weight: Any = 0.0
+
+    def update(self, measured: Measured, counted: Bool[Tensor, "B L"] | float = 1.0) -> None:
+        """Add a batch."""
+        weights = measured.weights.double()
+        self._weight = self._weight + (weights * counted).sum()
+        for name, values in {"": measured.values, **measured.parts}.items():
+            self._sums[name] = self._sums.get(name, 0.0) + (values.double() * weights).sum()
+
+    def compute(self, name: str) -> dict[str, float]:
+        """Return `NAME` per counted token, its parts as `NAME_PART`, and perplexity; NaN without tokens."""
+        weight = float(self._weight)
+        nats = {part: float(total) / weight if weight else float("nan") for part, total in self._sums.items()}
+        values = {f"{name}_{part}" if part else name: value for part, value in nats.items()}
+        return values | {"perplexity": exp(nats[""]) if nats[""] < 700 else float("inf")}
 
 
 class Accuracy:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
 
 from ..get_region.data.motif_scan import Motif, scan
-from ..token_accuracy import Accuracy
+from ..token_accuracy import Accuracy, NatSums
 from .sequences import Sequences, reverse_complement
 
 __all__ = ["BaseMetrics", "Group", "Markov", "Reference", "contrast", "kmer_codes"]
@@ -257,16 +256,11 @@ class BaseMetrics:
     """
 
     def __init__(self, space: TokenSpace) -> None:
-        self._sums: dict[str, Any] = {"": 0.0}  # these become tensors on the device
-        self._weight: Any = 0.0
-        self._accuracy = Accuracy(space)
+        self._nats, self._accuracy = NatSums(), Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add a batch."""
-        weights = measured.weights.double()
-        self._weight = self._weight + weights.sum()
-        for name, values in {"": measured.values, **measured.parts}.items():
-            self._sums[name] = self._sums.get(name, 0.0) + (values.double() * weights).sum()
+        self._nats.update(measured)
         if pred is not None:
             self._accuracy.update(noised, pred)
 
@@ -277,8 +271,4 @@ class BaseMetrics:
 
     def compute(self) -> dict[str, float]:
         """Return the metrics; NaN if nothing was predicted."""
-        weight = float(self._weight)
-        nats = {name: float(total) / weight if weight else float("nan") for name, total in self._sums.items()}
-        values = {f"nats_per_base_{name}" if name else "nats_per_base": value for name, value in nats.items()}
-        perplexity = exp(nats[""]) if nats[""] < 700 else float("inf")
-        return values | {"perplexity": perplexity} | self._accuracy.compute()
+        return self._nats.compute("nats_per_base") | self._accuracy.compute()

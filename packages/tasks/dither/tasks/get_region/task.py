@@ -26,7 +26,7 @@ from .data.dataset import RegionSamples
 from .data.region_matrix import RegionMatrix
 from .data.units import UNITS
 from .metrics.baselines import Baselines, MaskedBatch
-from .metrics.region_metrics import APART, RegionMetrics, baseline_metrics
+from .metrics.region_metrics import APART, BASELINE_REGIONS, RegionMetrics, baseline_metrics
 from .metrics.sample_metrics import draw_groups, sample_metrics, sampled_batches, sampled_mask
 from .plots import Labels, plot_samples
 
@@ -93,7 +93,9 @@ class RegionWindows:
 
     def _new_metrics(self) -> RegionMetrics:
         apart = self.samples.trained_chromosomes
-        return RegionMetrics(self.space.groups, self.units, self._measured.mean, apart if len(apart) else None)
+        largest = max(self.size("valid"), self.size("test")) * self.regions
+        every = -(-largest // BASELINE_REGIONS)
+        return RegionMetrics(self.space.groups, self.units, self._measured.mean, apart if len(apart) else None, every)
 
     def inverse_transform(self, values: Float[Tensor, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
@@ -118,8 +120,8 @@ class RegionWindows:
         Those with the prefix "sample " are on the elements of the latest samples.
         """
         trained = None if self._latest is None else self._latest.trained
-        batches = {"": [] if self._latest is None else self._latest.subset.batches, "sample ": self._sampled}
-        batches[APART] = [] if trained is None else trained.subset.batches
+        batches = {"": [] if self._latest is None else self._latest.batches, "sample ": self._sampled}
+        batches[APART] = [] if trained is None else trained.batches
         return baseline_metrics(self._new_metrics, self._fit, batches)
 
     def sample_metrics(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:

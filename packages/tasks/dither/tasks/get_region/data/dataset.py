@@ -230,11 +230,8 @@ class RegionSamples:
             values[low : low + len(rows)] = self.columns.in_data_units(torch.from_numpy(rows), torch.tensor([number]))
         names = self._chromosome[np.concatenate([rows for rows, _ in thinned])]
         cells = np.repeat([number for _, number in thinned], lengths)
-        follows = np.zeros(len(names), bool)
-        follows[1:] = (names[1:] == names[:-1]) & (cells[1:] == cells[:-1])
-        if every > 1:
-            follows[np.cumsum([0, *lengths[:-1]])] = False
-        return values, ~follows
+        run = np.stack([names, cells] if every == 1 else [np.repeat(np.arange(len(lengths)), lengths)])
+        return values, np.r_[True, (run[:, 1:] != run[:, :-1]).any(0)]
 
     def data_warnings(self) -> Iterator[str]:
         """Yield notes on the data, and for each split how many windows were dropped because they are too wide."""

@@ -25,7 +25,7 @@ from .baselines import RIVALS, Baselines, MaskedBatch
 from .column_metrics import FLAT, Pair, Predictions, is_binary, is_flat, spearman, varies
 
 __all__ = [
-    "APART", "BASELINE_REGIONS", "DRAWS", "BaselineSubset", "RegionMetrics", "baseline_metrics", "bootstrap_weights",
+    "APART", "BASELINE_REGIONS", "DRAWS", "RegionMetrics", "baseline_metrics", "bootstrap_weights",
 ]  # fmt: skip
 
 BASELINE_REGIONS = 1 << 15
@@ -70,6 +70,7 @@ class RegionMetrics:
         mean: Mean of each column over the training regions, in scaled units.
         trained_chromosomes: Numbers of chromosomes on which windows of held-out cell types (label -1) are accumulated
             apart; the names of their metrics begin with "trained_chromosomes_". Empty for none.
+        every: Keep every so many windows in `batches`, for baselines.
     """
 
     def __init__(
@@ -78,15 +79,16 @@ class RegionMetrics:
         standard: ColumnUnits | ColumnStats,
         mean: Float[np.ndarray, " M"],
         trained_chromosomes: Integer[np.ndarray, " n"] | None = None,
+        every: int = 1,
     ) -> None:
-        self.chromosomes = trained_chromosomes
-        self.trained = None if trained_chromosomes is None else RegionMetrics(groups, standard, mean)
+        self.chromosomes, self.every, self._seen = trained_chromosomes, every, 0
+        self.trained = None if trained_chromosomes is None else RegionMetrics(groups, standard, mean, every=every)
         self.groups, self.mean = groups, mean
         if isinstance(standard, ColumnStats):
             standard = ColumnUnits(np.ones_like(standard.mean), standard)
         self.units = standard
         self.predictions = Predictions(len(mean))
-        self.subset = BaselineSubset(BASELINE_REGIONS)
+        self.batches: list[MaskedBatch] = []
         self.values: dict[str, float] = {}
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
@@ -105,12 +107,14 @@ class RegionMetrics:
     def _add(self, batch: MaskedBatch) -> None:
         assert batch.guess is not None
         self.predictions.add(batch.truth, batch.guess, batch.target, batch.window)
-        self.subset.add(batch)
+        rows = (self._seen + np.arange(len(batch.truth))) % self.every == 0
+        self._seen += len(rows)
+        self.batches.append(batch.of_windows(rows))
 
     def merge(self, other: RegionMetrics) -> None:
         """Add what another rank accumulated."""
         self.predictions.merge(other.predictions)
-        self.subset.merge(other.subset)
+        self.batches += other.batches
         if self.trained is not None and other.trained is not None:
             self.trained.merge(other.trained)
 
@@ -128,39 +132,6 @@ class RegionMetrics:
     def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
         """Return scaled values: invert standardisation and transform, on the CPU."""
         return self.units.inverse(value.detach().to("cpu", torch.float32).numpy())
-
-
-class BaselineSubset:
-    """Batches thinned to every window, or every second, fourth, eighth one, to keep at most `limit` regions."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self._every, self._seen = limit, 1, 0
-        self._parts: list[tuple[Integer[np.ndarray, " B"], MaskedBatch]] = []
-
-    @property
-    def batches(self) -> list[MaskedBatch]:
-        """The batches, in the order in which they came."""
-        return [batch for _, batch in self._parts]
-
-    def add(self, batch: MaskedBatch) -> None:
-        """Add a batch."""
-        self._parts.append((self._seen + np.arange(len(batch.truth)), batch))
-        self._seen += len(batch.truth)
-        self._thin()
-
-    def merge(self, other: BaselineSubset) -> None:
-        """Add the batches of another rank."""
-        self._seen, self._every = self._seen + other._seen, max(self._every, other._every)
-        self._parts += other._parts
-        self._thin()
-
-    def _thin(self) -> None:
-        if self._every > 1:
-            every = [(numbers, batch, numbers % self._every == 0) for numbers, batch in self._parts]
-            self._parts = [(numbers[rows], batch.of_windows(rows)) for numbers, batch, rows in every if rows.any()]
-        if sum(batch.visible[..., 0].size for batch in self.batches) > self.limit and self._every < self._seen:
-            self._every *= 2
-            self._thin()
 
 
 def baseline_metrics(

@@ -6,7 +6,7 @@ Letters: B batch, L length.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp, log
+from math import log
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from dither.registry.flow.protocols import RatioSums
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
 
-from ...token_accuracy import Accuracy
+from ...token_accuracy import Accuracy, NatSums
 from ..data.tokenizers.base import Tokenizer
 
 __all__ = ["TextMetrics", "after_end"]
@@ -41,20 +41,13 @@ class TextMetrics:
     def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:
         self._tokenizer = tokenizer
         self._end = tokenizer.end if filled else None
-        self._nats: Any = 0.0  # this and the next two become tensors on the device
-        self._weight: Any = 0.0
-        self._parts: dict[str, Any] = {}
         self._tokens = self._characters = 0
-        self._accuracy = Accuracy(space)
+        self._nats, self._accuracy = NatSums(), Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add a batch."""
-        weights = measured.weights.double()
-        self._nats = self._nats + (measured.values.double() * weights).sum()
         counted = self._counted(clean)
-        self._weight = self._weight + (weights * counted).sum()
-        for name, part in measured.parts.items():
-            self._parts[name] = self._parts.get(name, 0.0) + (part.double() * weights).sum()
+        self._nats.update(measured, counted)
         ids = clean.x0[counted].cpu().numpy()
         self._tokens += len(ids)
         self._characters += self._tokenizer.characters(ids)
@@ -78,13 +71,7 @@ class TextMetrics:
 
     def compute(self) -> dict[str, float]:
         """Return the metrics; NaN if nothing was predicted."""
-        weight = float(self._weight)
-        nats = float(self._nats) / weight if weight else float("nan")
-        bits = nats * self._tokens / log(2)
-        return {
-            "nats_per_token": nats,
-            "bits_per_char": bits / self._characters if self._characters else float("nan"),
-            "perplexity": exp(nats) if nats < 700 else float("inf"),
-            **{f"nats_per_token_{name}": float(part) / weight for name, part in self._parts.items() if weight},
-            **self._accuracy.compute(),
-        }
+        values = self._nats.compute("nats_per_token")
+        bits = values["nats_per_token"] * self._tokens / log(2)
+        values["bits_per_char"] = bits / self._characters if self._characters else float("nan")
+        return values | self._accuracy.compute()
