@@ -12,6 +12,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
+from dither.tasks.get_region.data.units import ColumnUnits
 from dither.tasks.get_region.metrics.baselines import (
     MLP,
     PENALTY,
@@ -169,7 +170,7 @@ def test_no_baseline_sees_masked_values(train, reference):
 
 
 def fresh():
-    return RegionMetrics(GROUPS, ColumnStats.none(W), np.zeros(W, np.float32))
+    return RegionMetrics(GROUPS, ColumnUnits(np.ones(W), ColumnStats.none(W)), np.zeros(W, np.float32))
 
 
 def test_baselines_have_the_names_of_metrics_and_the_expected_order(train, reference):

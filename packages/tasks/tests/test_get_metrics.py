@@ -11,6 +11,7 @@ from sklearn.metrics import average_precision_score, mean_squared_error, r2_scor
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
+from dither.tasks.get_region.data.units import ColumnUnits
 from dither.tasks.get_region.metrics.column_metrics import pearson, spearman, windows_of
 from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, bootstrap_weights
 from dither.tasks.get_region.metrics.sample_metrics import (
@@ -27,6 +28,10 @@ torch.set_num_threads(1)
 B, L, M = 12, 9, 5
 GROUPS = (Group("motifs", 0, M), Group("accessibility", M, M + 1), Group("expression", M + 1, M + 3))
 W = M + 3
+
+
+def plain(width):
+    return ColumnUnits(np.ones(width, np.float32), ColumnStats.none(width))
 
 
 def records(x0, target, valid):
@@ -54,7 +59,7 @@ def case():
 
 def accumulate(case, cuts, standard=None, **options):
     x0, guess, target, valid = case
-    metrics = RegionMetrics(GROUPS, standard or ColumnStats.none(W), np.full(W, 0.4, np.float32), **options)
+    metrics = RegionMetrics(GROUPS, standard or plain(W), np.full(W, 0.4, np.float32), **options)
     for rows in torch.arange(len(x0)).tensor_split(cuts):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         clean, noised, measured = records(x0[part], target[part], valid[part])
@@ -113,7 +118,7 @@ def test_standardising_changes_no_metric(case):
     x0, guess, target, valid = case
     mean, std = np.linspace(-1, 1, W, dtype=np.float32), np.full(W, 0.5, np.float32)
     shifted = [(value - torch.from_numpy(mean)) / torch.from_numpy(std) for value in (x0, guess)]
-    metrics = run((*shifted, target, valid), 3, ColumnStats(mean, std))
+    metrics = run((*shifted, target, valid), 3, ColumnUnits(std / std, ColumnStats(mean, std)))
     for name in ("motif_spearman", "constant_columns"):  # rounding breaks ties
         assert abs(metrics.pop(name) - expected(case)[name]) < 0.2
     assert metrics == pytest.approx({name: expected(case)[name] for name in metrics}, rel=1e-3)
@@ -149,7 +154,7 @@ def test_constant_columns_are_left_out():
     truth = np.column_stack([g.uniform(0, 0.1, 50), np.ones(50)]).astype(np.float32)
     means = np.broadcast_to(truth.mean(0), truth.shape)
     assert pearson(truth.ravel(), means.ravel()) > 0.99
-    both = RegionMetrics([Group("motifs", 0, 2)], ColumnStats.none(2), np.zeros(2, np.float32))
+    both = RegionMetrics([Group("motifs", 0, 2)], plain(2), np.zeros(2, np.float32))
     both.predictions.add(truth[None], means[None], np.ones((1, 50, 2), bool))
     metrics = both.compute()
     assert metrics["motif_pearson_overall"] == 0
@@ -188,7 +193,7 @@ def windows(seed=0, count=COUNT):
 
 def metrics_of(case, rows, size):
     x0, guess, target, clean = case
-    metrics = RegionMetrics(PAIR, ColumnStats.none(COLUMNS), MEAN)
+    metrics = RegionMetrics(PAIR, plain(COLUMNS), MEAN)
     for start in range(0, len(rows), size):
         part = torch.tensor(rows[start : start + size])
         noise = Noise(torch.ones(len(part)), torch.ones(len(part)))
@@ -204,7 +209,7 @@ def by_hand(case):
     order = np.lexsort([clean.cond["centre"].numpy()[:, 0], clean.cond["chromosome"].numpy()])
     drawn = {}
     for times in bootstrap_weights(COUNT).astype(int):
-        metrics = RegionMetrics(PAIR, ColumnStats.none(COLUMNS), MEAN)
+        metrics = RegionMetrics(PAIR, plain(COLUMNS), MEAN)
         metrics.predictions.add(*(value.numpy()[order.repeat(times)] for value in (x0, guess, target)))
         for name, value in metrics.compute().items():
             drawn.setdefault(f"{name}_ci95", []).append(value)
@@ -256,11 +261,11 @@ def test_no_interval_without_windows():
     case = windows()
     assert not any("ci95" in name for name in metrics_of(case, range(7), 4).compute()), "too few"
     assert any("ci95" in name for name in metrics_of(case, range(8), 4).compute())
-    nameless = RegionMetrics(PAIR, ColumnStats.none(COLUMNS), MEAN)
+    nameless = RegionMetrics(PAIR, plain(COLUMNS), MEAN)
     nameless.predictions.add(*(value.numpy() for value in case[:3]))
     assert not any("ci95" in name for name in nameless.compute())
     assert windows_of(Clean.of(case[0])) is None
-    assert RegionMetrics(PAIR, ColumnStats.none(COLUMNS), MEAN).compute() == {}
+    assert RegionMetrics(PAIR, plain(COLUMNS), MEAN).compute() == {}
 
 
 def test_perfect_and_constant_predictions_have_no_uncertainty():
@@ -293,7 +298,7 @@ def like_of(*counts, seed=0):
 
 
 def imputed():
-    return RegionMetrics(ONE_GROUP, ColumnStats.none(FEW), np.full(FEW, 0.5, np.float32))
+    return RegionMetrics(ONE_GROUP, plain(FEW), np.full(FEW, 0.5, np.float32))
 
 
 def test_draws_of_one_window_are_found():

@@ -160,14 +160,12 @@ def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
 
 
 def _names(source: _Source) -> list[str]:
+    """Return the names of the columns that are predicted; raises Refused if there are none."""
     task = source.task
-    names = extra_columns(task.space.groups, task.spec.column())
-    return [names[number - task.motifs] for number in source.columns]
-
-
-def _require_columns(source: _Source) -> None:
     if not source.columns:
         raise Refused("the model predicts motifs only, and no column after them", code="usage")
+    names = extra_columns(task.space.groups, task.spec.column())
+    return [names[number - task.motifs] for number in source.columns]
 
 
 def _predicted(source: _Source, model: TrainedModel, clean: Clean) -> Float[np.ndarray, "N L K"]:
@@ -181,7 +179,6 @@ def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> l
     """Write predictions of every region, one per cell type and column, in the units of the source."""
     forms = check_forms(request.forms or ("csv",), FORMS)
     source = _Source.of(task, request)
-    _require_columns(source)
     rows, names = source.windows.rows, _names(source)
     values = np.full((len(source.cells), len(source.matrix), len(names)), np.nan, np.float32)
     for number, cell in enumerate(source.cells):
@@ -254,7 +251,6 @@ def explain(task: RegionWindows, model: TrainedModel, request: DataRequest) -> l
     """
     check_forms(request.forms, ())
     source = _Source.of(task, request)
-    _require_columns(source)
     names, motifs, matrix = _names(source), task.matrix.motifs, source.matrix
     every = max(1, -(-len(source.windows) * task.regions // EXPLAINED))
     zero = torch.from_numpy(task.units.forward(np.zeros((1, 1, task.space.width), np.float32)))[..., : task.motifs]
@@ -345,14 +341,11 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
     regions: Any = 0.0
     cells = []
     for cell in source.cells:
-        hidden = None
-        for clean, index in source.batches(cell):
-            real, h = clean.valid.numpy(), model.hidden(clean).numpy()
-            hidden = np.zeros((len(source.matrix), h.shape[-1]), np.float32) if hidden is None else hidden
-            hidden[index[real]] = h[real]
-        assert hidden is not None
-        regions = regions + hidden[rows] / len(source.cells)
-        cells.append(hidden[rows].mean(0))
+        batches = [(index, clean.valid, model.hidden(clean)) for clean, index in source.batches(cell)]
+        order = np.argsort(np.concatenate([index[valid.numpy()] for index, valid, _ in batches]))
+        hidden = torch.cat([hidden[valid] for _, valid, hidden in batches]).numpy()[order]
+        regions = regions + hidden / len(source.cells)
+        cells.append(hidden.mean(0))
     arrays = {"region": regions, "cell_embedding": np.stack(cells), "cell": np.array([*source.cells])}
     arrays |= place_columns(source.matrix, rows)
     files = [request.folder / f"embeddings.{form}" for form in forms]

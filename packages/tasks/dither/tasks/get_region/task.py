@@ -191,8 +191,9 @@ def sampled_regions(
     truth = columns.in_source_units(rows, cell[:, None])
     scaled = columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
     values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
-    if columns.accessibility != "none":
-        values[..., columns.motifs] *= columns.window_divisor(rows, cell[:, None])
+    if columns.by_window:
+        largest = truth[..., columns.motifs].max(1, keepdims=True)  # padding repeats a region
+        values[..., columns.motifs] *= np.where(largest > 0, largest, 1)
     known = like.known.cpu().numpy()
     own = known & np.isclose(like.x0.cpu().numpy(), source.units.forward(scaled), rtol=1e-5, atol=1e-6)
     values = np.where(own, truth, values)  # a given value that was cut at 1 is that of the source again

@@ -45,7 +45,7 @@ class Columns:
     def __init__(self, matrix: RegionMatrix, cells: Sequence[str], trained: int, spec: Any) -> None:
         self.matrix, self.spec, self.trained = matrix, spec, trained
         self.accessibility: Accessibility = spec.column()
-        self._by_window = spec.largest == "window" and self.accessibility == "quantitative"
+        self.by_window = spec.largest == "window" and self.accessibility == "quantitative"
         self.numbers = [matrix.number(cell) for cell in cells]
         self.motifs = len(matrix.motifs)
         self.width = column_groups(self.motifs, self.accessibility != "none", spec.expression)[-1].stop
@@ -69,15 +69,6 @@ class Columns:
         if self.matrix.atpm is not None and self.accessibility == "quantitative":
             values[..., self.motifs] = self.matrix.atpm[index, np.array(self.numbers)[cell]]
         return values
-
-    def window_divisor(
-        self, index: Int[np.ndarray, "*B L"], cell: Int[np.ndarray, "*B 1"]
-    ) -> Float32[np.ndarray, "*B 1"]:
-        """Return the divisor of accessibility in each window: 1 unless `largest` is "window"."""
-        if self._open is None or not self._by_window:
-            return np.ones_like(cell, np.float32)
-        largest: Float32[np.ndarray, "*B 1"] = self._open[cell, index].amax(-1, keepdim=True).numpy()
-        return np.where(largest > 0, largest, np.float32(1))
 
     def measure(
         self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]], units: ColumnUnits | None = None
@@ -105,7 +96,7 @@ class Columns:
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
             column = self._open[cell, index]
-            if self._by_window:
+            if self.by_window:
                 largest = column.amax(-1, keepdim=True)  # padding repeats the last region
                 column = column / torch.where(largest > 0, largest, 1)
             parts.append(column[..., None])
@@ -122,7 +113,7 @@ class Columns:
             return np.ascontiguousarray(matrix.open[:, self.numbers].T, np.float32)
         assert matrix.atpm is not None
         column = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
-        if self._by_window:
+        if self.by_window:
             return column
         train = column[: self.trained, matrix.rows("train")]
         largest = train.max() if train.size and train.max() > 0 else np.float32(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sqlite3
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,16 +142,15 @@ def archetype_names(names: Sequence[str], r: Float[np.ndarray, "K K"], labels: I
 
     The medoid has the highest mean correlation with the others. Equal names are numbered, as in "CTCF+2 (1)".
     """
+    from pandas import Series
+
     medoids = []
     for archetype in range(int(labels.max()) + 1):
         members = np.flatnonzero(labels == archetype)
         medoid = members[np.argmax(r[np.ix_(members, members)].sum(1))]
         medoids.append(names[medoid] + (f"+{len(members) - 1}" if len(members) > 1 else ""))
-    counts, seen, unique = Counter(medoids), Counter[str](), []
-    for name in medoids:
-        seen[name] += 1
-        unique.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
-    return unique
+    place = Series(medoids).groupby(medoids).cumcount() + 1
+    return [f"{name} ({n})" if medoids.count(name) > 1 else name for name, n in zip(medoids, place, strict=True)]
 
 
 ARCHETYPES = 282

@@ -146,10 +146,10 @@ class RegionMatrix:
     def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
         """Return the matrix of arrays by name; `features` are numbers or a `LazyMatrix`."""
         features = arrays["features"]
-        if not isinstance(features, np.memmap | LazyMatrix):
-            features = np.asarray(features, np.float32)
+        if not isinstance(features, LazyMatrix):
+            features = LazyMatrix(features if isinstance(features, np.memmap) else np.asarray(features, np.float32))
         return cls(
-            features=features if isinstance(features, LazyMatrix) else LazyMatrix(features),
+            features=features,
             motifs=tuple(map(str, arrays["motifs"])),
             chromosome=arrays["chromosome"].astype(np.str_),
             start=arrays["start"].astype(np.int64),

@@ -24,15 +24,13 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.arrays import Arrays, load_npz, read_npy
 from .matrices import densify, numbered
 from .region_checks import PLACES, RawArrays, check_arrays, collect_problems, stack_cells, table_locator
-from .tables import open_table
+from .tables import BOOLEANS, open_table
 
 __all__ = ["LIST", "read_legacy"]
 
 LIST: Final = "cell_type_align.txt"
 """File that only a folder of this layout has."""
 SUFFIXES: Final = {"expression": ".exp.npy", "tss": ".tss.npy"}
-BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
-"""Values of the column expression."""
 
 
 _CellType = tuple[str, Path, Arrays]
@@ -73,10 +71,10 @@ def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
                 message = f"{path / LIST}: line {line}: cell type, id and datatype must be names"
                 raise Refused(message, code="invalid-sample")
             expression = str(row.get("expression", "True") or "False").strip()
-            if expression.lower() not in BOOLEANS:
+            if (known := BOOLEANS.get(expression, expression)) not in ("0", "1"):
                 message = f'{path / LIST}: line {line}: expression is "{expression[:40]}", expected True or False'
                 raise Refused(message, code="invalid-sample")
-            yield name, path / folder / stem, BOOLEANS[expression.lower()]
+            yield name, path / folder / stem, known == "1"
 
 
 def _read(name: str, stem: Path, *, has_expression: bool) -> Arrays:

@@ -34,7 +34,7 @@ from ...prepared.arrays import LIMIT, Arrays
 from .column_names import NAMED, check_names, column_arrays, is_of_cell, standard_names
 from .region_checks import NAME, PLACES, RawArrays, collect_problems, limited, parse_names, table_locator, texts_of
 
-__all__ = ["open_table", "read_anndata", "read_table"]
+__all__ = ["BOOLEANS", "open_table", "read_anndata", "read_table"]
 
 COLUMNS: Final = 100_000
 """Most columns of a text table."""

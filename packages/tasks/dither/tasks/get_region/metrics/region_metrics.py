@@ -19,7 +19,6 @@ from torch import Tensor
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import Group
 
-from ..data.region_matrix import ColumnStats
 from ..data.units import ColumnUnits
 from .baselines import RIVALS, Baselines, MaskedBatch
 from .column_metrics import FLAT, Pair, Predictions, is_binary, is_flat, spearman, varies
@@ -66,7 +65,7 @@ class RegionMetrics:
 
     Args:
         groups: Columns of motifs, accessibility and expression.
-        standard: Transform and standardisation of x0, which are inverted.
+        units: Transform and standardisation of x0, which are inverted.
         mean: Mean of each column over the training regions, in scaled units.
         trained_chromosomes: Numbers of chromosomes on which windows of held-out cell types (label -1) are accumulated
             apart; the names of their metrics begin with "trained_chromosomes_". Empty for none.
@@ -76,17 +75,14 @@ class RegionMetrics:
     def __init__(
         self,
         groups: Sequence[Group],
-        standard: ColumnUnits | ColumnStats,
+        units: ColumnUnits,
         mean: Float[np.ndarray, " M"],
         trained_chromosomes: Integer[np.ndarray, " n"] | None = None,
         every: int = 1,
     ) -> None:
         self.chromosomes, self.every, self._seen = trained_chromosomes, every, 0
-        self.trained = None if trained_chromosomes is None else RegionMetrics(groups, standard, mean, every=every)
-        self.groups, self.mean = groups, mean
-        if isinstance(standard, ColumnStats):
-            standard = ColumnUnits(np.ones_like(standard.mean), standard)
-        self.units = standard
+        self.trained = None if trained_chromosomes is None else RegionMetrics(groups, units, mean, every=every)
+        self.groups, self.units, self.mean = groups, units, mean
         self.predictions = Predictions(len(mean))
         self.batches: list[MaskedBatch] = []
         self.values: dict[str, float] = {}
