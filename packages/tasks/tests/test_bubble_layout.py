@@ -241,6 +241,21 @@ def test_areas_are_those_of_the_visible_parts():
     assert any(f"{areas.sum():.0f} m² in 3 rooms" in text for text in texts)
 
 
+@pytest.mark.parametrize("far", [104, 140])
+def test_floor_plans_show_possible_doors_and_whole_walls(far):
+    boxes = np.array([(0, 0, 100, 30), (far, 0, far + 40, 30)])
+    page = draw_floorplan(Placement.of(Diagram((0, 1), (), doors=((0, 1), (0, None))), boxes))
+    arcs = [path.get("d") for path in shapes(page, "path") if "A" in path.get("d")]
+    caption = " ".join(text.text for text in shapes(page, "text"))
+    assert len(arcs) == (2 if far == 104 else 1)
+    assert ("no wall for 1 door" in caption) == (far == 140)
+    walls = max(float(path.get("stroke-width")) for path in shapes(page, "path"))
+    points = np.array(re.findall(r"([\d.]+),([\d.]+)", "".join(p.get("d") for p in shapes(page, "path"))), float)
+    assert points.min() > walls / 2
+    assert (points.max(0) < [page.width - walls / 2, page.height - walls / 2]).all()
+    assert page.height < 0.6 * page.width, "as large as the plan"
+
+
 @pytest.fixture(scope="module")
 def samples():
     """Return six samples: valid, without living room, with a cycle, with MASK, empty, valid."""
