@@ -64,9 +64,9 @@ def test_flex_attention_equals_the_dense_mask(monkeypatch, mask):
     monkeypatch.setattr(flex, "_compiled", lambda: flex.flex.flex_attention)
     q, k, v = torch.randn(3, 2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
     for _ in range(2):
-        actual = attend(q, k, v, mask, kernel="flex")
+        actual = flex.flex_attention(q, k, v, mask)
     assert len(calls) == 1
-    attend(q, k, v, mask.clone(), kernel="flex")
+    flex.flex_attention(q, k, v, mask.clone())
     assert [*flex._BLOCK_MASKS.keys()] == [mask]  # a mask that is gone leaves nothing behind
     torch.testing.assert_close(actual, oracle(q, k, v, mask), atol=1e-6, rtol=1e-5)
 
@@ -77,7 +77,8 @@ def test_flex_attention_equals_the_dense_mask(monkeypatch, mask):
 def test_compiled_flex_attention_skips_blocks():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 300, 16)
-    torch.testing.assert_close(attend(q, k, v, causal(300, 7), kernel="flex"), attend(q, k, v, causal(300, 7)))
+    mask = causal(300, 7)
+    torch.testing.assert_close(flex.flex_attention(q, k, v, mask), attend(q, k, v, mask))
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "math"])

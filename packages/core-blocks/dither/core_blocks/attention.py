@@ -112,8 +112,7 @@ def attend(
     A float mask is added to the logits in its own precision: log n makes a key count as n equal ones.
     """
     chosen = _fastest_kernel(q, k, dropout) if kernel == "auto" else kernel
-    trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if chosen == "flex" and mask is not None and mask.dtype == torch.bool and not (trains and q.device.type == "cpu"):
+    if chosen == "flex" and mask is not None and mask.dtype == torch.bool and q.device.type != "cpu":
         return flex_attention(q, k, v, mask)
     has_keys = None if mask is None or mask.is_floating_point() else mask.any(-1, keepdim=True)
     if mask is not None and has_keys is not None:

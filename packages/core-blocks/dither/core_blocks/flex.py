@@ -28,7 +28,7 @@ def flex_attention(
 ) -> Float[Tensor, "B H L E"]:
     """Return attention over the keys where `mask` is True, 0 for a query without any. The first call compiles.
 
-    On a CPU torch 2.13 has no gradients of it (NotImplementedError).
+    `attend` does not call it on a CPU, where torch 2.13 has no gradients of it and compiles for half a minute.
     """
     out: Tensor = _compiled()(q, k, v, block_mask=_block_mask(mask, q.shape[2]))
     return out

@@ -78,8 +78,8 @@ class TransformerBlock(BlockSpec):
     """Dropout of the attention weights. Defaults to `dropout`."""
     attention: AttentionKernel = "auto"
     """Attention kernel. auto on a CPU: plain matrix products for up to 64 keys, tiles of heads in bfloat16 while all
-    attention weights fit in memory; otherwise torch's fused kernel. flex: with a mask, such as that of block_size,
-    flex_attention of torch, which skips blocks of excluded keys; else, and for training on a CPU, the fused kernel."""
+    attention weights fit in memory; otherwise torch's fused kernel. flex: on a GPU with a mask, such as that of
+    block_size, flex_attention of torch, which skips blocks of excluded keys; else the fused kernel."""
 
     def traits(self) -> frozenset[str]:
         """Without RoPE the block is permutation-equivariant; without dropout equal keys may be merged into one."""
