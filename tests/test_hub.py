@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -142,7 +143,8 @@ def test_program_equals_the_model(name, tmp_path, monkeypatch):
     program = torch.export.load(export_program(system, tmp_path / "denoiser.pt2")).module()
     inputs = _inputs(system, 4, 0.7, seed=9)
     torch.testing.assert_close(program(*inputs), _Tensors(system.model)(*inputs), rtol=1e-4, atol=1e-5)
-    wrong = SimpleNamespace(module=lambda: lambda *_: torch.ones(()))
-    monkeypatch.setattr(torch.export, "export", lambda *_, **__: wrong)
-    with pytest.raises(Refused):
-        export_program(system, tmp_path / "wrong.pt2")
+    for value in (1.0, math.nan):
+        wrong = SimpleNamespace(module=lambda value=value: lambda *_: torch.full((), value))
+        monkeypatch.setattr(torch.export, "export", lambda *_, wrong=wrong, **__: wrong)
+        with pytest.raises(Refused):
+            export_program(system, tmp_path / "wrong.pt2")

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 
     if arguments is None:  # imports leave few cycles: collect rarely, and not when this process exits
         gc.set_threshold(10_000, 10, 10)
-        atexit.register(lambda: "triton" in sys.modules or gc.freeze())  # triton reports leaks of what is left
+        atexit.register(_freeze)
     try:
         with stop_on_signals(last=arguments is None) as stop:  # until a run installs its own handlers
             stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
@@ -39,6 +39,11 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         with suppress(OSError):  # the terminal may be closed
             print(interruption_message(stopped), file=sys.stderr)  # noqa: T201
         return STOPPED
+
+
+def _freeze() -> None:
+    if "triton" not in sys.modules:  # it reports objects that are left as leaks
+        gc.freeze()
 
 
 def _run(arguments: Sequence[str], verb: str | None) -> int:
