@@ -14,7 +14,6 @@ from torch.nn import functional
 from .cpu.dropout import Dropout, drop
 from .cpu.onednn import Linear, linear
 from .cpu.tiled_attention import prefers_tiles, tiled_attention
-from .flex import flex_attention
 from .kv_cache import KVCache
 from .options import AttentionKernel, TransformerBlock
 from .rope import Rotary
@@ -113,6 +112,8 @@ def attend(
     """
     chosen = _fastest_kernel(q, k, dropout) if kernel == "auto" else kernel
     if chosen == "flex" and mask is not None and mask.dtype == torch.bool and q.device.type != "cpu":
+        from .flex import flex_attention  # imports torch._dynamo: 2 s
+
         return flex_attention(q, k, v, mask)
     has_keys = None if mask is None or mask.is_floating_point() else mask.any(-1, keepdim=True)
     if mask is not None and has_keys is not None:

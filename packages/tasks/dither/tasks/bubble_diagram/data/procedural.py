@@ -33,7 +33,7 @@ __all__ = ["make_plans"]
 BLOCK: Final = 512
 """Plans generated at once; a single plan costs as much as its block, about 0.1 s."""
 
-CACHED: Final = 100_000
+CACHED: Final = 10_000
 """Number of plans from which on they are cached on disk."""
 
 _EXTRA_PIECES: Final = (0.22, 0.46, 0.32)

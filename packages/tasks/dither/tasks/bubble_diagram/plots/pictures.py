@@ -31,7 +31,7 @@ from .diagram import BROKEN, INK, LINK, PALE, Scene, draw_bubbles, draw_floorpla
 
 __all__ = ["draw_frames", "draw_html_gallery", "sample_pictures", "trajectory_pictures"]
 
-GRID_SAMPLES, PAGE_SAMPLES, MAX_FRAMES = 16, 64, 60
+GRID_SAMPLES, PAGE_SAMPLES, MAX_FRAMES = 16, 64, 30
 """Samples in the grid and on the HTML page; frames of an animation, of which longer trajectories are subsampled."""
 
 _STAGES, _MILLISECONDS, _LAST, _COLOURS = 6, 220, 3000, 128
