@@ -46,11 +46,12 @@ def bounds(changes: list[str], seed: int) -> list[float]:
 
 if __name__ == "__main__":
     for way in WAYS:
-        lasts = []
+        final = []
         for seed in map(int, sys.argv[1:]):
             found = bounds(way, seed)
             steps = [next((50 * i for i, nats in enumerate(found, 1) if nats <= target), None) for target in TARGETS]
-            lasts.append(found[-1])
+            final.append(found[-1])
             print(*way, seed, "steps to", dict(zip(TARGETS, steps, strict=True)), f"last {found[-1]:.4f}", flush=True)
-        half = t.ppf(0.975, len(lasts) - 1) * np.std(lasts, ddof=1) / len(lasts) ** 0.5
-        print(*way, f"last {np.mean(lasts):.3f} +- {half:.3f}", flush=True)
+        if len(final) > 1:
+            half = t.ppf(0.975, len(final) - 1) * np.std(final, ddof=1) / len(final) ** 0.5
+            print(*way, f"last {np.mean(final):.3f} +- {half:.3f}", flush=True)

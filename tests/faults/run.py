@@ -2,7 +2,7 @@
 """The fault matrix: break runs in every way, resume them, and print the results as a table.
 
     python tests/faults/run.py --quick               # a few trials of every row, of the toy task: two minutes
-    python tests/faults/run.py --full                # every row, of the toy task: two hours on a busy machine
+    python tests/faults/run.py --full                # every row, of the toy task: an hour at a load of 10
     python tests/faults/run.py --share 0.1           # a tenth of the trials of each row
     python tests/faults/run.py --only kills          # one row (repeatable)
     python tests/faults/run.py --task language       # of a task of dither: hours (repeatable)

@@ -74,7 +74,7 @@ def test_flex_attention_equals_the_dense_mask(monkeypatch, mask):
 @pytest.mark.slow  # compiles
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @torch.no_grad()
-def test_compiled_flex_attention_skips_blocks():
+def test_compiled_flex_attention_equals_the_dense_mask():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 300, 16)
     mask = causal(300, 7)

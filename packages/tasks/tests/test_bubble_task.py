@@ -31,7 +31,7 @@ from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, Procedur
 from dither.tasks.bubble_diagram.task import BubbleDiagrams, GraphMetrics
 from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
-from dither.tasks.token_accuracy import Accuracy
+from dither.tasks.token_metrics import Accuracy
 
 torch.set_num_threads(1)
 

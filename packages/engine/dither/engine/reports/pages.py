@@ -27,7 +27,7 @@ from .svg import COLOURS, curve, line_classes, scatters
 __all__ = ["write_report", "write_sweep_page"]
 
 RANGES = (1, 2, 5)
-"""Each range of steps, the last ones, is this part of all."""
+"""Ranges of steps: all, the last half, the last fifth."""
 SMOOTHING = ("none", "light", "strong")
 NO_CURVES = "No metric was measured twice."
 NO_METRICS = "Nothing has been measured yet."
@@ -66,7 +66,7 @@ class Section:
 
     @property
     def choices(self) -> dict[str, Sequence[str]]:
-        """What applies to the charts: the range of steps and the smoothing, where lines are long enough."""
+        """Choices above the charts by name: range of steps, and smoothing where lines are long enough."""
         svgs = "".join(svg for _, svg in self.charts)
         ranges = ("all", *(f"last {1 / part:.0%}" for part in RANGES[1:]))
         choices = (("steps", ranges, '<div class="z1'), ("smoothing", SMOOTHING, ' class="w1"'))

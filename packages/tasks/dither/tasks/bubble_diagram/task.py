@@ -25,7 +25,7 @@ from dither.registry.flow.protocols import Picture, RatioSums, Split
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
 
-from ..token_accuracy import Accuracy
+from ..token_metrics import Accuracy
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
 from .decoded_samples import decode_samples

@@ -19,7 +19,7 @@ from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
 
 from ..get_region.data.motif_scan import Motif, scan
-from ..token_accuracy import Accuracy, NatSums
+from ..token_metrics import Accuracy, NatSums
 from .sequences import Sequences, reverse_complement
 
 __all__ = ["BaseMetrics", "Group", "Markov", "Reference", "contrast", "kmer_codes"]

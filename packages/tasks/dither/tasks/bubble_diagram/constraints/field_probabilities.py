@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..validity import connects
-from ..vocabulary import DOOR, NO_DOOR, NO_EDGE, NODE_PAD, NODE_SIZE, door_ends
+from ..vocabulary import DOOR, NO_DOOR, NODE_PAD, NODE_SIZE, RELATED, door_ends
 from .rules import FRONT, Adjacency, Area
 
 __all__ = ["AdjacencyProbability", "AreaProbability", "ReachableProbability"]
@@ -96,7 +96,7 @@ class ReachableProbability:
         """Return the log-probability for each id of token `at`, others distributed as `probs`."""
         slots, base = self.slots, self.slots * (self.slots + 1) // 2
         pairs = base - slots
-        related = _properties(frozenset(range(NO_EDGE)))
+        related = _properties(RELATED)
         near = (_by_id(probs, related, at, slots, pairs)[..., 0] > 0).flatten(0, 1).cpu().numpy()
         doors = _by_id(probs, _properties(frozenset({NO_DOOR}), frozenset({DOOR})), at, base, base) > 0
         without, may = doors.flatten(0, 1).cpu().numpy().transpose(2, 0, 1)

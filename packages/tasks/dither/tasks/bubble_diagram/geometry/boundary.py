@@ -214,7 +214,7 @@ def _parse_svg(text: str) -> tuple[list[Point], list[Point]]:
         if curves := {command for command, _ in pen.value} - {"moveTo", "lineTo", "closePath", "endPath"}:
             raise ValueError(f"{curves.pop()} of a path is not a straight line")
         closed = [index for index, (command, _) in enumerate(pen.value) if command in ("closePath", "endPath")]
-        paths.append([points[0] for _, points in pen.value[: closed[0]]])
+        paths.append([points[0] for _, points in pen.value[: closed[0] if closed else 0]])
     if not paths:
         raise ValueError("no <path>")
     return paths[0], paths[1] if len(paths) > 1 else []

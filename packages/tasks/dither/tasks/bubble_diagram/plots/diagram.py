@@ -229,7 +229,7 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
 def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> svg.Page:
     """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
     foot, (across, down) = 26.0, placement.boxes[:, 2:].max(0) + 2 * _OUTER
-    scale = min(0.96 * size / across, (0.96 * size - foot) / down)  # no third of the page is empty
+    scale = min(0.96 * size / across, (0.96 * size - foot) / down)  # the longer side fills the page
     rim, width, height = 0.02 * size + _OUTER * scale, max(across * scale, 0.7 * size) + 0.04 * size, down * scale
     height += 0.04 * size + foot
     types = placement.diagram.types

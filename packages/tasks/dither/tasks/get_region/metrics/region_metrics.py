@@ -69,7 +69,7 @@ class RegionMetrics:
         mean: Mean of each column over the training regions, in scaled units.
         trained_chromosomes: Numbers of chromosomes on which windows of held-out cell types (label -1) are accumulated
             apart; the names of their metrics begin with "trained_chromosomes_". Empty for none.
-        every: Keep every so many windows in `batches`, for baselines.
+        every: Keep one of `every` windows in `batches`, for baselines, for baselines.
     """
 
     def __init__(

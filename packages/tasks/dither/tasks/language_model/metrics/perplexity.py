@@ -17,7 +17,7 @@ from dither.registry.flow.protocols import RatioSums
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
 
-from ...token_accuracy import Accuracy, NatSums
+from ...token_metrics import Accuracy, NatSums
 from ..data.tokenizers.base import Tokenizer
 
 __all__ = ["TextMetrics", "after_end"]
