@@ -116,6 +116,8 @@ def test_data_are_found_in_the_export_or_by_override(export):
     shutil.copy(gone / "more.txt", given / "data")
     inside = dither.load(given, device="cpu")
     assert inside.task.like(3, seed=0).x0.shape == (3, 8)
+    with pytest.raises(Refused, match="nowhere"):
+        dither.load(given, device="cpu", changes=["task.data.paths=['/nowhere/*.txt']"])
 
 
 def test_no_machine_specific_paths(export, made):

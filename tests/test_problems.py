@@ -272,11 +272,11 @@ def test_control_characters_are_not_printed():
 def test_json_output_is_one_document(problems_of, validate_edited, cli):
     (problem,) = problems_of("heads = 4", "heads = 7, hedas = 1")
     assert (problem["path"], problem["file"], problem["line"], problem["given"]) == (
-        "model.block.hedas", "e.toml", 23, 1,
+        "model.block.hedas", "e.toml", 24, 1,
     )  # fmt: skip
     assert problem["column"] > 1
     related = problems_of('loss = "masked-ce"', 'loss = "mse"')[0]["related"]
-    assert related[0]["line"] == 12
+    assert related[0]["line"] == 13
     document = json.loads(cli("--format", "json", "validate", "e.toml", "--set", "loss=masked-ce").out)
     assert document["valid"] is True
     assert document["problems"] == []
@@ -289,7 +289,7 @@ def test_json_output_represents_any_value(problems_of, value):
 
 def test_github_annotations(validate_edited):
     text = validate_edited("depth = 3", "dpeth = 3", "--format", "github")
-    assert text.startswith("::error file=e.toml,line=19,endLine=19,col=1,endColumn=6::model.dpeth: ")
+    assert text.startswith("::error file=e.toml,line=20,endLine=20,col=1,endColumn=6::model.dpeth: ")
     assert text.count("\n") == 1
     text = validate_edited("", "", "--set", "train.steps=-1", "--format", "github")
     assert text.startswith("::error::train.steps: ")

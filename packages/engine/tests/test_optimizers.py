@@ -100,6 +100,19 @@ def test_updates_equal_torch_muon_and_adamw():
                 other.copy_(own)
 
 
+def test_muon_divides_gradients_by_their_scale():
+    """The trainer leaves clipping and the mean over weights to optimizers that accept `grad_scale`."""
+    (net, optimizer), (twin, other) = build(), build()
+    for one, by in ((net, 1.0), (twin, 8.0)):
+        for step in range(2):
+            one.zero_grad()
+            (by * nn.functional.cross_entropy(one(torch.tensor([step])), torch.tensor([step]))).backward()
+            (optimizer if one is net else other).grad_scale = torch.tensor(by)
+            (optimizer if one is net else other).step()
+    for own, copy in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(own, copy)
+
+
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
 def test_orthogonal_keeps_singular_vectors(shape):
     """Newton-Schulz maps each singular value by a polynomial; compared with the SVD in float64."""

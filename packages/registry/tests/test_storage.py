@@ -6,6 +6,7 @@ import subprocess
 import zipfile
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,12 +98,12 @@ def test_a_wheel_is_fetched_once_and_only_as_a_wheel(pip, tmp_path):
 
 
 def test_a_wheel_is_fetched_in_an_environment_without_pip(pip, tmp_path, monkeypatch, refused):
-    monkeypatch.setattr(storage.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("UV_DEFAULT_INDEX", "scheme://index")
     bundled = tmp_path / "python" / "_bundled" / "pip-1-py3-none-any.whl"
     bundled.mkdir(parents=True)
-    monkeypatch.setattr(storage.ensurepip, "__file__", str(bundled.parents[1] / "__init__.py"))
-    for path, uv in [(str(bundled / "pip"), None), ("pip", "/bin/uv"), (None, None)]:
+    there = SimpleNamespace(origin=str(bundled.parents[1] / "__init__.py"))
+    for path, uv, spec in [(str(bundled / "pip"), None, there), ("pip", "/bin/uv", there), (None, None, None)]:
+        monkeypatch.setattr(storage.importlib.util, "find_spec", {"ensurepip": spec}.get)
         monkeypatch.setattr(storage.shutil, "which", lambda name, uv=uv: uv)
         with nullcontext() if path else refused("download-failed"):
             storage.fetch_wheel("some", "1.0", SHA256).unlink()

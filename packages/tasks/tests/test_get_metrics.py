@@ -12,6 +12,7 @@ from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.data.units import ColumnUnits
+from dither.tasks.get_region.metrics import region_metrics
 from dither.tasks.get_region.metrics.column_metrics import pearson, spearman, windows_of
 from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, bootstrap_weights
 from dither.tasks.get_region.metrics.sample_metrics import (
@@ -57,9 +58,9 @@ def case():
     return x0, guess, target, valid
 
 
-def accumulate(case, cuts, standard=None, **options):
+def accumulate(case, cuts, standard=None):
     x0, guess, target, valid = case
-    metrics = RegionMetrics(GROUPS, standard or plain(W), np.full(W, 0.4, np.float32), **options)
+    metrics = RegionMetrics(GROUPS, standard or plain(W), np.full(W, 0.4, np.float32))
     for rows in torch.arange(len(x0)).tensor_split(cuts):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         clean, noised, measured = records(x0[part], target[part], valid[part])
@@ -161,13 +162,21 @@ def test_constant_columns_are_left_out():
     assert metrics["motif_r2_overall"] == pytest.approx(0, abs=1e-6)
     ramp, noise = np.arange(20, dtype=np.float32), g.integers(0, 2, 20).astype(np.float32) * np.float32(3e-8)
     assert pearson(ramp, np.float32(0.3) + noise) == spearman(ramp, np.float32(0.3) + noise) == 0, "rounding"
+    assert np.isnan(spearman(ramp, np.where(ramp > ramp.min(), ramp, np.inf)))
     assert np.isnan(pearson(ramp, np.where(ramp > 3, np.nan, ramp)))
 
 
-def test_windows_kept_for_baselines_are_evenly_spaced(case):
-    for every in (1, 3):
-        kept = np.concatenate([batch.truth for batch in accumulate(case, 5, every=every).batches])
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_windows_kept_for_baselines_are_evenly_spaced(case, monkeypatch, every):
+    """At most as many regions as the limit, however the windows arrive, and also after merging ranks."""
+    count, length = case[3].shape
+    monkeypatch.setattr(region_metrics, "BASELINE_REGIONS", -(-count // every) * length)
+    for cuts in (1, 5, count):
+        kept = np.concatenate([batch.truth for batch in accumulate(case, cuts).batches])
         np.testing.assert_array_equal(kept, case[0].numpy()[::every])
+    one = accumulate(case, 5)
+    one.merge(accumulate(case, 5))
+    assert 1 <= sum(len(batch.truth) for batch in one.batches) <= -(-count // every)
 
 
 COUNT, REGIONS, MOTIFS = 14, 12, 4

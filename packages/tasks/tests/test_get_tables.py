@@ -212,7 +212,7 @@ def test_mistakes_in_a_table_are_named(tmp_path, refusal):
     for (row, column, value), code, message in MISTAKES:
         lines = rows()
         lines[row][column] = value
-        path = write(tmp_path / "x.csv", HEADER, lines)
+        path = write(tmp_path / "{x}.csv", HEADER, lines)
         problems = refusal(read, path).problems
         assert any(problem.code == code and problem.message.startswith(f"{path}: {message}") for problem in problems)
 

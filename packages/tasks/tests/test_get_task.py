@@ -272,7 +272,7 @@ def test_the_space_has_given_columns_and_standardisation(standardise):
 def test_closed_chromosomes_are_refused(refusal, monkeypatch):
     few = refusal(spec(regions=25, stride=1, drop_closed=True, accessibility="constant", cell_type="a").build)
     assert (few.codes, "chr3 has 18" in str(few)) == (["no-samples"], True)
-    monkeypatch.setitem(ARRAYS, "open", ARRAYS["open"] & (ARRAYS["chromosome"] != "chr2")[:, None])
+    monkeypatch.setitem(ARRAYS, "atpm", ARRAYS["atpm"] * (ARRAYS["chromosome"] != "chr2")[:, None])
     (problem,) = refusal(spec(drop_closed=True, accessibility="constant").build).problems
     assert (problem.code, problem.path) == ("no-samples", ("task", "drop_closed"))
 

@@ -48,7 +48,8 @@ class Muon(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         value = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
-            part.found_inf = getattr(self, "found_inf", None)  # type: ignore[attr-defined]
+            for name in ("grad_scale", "found_inf"):
+                setattr(part, name, getattr(self, name, None))
             part.step()
             self.state.update(part.state)
         return value
@@ -72,7 +73,8 @@ class Orthogonal(Optimizer):
     """Orthogonalised momentum: `torch.optim.Muon` with the update RMS of AdamW.
 
     A sharded matrix is gathered for the update, and each rank keeps its rows, so that the update equals that of a
-    single process. A step with `found_inf` of 1 (a tensor that `GradScaler` or `FiniteGuard` sets) changes nothing.
+    single process. Gradients are divided by the tensor `grad_scale`, and a step with `found_inf` of 1 changes
+    nothing, if they are set, as for the fused optimizers of torch.
     """
 
     _step_supports_amp_scaling = True
@@ -82,7 +84,7 @@ class Orthogonal(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        cancelled = getattr(self, "found_inf", None)
+        cancelled, scale = (getattr(self, name, None) for name in ("found_inf", "grad_scale"))
         applied = 1 if cancelled is None else 1 - cancelled
         for group in self.param_groups:
             lr, momentum = group["lr"], group["momentum"]
@@ -90,7 +92,8 @@ class Orthogonal(Optimizer):
                 state = self.state[matrix]
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
-                gradient = matrix.grad if cancelled is None else matrix.grad.masked_fill(cancelled > 0, 0.0)
+                gradient = matrix.grad if scale is None else matrix.grad / scale
+                gradient = gradient if cancelled is None else gradient.masked_fill(cancelled > 0, 0.0)
                 mean = state["momentum_buffer"].lerp_(gradient, (1 - momentum) * applied)
                 update = _orthogonal_shard(gradient.lerp(mean, momentum))
                 matrix.mul_(1 - lr * group["weight_decay"] * applied)

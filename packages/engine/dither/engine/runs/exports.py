@@ -127,7 +127,8 @@ def load(
             raise Refused(Problem(lines, help=hint, code="file-not-found"))
         system, _ = build(on_device(check_experiment(document, found), device))
     except Refused as refused:
-        if space is None or refused.problems[0].code not in ("file-not-found", "download-failed"):
+        lacking = all(problem.code in ("file-not-found", "download-failed") for problem in refused.problems)
+        if space is None or not lacking or (not missing and any(key.startswith("task") for key in overridden)):
             raise
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
         task = AbsentTask(space, refused.problems[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ensurepip
 import importlib.util
 import os
 import re
@@ -75,7 +74,9 @@ def _pip() -> list[str]:
     """Return the command of pip: of this environment, else the one that comes with Python, or that uv provides."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-Pm", "pip"]
-    if bundled := sorted(Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl")):
+    ensurepip = importlib.util.find_spec("ensurepip")  # Debian packages it apart
+    origin = Path(ensurepip.origin) if ensurepip and ensurepip.origin else None
+    if bundled := sorted(origin.with_name("_bundled").glob("pip-*.whl")) if origin else None:
         return [sys.executable, "-P", str(bundled[-1] / "pip")]
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]

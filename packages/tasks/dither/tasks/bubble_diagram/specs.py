@@ -184,10 +184,10 @@ class PlanFiles(_HoldOut, PrepareSpec):
     """Plans in the formats of RPLAN, Graph2Plan, HouseGAN++, ResPlan or MSD; converted once by `prepare plans`."""
 
     name: ClassVar[str] = "plans"
-    rev: ClassVar[int] = 2
+    rev: ClassVar[int] = 3
     gives: ClassVar[str] = "plans"
     stored: ClassVar[Kind] = Kind(
-        "plans", 3, "dither prepare plans", option="destination", earlier=("plans.npz", "report.json")
+        "plans", 4, "dither prepare plans", option="destination", earlier=("plans.npz", "report.json")
     )
     source_option: ClassVar[str] = "source"
     source: PathStr = Option(min_length=1)

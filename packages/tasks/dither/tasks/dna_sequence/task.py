@@ -79,11 +79,9 @@ class DnaSequences:
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` templates without known bases, with the cell types in turn."""
-        return Clean.of(torch.zeros(n, self.space.length, dtype=torch.int64), cell=torch.arange(n) % self._cells)
-
-    @property
-    def _cells(self) -> int:
-        return len(self.sequences.cells)
+        return Clean.of(
+            torch.zeros(n, self.space.length, dtype=torch.int64), cell=torch.arange(n) % len(self.sequences.cells)
+        )
 
     def metrics(self) -> BaseMetrics:
         """Return an accumulator of nats per base."""

@@ -168,13 +168,6 @@ def _names(source: _Source) -> list[str]:
     return [names[number - task.motifs] for number in source.columns]
 
 
-def _predicted(source: _Source, model: TrainedModel, clean: Clean) -> Float[np.ndarray, "N L K"]:
-    """Return the mean of as many draws as the task has, in the units of the source."""
-    draws = [model.sample(clean) for _ in range(source.task.draws)]
-    mean: np.ndarray = source.task.inverse_transform(torch.stack(draws).mean(0))
-    return mean[..., source.columns]
-
-
 def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
     """Write predictions of every region, one per cell type and column, in the units of the source."""
     forms = check_forms(request.forms or ("csv",), FORMS)
@@ -183,8 +176,9 @@ def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> l
     values = np.full((len(source.cells), len(source.matrix), len(names)), np.nan, np.float32)
     for number, cell in enumerate(source.cells):
         for clean, index in source.batches(cell):
-            real = clean.valid.numpy()
-            values[number, index[real]] = _predicted(source, model, clean)[real]
+            real, draws = clean.valid.numpy(), [model.sample(clean) for _ in range(task.draws)]
+            mean = task.inverse_transform(torch.stack(draws).mean(0))
+            values[number, index[real]] = mean[real][:, source.columns]
     offsets = [column - task.motifs for column in source.columns]
     truth = np.stack([source.truth(cell)[:, offsets] for cell in source.cells])[:, rows]
     arrays: dict[str, Any] = {"prediction": values[:, rows], "truth": truth, "cell": np.array([*source.cells])}

@@ -26,7 +26,7 @@ from .data.dataset import RegionSamples
 from .data.region_matrix import RegionMatrix
 from .data.units import UNITS
 from .metrics.baselines import Baselines, MaskedBatch
-from .metrics.region_metrics import APART, BASELINE_REGIONS, RegionMetrics, baseline_metrics
+from .metrics.region_metrics import APART, RegionMetrics, baseline_metrics
 from .metrics.sample_metrics import draw_groups, sample_metrics, sampled_batches, sampled_mask
 from .plots import Labels, plot_samples
 
@@ -93,9 +93,7 @@ class RegionWindows:
 
     def _new_metrics(self) -> RegionMetrics:
         apart = self.samples.trained_chromosomes
-        largest = max(self.size("valid"), self.size("test")) * self.regions
-        every = -(-largest // BASELINE_REGIONS)
-        return RegionMetrics(self.space.groups, self.units, self._measured.mean, apart if len(apart) else None, every)
+        return RegionMetrics(self.space.groups, self.units, self._measured.mean, apart if len(apart) else None)
 
     def inverse_transform(self, values: Float[Tensor, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
@@ -132,7 +130,9 @@ class RegionWindows:
     def plots(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
         """Yield heat maps of the first windows, and plots of the metrics of motifs, accessibility and draws."""
         latest = self._latest if self._latest is not None and self._latest.values else None
-        return plot_samples(self._new_metrics(), samples, like, self._labels(), latest)
+        extra = extra_columns(self.space.groups, self.spec.column())
+        labels = Labels(self.matrix.motifs, extra, self._places, self._cell)
+        return plot_samples(self._new_metrics(), samples, like, labels, latest)
 
     def data_warnings(self) -> Iterator[str]:
         """Yield how many windows were dropped, and why."""
@@ -154,10 +154,6 @@ class RegionWindows:
         return [path], notes
 
     predict, predict_values, explain, embed = verbs.predict, verbs.predict_values, verbs.explain, verbs.embed
-
-    def _labels(self) -> Labels:
-        extra = extra_columns(self.space.groups, self.spec.column())
-        return Labels(self.matrix.motifs, extra, self._places, self._cell)
 
     def _cell(self, like: Clean, number: int) -> str:
         cells = self.samples.cells

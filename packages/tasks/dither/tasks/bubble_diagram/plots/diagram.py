@@ -69,7 +69,7 @@ class Scene:
     ) -> None:
         self.placement, self.x, self.y, self.width = placement, x, y, width
         boxes, size = placement.boxes, np.array([width, height])
-        extent = boxes[:, 2:].max(0)
+        extent = np.array([*boxes[:, 2:], *placement.outline]).max(0)
         self.scale = float((size / extent).min())
         margin = (size - extent * self.scale) / 2
         within = boxes * self.scale + np.tile(margin, 2)
@@ -228,7 +228,8 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
 
 def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> svg.Page:
     """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
-    foot, (across, down) = 26.0, placement.boxes[:, 2:].max(0) + 2 * _OUTER
+    corners, foot = np.array([*placement.boxes[:, 2:], *placement.outline]), 26.0
+    across, down = corners.max(0) + 2 * _OUTER
     scale = min(0.96 * size / across, (0.96 * size - foot) / down)  # the longer side fills the page
     rim, width, height = 0.02 * size + _OUTER * scale, max(across * scale, 0.7 * size) + 0.04 * size, down * scale
     height += 0.04 * size + foot

@@ -156,7 +156,7 @@ class RegionSamples:
             raise Refused(unknown)
         self.cells = list(dict.fromkeys([*trained, *(cell for names in cells.values() for cell in names)]))
         self.columns = Columns(matrix, self.cells, len(trained), spec)
-        self.subset = [matrix.open[:, number] for number in self.columns.numbers] if spec.drop_closed else None
+        self.subset = [_open(matrix, number) for number in self.columns.numbers] if spec.drop_closed else None
         numbers = {
             split: [self.cells.index(cell) for cell in cells.get(split) or trained] or [0] for split in get_args(Split)
         }
@@ -276,3 +276,10 @@ class RegionSamples:
             problems.append(Problem(message, path=("task", option), help=fix, code="no-samples"))
         if problems:
             raise Refused(problems)
+
+
+def _open(matrix: RegionMatrix, cell: int) -> Bool[np.ndarray, " P"]:
+    """Return where a cell type has any accessibility."""
+    if matrix.atpm is None or f"atpm:{matrix.cells[cell]}" in matrix.unknown:
+        return np.asarray(matrix.open[:, cell])
+    return np.asarray(matrix.atpm[:, cell] > 0)

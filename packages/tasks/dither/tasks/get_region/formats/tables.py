@@ -166,15 +166,14 @@ def _numeric(
         if values.dtype.kind in "biuf":
             table[:, place] = values
             continue
-        numbers = pandas.to_numeric([BOOLEANS.get(text, text) for text in values.tolist()], errors="coerce")
+        numbers = pandas.to_numeric([BOOLEANS.get(text, text) for text in map(str, values.tolist())], errors="coerce")
         bad = np.flatnonzero(np.isnan(numbers)).tolist()
         table[:, place] = np.where(np.isnan(numbers), np.nan if standard in PLACES else 0, numbers)
         if len(bad) == len(values) > 1:
             message = f'{path}: the column "{name}" holds text such as "{str(values[0])[:40]}"'
             problems.append(Problem(message, code="wrong-shape"))
         else:
-            fault = f'{path}: {{}}, column "{name}": "{{:.40}}" is not a number'
-            wrong += [fault.format(locate(row), str(values[row])) for row in bad]
+            wrong += [f'{path}: {locate(row)}, column "{name}": "{values[row]!s:.40}" is not a number' for row in bad]
     problems += [Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))]
     return column_arrays([name for name, _, _ in columns], table), problems
 

@@ -198,7 +198,7 @@ class Baselines:
         classifier, regressor, options = kinds.get(name, (LogisticRegression, None, {"C": 0.01, "max_iter": 500}))
         kind = None if values.min() == values.max() else classifier if binary else regressor
         if kind is not None:
-            root = (FunctionTransformer(_root),) * (name in ("logistic-sqrt", "mlp"))
+            root = (FunctionTransformer(lambda x: np.sqrt(x.clip(min=0))),) * (name in ("logistic-sqrt", "mlp"))
             masked_at_mean = SimpleImputer(strategy="constant", fill_value=0.0)
             kind = make_pipeline(*root, StandardScaler(), masked_at_mean, kind(**options))
             with warnings.catch_warnings(action="ignore"):  # the MLP stops after a number of epochs
@@ -209,11 +209,6 @@ class Baselines:
         scaled: Float32[np.ndarray, "... M"] = values - self.standard.mean
         scaled /= self.standard.std  # in place, to avoid a second table of all training regions
         return scaled
-
-
-def _root(values: Float32[np.ndarray, "n M"]) -> Float32[np.ndarray, "n M"]:
-    roots: Float32[np.ndarray, "n M"] = np.sqrt(values.clip(min=0))
-    return roots
 
 
 def neighbour_mean(z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]) -> Float32[np.ndarray, "B L M"]:

@@ -36,7 +36,7 @@ def is_binary(truth: Shaped[np.ndarray, " n"]) -> bool:
 
 def is_flat(guess: Float[np.ndarray, " n"]) -> bool:
     """Whether predictions are constant, up to rounding."""
-    return bool(np.ptp(guess) <= FLAT * np.abs(guess).max())
+    return bool(np.isfinite(guess).all() and np.ptp(guess) <= FLAT * np.abs(guess).max())
 
 
 def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
@@ -50,7 +50,7 @@ def spearman(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> 
     """Return Spearman's rank correlation, ties at their mean rank; otherwise as `pearson`."""
     from scipy.stats import rankdata
 
-    return 0.0 if is_flat(guess) else pearson(rankdata(truth), rankdata(guess))
+    return 0.0 if is_flat(guess) else pearson(rankdata(truth), rankdata(guess) if np.isfinite(guess).all() else guess)
 
 
 class Predictions:

@@ -69,7 +69,6 @@ class RegionMetrics:
         mean: Mean of each column over the training regions, in scaled units.
         trained_chromosomes: Numbers of chromosomes on which windows of held-out cell types (label -1) are accumulated
             apart; the names of their metrics begin with "trained_chromosomes_". Empty for none.
-        every: Keep one of `every` windows in `batches`, for baselines, for baselines.
     """
 
     def __init__(
@@ -78,10 +77,9 @@ class RegionMetrics:
         units: ColumnUnits,
         mean: Float[np.ndarray, " M"],
         trained_chromosomes: Integer[np.ndarray, " n"] | None = None,
-        every: int = 1,
     ) -> None:
-        self.chromosomes, self.every, self._seen = trained_chromosomes, every, 0
-        self.trained = None if trained_chromosomes is None else RegionMetrics(groups, units, mean, every=every)
+        self.chromosomes, self._every, self._seen = trained_chromosomes, 1, 0
+        self.trained = None if trained_chromosomes is None else RegionMetrics(groups, units, mean)
         self.groups, self.units, self.mean = groups, units, mean
         self.predictions = Predictions(len(mean))
         self.batches: list[MaskedBatch] = []
@@ -103,14 +101,25 @@ class RegionMetrics:
     def _add(self, batch: MaskedBatch) -> None:
         assert batch.guess is not None
         self.predictions.add(batch.truth, batch.guess, batch.target, batch.window)
-        rows = (self._seen + np.arange(len(batch.truth))) % self.every == 0
+        rows = (self._seen + np.arange(len(batch.truth))) % self._every == 0
         self._seen += len(rows)
         self.batches.append(batch.of_windows(rows))
+        self._thin()
+
+    def _thin(self) -> None:
+        """Drop every other window until at most `BASELINE_REGIONS` regions or one window remain."""
+        sizes = [len(batch.truth) for batch in self.batches]
+        if sum(batch.truth[..., 0].size for batch in self.batches) > BASELINE_REGIONS and sum(sizes) > 1:
+            even = np.split(np.arange(sum(sizes)) % 2 == 0, np.cumsum(sizes)[:-1])
+            self.batches = [batch.of_windows(rows) for batch, rows in zip(self.batches, even, strict=True)]
+            self._every *= 2
+            self._thin()
 
     def merge(self, other: RegionMetrics) -> None:
         """Add what another rank accumulated."""
         self.predictions.merge(other.predictions)
         self.batches += other.batches
+        self._thin()
         if self.trained is not None and other.trained is not None:
             self.trained.merge(other.trained)
 

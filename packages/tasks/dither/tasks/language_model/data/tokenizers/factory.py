@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -49,7 +50,7 @@ def load_tokenizer(name: str, source: Callable[[], TextSource] | None, *, end_of
 
         text = source()
         tokenizer = byte_pairs(size, text.content(), text.texts)
-    elif name not in SIZES and (Path(name) / RECORD).is_file():
+    elif name not in SIZES and os.path.isfile(Path(name) / RECORD):  # False for invalid names
         tokenizer = saved_tokenizer(Path(name))
     else:
         from .huggingface import gpt2, read_tokenizer
