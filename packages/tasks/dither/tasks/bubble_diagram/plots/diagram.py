@@ -274,7 +274,8 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
     caption, end = f"{bar} m · {caption}", left + bar * pixels
     shapes += [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (left, end)]
     shapes.append(svg.line(left, y, end, y, PALE, 1.2))
-    shapes.append(svg.text(end + 8, y, caption, 9.5, BROKEN if broken else PALE, left=True))
+    size = 9.5 * min(1.0, (width - end - 8 - left) / svg.text_width(caption, 9.5))
+    shapes.append(svg.text(end + 8, y, caption, size, BROKEN if broken else PALE, left=True))
     return svg.Page(width, height, tuple(shapes))
 
 
@@ -302,7 +303,7 @@ def _window_shapes(scene: Scene, window: Window, label: Int[np.ndarray, "H W"]) 
 
 def _door_shapes(scene: Scene, door: Door, label: Int[np.ndarray, "H W"], swept: list[tuple[float, ...]]) -> list[str]:
     """Return the gap of a door, its leaf, and the arc that it swings, if possible in a square not `swept` yet."""
-    shift, depth, sides = 0.0, door.depth + 1.0, [1, -1]
+    shift, depth, sides = 0.0, max(door.depth - 2 * _REVEAL, 0.0) + 1.0, [1, -1]
     if door.j is None:
         outward = _outward(door, label)
         shift, depth, sides = outward * _OUTER / 2, _OUTER + 1.0, [-outward]
