@@ -99,7 +99,7 @@ def test_the_likelihood_of_the_language_page(monkeypatch):
         {"ids": ids, "mask": (torch.arange(16) < 4).expand(2, -1)},
     )
     exec(code, names)
-    assert (names["found"].values + names["found"].half_widths < 0).all()
+    assert (names["bound"].values + names["bound"].half_widths < 0).all()
 
 
 def test_links_resolve():

@@ -302,7 +302,7 @@ OLD_MISTAKES = {
     "header": (listed("a,b\n"), "missing-array", "line 1"),
     "outside": (listed("id,celltype,datatype\n../x,a,b\n"), "invalid-sample", "line 2"),
     "maybe": (listed("id,celltype,datatype,expression\n0,a,wATAC,maybe\n"), "invalid-sample", "line 2: expression"),
-    "no such base": (placed("chr1,nan,1e300\n"), "invalid-sample", "0.csv, line 2: nan"),
+    "no such base": (placed("chr1,nan,1e300\n"), "invalid-sample", "0.csv, line 2"),
     "backward": (placed("chr1,{0}9,{0}1\n"), "invalid-sample", "0.csv, line 2: the region ends"),
 }
 
