@@ -103,14 +103,14 @@ def test_updates_equal_torch_muon_and_adamw():
 def test_muon_divides_gradients_by_their_scale():
     """The trainer leaves clipping and the mean over weights to optimizers that accept `grad_scale`."""
     (net, optimizer), (twin, other) = build(), build()
-    for one, by in ((net, 1.0), (twin, 8.0)):
-        for step in range(2):
+    for one, own, scales in ((net, optimizer, (1.0, 1.0)), (twin, other, (8.0, 2.0))):
+        for step, scale in enumerate(scales):  # which differ, as one factor of all gradients changes no update
             one.zero_grad()
-            (by * nn.functional.cross_entropy(one(torch.tensor([step])), torch.tensor([step]))).backward()
-            (optimizer if one is net else other).grad_scale = torch.tensor(by)
-            (optimizer if one is net else other).step()
-    for own, copy in zip(net.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(own, copy)
+            (scale * nn.functional.cross_entropy(one(torch.tensor([step])), torch.tensor([step]))).backward()
+            own.grad_scale = torch.tensor(scale)
+            own.step()
+    for weight, copy in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(weight, copy)
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])

@@ -209,7 +209,7 @@ class Denoiser(nn.Module):
             requested: tuple[Tensor | None, ...] = ()
             if layer == len(self.blocks) - 1:
                 nothing = torch.zeros_like(tokens) if self.skip_unrequested and _readable(tokens) else None
-                requested = call.requested, nothing
+                requested = (None if call.requested is None else more_requested(call.requested)), nothing
             h, clean = self._run(both.layer, run, layer, h, clean, *requested)
         return h
 

@@ -308,7 +308,7 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> FilePosition:
 def _no_pauses() -> Iterator[None]:
     """Exclude existing objects from garbage collection, whose full passes would interrupt the loop."""
     before = gc.get_threshold()
-    gc.set_threshold(700, 10, 10)  # Python's own, which the command line raises while it imports
+    gc.set_threshold(min(before[0], 700), *before[1:])  # the command line raises it, to import faster
     gc.collect()
     gc.freeze()
     try:

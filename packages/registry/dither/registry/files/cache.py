@@ -74,10 +74,10 @@ def _pip() -> list[str]:
     """Return the command of pip: of this environment, else the one that comes with Python, or that uv provides."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-Pm", "pip"]
-    ensurepip = importlib.util.find_spec("ensurepip")  # Debian packages it apart
-    origin = Path(ensurepip.origin) if ensurepip and ensurepip.origin else None
-    if bundled := sorted(origin.with_name("_bundled").glob("pip-*.whl")) if origin else None:
-        return [sys.executable, "-P", str(bundled[-1] / "pip")]
+    ensurepip = importlib.util.find_spec("ensurepip")
+    if ensurepip is not None and ensurepip.origin is not None:  # Debian packages it apart
+        for wheel in sorted(Path(ensurepip.origin).with_name("_bundled").glob("pip-*.whl"))[-1:]:
+            return [sys.executable, "-P", str(wheel / "pip")]
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
     hint = "install pip or uv"

@@ -52,9 +52,11 @@ class PluginPolicy(Options):
     @field_validator("require")
     @classmethod
     def _requirements(cls, value: list[str]) -> list[str]:
-        for text in value:
-            from packaging.requirements import InvalidRequirement, Requirement  # 15 ms
+        if not value:  # the import takes 15 ms
+            return value
+        from packaging.requirements import InvalidRequirement, Requirement
 
+        for text in value:
             try:
                 wanted = Requirement(text)
             except InvalidRequirement:
