@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from base64 import b64encode
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,10 @@ from ..runs.run_directory import flat
 from ..sweeps.directory import MARK, PointFolder, SweepDirectory, columns_of, rows_of
 from ..sweeps.points import format_value, short_keys
 from .run_record import PictureFile, RunRecord, read_run
-from .svg import COLOURS, curve, line_classes, scatters
+from .svg import COLOURS, SMOOTHING, curve, line_classes, scatters
 
 __all__ = ["write_report", "write_sweep_page"]
 
-RANGES = (1, 2, 5)
-"""Ranges of steps: all, the last half, the last fifth."""
-SMOOTHING = ("none", "light", "strong")
 NO_CURVES = "No metric was measured twice."
 NO_METRICS = "Nothing has been measured yet."
 MANY = 50
@@ -63,14 +62,6 @@ class Section:
     charts: Sequence[tuple[str, str]] = ()
     galleries: Sequence[tuple[str, list[PictureFile]]] = ()
     texts: Sequence[tuple[str, str]] = ()
-
-    @property
-    def choices(self) -> dict[str, Sequence[str]]:
-        """Choices above the charts by name: range of steps, and smoothing where lines are long enough."""
-        svgs = "".join(svg for _, svg in self.charts)
-        ranges = ("all", *(f"last {1 / part:.0%}" for part in RANGES[1:]))
-        choices = (("steps", ranges, '<div class="z1'), ("smoothing", SMOOTHING, ' class="w1"'))
-        return {name: names for name, names, mark in choices if mark in svgs}
 
     @property
     def id(self) -> str:
@@ -130,7 +121,11 @@ def render(title: str, sections: Sequence[Section], **values: Any) -> str:
     )  # fmt: skip
     environment.filters["classes"] = line_classes
     shown = [s for s in sections if s.note or s.table or s.charts or s.galleries or s.texts]
+    script = environment.get_template("charts.js").render()
+    digest = b64encode(sha256(script.encode()).digest()).decode()
     defaults: dict[str, Any] = {"subtitle": "", "highlights": (), "problems": (), "command": ""}
+    zoomed = any("data-x" in svg for section in shown for _, svg in section.charts)
+    defaults |= {"script": script if zoomed else "", "digest": digest, "smoothing": SMOOTHING}
     defaults |= {"problems_title": "Missing or damaged", "lines": max((len(s.legend) for s in shown), default=0)}
     return environment.get_template("report.html").render(title=title, sections=shown, **(defaults | values))
 
@@ -326,17 +321,9 @@ def _chart(records: Sequence[RunRecord], labels: Sequence[str], kind: str, metri
     halves = (record.curves.get(kind, {}).get(metric + INTERVAL, []) for record in records)
     levels = records[0].baselines(kind, metric) if single else {}
     intervals = dict(zip(lines, halves, strict=True))
-    steps = [step for line in points for step, _ in line] or [0]
-    views: dict[str, list[str]] = {}  # classes by SVG; a range with fewer than two points shows the wider one
-    for n, part in enumerate(RANGES):
-        start = max(steps) - (max(steps) - min(steps)) / part
-        inside = [[point for point in line if point[0] >= start] for line in points]
-        if max(map(len, inside)) >= 2:
-            svg = curve(dict(zip(lines, inside, strict=True)), baselines=levels, intervals=intervals)
-            views.setdefault(svg, [])
-        if views:
-            views[list(views)[-1]].append(f"z{n}")
-    return "".join(f'<div class="{" ".join(names)}">{svg}</div>' for svg, names in views.items() if svg)
+    if max(map(len, points), default=0) < 2:
+        return ""
+    return curve(dict(zip(lines, points, strict=True)), baselines=levels, intervals=intervals)
 
 
 def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:

@@ -1,6 +1,7 @@
 """Inline SVG charts: curves over steps, and scatter plots of a sweep.
 
-No plotting library (docs/adr/0006): pages need no script, follow dark mode, have tooltips, and stay small.
+No plotting library (docs/adr/0006): pages follow dark mode, have tooltips, stay small, and need no script except for
+the smoothing and zoom of `templates/charts.js`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from ..files.metrics_file import as_number
 from ..sweeps.points import format_value
 
-__all__ = ["COLOURS", "Axis", "curve", "line_classes", "scatter", "scatters", "ticks"]
+__all__ = ["COLOURS", "SMOOTHING", "Axis", "curve", "line_classes", "scatter", "scatters", "ticks"]
 
 WIDTH, HEIGHT = 460, 220
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 26
@@ -28,11 +29,11 @@ MAX_POINTS = 400
 """Points drawn of a line; of more, the minimum and maximum of each interval."""
 COLOURS = 10
 SMOOTHED = 20
-"""Number of points from which a line is also drawn as its moving averages."""
-SMOOTHINGS = (60, 12)
-"""Half a window of each moving average is this part of the line; the page chooses one of them, or the raw points."""
+"""Number of points from which a line is also drawn smoothed."""
+SMOOTHING = 0.6
+"""Weight of the past in the exponential moving average; the page has a slider for it."""
 FEW = 3
-"""Number of lines up to which raw points are drawn behind a moving average."""
+"""Number of lines up to which raw points are drawn behind smoothed ones."""
 MAX_CATEGORIES = 8
 LETTER = 6
 """Width of a letter."""
@@ -59,6 +60,11 @@ class Axis:
         if self.log:
             value = math.log10(value) if value > 0 else self.low
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    @property
+    def data(self) -> str:
+        """The axis as `charts.js` reads it."""
+        return f"{self.start} {self.end} {self.low!r} {self.high!r} {int(self.log)}"
 
     def labels(self) -> list[tuple[float, str]]:
         """Return the coordinates and texts of labels."""
@@ -95,9 +101,9 @@ def _frame(y: Axis, labels: Sequence[tuple[float, str]], name: str) -> Iterator[
     yield f'<text class="y axis" x="{LEFT - 20}" y="{below}">{name}</text>'
 
 
-def _svg(label: str, parts: Sequence[str]) -> str:
+def _svg(label: str, parts: Sequence[str], attributes: str = "") -> str:
     label = escape(label, quote=True)
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}"{attributes}>{"".join(parts)}</svg>'
 
 
 def line_classes(index: int) -> str:
@@ -131,34 +137,40 @@ def curve(
     x = Axis(min(steps), max(steps), LEFT, WIDTH - RIGHT, steps=True)
     y = Axis(min([low, *levels.values()]), max([high, *levels.values()]), HEIGHT - BOTTOM, TOP)
     labels = [(place, text) for place, text in x.labels() if "." not in text]
-    parts = [*_frame(y, labels, "step"), *_levels(levels, y)]
+    lines, texts = _levels(levels, y)
     for index, (name, points) in enumerate(finite.items()):
         band = _band(points, halves[name], x, y)
         line = _line(name, points, x, y, len(finite), few) if points else ""
-        parts.append(f'<g class="{line_classes(index)}">{band}{line}</g>')
-    return _svg(", ".join(series), parts)
+        lines.append(f'<g class="{line_classes(index)}">{band}{line}</g>')
+    width, height = WIDTH - RIGHT - LEFT, HEIGHT - BOTTOM - TOP
+    box = f'x="{LEFT}" y="{TOP}" width="{width}" height="{height}" viewBox="{LEFT} {TOP} {width} {height}"'
+    frame = f'<g class="frame">{"".join(_frame(y, labels, "step"))}</g>'
+    plot = f'<svg {box} preserveAspectRatio="none">{"".join(lines)}</svg>'
+    return _svg(", ".join(series), [frame, plot, *texts], f' class="smoothed" data-x="{x.data}" data-y="{y.data}"')
 
 
 def _line(name: str, points: Points, x: Axis, y: Axis, lines: int, few: bool) -> str:
     """Return a line, its moving averages if it is long, and dots with tooltips if there is room for them."""
 
-    def polyline(some: Points, kind: str = "") -> str:
-        path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in _downsampled(some))
-        attribute = f' class="{kind}"' if kind else ""
-        return f'<polyline{attribute} points="{path}">{title(*points[-1])}</polyline>'
+    def path(some: Points) -> str:
+        return " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in some)
+
+    def polyline(some: Points, attributes: str = "") -> str:
+        return f'<polyline{attributes} points="{path(some)}">{title(*points[-1])}</polyline>'
 
     def title(step: int, value: float) -> str:
         return f"<title>{escape(name)}: {value:.6g} at step {step}</title>"
 
     if len(points) > SMOOTHED:
-        averages = [polyline(_smoothed(points, part), f"w{n}") for n, part in enumerate(SMOOTHINGS, 1)]
-        return polyline(points, "raw" if few else "raw many") + "".join(averages)
+        means = _means(points)
+        raw = polyline(_downsampled(points), f' class="raw{"" if few else " many"}"')
+        return raw + polyline(_smoothed(means), f' class="smooth" data-points="{path(means)}"')
     radius = 0 if lines > COLOURS else 2.5
     dots = "".join(
-        f'<circle cx="{x(step):.1f}" cy="{y(value):.1f}" r="{radius}">{title(step, value)}</circle>'
+        f'<path d="M{x(step):.1f},{y(value):.1f}h0">{title(step, value)}</path>'
         for step, value in (points if radius else ())
     )
-    return polyline(points) + dots
+    return polyline(_downsampled(points)) + dots
 
 
 def _band(points: Points, halves: Mapping[int, float], x: Axis, y: Axis) -> str:
@@ -171,25 +183,34 @@ def _band(points: Points, halves: Mapping[int, float], x: Axis, y: Axis) -> str:
     return f'<polygon points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in edge)}"/>'
 
 
-def _levels(levels: Mapping[str, float], y: Axis) -> Iterator[str]:
-    """Yield horizontal lines with labels that do not overlap; lines of equal height share one."""
+def _levels(levels: Mapping[str, float], y: Axis) -> tuple[list[str], list[str]]:
+    """Return horizontal lines, and labels that do not overlap; lines of equal height share one."""
     names: dict[str, list[str]] = {}
     for name, value in levels.items():
         names.setdefault(f"{value:.4g}", []).append(name)
-    baseline, labels = 0.0, []
+    baseline, lines, labels = 0.0, list[str](), list[str]()
     for height, text in sorted((y(levels[same[0]]), f"{', '.join(same)} {text}") for text, same in names.items()):
-        yield f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>'
+        ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"'
+        lines.append(f'<line class="level" {ends}><title>{escape(text)}</title></line>')
         baseline = max(height - 3, baseline + 11)
         labels.append(f'<text class="level" x="{WIDTH - RIGHT}" y="{baseline:.1f}">{escape(text)}</text>')
-    yield from labels
+    return lines, labels
 
 
-def _smoothed(points: Points, part: int) -> Points:
-    """Return the moving average over a window of twice the `part`-th part of the line."""
-    half = max(1, len(points) // part)
-    values = [value for _, value in points]
-    windows = [values[max(0, i - half) : i + half + 1] for i in range(len(points))]
-    return [(step, sum(window) / len(window)) for (step, _), window in zip(points, windows, strict=True)]
+def _smoothed(points: Points) -> Points:
+    """Return the exponential moving average without bias."""
+    mean, weight, smoothed = 0.0, 0.0, []
+    for step, value in points:
+        mean, weight = SMOOTHING * mean + (1 - SMOOTHING) * value, SMOOTHING * weight + 1 - SMOOTHING
+        smoothed.append((step, mean / weight))
+    return smoothed
+
+
+def _means(points: Points) -> Points:
+    """Return the means of intervals of equal size, few enough to be plotted."""
+    size = math.ceil(len(points) / MAX_POINTS)
+    parts = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
 def _downsampled(points: Points) -> Points:
