@@ -57,14 +57,61 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.drop, self.modulation = nn.Dropout(dropout), nn.Linear(width, 6 * width)
 
-    def forward(self, x: Tensor, c: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor, mask: Tensor | None, angles: Tensor | None = None) -> Tensor:
         """Return B L D."""
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)[:, None].chunk(6, -1)
         h = self.norm1(x) * (1 + scale1) + shift1
         q, k, v = self.qkv(h).view(*h.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if angles is not None:
+            q, k = rotated(q, angles), rotated(k, angles)
         y = functional.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
         x = x + gate1 * self.drop(self.out(y.transpose(1, 2).reshape(h.shape)))
         out: Tensor = x + gate2 * self.drop(self.mlp(self.norm2(x) * (1 + scale2) + shift2))
+        return out
+
+
+def rotated(x: Tensor, angles: Tensor) -> Tensor:
+    """Return queries or keys with rotary position embeddings."""
+    cos, sin, (a, b) = angles.cos(), angles.sin(), x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+class SwiGLU(nn.Module):
+    """Gated MLP without biases."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(width, 4 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return B L D."""
+        out: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class Text(nn.Module):
+    """The language model: tokens in, blocks with RoPE, RMSNorm and SwiGLU, a score of every token out."""
+
+    def __init__(self, vocabulary: int = 50_257, width: int = 512, heads: int = 8, depth: int = 6) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
+        self.time, self.blocks = conditioning(128), nn.ModuleList(Block(width, heads, 0.0) for _ in range(depth))
+        for block in self.blocks:
+            block.norm1, block.norm2 = (nn.RMSNorm(width, eps=1e-6) for _ in range(2))
+            block.qkv, block.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+            block.mlp, block.modulation = SwiGLU(width), nn.Linear(128, 6 * width)
+        self.norm, self.modulation = nn.RMSNorm(width, eps=1e-6), nn.Linear(128, 2 * width)
+        self.register_buffer("frequencies", 10_000 ** -torch.linspace(0, 1, width // heads // 2 + 1)[:-1])
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Return B L V."""
+        h, c = self.embed(x), self.time(timestep(sigma))
+        angles = torch.arange(x.shape[1])[:, None] * self.get_buffer("frequencies")
+        for block in self.blocks:
+            h = block(h, c, None, angles)
+        shift, scale = self.modulation(c)[:, None].chunk(2, -1)
+        out: Tensor = self.head(self.norm(h) * (1 + scale) + shift)
         return out
 
 
@@ -138,13 +185,12 @@ def region_loss(model: nn.Module, clean: Any) -> Tensor:
     return functional.mse_loss(model(clean.x0, mask, torch.randint(0, 1000, (len(mask),))) * mask, clean.x0 * mask)
 
 
-def text_loss(built: Trainer, clean: Any) -> Tensor:
-    """SEDD's score entropy of a uniform graph on all logits at once, in float32, with the body of dither."""
-    system: Any = built.system
-    t, noised = system.noise(clean, system.times(1))
-    h = system.model.trunk(noised.state, system.process.level(t), clean.valid, clean.cond)
+def text_loss(system: Diffusion, model: nn.Module, clean: Any) -> Tensor:
+    """SEDD's score entropy of a uniform graph on all logits at once, in float32, of the noise that dither draws."""
+    process: Any = system.process
+    t, noised = system.noise(clean, system.times(len(clean.x0)))
     x, x0, sigma = noised.state.x, noised.x0, noised.noise.sigma.float()[:, None]
-    score = system.model.head.linear(h).float()
+    score = model(x, process.level(t)).float()
     size = score.shape[-1]
     score = score.scatter(-1, x[..., None], 0.0)
     ratio = (sigma.expm1() / (sigma.expm1() + size)).expand(x.shape)
@@ -165,12 +211,14 @@ def rival(task: str, changes: str = "") -> Step:
     data: Any = built.system.task
     loss: Callable[[Any], Tensor]
     if task == "text":
-        model, loss = built.system.model, partial(text_loss, built)
+        model: nn.Module = Text()
+        loss = partial(text_loss, built.system, model)
+    elif task == "bubbles":
+        model = (partial(Graphs, 32, 1) if "model.depth=1" in changes else Graphs)().train()
+        loss = partial(graph_loss, model)
     else:
-        features = data.batch("train", [0]).x0.shape[-1]
-        graphs = partial(Graphs, 32, 1) if "model.depth=1" in changes else Graphs
-        model = (graphs() if task == "bubbles" else Regions(features)).train()
-        loss = partial(graph_loss if task == "bubbles" else region_loss, model)
+        model = Regions(data.batch("train", [0]).x0.shape[-1])
+        loss = partial(region_loss, model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     step, half = iter(range(10**9)), "bfloat16" in changes
 

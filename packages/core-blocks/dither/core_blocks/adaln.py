@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .cpu.onednn import Linear
 from .norms import make_norm, modulate
 from .options import Affine, NormName
 
@@ -27,7 +26,7 @@ class Modulation(nn.Module):
     def __init__(self, cond: int, width: int, parts: int) -> None:
         super().__init__()
         self.parts = parts
-        self.linear = Linear(cond, parts * width)
+        self.linear = nn.Linear(cond, parts * width)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 

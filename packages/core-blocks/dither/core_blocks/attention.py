@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .cpu.dropout import Dropout, drop
-from .cpu.onednn import Linear, linear
 from .cpu.tiled_attention import prefers_tiles, tiled_attention
 from .kv_cache import KVCache
 from .options import AttentionKernel, TransformerBlock
@@ -41,8 +40,8 @@ class Attention(nn.Module):
         self.weight_dropout = dropout if options.attention_dropout is None else options.attention_dropout
         self.dropout = Dropout(dropout)
         out = width + 2 * self.kv_heads * (width // options.heads)
-        self.qkv = QVBiasedLinear(width) if qkv_bias == "qv" else Linear(width, out, qkv_bias)
-        self.out = Linear(width, width, bias if options.out_bias is None else options.out_bias)
+        self.qkv = QVBiasedLinear(width) if qkv_bias == "qv" else nn.Linear(width, out, qkv_bias)
+        self.out = nn.Linear(width, width, bias if options.out_bias is None else options.out_bias)
         self.rotary = Rotary(width // options.heads, options.rope_unit, options.rope_theta) if options.rope else None
 
     def forward(
@@ -79,7 +78,7 @@ class Attention(nn.Module):
         return out
 
 
-class QVBiasedLinear(Linear):
+class QVBiasedLinear(nn.Linear):
     """Projection to queries, keys and values without a bias for keys (BEiT, Bao et al., 2022).
 
     A bias of keys would add one constant to all logits of a query, which softmax ignores.
@@ -95,7 +94,7 @@ class QVBiasedLinear(Linear):
 
     def forward(self, input: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L 3D"]:
         bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
-        return linear(input, self.weight, bias)
+        return functional.linear(input, self.weight, bias)
 
 
 def attend(

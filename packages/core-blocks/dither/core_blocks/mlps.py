@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .cpu.dropout import Dropout
-from .cpu.onednn import Linear
 from .options import TransformerBlock
 
 __all__ = ["GELUMLP", "SwiGLU", "make_mlp"]
@@ -30,7 +29,7 @@ class GELUMLP(nn.Module):
         self, width: int, hidden: int, *, bias: bool, approximate: Literal["none", "tanh"], dropout: float
     ) -> None:
         super().__init__()
-        self.up, self.down = Linear(width, hidden, bias), Linear(hidden, width, bias)
+        self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
         self.approximate, self.dropout = approximate, Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
@@ -50,8 +49,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, width: int, hidden: int, *, bias: bool, dropout: float) -> None:
         super().__init__()
-        self.gate, self.up = Linear(width, hidden, bias), Linear(width, hidden, bias)
-        self.down, self.dropout = Linear(hidden, width, bias), Dropout(dropout)
+        self.gate, self.up = nn.Linear(width, hidden, bias), nn.Linear(width, hidden, bias)
+        self.down, self.dropout = nn.Linear(hidden, width, bias), Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         out: Tensor = self.dropout(self.down(functional.silu(self.gate(x)) * self.up(x)))
