@@ -25,7 +25,7 @@ from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
 from dither.tasks.bubble_diagram.plans import Diagram, decode, encode
 from dither.tasks.bubble_diagram.plots.diagram import METRES, Scene, draw_bubbles, draw_floorplan, draw_gallery
 from dither.tasks.bubble_diagram.plots.pictures import draw_frames, draw_html_gallery, trajectory_pictures
-from dither.tasks.bubble_diagram.plots.svg import Page, to_svg
+from dither.tasks.bubble_diagram.plots.svg import Page, to_pngs, to_svg
 from dither.tasks.bubble_diagram.relations import edges_of, exclusive, overlapping
 from dither.tasks.bubble_diagram.vocabulary import (
     COLOURS,
@@ -314,8 +314,9 @@ def test_trajectory_as_gif_without_undecodable_samples():
         grey = [one for one in shapes(page, "rect") if (one.get("fill"), one.get("stroke-width")) == (GREY, "1.3")]
         assert len(grey) == unknown
         assert [text.text for text in shapes(page, "text")].count("?") == unknown
+    images = to_pngs([Page(width, 5, (), scale) for width, scale in ((1, 2.0), (2, 1.0), (3, 2.0))])
+    assert [Image.open(BytesIO(image)).size for image in images] == [(2, 10), (2, 5), (6, 10)]
     (picture,) = trajectory_pictures(path, 8)
-    assert picture.png.startswith(b"\x89PNG")
     (same,) = trajectory_pictures(path[:, [0, 2]], 8)
     assert replace(picture, png=None) == replace(same, png=None)
     assert list(trajectory_pictures(path[:, [1]], 8)) == []

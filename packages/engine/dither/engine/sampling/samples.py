@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -118,15 +119,18 @@ def make_samples(
     drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
     if drawn is None or not len(drawn.samples):
         return drawn
-    if pictures:
-        drawn.pictures.extend(task.plots(drawn.samples, drawn.like))
-    if watch is not None and isinstance(task, ShowsTrajectories) and (path := watch.path()) is not None:
-        drawn.pictures.extend(task.trajectory_plots(path, like.apply(lambda value: value[watch.rows])))
-    if not metrics:
-        return drawn
+    with ThreadPoolExecutor(1) as thread:  # metrics, while pictures are drawn
+        figures = thread.submit(_sample_metrics, system, drawn) if metrics else None
+        if pictures:
+            drawn.pictures.extend(task.plots(drawn.samples, drawn.like))
+        if watch is not None and isinstance(task, ShowsTrajectories) and (path := watch.path()) is not None:
+            drawn.pictures.extend(task.trajectory_plots(path, like.apply(lambda value: value[watch.rows])))
+    return drawn if figures is None else replace(drawn, figures=figures.result())
+
+
+def _sample_metrics(system: Diffusion, drawn: SampleSet) -> dict[str, float]:
     extra = [metric(drawn.samples, drawn.like) for metric in system.metrics if callable(metric)]
-    own = {**drawn.figures, **task.sample_metrics(drawn.samples, drawn.like)}
-    return replace(drawn, figures=merge_metrics(own, *extra))
+    return merge_metrics({**drawn.figures, **system.task.sample_metrics(drawn.samples, drawn.like)}, *extra)
 
 
 def draw_accepted(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -24,6 +26,9 @@ __all__ = ["LEVELS", "DecodedSample", "decode_samples", "edit_distance", "read_s
 
 _EDIT_SECONDS: Final = 1
 """Time limit of the search for a shorter edit path than the one that keeps all rooms."""
+
+_PLACING: Final = Lock()
+"""Metrics and pictures are made at the same time; the second to come finds the placement in the cache."""
 
 LEVELS: Final = ("tokens", "program", "order", "edges", "realisable", "buildable")
 """Names of the validity levels 0 to 5."""
@@ -81,13 +86,20 @@ def decode_samples(
         if diagram is None:
             yield DecodedSample(number, -1, False, None, errors)
             continue
-        proof = levels.boxes[number, : len(diagram.types)]
-        narrowed = diagram if narrow is None else narrow(diagram)
-        placement = place_diagram(narrowed, proof if proof.any() else None, search=False)
+        narrowed, boundary = diagram if narrow is None else narrow(diagram), b""
         if boundaries is not None and corners_of(boundaries[number]):
-            placement = place_in_outline(placement, boundaries[number])
+            boundary = boundaries[number].astype(np.int64).tobytes()
+        with _PLACING:
+            placement = _place(narrowed, levels.boxes[number, : len(diagram.types)].tobytes(), boundary)
         level = sum(bool(mask[number]) for mask in levels.reached()) - 1
         yield DecodedSample(number, level, bool(levels.unknown[number]), placement)
+
+
+@lru_cache(maxsize=256)  # samples are drawn, compared with their tokens, and exported
+def _place(diagram: Diagram, proof: bytes, boundary: bytes) -> Placement:
+    boxes = np.frombuffer(proof, np.int16).reshape(-1, 4)
+    placement = place_diagram(diagram, boxes if boxes.any() else None, search=False)
+    return place_in_outline(placement, np.frombuffer(boundary, np.int64).reshape(-1, 2)) if boundary else placement
 
 
 def edit_distance(placement: Placement) -> float:

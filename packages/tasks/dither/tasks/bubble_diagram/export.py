@@ -122,7 +122,8 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     kinds = [TO_HOUSEGAN[ROOMS[kind]] for kind in diagram.types]
     openings = [_opening(door) for door in plan.doors]
     kinds += [FRONT_DOOR if door.j is None else DOOR for door in plan.doors]
-    sides = [_sides(outline) for outline in plan.outlines] + [_sides(_corners(box)) for box in openings]
+    corners = [((x0, y0), (x1, y0), (x1, y1), (x0, y1)) for x0, y0, x1, y1 in openings]
+    sides = [_sides(outline) for outline in (*plan.outlines, *corners)]
     shared: list[list[tuple[int, Box]]] = [[] for _ in sides]
     for node, (door, box) in enumerate(zip(plan.doors, openings, strict=True), len(boxes)):
         shared[node] = [(room, boxes[room]) for room in (door.i, door.j) if room is not None]
@@ -221,11 +222,6 @@ def _opening(door: Door) -> Box:
     half = (_DOOR_DEPTH // 2, DOOR_WIDTH // 2) if door.upright else (DOOR_WIDTH // 2, _DOOR_DEPTH // 2)
     x, y = (int(min(max(at, h), GRID - h)) for at, h in zip((door.x, door.y), half, strict=True))
     return x - half[0], y - half[1], x + half[0], y + half[1]
-
-
-def _corners(box: Box) -> tuple[tuple[int, int], ...]:
-    x0, y0, x1, y1 = box
-    return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
 
 
 def _sides(outline: Sequence[tuple[int, int]]) -> list[_Wall]:

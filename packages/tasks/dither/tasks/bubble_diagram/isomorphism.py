@@ -58,15 +58,11 @@ class PlanIndex:
         ]
         return np.array(hits, bool)
 
-    def groups(self) -> list[Int[np.ndarray, " n"]]:
-        """Return the rows of each hash, in ascending order."""
-        return np.split(self.order, np.flatnonzero(np.diff(self.keys[self.order])) + 1)
-
 
 def is_first_occurrence(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
     """True for diagrams that are isomorphic to no earlier one."""
     index, first = PlanIndex(tokens, rooms), np.zeros(len(tokens), bool)
-    for rows in index.groups():
+    for rows in np.split(index.order, np.flatnonzero(np.diff(index.keys[index.order])) + 1):
         distinct: list[int] = []
         for row in rows.tolist():
             if not any(_isomorphic(index, row, index, other) for other in distinct):

@@ -175,10 +175,8 @@ class Reference:
     @cached_property
     def _train_index(self) -> PlanIndex:
         train = self._plans.train
-        return PlanIndex(train.tokens(self.rooms), self.rooms, self._padded_boxes(train))
-
-    def _padded_boxes(self, plans: Plans) -> Int[np.ndarray, "N R 4"]:
-        return np.pad(plans.boxes, ((0, 0), (0, self.rooms - plans.boxes.shape[1]), (0, 0)))
+        boxes = np.pad(train.boxes, ((0, 0), (0, self.rooms - train.boxes.shape[1]), (0, 0)))
+        return PlanIndex(train.tokens(self.rooms), self.rooms, boxes)
 
     def metrics(self, samples: Int[np.ndarray, "N L"]) -> dict[str, float]:
         """Return validity levels, distances of the legal samples to real plans, and uniqueness and novelty.
@@ -193,8 +191,8 @@ class Reference:
         """Return the metrics of `count` test plans, or of all if there are fewer; empty without test plans."""
         plans = self.held[1][:count]
         if len(plans) and len(plans) not in self._floors:
-            tokens, boxes = plans.tokens(self.rooms), self._padded_boxes(plans)
-            self._floors[len(plans)] = self._metrics(tokens, validity_levels(tokens, self.rooms, boxes=boxes))
+            tokens = plans.tokens(self.rooms)
+            self._floors[len(plans)] = self._metrics(tokens, validity_levels(tokens, self.rooms, boxes=plans.boxes))
         return self._floors.get(len(plans), {})
 
     def sample_metrics(self, samples: Int[np.ndarray, "N L"]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from .vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, SURROUNDING, pairs
 
 __all__ = [
-    "GRID", "METRES", "NEAR", "RULE", "edges_of", "exclusive", "labels_of", "nearby", "net_areas", "overlapping",
+    "GRID", "METRES", "NEAR", "RULE", "edges_of", "exclusive", "labels_of", "net_areas", "overlapping",
     "pair_ends",
 ]  # fmt: skip
 
@@ -57,12 +57,6 @@ def pair_ends(rooms: int) -> Int[np.ndarray, "2 E"]:
     return ends
 
 
-def nearby(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Bool[np.ndarray, "*n"]:
-    """True where two boxes are at most `NEAR` pixels apart along both axes."""
-    close = (u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR)
-    return np.asarray(close.all(-1))
-
-
 def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.ndarray, "*n"]:
     """Return the relation of box u to box v, whether or not they are close.
 
@@ -83,7 +77,8 @@ def edges_of(boxes: Int[np.ndarray, "*n R 4"]) -> Int[np.ndarray, "*n E"]:
     """Return the relation of every pair of rooms i < j, `NO_EDGE` where they are not close."""
     i, j = pair_ends(boxes.shape[-2])
     u, v = boxes[..., i, :], boxes[..., j, :]
-    return np.where(nearby(u, v), labels_of(u, v), NO_EDGE).astype(np.int8)
+    near = ((u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR)).all(-1)
+    return np.where(near, labels_of(u, v), NO_EDGE).astype(np.int8)
 
 
 def exclusive(types: Int[np.ndarray, "*n R"]) -> Bool[np.ndarray, "*n E"]:

@@ -138,8 +138,7 @@ class ConstraintGuidance:
         for rule in sorted(self.rules, key=lambda rule: isinstance(rule, Buildable)):
             rows = np.flatnonzero(met)
             if isinstance(rule, Buildable):
-                boxes = np.pad(plans.boxes[rows], ((0, 0), (0, self.slots - plans.boxes.shape[1]), (0, 0)))
-                met[rows] = validity_levels(tokens[rows], self.slots, boxes=boxes).buildable
+                met[rows] = validity_levels(tokens[rows], self.slots, boxes=plans.boxes[rows]).buildable
             else:
                 met[rows] = self._holds(rule, x[rows]).numpy()
         return met

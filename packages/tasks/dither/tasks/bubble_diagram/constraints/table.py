@@ -252,7 +252,7 @@ class _Reader:
             self.reject(message, path, code="wrong-type")
             return
         i, j, names = entry
-        relations = self.relations(path, names)
+        relations = self.named(path, names, _RELATION_SETS, "relation")
         if i == j:
             self.reject(f"room {i} cannot be related to itself", path)
         elif i > j:
@@ -273,7 +273,7 @@ class _Reader:
             self.reject(f"expected {example}, got {_shown(entry)}", path, code="wrong-type")
             return
         first, second = self.types(path, entry[0]), self.types(path, entry[1])
-        relations = self.relations(path, entry[2]) if len(entry) == 3 else RELATED
+        relations = self.named(path, entry[2], _RELATION_SETS, "relation") if len(entry) == 3 else RELATED
         if NO_EDGE in relations:
             self.reject(f'"none" is not allowed in {path[0]}', path, help_text="use apart for rooms that are not close")
         elif first and second and relations:
@@ -332,9 +332,6 @@ class _Reader:
 
     def types(self, path: Path, names: Any) -> frozenset[int]:
         return self.named(path, names, self.sets, "room type")
-
-    def relations(self, path: Path, names: Any) -> frozenset[int]:
-        return self.named(path, names, _RELATION_SETS, "relation")
 
     def named(self, path: Path, names: Any, known: Mapping[str, frozenset[int]], what: str) -> frozenset[int]:
         """Return the ids of one or more names; reject unknown ones."""

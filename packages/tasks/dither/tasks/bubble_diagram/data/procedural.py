@@ -60,9 +60,8 @@ def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
     with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(file) as stored:
         return Plans(**{name: stored[name] for name in ("types", "edges", "boxes", "doors")})
     plans = _make_plans(seed, start, stop, most)
-    arrays = {name: array for name, array in vars(plans).items() if array is not None}
     with suppress(OSError), atomic_write(file) as temporary:
-        np.savez(temporary, **arrays)
+        np.savez(temporary, **{name: array for name, array in vars(plans).items() if array is not None})
     return plans
 
 

@@ -90,8 +90,7 @@ def _boundary(points: Any) -> tuple[tuple[int, int], ...] | None:
     if array.ndim != 2 or array.shape[1] < 2:
         return None
     corners = array[:, :2].astype(float)
-    packed = pack_boundary(corners.tolist(), corners[:2].tolist())
-    return None if packed is None else tuple((x, y) for x, y in packed.tolist())
+    return pack_boundary(corners.tolist(), corners[:2].tolist())
 
 
 def _read_rooms(plan: Mapping[str, Any], name: str, most: int) -> Diagram:

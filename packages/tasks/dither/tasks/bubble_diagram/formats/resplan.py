@@ -99,8 +99,7 @@ def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
     outline, door = _outline(plan)
     placed = on_grid([*boxes, *((x, y, x, y) for x, y in outline + door)], _pixels_per_unit(plan))
     diagram, points = _diagram(types, placed[: len(boxes)], name, options), placed[len(boxes) :, :2].tolist()
-    packed = pack_boundary(points[: len(outline)], points[len(outline) :])
-    boundary = None if packed is None else tuple((x, y) for x, y in packed.tolist())
+    boundary = pack_boundary(points[: len(outline)], points[len(outline) :])
     return replace(diagram, doors=_doors_of(plan, shapes), boundary=boundary)
 
 

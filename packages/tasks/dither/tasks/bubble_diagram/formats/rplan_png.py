@@ -67,8 +67,7 @@ def _boundary(pixels: UInt8[np.ndarray, "256 256 4"]) -> tuple[tuple[int, int], 
     ends = []
     if len(rows):
         ends = ends_of_door(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-    packed = pack_boundary(trace_outline(inside, 0, 0), ends)
-    return None if packed is None else tuple((x, y) for x, y in packed.tolist())
+    return pack_boundary(trace_outline(inside, 0, 0), ends)
 
 
 def _pixels(file: Path) -> UInt8[np.ndarray, "256 256 4"]:

@@ -25,15 +25,9 @@ from ..relations import GRID, METRES
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
 
 __all__ = [
-    "boundaries_of_boxes",
-    "boundary_iou",
-    "corners_of",
-    "ends_of_door",
-    "mask_of",
-    "pack_boundary",
-    "read_boundary",
+    "boundaries_of_boxes", "boundary_iou", "corners_of", "ends_of_door", "mask_of", "pack_boundary", "read_boundary",
     "with_boundaries",
-]
+]  # fmt: skip
 
 _WALL, _DOOR = 2, 12
 """Pixels between a room of a procedural plan and the outline; width of a front door."""
@@ -41,7 +35,7 @@ _WALL, _DOOR = 2, 12
 Point = tuple[float, float]
 
 
-def pack_boundary(corners: Sequence[Point], door: Sequence[Point] = ()) -> Int[np.ndarray, "P 2"] | None:
+def pack_boundary(corners: Sequence[Point], door: Sequence[Point] = ()) -> tuple[tuple[int, int], ...] | None:
     """Return a clockwise boundary with points rounded to pixels; None if there are too many or too few corners."""
     row = np.full((BOUNDARY_POINTS, 2), -1, np.int16)
     if not 3 <= len(corners) <= BOUNDARY_POINTS - 2:
@@ -49,7 +43,7 @@ def pack_boundary(corners: Sequence[Point], door: Sequence[Point] = ()) -> Int[n
     row[2 : 2 + len(corners)] = np.rint(corners)
     if len(door) == 2:
         row[:2] = np.rint(door)
-    return clockwise(row[None]).reshape(row.shape)
+    return tuple((x, y) for x, y in clockwise(row[None])[0].tolist())
 
 
 def ends_of_door(x0: float, y0: float, x1: float, y1: float) -> list[Point]:
@@ -180,9 +174,7 @@ def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
         raise Refused(problems)
     shift = np.floor((GRID - low - high) / 2)
     ends = corners[len(outline) :]
-    row = pack_boundary((points + shift).tolist(), (ends + shift).clip(0, GRID).tolist())
-    assert row is not None
-    return row
+    return np.array(pack_boundary((points + shift).tolist(), (ends + shift).clip(0, GRID).tolist()), np.int16)
 
 
 def _parse_json(content: Any) -> tuple[list[Point], list[Point]]:

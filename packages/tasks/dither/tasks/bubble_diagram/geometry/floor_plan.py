@@ -86,11 +86,6 @@ class FloorPlan:
     windows: tuple[Window, ...]
     label: Int[np.ndarray, "H W"]
 
-    @property
-    def pairs(self) -> set[tuple[int, int]]:
-        """Pairs of rooms i < j with a door."""
-        return {(min(door.i, door.j), max(door.i, door.j)) for door in self.doors if door.j is not None}
-
 
 def floor_plan(
     types: Sequence[int],

@@ -50,8 +50,7 @@ def place_in_outline(placement: Placement, boundary: Int[np.ndarray, "P 2"]) -> 
 
 def outline_iou(placement: Placement) -> float:
     """Return the intersection over union of a drawn plan and its outline."""
-    boundary = pack_boundary(placement.outline)
-    assert boundary is not None, "the placement has an outline"
+    boundary = np.array(pack_boundary(placement.outline))
     return boundary_iou(floor_plan(placement.diagram.types, placement.boxes).label, boundary)
 
 

@@ -100,8 +100,7 @@ class Placement:
         """Return the boundary if the first box is moved to another place; None without an outline."""
         x, y = (first[axis] - int(self.boxes[0, axis]) for axis in (0, 1))
         door = [] if self.front_door is None else [(self.front_door[0] + x, self.front_door[1] + y)] * 2
-        packed = pack_boundary([(left + x, top + y) for left, top in self.outline], door)
-        return None if packed is None else tuple((left, top) for left, top in packed.tolist())
+        return pack_boundary([(left + x, top + y) for left, top in self.outline], door)
 
     @property
     def exact(self) -> bool:

@@ -78,12 +78,13 @@ def sample_pictures(
         placements, verdicts = zip(*drawn, strict=True)
         shown, total = len(page_samples), len(samples)
         html = draw_html_gallery(page_samples, f"{shown} of {total} samples" if total > shown else "Samples")
-        for name, page in (
-            ("diagram", draw_gallery(placements[:1], verdicts[:1], size=420.0)),
-            ("floorplan", draw_floorplan(*drawn[0])),
-            ("gallery", draw_gallery(placements[:GRID_SAMPLES], verdicts)),
-        ):
-            yield Picture(name, png=svg.to_png(page), svg=svg.to_svg(page), html=html if name == "gallery" else None)
+        pages = {
+            "diagram": draw_gallery(placements[:1], verdicts[:1], size=420.0),
+            "floorplan": draw_floorplan(*drawn[0]),
+            "gallery": draw_gallery(placements[:GRID_SAMPLES], verdicts),
+        }
+        for (name, page), png in zip(pages.items(), svg.to_pngs([*pages.values()]), strict=True):
+            yield Picture(name, png=png, svg=svg.to_svg(page), html=html if name == "gallery" else None)
     if diagrams:
         yield Picture("diagrams", text="".join(plan_line(diagram) + "\n" for diagram in diagrams))
     errors = [f"sample {number}: {error}\n" for number, (_, errors) in enumerate(decoded) for error in errors]
@@ -97,8 +98,8 @@ def trajectory_pictures(path: Int[np.ndarray, "T K L"], rooms: int, narrow: Narr
     placements = [sample.placement for sample in decoded if sample.placement]
     if placements:
         path = path[:, [sample.number for sample in decoded], : rooms * (rooms + 1) // 2]
-        stages = svg.to_png(_draw_stages(path, placements))
-        yield Picture("path", png=stages, gif=_to_gif(draw_frames(path, placements)))
+        stages, *images = svg.to_pngs([_draw_stages(path, placements), *draw_frames(path, placements)])
+        yield Picture("path", png=stages, gif=_to_gif(images))
 
 
 def draw_frames(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], size: float = 260.0) -> list[svg.Page]:
@@ -112,7 +113,7 @@ def draw_frames(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement],
     frames = []
     for state in _subsample(path, MAX_FRAMES):
         shapes = [shape for cell, tokens in zip(cells, state, strict=True) for shape in cell.shapes(tokens)]
-        frames.append(svg.Page(width, height, tuple(shapes)))
+        frames.append(svg.Page(width, height, tuple(shapes), 1.0))
     return frames
 
 
@@ -172,11 +173,11 @@ class _Cell:
         return [*shapes, svg.text(x + length + 8, y, f"{known} of {total} known", 9.0, PALE, left=True)]
 
 
-def _to_gif(pages: Sequence[svg.Page]) -> bytes:
-    """Return pages of one size as a looping GIF with one palette, so that colours do not change between frames."""
+def _to_gif(images: Sequence[bytes]) -> bytes:
+    """Return PNGs of one size as a looping GIF with one palette, so that colours do not change between frames."""
     from PIL import Image
 
-    frames = [Image.open(BytesIO(svg.to_png(page, 1.0))).convert("RGB") for page in pages]
+    frames = [Image.open(BytesIO(image)).convert("RGB") for image in images]
     samples = np.concatenate([np.asarray(frames[index]) for index in (0, len(frames) // 2, -1)])
     palette = Image.fromarray(samples).quantize(_COLOURS)
     shown = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]

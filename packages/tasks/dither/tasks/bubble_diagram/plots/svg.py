@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import marshal
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
-__all__ = ["Page", "line", "path", "rectangle", "text", "text_width", "to_png", "to_svg"]
+__all__ = ["Page", "line", "path", "rectangle", "text", "text_width", "to_pngs", "to_svg"]
 
 _MEASURED: Final = 100
 """Font size at which text is measured."""
 
+_RENDER: Final = """
+import marshal, sys
+from resvg_py import svg_to_bytes
+images = [svg_to_bytes(svg_string=page, zoom=scale, font_files=[font], skip_system_fonts=True)
+          for page, scale, font in marshal.load(sys.stdin.buffer)]
+marshal.dump([bytes(image) for image in images], sys.stdout.buffer)
+"""
+
 
 @dataclass(frozen=True)
 class Page:
-    """SVG elements on a white background, bottom to top."""
+    """SVG elements on a white background, bottom to top; a PNG of it has `scale` dots per pixel."""
 
     width: float
     height: float
     shapes: tuple[str, ...]
+    scale: float = 2.0
 
 
 def rectangle(
@@ -65,12 +80,23 @@ def to_svg(page: Page) -> str:
     return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *page.shapes, "</svg>\n"])
 
 
-def to_png(page: Page, scale: float = 2.0) -> bytes:
-    """Render a page as PNG with `scale` dots per pixel."""
-    from resvg_py import svg_to_bytes
-
+def to_pngs(pages: Sequence[Page]) -> list[bytes]:
+    """Render pages as PNG, each core a share of them: the renderer holds the GIL, so each share has its own process."""
     # Without system fonts the result is the same on every machine.
-    return bytes(svg_to_bytes(svg_string=to_svg(page), zoom=scale, font_files=[_font_file()], skip_system_fonts=True))
+    jobs = [(to_svg(page), page.scale, _font_file()) for page in pages]
+    cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
+
+    def render(share: list[tuple[str, float, str]]) -> Any:
+        command, given = [sys.executable, "-Pc", _RENDER], marshal.dumps(share)
+        # Ctrl-C, which stops a run after its current step, must not reach the child.
+        child = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True, process_group=0)
+        return marshal.loads(child.stdout)
+
+    images = [b""] * len(jobs)
+    with ThreadPoolExecutor(cores) as threads:
+        for first, share in enumerate(threads.map(render, (jobs[first::cores] for first in range(cores)))):
+            images[first::cores] = share
+    return images
 
 
 def _titled(kind: str, attributes: str, title: str) -> str:
