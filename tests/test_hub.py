@@ -90,6 +90,7 @@ def test_card_config_and_tokenizer(folder, trained):
     metrics = json.loads((trained[1] / "summary.json").read_text())["figures"]["valid"]
     assert f"| valid | nats_per_token | {metrics['nats_per_token']:.4g}" in card
     assert "Licence of the data: CC0." in card
+    assert f'dither.load("{folder.name}")' in card
     assert "`task.data.paths`" in card
     config = json.loads((folder / "config.json").read_text())
     assert config["experiment"]["model"]["width"] > 0

@@ -77,6 +77,8 @@ def test_no_message_or_page_installs_a_distribution_that_no_index_has():
 def test_every_package_has_the_licence_and_requires_the_others_by_version():
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = {*root["dependencies"]}
+    extras = [word for words in root["optional-dependencies"].values() for word in words if word.startswith("dither-")]
+    assert all(word.endswith(f"=={root['version']}") for word in extras)
     for path in ROOT.glob("packages/*/pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
         assert project["version"] == root["version"]

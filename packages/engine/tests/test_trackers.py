@@ -1,7 +1,9 @@
-"""Weights & Biases offline, and MLflow against a server in another process."""
+"""Weights & Biases offline, Trackio, and MLflow against a server in another process."""
 
+import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ import pytest
 from mlflow import MlflowClient
 
 from dither.engine.runs.loop import Log
-from dither.engine.tracking.trackers import MLflow, TensorBoard, WandB
+from dither.engine.tracking.trackers import MLflow, TensorBoard, Trackio, WandB
 from dither.registry.flow.protocols import Picture
 
 HOST = "127.0.0.1"
@@ -64,6 +66,23 @@ def test_wandb_writes_a_run_offline_and_continues_it(tmp_path, console):
     assert [(row["step"], row["valid/loss"]) for row in rows] == [("1", "0.5"), ("3", "0.5")]
     assert codes == [0, 1]
     assert {path.suffix for path in folder.rglob("media/*/*")} == {".png", ".html"}
+
+
+def test_trackio_stores_a_run_and_its_resumption(tmp_path, console, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
+    trackio, spec = pytest.importorskip("trackio"), Trackio(project=tmp_path.name)
+    for done in (0, 2):
+        log = Log(tmp_path, console, 9, done, None, {"trackio": spec.build()}, {"train": {"steps": 9}})
+        log.log(done + 1, "valid", {"loss": 0.5, "nan": float("nan")})
+        log.pictures(done + 1, PICTURES)
+        log.close()
+    assert "disabled" not in console.export_text()
+    with sqlite3.connect(trackio.TRACKIO_DIR / f"{tmp_path.name}.db") as store:
+        rows = store.execute("select run_id, step, metrics from metrics").fetchall()
+    assert len({run for run, *_ in rows}) == 1
+    assert [(step, set(json.loads(metrics))) for _, step, metrics in rows] == [
+        (step, names) for step in (1, 3) for names in ({"valid/loss", "valid/nan"}, {"dot", "words"})
+    ]
 
 
 @pytest.mark.slow

@@ -35,8 +35,8 @@ A diffusion transformer of [dither](#use): {components}; {parameters:,} paramete
 ```python
 import dither
 
-system = dither.load("{name}")  # this folder, or the name of its repository
-samples = dither.draw(system, system.task.like(4, seed=0), seed=0)
+system = dither.load("{folder}")  # this folder, or the name of its repository
+samples = system.sample(4, seed=0)
 ```
 
 ## Metrics
@@ -107,7 +107,7 @@ def _card(run: Path, to: Path, tree: Mapping[str, Any], step: int, total: int, d
     summary = (spec.__doc__ or "").strip().partition("\n")[0] if spec is not None else ""
     kinds = ("task", "process", "model", "loss", "sampler")
     return CARD.format(
-        name=tree["name"], components=", ".join(f"{kind} {_name_of(tree[kind])}" for kind in kinds),
+        name=tree["name"], folder=to.name, components=", ".join(f"{kind} {_name_of(tree[kind])}" for kind in kinds),
         parameters=total, step=step, metrics="\n".join(_metrics(run)) or "Not evaluated.",
         task=_name_of(tree["task"]), data=_name_of(data), summary=summary,
         missing=f"Data files are not part of this repository: {missing}." if missing else "",

@@ -1,4 +1,4 @@
-"""Trackers: TensorBoard event files in the folder `tensorboard` of a run, metrics.csv, Weights & Biases, and MLflow."""
+"""Trackers: TensorBoard event files in the folder `tensorboard` of a run, metrics.csv, W&B, Trackio, and MLflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +22,10 @@ from dither.registry.plugins.install_command import install_command
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Picture
 
-__all__ = ["CSV", "CSVTracker", "MLflow", "MLflowTracker", "TensorBoard", "TensorBoardTracker", "WandB", "WandBTracker"]
+__all__ = [
+    "CSV", "CSVTracker", "MLflow", "MLflowTracker", "TensorBoard", "TensorBoardTracker", "Trackio", "TrackioTracker",
+    "WandB", "WandBTracker",
+]  # fmt: skip
 
 MAX_CHARACTERS = 20_000
 """Characters of a text that are written."""
@@ -154,7 +157,7 @@ class WandB(TrackerSpec):
 
     name: ClassVar[str] = "wandb"
     project: str = "dither"
-    """Project on the server."""
+    """Project of the run."""
     offline: bool = False
     """Write files only, which `wandb sync` sends later. The variable WANDB_MODE=offline does the same."""
 
@@ -183,18 +186,55 @@ class WandBTracker:
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         """Log the PNG, or else the text, of each picture."""
-        from PIL import Image
-
-        shown: dict[str, Any] = {}
-        for picture in pictures:
-            if picture.png is not None:
-                shown[picture.name] = self._wandb.Image(Image.open(io.BytesIO(picture.png)))
-            elif picture.text is not None:
-                shown[picture.name] = self._wandb.Html(f"<pre>{html.escape(picture.text)}</pre>")
+        shown = _media(pictures, self._wandb.Image, lambda text: self._wandb.Html(f"<pre>{html.escape(text)}</pre>"))
         self._run.log({"step": step, **shown})
 
     def finish(self, error: BaseException | None = None) -> None:
         self._run.finish(exit_code=int(error is not None))
+
+
+def _media(pictures: Sequence[Picture], image: Callable[[Any], Any], words: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the PNG, or else the text, of each picture as an object of a tracker."""
+    from PIL import Image
+
+    pngs = {one.name: image(Image.open(io.BytesIO(one.png))) for one in pictures if one.png is not None}
+    return pngs | {one.name: words(one.text) for one in pictures if one.png is None and one.text is not None}
+
+
+class Trackio(TrackerSpec):
+    """Trackio: a database in TRACKIO_DIR, which `trackio show` draws, or the server of TRACKIO_SERVER_URL."""
+
+    name: ClassVar[str] = "trackio"
+    project: str = "dither"
+    """Project of the run."""
+
+    def build(self) -> TrackioTracker:
+        return TrackioTracker(self)
+
+
+class TrackioTracker:
+    """One run of Trackio, named like the run directory, which a resumed run continues."""
+
+    def __init__(self, spec: Trackio) -> None:
+        self._spec = spec
+
+    def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
+        self._trackio = _import("trackio", "trackio")
+        self._run = self._trackio.init(
+            self._spec.project, folder.name, config=dict(config), resume="allow",
+            embed=False, auto_log_gpu=False, auto_log_cpu=False,
+        )  # fmt: skip
+
+    def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
+        self._run.log({f"{kind}/{name}": value for name, value in metrics.items()}, step)
+
+    def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
+        """Log the PNG, or else the text, of each picture."""
+        shown = _media(pictures, self._trackio.Image, lambda text: self._trackio.Markdown(indent(text, "    ")))
+        self._run.log(shown, step)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        self._run.finish()
 
 
 class MLflow(TrackerSpec):
