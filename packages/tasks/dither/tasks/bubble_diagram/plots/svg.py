@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import marshal
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
@@ -23,11 +23,11 @@ _MEASURED: Final = 100
 """Font size at which text is measured."""
 
 _RENDER: Final = """
-import marshal, sys
+import json, sys
 from resvg_py import svg_to_bytes
 images = [svg_to_bytes(svg_string=page, zoom=scale, font_files=[font], skip_system_fonts=True)
-          for page, scale, font in marshal.load(sys.stdin.buffer)]
-marshal.dump([bytes(image) for image in images], sys.stdout.buffer)
+          for page, scale, font in json.load(sys.stdin)]
+json.dump([bytes(image).hex() for image in images], sys.stdout)
 """
 
 
@@ -86,11 +86,11 @@ def to_pngs(pages: Sequence[Page]) -> list[bytes]:
     jobs = [(to_svg(page), page.scale, _font_file()) for page in pages]
     cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
 
-    def render(share: list[tuple[str, float, str]]) -> Any:
-        command, given = [sys.executable, "-Pc", _RENDER], marshal.dumps(share)
+    def render(share: list[tuple[str, float, str]]) -> list[bytes]:
+        command, given = [sys.executable, "-Pc", _RENDER], json.dumps(share).encode()
         # Ctrl-C, which stops a run after its current step, must not reach the child.
         child = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True, process_group=0)
-        return marshal.loads(child.stdout)
+        return [bytes.fromhex(image) for image in json.loads(child.stdout)]
 
     images = [b""] * len(jobs)
     with ThreadPoolExecutor(cores) as threads:
