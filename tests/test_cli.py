@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dither.engine.cli import main
+from dither.engine.cli import components, main
 from dither.engine.cli.app import PANELS, VERBS
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.compare_runs import compare, read_side
@@ -279,6 +279,24 @@ def test_broken_plugins_are_listed_and_stop_only_experiments_that_use_them(site,
     assert "no luck" in message
     monkeypatch.setenv("DITHER_STRICT_PLUGINS", "1")
     assert main(["list"]) == 2
+
+
+def test_list_is_cached_until_a_plugin_changes(install, cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(components, "SLOW", 0.0)
+    file = install("listed", BLOCK.format(name="first"))
+    before = cli("list", "--json").out
+    with monkeypatch.context() as patch:
+        patch.setattr(components, "visible_plugins", None)  # no plugin is loaded
+        assert cli("list", "--json").out == before
+        assert "first" in cli("list", "block", "--plugin", "listed").out
+    file.write_text(BLOCK.format(name="second"))
+    sys.modules.pop(file.stem)
+    after = cli("list", "--json").out
+    assert '"second"' in after
+    assert '"first"' not in after
+    install("another", BLOCK.format(name="third"))
+    assert '"third"' in cli("list", "--json").out
 
 
 def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):

@@ -440,7 +440,7 @@ def test_baselines_predict_the_elements_of_the_latest_evaluation():
 def test_baselines_of_sampled_values():
     task = spec(cell_type="a", draws=2).build()
     like = task.like(6, 0)
-    samples = torch.where(like.fixed, like.x0, torch.from_numpy(task._measured.mean))
+    samples = torch.where(like.fixed, like.x0, torch.from_numpy(task.samples.measured.mean))
     found, baselines = task.sample_metrics(samples, like), task.baselines()
     for figure in ("masked_mse", "motif_mse", "accessibility_mse"):
         assert baselines[f"sample {figure}/mean"] == pytest.approx(found[figure])

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,12 +43,54 @@ def list_components(
     """List the components that an experiment may name."""
     from .catalog_output import filter_components, show_components, show_reference
 
-    plugins = visible_plugins(selected)
-    components = filter_components(plugins, kind, pattern, plugin_names)
+    if selected or as_markdown:
+        plugins = visible_plugins(selected)
+        components, known = plugins.catalog.parts(), [report.name for report in plugins.reports]
+    else:
+        components, known = cached_components()
+    components = filter_components(components, known, kind, pattern, plugin_names)
     if as_markdown:
-        show_reference(plugins, components)
+        show_reference(plugins.catalog, components)
     else:
         show_components(components, as_json)
+
+
+SLOW = 0.5
+"""Seconds from which on the components are cached."""
+
+
+def cached_components() -> tuple[list[Any], list[str]]:
+    """Return what `dither list` shows of all components, and the names of the plugins.
+
+    If loading takes long it is cached, until an imported file, a folder with packages or registry.toml changes.
+    """
+    from dither.registry.files.atomic import atomic_write
+    from dither.registry.files.cache import cache_folder
+    from dither.registry.plugins.policy import policy_file
+    from dither.registry.plugins.status import installed_plugins
+
+    def state(paths: Sequence[str]) -> list[list[Any]]:
+        stats = ((path, os.stat(path)) for path in paths if os.path.exists(path))
+        return [[path, stat.st_mtime_ns, stat.st_size] for path, stat in stats]
+
+    installed = [f"{plugin} {plugin.point}" for found in installed_plugins().values() for plugin in found]
+    key = [sys.version, sys.path, policy := str(policy_file(Path())), installed]
+    file, columns = cache_folder() / "components.json", ("kind", "name", "rev", "plugin", "summary")
+    with suppress(OSError, ValueError, KeyError):
+        cached = json.loads(file.read_text("utf-8"))
+        if cached["key"] == key and cached["files"] == state([path for path, *_ in cached["files"]]):
+            return [SimpleNamespace(**row) for row in cached["components"]], cached["plugins"]
+    began = time.perf_counter()
+    plugins = visible_plugins(None)
+    components, names = plugins.catalog.parts(), [report.name for report in plugins.reports]
+    if time.perf_counter() - began > SLOW and {report.state for report in plugins.reports} <= {"loaded", "blocked"}:
+        modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        files = state([path for path in (*sys.path, policy, *modules) if path])
+        rows = [{name: getattr(component, name) for name in columns} for component in components]
+        content = {"key": key, "files": files, "components": rows, "plugins": names}
+        with suppress(OSError), atomic_write(file) as temporary:
+            temporary.write_text(json.dumps(content), "utf-8")
+    return list(components), names
 
 
 @app.command()

@@ -76,7 +76,6 @@ class BubbleDiagrams:
         tokens = {split: part.tokens(self.rooms, **self.modelled) for split, part in splits.items()}
         self._base = self.rooms * (self.rooms + 1) // 2
         """Number of tokens of types and relations."""
-        self._train = Frequencies.of(tokens["train"][:, : self._base], self.rooms)
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
         self._boundaries = {
             split: None if part.boundaries is None or not space.conditions else part.boundaries
@@ -85,8 +84,9 @@ class BubbleDiagrams:
         self._constraints = constraints or Constraints()
         self._goal = None if constraints is None else constraints.goal(self.rooms, **self.modelled)
         self._reference = Reference(plans, self.rooms, None if self._goal is None else self._goal.met_by)
-        counts = self._train.rooms
-        self._counts = counts if self._goal is None else self._goal.room_counts(counts)
+        self._rooms = np.bincount(self.buckets("train"), minlength=self.rooms + 1)
+        """Number of training diagrams by number of rooms."""
+        self._counts = self._rooms if self._goal is None else self._goal.room_counts(self._rooms)
 
     def size(self, split: Split) -> int:
         """Number of diagrams of a split."""
@@ -189,7 +189,7 @@ class BubbleDiagrams:
         if misfits := list(constraints.check(self.rooms, **self.modelled)):
             raise Refused([Problem(one.message, one.path, help=one.help, code=one.code) for one in misfits])
         goal = constraints.goal(self.rooms, **self.modelled)
-        return self._templates(n, seed, goal.room_counts(self._train.rooms), goal)
+        return self._templates(n, seed, goal.room_counts(self._rooms), goal)
 
     def _arrange(self, diagram: Diagram, keep: Sequence[int] | None) -> tuple[Diagram, Sequence[int] | None]:
         """Return a plan in the orientation and order of the task, and the new numbers of the rooms to keep."""
@@ -211,7 +211,7 @@ class BubbleDiagrams:
 
     def data_warnings(self) -> Iterator[str]:
         """Yield that no training plan has a number of rooms that the constraints allow."""
-        if self._goal and (warning := self._goal.unseen_rooms(self._train.rooms)):
+        if self._goal and (warning := self._goal.unseen_rooms(self._rooms)):
             yield warning
 
     def metrics(self) -> GraphMetrics:
@@ -246,7 +246,8 @@ class BubbleDiagrams:
     def _baselines(self, split: Split) -> dict[str, float]:
         uniform, unigram, count = field_nats(self._tokens["train"].numpy(), self._tokens[split].numpy(), self.rooms)
         metrics = {"uniform": _nats_metrics(uniform, count), "unigram": _nats_metrics(unigram, count)}
-        metrics["unigram"] |= self._reference.metrics(self._train.draw(REFERENCE, 0))
+        train = Frequencies.of(self._tokens["train"][:, : self._base].numpy(), self.rooms)
+        metrics["unigram"] |= self._reference.metrics(train.draw(REFERENCE, 0))
         real = self._tokens["test"][:REFERENCE, : self._base].numpy()
         if len(real):
             metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))

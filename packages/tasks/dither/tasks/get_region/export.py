@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas  # type: ignore[import-untyped,unused-ignore]
 from jaxtyping import Integer
 
 from dither.registry.config.errors import Problem, Refused, nearest
@@ -51,6 +50,7 @@ def place_columns(matrix: RegionMatrix, rows: Integer[np.ndarray, " R"]) -> dict
 def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write predictions (cell types x regions, a layer per column) or embeddings (`obsm`) of regions as AnnData."""
     import anndata
+    import pandas  # type: ignore[import-untyped,unused-ignore]
 
     places = {name: arrays[name] for name in ("chromosome", "start", "end")}
     names = [f"{c}:{s}-{e}" for c, s, e in zip(*(array.tolist() for array in places.values()), strict=True)]
@@ -69,6 +69,8 @@ def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
 
 def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Path]:
     """Write one bedGraph or bigWig file per cell type and column."""
+    import pandas
+
     files = []
     chromosome, start, end = (arrays[name] for name in ("chromosome", "start", "end"))
     for c, cell in enumerate(arrays["cell"].tolist()):

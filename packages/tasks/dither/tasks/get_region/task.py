@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pandas  # type: ignore[import-untyped,unused-ignore]
 import torch
 from jaxtyping import Float, Float32, Shaped
 from torch import Tensor
@@ -47,7 +46,7 @@ class RegionWindows:
         samples, self.space = self.samples, self.samples.space
         self.regions, self.draws = spec.regions, spec.draws
         self.motifs = len(self.matrix.motifs)
-        self.units, self._measured = samples.units, samples.measured
+        self.units = samples.units
         self.standard = self.units.standard
         self.given = torch.zeros(self.space.width, dtype=torch.bool)
         for group in self.space.groups:
@@ -93,7 +92,7 @@ class RegionWindows:
 
     def _new_metrics(self) -> RegionMetrics:
         apart = self.samples.trained_chromosomes
-        return RegionMetrics(self.space.groups, self.units, self._measured.mean, apart if len(apart) else None)
+        return RegionMetrics(self.space.groups, self.units, self.samples.measured.mean, apart if len(apart) else None)
 
     def inverse_transform(self, values: Float[Tensor, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
@@ -210,8 +209,10 @@ def sampled_regions(
     }
 
 
-def table_of(arrays: Mapping[str, Shaped[np.ndarray, "..."]], draws: Sequence[slice]) -> pandas.DataFrame:
-    """Return a row for each sampled region and column, with all draws of it; see `HEADER`."""
+def table_of(arrays: Mapping[str, Shaped[np.ndarray, "..."]], draws: Sequence[slice]) -> Any:
+    """Return a data frame with a row for each sampled region and column, with all draws of it; see `HEADER`."""
+    import pandas  # type: ignore[import-untyped,unused-ignore]
+
     rows = list[tuple[Any, ...]]()
     for number, own in enumerate(draws):
         first, count = own.start, own.stop - own.start

@@ -134,8 +134,9 @@ class LanguageModel(TaskSpec):
             return pairs, pairs - 1
         if name in SIZES:
             return SIZES[name], ENDS.get(name)
-        if name == "chars" and (characters := getattr(self.data, "characters", None)) is not None:
-            return len(characters()) + 1, None
+        if name == "chars":  # without a tokenizer, whose modules import numpy
+            text: Any = self.data if hasattr(self.data, "characters") else self.data.build()
+            return len(text.characters()) + 1, None
         tokenizer = self._load(None)
         return tokenizer.size, tokenizer.end
 

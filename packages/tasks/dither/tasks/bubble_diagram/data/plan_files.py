@@ -71,17 +71,18 @@ def prepare_files(
     entries = (entry for file in files for entry in FORMATS[name][1](file, options))
     done = prepare_plans(entries, most=options.most, valid=shares[0], test=shares[1])
     with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
+        order = np.argsort(done.split, kind="stable")  # so that a split is a slice of mapped arrays
         for key, array in {**vars(done.plans), "split": done.split}.items():
             if array is not None:
-                writer.add(key, array)
-        writer.info["names"] = done.names
+                writer.add(key, array[order])
+        writer.info["names"] = [done.names[row] for row in order.tolist()]
         writer.reject(rejected)
     counted = "1 file" if len(files) == 1 else f"{len(files):,} files"
     return f"{counted} of {source} ({name})\n{done.report()}\nprepared in {folder}; rejected plans in {REJECTED}"
 
 
 def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
-    """Return prepared plans; if the source still exists, it must be unchanged.
+    """Memory-map prepared plans; if the source still exists, it must be unchanged.
 
     Raises:
         Refused: The plans are missing, damaged, or were made from another source or with other options.
@@ -91,7 +92,7 @@ def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
         files = find_source(source, form, spec.folder())[1]
         spec.check_options(manifest, {"source": _describe(source, files)})
     verify(spec.folder(), manifest, spec.stored, once=True)
-    arrays = {key: np.array(array) for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()}
+    arrays = {key: np.asarray(array) for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()}
     split = arrays.pop("split")
     return _split_plans(Plans(**arrays), split)
 
@@ -212,6 +213,8 @@ def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
 
 
 def _split_plans(plans: Plans, split: Int[np.ndarray, " N"]) -> PlanSplits:
+    if (np.diff(split) >= 0).all():  # slices of mapped arrays stay on disk
+        return PlanSplits(*(plans[slice(*np.searchsorted(split, (number, number + 1)))] for number in range(3)))
     return PlanSplits(*(plans[np.flatnonzero(split == number)] for number in range(3)))
 
 

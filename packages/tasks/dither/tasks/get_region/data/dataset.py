@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -170,7 +171,6 @@ class RegionSamples:
             self.trained_chromosomes = np.unique(self._chromosome[matrix.rows("train")])
             for split in (split for split in get_args(Split)[1:] if cells.get(split)):
                 self.windows[split] += self._cut("train", numbers[split], covering=True)
-        self.measured = self.columns.measure(self._covering)
         self.units = self._fit_units(spec.transform)
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
         self._tss: Bool[np.ndarray, "C P"] | None = None
@@ -180,6 +180,11 @@ class RegionSamples:
             self._tss = np.ascontiguousarray(
                 (either[:, numbers_of] if numbers_of else either.any(axis=1, keepdims=True)).T
             )
+
+    @cached_property
+    def measured(self) -> ColumnStats:
+        """Statistics of the columns over the training regions, all of which are read."""
+        return self.columns.measure(self._covering)
 
     def size(self, split: Split) -> int:
         """Number of windows of a split."""

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pandas  # type: ignore[import-untyped,unused-ignore]
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
@@ -112,6 +111,8 @@ def read_table(path: Path) -> RawArrays:
 
 def _read_text(path: Path) -> Any:
     """Return a text table; columns with anything but numbers hold text."""
+    import pandas  # type: ignore[import-untyped,unused-ignore]
+
     with open_table(path, LIMIT) as lines:
         first, second = lines.readline(), lines.readline()
         delimiter = "\t" if "\t" in first else ","
@@ -159,6 +160,8 @@ def _numeric(
     Raises:
         Refused: As `check_names`.
     """
+    import pandas
+
     check_names([name for name, _, _ in columns], path)
     rows = len(columns[0][2]) if columns else 0
     table, problems, wrong = np.zeros((rows, len(columns))), list[Problem](), list[str]()
