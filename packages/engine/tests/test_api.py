@@ -10,7 +10,6 @@ import pytest
 import dither
 from dither.engine import Experiment
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.runs.api import toml
 from dither.engine.runs.progress import headline
 from dither.registry.config.document import find_experiment
 from dither.registry.config.errors import Refused
@@ -23,7 +22,7 @@ TINY = {
 
 
 def test_train_evaluate_and_save_without_files(tmp_path):
-    base = load_experiment("bubble_diagram/quick", [f"{key}={toml(v)}" for key, v in TINY.items()])
+    base = load_experiment("bubble_diagram/quick", TINY)
     saved = dither.save_experiment(base.experiment, tmp_path / "mine.toml")
     assert dither.load_experiment(str(saved)).experiment == base.experiment
     assert isinstance(base.experiment, Experiment)

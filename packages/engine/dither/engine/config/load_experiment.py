@@ -25,7 +25,7 @@ from .plugins import governing_policy, load_named, names_in
 
 __all__ = [
     "Loaded", "Setting", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment",
-    "renamed_keys", "select", "settings",
+    "override_texts", "renamed_keys", "select", "settings",
 ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class Loaded:
 
 def load_experiment(
     path: Path | str,
-    changes: Iterable[str] = (),
+    changes: Mapping[str, Any] | Iterable[str] = (),
     removals: Iterable[str] = (),
     select: Sequence[str] | None = None,
     trust: bool = False,
@@ -54,7 +54,7 @@ def load_experiment(
 
     Args:
         path: The TOML file.
-        changes: `key=value` as after --set.
+        changes: Values by key, such as `{"train.steps": 10}`, or `key=value` as after --set.
         removals: Keys as after --unset.
         select: Plugins as after -p.
         trust: Also run unknown plugin files that came with a run; see `load_named`.
@@ -62,7 +62,16 @@ def load_experiment(
     Raises:
         Refused: With a problem for everything that is wrong.
     """
-    return check_experiment(*open_experiment(path, changes, removals, select, trust))
+    return check_experiment(*open_experiment(path, override_texts(changes), removals, select, trust))
+
+
+def override_texts(changes: Mapping[str, Any] | Iterable[str]) -> list[str]:
+    """Return overrides as after --set, given as such or as values by key."""
+    if isinstance(changes, Mapping):
+        from dither.registry.plugins.describe import toml
+
+        return [f"{key}={toml(value)}" for key, value in changes.items()]
+    return [changes] if isinstance(changes, str) else list(changes)
 
 
 def open_experiment(

@@ -12,7 +12,6 @@ import tomlkit
 from dither.registry.config.validation import dump
 from dither.registry.flow.protocols import Split
 from dither.registry.plugins.catalog import Component
-from dither.registry.plugins.describe import toml
 from dither.registry.plugins.manager import load_plugins
 
 from ..config.experiment import Experiment
@@ -42,8 +41,6 @@ def train(
         Refused: With a problem for everything that is wrong.
         RuntimeError: The run did not finish; the message has its exit code.
     """
-    if isinstance(overrides, Mapping):
-        overrides = [f"{key}={toml(value)}" for key, value in overrides.items()]
     directories: list[Path] = []
 
     def created(path: Path) -> None:

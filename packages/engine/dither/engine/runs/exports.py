@@ -32,7 +32,7 @@ from dither.registry.plugins.manager import default_catalog
 
 from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
 from ..config.experiment import Experiment
-from ..config.load_experiment import Loaded, check_experiment, open_experiment
+from ..config.load_experiment import Loaded, check_experiment, open_experiment, override_texts
 from ..config.paths import absolute_path
 from ..files.checksums import MANIFEST, verify, write_manifest
 from ..training.diffusion import Diffusion
@@ -89,7 +89,7 @@ def load(
     path: str | Path,
     checkpoint: Which = "newest",
     device: str = "auto",
-    changes: Iterable[str] = (),
+    changes: Mapping[str, Any] | Iterable[str] = (),
     plugins: Sequence[str] | None = None,
 ) -> Diffusion:
     """Return a trained system in evaluation mode.
@@ -100,18 +100,18 @@ def load(
         path: A run directory, a folder that `dither export` wrote, or a repository of the Hugging Face hub: org/name.
         checkpoint: The checkpoint of a run.
         device: auto, cpu or cuda.
-        changes: `key=value` as after --set: options of sampling, and for an export also paths of its data.
+        changes: As of `load_experiment`: options of sampling, and for an export also paths of its data.
         plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
 
     Raises:
         Refused: The path is neither a run nor an export. Damaged: Files do not match their checksums.
     """
-    path = download(str(path)) if is_hub_name(path) else Path(path)
+    path, changes = download(str(path)) if is_hub_name(path) else Path(path), override_texts(changes)
     if not (path / WEIGHTS).is_file():
         return load_run(path, checkpoint=checkpoint, changes=changes, device=device, select=plugins)[1]
     if reason := verify(path, {WEIGHTS, EXPERIMENT}):
         raise Damaged(f"{path} is damaged: {reason}")
-    (data, space), changes = read_missing_data(path), list(changes)
+    data, space = read_missing_data(path)
     document, found = open_experiment(path / EXPERIMENT, changes, select=plugins)
     _anchor(document, path, found.catalog)
     overridden = {change.partition("=")[0].strip() for change in changes}
@@ -226,6 +226,7 @@ def export_run(
             _write_assets(run_directory, loaded, temporary / ASSETS)
             if (option := loaded.experiment.task.asset_option) and (temporary / ASSETS).is_dir():
                 bundle.tree["task"][option] = ASSETS
+                bundle.data[:] = [entry for entry in bundle.data if entry[0] != f"task.{option}"]
         (temporary / EXPERIMENT).write_text(tomlkit.dumps(bundle.tree), encoding="utf-8")
         if (plugins := run_directory / "plugins").is_dir():
             shutil.copytree(plugins, temporary / "plugins", ignore=shutil.ignore_patterns("__pycache__"))

@@ -83,7 +83,6 @@ class HarnessModel(LM):  # type: ignore[misc]
             x0, known = self._row([*before, *[0] * count]), torch.arange(self.length)[None] < len(before)
             valid = torch.arange(self.length)[None] < len(before) + count
             drawn = draw(self.system, Clean.of(x0, valid, known), self.seed_)
-            assert drawn is not None
             text = self.task.text(drawn[0, len(before) : len(before) + count].tolist())
             for stop in [stops] if isinstance(stops, str) else stops:
                 text = text.partition(stop)[0] if stop else text

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -262,6 +262,20 @@ def walk(system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> Ite
         yield from states
     finally:
         system.train(was_training)
+
+
+@overload
+def draw(
+    system: Diffusion, like: Clean, seed: int, batch_size: int | None = None, *,
+    watch: Callable[[Tensor], object] | None = None, calls: ModelCalls | None = None,
+) -> Shaped[Tensor, "N L *M"]: ...  # fmt: skip
+
+
+@overload
+def draw(
+    system: Diffusion, like: Clean, seed: int, batch_size: int | None = None, stopped: Callable[[], bool] = ...,
+    watch: Callable[[Tensor], object] | None = None, calls: ModelCalls | None = None,
+) -> Shaped[Tensor, "N L *M"] | None: ...  # fmt: skip
 
 
 def draw(
