@@ -290,6 +290,9 @@ def test_list_is_cached_until_a_plugin_changes(install, cli, tmp_path, monkeypat
         patch.setattr(components, "visible_plugins", None)  # no plugin is loaded
         assert cli("list", "--json").out == before
         assert "first" in cli("list", "block", "--plugin", "listed").out
+    with monkeypatch.context() as patch:
+        patch.setenv("DITHER_PLUGINS", "engine")
+        assert '"first"' not in cli("list", "--json").out
     file.write_text(BLOCK.format(name="second"))
     sys.modules.pop(file.stem)
     after = cli("list", "--json").out

@@ -66,7 +66,7 @@ def cached_components() -> tuple[list[Any], list[str]]:
     """
     from dither.registry.files.atomic import atomic_write
     from dither.registry.files.cache import cache_folder
-    from dither.registry.plugins.policy import policy_file
+    from dither.registry.plugins.policy import ALLOWED, policy_file
     from dither.registry.plugins.status import installed_plugins
 
     def state(paths: Sequence[str]) -> list[list[Any]]:
@@ -74,7 +74,7 @@ def cached_components() -> tuple[list[Any], list[str]]:
         return [[path, stat.st_mtime_ns, stat.st_size] for path, stat in stats]
 
     installed = [f"{plugin} {plugin.point}" for found in installed_plugins().values() for plugin in found]
-    key = [sys.version, sys.path, policy := str(policy_file(Path())), installed]
+    key = [sys.version, sys.path, policy := str(policy_file(Path())), os.environ.get(ALLOWED), installed]
     file, columns = cache_folder() / "components.json", ("kind", "name", "rev", "plugin", "summary")
     with suppress(OSError, ValueError, KeyError):
         cached = json.loads(file.read_text("utf-8"))
