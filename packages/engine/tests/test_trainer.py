@@ -5,6 +5,8 @@ import io
 import math
 import threading
 import time
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -376,3 +378,26 @@ def test_read_error_is_raised_at_its_step():
     assert [batches(step, 20) for step in (11, 12)] == [[11], [12]]
     with pytest.raises(ValueError, match="row 13"):
         batches(13, 20)
+
+
+def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
+    """The training stream waits for the copies, and keeps their memory."""
+    events, training, copies = [], SimpleNamespace(), object()
+    training.wait_stream = lambda stream: events.append(("wait", stream))
+
+    @contextmanager
+    def entered(stream):
+        events.append(("copy", stream, threading.current_thread() is threading.main_thread()))
+        yield
+
+    trainer = make_trainer("train.workers=1")
+    trainer._copies = copies
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: events.append(("keep", stream)))
+    trainer.advance()
+    assert events[0] == ("copy", copies, False)
+    used = [event for event in events if event[0] != "copy"]
+    assert used[0] == ("wait", copies)
+    assert used[1:] == [("keep", training)] * (len(used) - 1)
+    assert len(used) >= 4  # x0, valid and known

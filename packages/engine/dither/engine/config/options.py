@@ -112,8 +112,8 @@ class Train(Options):
     clip: float = Field(1.0, ge=0)
     """Maximum gradient norm; 0 disables clipping."""
     non_finite: Literal["stop", "skip"] = "stop"
-    """If the loss or gradient norm is NaN or inf: stop the run, or skip the optimizer step. "skip" synchronises with a
-    GPU at every step."""
+    """If the loss or gradient norm is NaN or inf: stop the run, or skip the optimizer step. On a GPU
+    "skip" waits at every step if the optimizer has no `found_inf`; those of dither have it."""
     skip_limit: int = Field(10, ge=1, le=1_000_000)
     """Consecutive steps that may be skipped; one more stops the run."""
     ema: float = Field(0.999, ge=0, lt=1)

@@ -174,7 +174,8 @@ class Trainer:
         self.order = make_order(system.task, train, seed)
         self.device = next(system.model.parameters()).device
         workers = 0 if train.workers is None and self.device.type == "cpu" else train.workers
-        self._read = Prefetcher(lambda step: system.task.batch("train", self.rows(step)), workers)
+        self._copies: Any = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._read = Prefetcher(self._load, workers)
         select_trained(system.model, train, seed)
         self.average = MovingAverage(system.model, train.ema) if train.ema else None
         self.compiled = compile_mode(train.compile, self.device)
@@ -253,7 +254,21 @@ class Trainer:
         Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on ranks.
         """
         clean = self._read(step, self.train.steps)
-        return self.system.prepare(to_device(clean, self.device))
+        if self._copies is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_stream(self._copies)
+
+            def keep(tensor: Tensor) -> Tensor:
+                tensor.record_stream(stream)  # else its memory may be reused while it is read
+                return tensor
+
+            clean.apply(keep)
+        return self.system.prepare(clean)
+
+    def _load(self, step: int) -> Clean:
+        """Copy the batch of a step to the device, on a stream of its own: prefetching overlaps with training."""
+        with torch.cuda.stream(self._copies):
+            return to_device(self.system.task.batch("train", self.rows(step)), self.device)
 
     def rows(self, step: int) -> list[int]:
         """Return the numbers of the samples in the batch of a step."""

@@ -92,10 +92,11 @@ class SemiAutoregressive(ProcessSampler):
             raise TypeError(f"approximate = true requires a RefreshingSession, not {type(model).__name__}")
         whole, free = fully_masked(process, like, self.name)
         masks = whole.masked_fill(~free, -1)
-        for start in range(0, whole.shape[1], self.size):
+        drawn = torch.stack([part.any() for part in torch.split(free, self.size, 1)]).tolist()  # one synchronisation
+        for start, draws in zip(range(0, whole.shape[1], self.size), drawn, strict=True):
             block = torch.zeros_like(free)
             block[:, start : start + self.size] = True
-            if bool((block & free).any()):
+            if draws:
                 template = replace(like, x0=whole, known=like.known | ~(block & free))
                 if self.approximate:
                     template = template.slice_positions(start, start + self.size)
@@ -103,7 +104,7 @@ class SemiAutoregressive(ProcessSampler):
                 for x in inner(process, session, template):
                     whole = session.join(x)
                     yield whole
-        if not free.any():
+        if not any(drawn):
             yield whole
 
 

@@ -85,7 +85,7 @@ class ODE(ProcessSampler):
             return difference.to(z.dtype).masked_fill(~moves, 0.0)
 
         dtype = wide_dtype(like.x0.device)
-        ends: Noise = process.schedule(torch.tensor([1.0, self.t_min], dtype=dtype, device=like.x0.device))
+        ends: Noise = process.schedule(torch.linspace(1.0, self.t_min, 2, dtype=dtype, device=like.x0.device))
         start, stop = (-(-ends.sigma).expm1()).sqrt() / path_norm(ends, ends.sigma)
         share = torch.linspace(0, 1, self.steps + 1, dtype=dtype, device=like.x0.device)
         grid = start + (stop - start) * share
