@@ -273,8 +273,7 @@ def test_the_summary_lists_the_best_point_first(begin, cli):
     assert 'did you mean "valid/loss"' in cli("sweep", "status", str(sweep.path), "--sort", "valid/los", code=2).err
 
 
-def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_path, capsys, monkeypatch, cli):
-    monkeypatch.delenv("COLUMNS", raising=False)  # which would fold the names
+def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_path, capsys, cli):
     assert main(["sweep", str(experiment_file), "--sweep", f"{LR}=[0.1, 0.2]", "--runs", str(tmp_path / "runs")]) == 0
     (path,) = (tmp_path / "runs").iterdir()
     assert "2 done" in (path / "report.html").read_text()

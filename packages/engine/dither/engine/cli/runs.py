@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -18,8 +17,6 @@ __all__ = ["CellOption", "OutOption", "SplitOption", "apply"]
 
 DAMAGED = 3
 LOSS = "valid/loss"
-WRAPPED = 200
-"""Most runs whose list is wrapped to the width of a terminal, which takes 0.6 ms per run."""
 runs = typer.Typer(name="runs", cls=Group, help="List runs, or verify one.", no_args_is_help=True)
 app.add_typer(runs, name="runs")
 Paths = list[Path] | None
@@ -42,7 +39,7 @@ def list_(
     """List the runs of a folder or sweep with status, step and a metric."""
     from ..config.machine_memory import size
     from ..runs.list_runs import list_runs
-    from ..runs.progress import Screen, cell, say, table
+    from ..runs.progress import cell
 
     listed = list(list_runs(folder))
     if metric != LOSS:
@@ -52,27 +49,23 @@ def list_(
     if wants_json(as_json):
         echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in listed], indent=2))
         return
-    console = Screen()
     rows = []
     for run in listed:
         value = run.figures.get(metric)
         step = f"{'-' if run.step is None else run.step} of {'-' if run.steps is None else run.steps}"
         shown = "" if value is None else f"{value:.4g}"
-        rows.append((str(run.path.relative_to(folder)), run.name, run.state, step, shown, size(run.size)))
-    head, right = ("run", "name", "state", "step", metric, "size"), (3, 4, 5)
+        name = "" if run.path.name.startswith(run.name) else run.name
+        rows.append((str(run.path.relative_to(folder)), name, run.state, step, shown, size(run.size)))
+    columns = []
+    for head, *values in zip(("run", "name", "state", "step", metric, "size"), *rows, strict=True):
+        if any(values):
+            cells = [str(cell(value)) for value in (head, *values)]
+            width = max(map(len, cells))
+            columns.append([c.rjust(width) if head in ("step", metric, "size") else c.ljust(width) for c in cells])
+    for line in zip(*columns, strict=True):  # never wrapped, so that names can be copied
+        echo("  ".join(line).rstrip())
     if not rows:
-        say(console, f"no runs in {folder}")
-    elif "COLUMNS" in os.environ or (console.is_terminal and len(rows) <= WRAPPED):
-        page = table(*head, right=[head[i] for i in right])
-        for row in rows:
-            page.add_row(*map(cell, row))
-        console.print(page)
-    else:
-        cells = [[str(cell(value)) for value in row] for row in (head, *rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        for line in cells:
-            pads = (c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-            echo("  ".join(pads).rstrip())
+        echo(f"no runs in {folder}")
 
 
 @runs.command(epilog="Example: dither runs verify runs/RUN")

@@ -15,6 +15,7 @@ from typing import Any
 import tomlkit
 from filelock import FileLock, Timeout
 from rich.console import Console
+from rich.table import Table
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, did_you_mean
@@ -236,9 +237,25 @@ def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
 
 
 def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | None = None) -> None:
-    """Print a table, the number of points by state, and the reasons of failures; `metric` is the first column."""
+    """Print a table, the number of points by state, and the reasons of failures; `metric` is the first column.
+
+    It has as many metrics as fit the console.
+    """
     keys, metrics = columns_of(rows)
     metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
+    page, wide = _table_of(rows, keys, metrics), console.options.update(width=10_000)
+    while len(metrics) > 1 and console.measure(page, options=wide).maximum > console.width:
+        metrics.pop()
+        page = _table_of(rows, keys, metrics)
+    console.print(page)
+    states = [row["state"] for row in rows]
+    say(console, ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    for row in rows:
+        if row["reason"] and row["state"] in ("failed", "lost"):
+            say(console, f"{row['name']}: {row['reason']}", "red")
+
+
+def _table_of(rows: Sequence[dict[str, Any]], keys: Sequence[str], metrics: Sequence[str]) -> Table:
     headers = ("point", "state", "step", *short_keys([tuple(key.split(".")) for key in keys]), *metrics)
     page = table(*headers, right=("step", *metrics))
     for row in rows:
@@ -247,9 +264,4 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
         texts = [f"{number:.5g}" if isinstance(number, int | float) else "" for number in numbers]
         step = "" if row["step"] is None else str(row["step"])
         page.add_row(*map(cell, (row["name"].partition("-")[0], row["state"], step, *values, *texts)))
-    console.print(page)
-    states = [row["state"] for row in rows]
-    say(console, ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
-    for row in rows:
-        if row["reason"] and row["state"] in ("failed", "lost"):
-            say(console, f"{row['name']}: {row['reason']}", "red")
+    return page
