@@ -88,6 +88,7 @@ def test_list_and_plugins(cli):
     page = cli("list", "loss", "--filter", "ms?", "--markdown").out
     assert "### mse" in page
     assert "score-entropy" not in page
+    assert "save_total_limit" not in page
     states = {row["name"]: row["state"] for row in json.loads(cli("plugins", "--json").out)}
     assert {states[name] for name in ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")} == {
         "loaded"
@@ -104,6 +105,9 @@ def test_describe(cli, monkeypatch):
     assert "experiments/bubble_diagram/quick.toml" in facts["used_in"]
     assert "experiments/get_region/quick.toml" not in facts["used_in"]
     assert "specs.py:" in facts["source"]
+    assert "save_total_limit" in cli("describe", "train").out
+    (use,) = json.loads(cli("describe", "tracking", "--json").out)["options"]
+    assert (use["name"], use["default"]) == ("use", '["tensorboard"]')
 
 
 @pytest.mark.parametrize(

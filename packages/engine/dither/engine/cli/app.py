@@ -69,7 +69,8 @@ Assignments = Annotated[
     typer.Argument(
         metavar="KEY=VALUE",
         show_default=False,
-        help="Overrides, as with --set; --KEY VALUE works too if the key has a dot: --train.steps 10.",
+        help="Overrides, as with --set; --KEY VALUE works too if the key has a dot: --train.steps 10. "
+        "`dither describe train` lists the options of training.",
     ),
 ]
 Overrides = Annotated[

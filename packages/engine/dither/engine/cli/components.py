@@ -95,14 +95,16 @@ def cached_components() -> tuple[list[Any], list[str]]:
 
 @app.command()
 def describe(
-    kind: Annotated[str, typer.Argument(help="A kind, such as block.", show_default=False)],
-    name: Annotated[str, typer.Argument(help="Name of a component, such as adaln-zero.", show_default=False)],
+    kind: Annotated[str, typer.Argument(help="A kind, such as block; or train, evaluate, sample, tracking.")],
+    name: Annotated[str, typer.Argument(help="Name of a component, such as adaln-zero.")] = "",
     selected: PluginOption = None,
     as_json: Json = False,
 ) -> None:
-    """Describe a component: purpose, options, compatibility, source, and a snippet."""
-    from .catalog_output import known_kind, show_component
+    """Describe a component: purpose, options, compatibility, source; or the options of training and evaluation."""
+    from .catalog_output import TABLES, known_kind, show_component, show_table
 
+    if kind in TABLES:
+        return show_table(kind, as_json)
     plugins = visible_plugins(selected)
     show_component(plugins, plugins.catalog.find(known_kind(kind), name), as_json)
 

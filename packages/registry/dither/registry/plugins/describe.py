@@ -14,11 +14,11 @@ from pydantic.fields import FieldInfo
 
 from ..config.errors import dotted
 from ..kinds import KINDS
-from ..spec.base import Place, Spec, summary_of, with_article
+from ..spec.base import Options, Place, Spec, summary_of, with_article
 from ..spec.option_docs import docs_of
 from .catalog import Catalog, Component
 
-__all__ = ["PLACES", "describe", "toml"]
+__all__ = ["PLACES", "describe", "describe_options", "toml"]
 
 PLACES = {
     "data": "task",
@@ -50,7 +50,7 @@ WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", 
 
 def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
     """Return the description of a component with plain values: names, doc, options, contracts, snippet, source."""
-    spec, docs = part.spec, docs_of(part.spec)
+    spec = part.spec
     try:
         source = f"{Path(inspect.getsourcefile(spec) or '?')}:{inspect.getsourcelines(spec)[1]}"
     except (OSError, TypeError):  # a class without a source file
@@ -63,14 +63,20 @@ def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
         "plugin": part.plugin,
         "pinned": part.pinned,
         "doc": inspect.cleandoc(spec.__doc__ or ""),
-        "options": [
-            {"name": key, "type": _type(info), "default": _default(info), "doc": " ".join(docs.get(key, "").split())}
-            for key, info in spec.model_fields.items()
-        ],
+        "options": describe_options(spec),
         "contracts": dict(_contracts(spec)),
         "snippet": _snippet(spec, catalog),
         "source": source,
     }
+
+
+def describe_options(table: type[Options]) -> list[dict[str, str]]:
+    """Return name, type, default and doc of each option of a component or of a table such as [train]."""
+    docs = docs_of(table)
+    return [
+        {"name": key, "type": _type(info), "default": _default(info), "doc": " ".join(docs.get(key, "").split())}
+        for key, info in table.model_fields.items()
+    ]
 
 
 def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:

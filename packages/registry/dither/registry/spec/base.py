@@ -256,6 +256,6 @@ def with_article(kind: str) -> str:
     return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'u', 'lr-')) else 'a'} {kind}"
 
 
-def summary_of(spec: type[Spec]) -> str:
+def summary_of(spec: type[Options]) -> str:
     """Return the first line of the docstring."""
     return (spec.__doc__ or "").strip().partition("\n")[0]
