@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -55,6 +56,7 @@ def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> It
     """Yield the findings of every check, none of which ends it; `select` as after -p."""
     version = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     yield Finding("python", "ok", f"{version}, {platform.platform()}")
+    yield Finding("torch", "ok", metadata.version("torch"))
     yield from check_folder("runs", runs, "choose another folder with --runs")
     yield from check_folder("cache", cache_folder(), "choose another folder with DITHER_DATA")
     policy, plugins = Policy(), Plugins()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pluggy
 
-from ..config.errors import Problem, Refused, nearest
+from ..config.errors import Problem, Refused, did_you_mean, nearest
 from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from ..spec.misfit import misfits_of
 from .catalog import Catalog
@@ -133,9 +133,9 @@ class Plugins:
         self.load(name)
         report = self._reports.get(name)
         if report is None:
-            close = nearest(name, self._reports)
-            hint = f'; did you mean "{close}"?' if close else ""
-            raise Refused(f'unknown plugin "{name}"{hint}', code="unknown-plugin")
+            known = f"installed: {', '.join(self._reports)}; install the package of another, or give its file: ./x.py"
+            hint = did_you_mean(name, self._reports, known)
+            raise Refused(Problem(f'unknown plugin "{name}"', help=hint, code="unknown-plugin"))
         if report.state != "loaded":
             text = f'plugin "{name}" ({report.origin}) cannot be used: {report.state}, {report.reason}'
             raise Refused(text, code=CODES[report.state])
