@@ -9,7 +9,7 @@ from torch import nn
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.loading import build
 from dither.engine.training import device, diffusion
-from dither.engine.training.diffusion import Diffusion, fused_head
+from dither.engine.training.diffusion import Diffusion, choose_precision, fused_head
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.randomness import Stream, seed_generators
 from dither.engine.training.trainer import Trainer
@@ -149,3 +149,11 @@ def test_matmul_precision_is_set_by_every_build(load):
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("amx", "width", "half"), [(True, 512, True), (True, 64, False), (False, 512, False)])
+def test_automatic_precision_on_a_cpu(amx, width, half, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    model = torch.nn.Linear(width, 512)
+    assert choose_precision("auto", model, "cpu") == ("bfloat16" if half else "float32")
+    assert choose_precision("tf32", model, "cpu") == "tf32"

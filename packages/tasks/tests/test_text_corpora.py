@@ -20,7 +20,7 @@ from dither.tasks.language_model.data.builtin_texts import read_stdlib, without_
 from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
 from dither.tasks.language_model.data.specs import Play, Shakespeare, StdlibText
 from dither.tasks.language_model.data.text_files import read_files
-from dither.tasks.language_model.data.tokenizers import huggingface
+from dither.tasks.language_model.data.tokenizers import base, huggingface
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
 from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer, record_tokenizer, restore_tokenizer
 from dither.tasks.language_model.data.tokenizers.huggingface import Learned
@@ -310,7 +310,9 @@ def test_round_trip_with_end_of_text(learned, text, other):
         assert tokenizer.end not in ids
         assert tokenizer.decode(ids) == marked
         assert tokenizer.characters(ids) == len(marked)
-        one, two = tokenizer.encode_each([text, other])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(base, "PIECE", 3)
+            one, two = tokenizer.encode_each([text, other])
         assert one.tolist() == tokenizer.encode(text).tolist()
         assert two.max(initial=0) < tokenizer.size
         whole = np.concatenate([one, [tokenizer.end], two])

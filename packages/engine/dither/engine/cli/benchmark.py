@@ -55,7 +55,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     median, rows = statistics.median(whole), trainer.rows(trainer.step)
     with FlopCounterMode(display=False) as counter, system.eager():
         trainer.advance()
-    flops, peak = counter.get_total_flops(), peak_flops(device, train.precision)
+    flops, peak = counter.get_total_flops(), peak_flops(device, system.precision)
     return {
         "name": loaded.experiment.name,
         "environment": environment(device),

@@ -119,9 +119,10 @@ class Train(Options):
     ema: float = Field(0.999, ge=0, lt=1)
     """Decay of the exponential moving average (EMA) of the weights, which evaluation and sampling use; it warms up as
     (1 + step) / (10 + step). 0 disables the average."""
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Mixed precision: bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32. tf32
-    enables TensorFloat-32 matrix products on a GPU."""
+    enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 where it pays: on a GPU, and on a CPU with AMX if
+    the model has a large matrix; else float32."""
     compile: bool | Literal["blocks", "reduce-overhead"] | None = None
     """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks" compiles each block
     separately, which starts sooner; "reduce-overhead" replays CUDA graphs, which pays for small models. Evaluation and

@@ -38,7 +38,7 @@ from ..distributed.ranks import Ranks, is_lost_rank, join_ranks
 from ..files.metrics_file import BEGINNING, changed_lines
 from ..files.resource_errors import shortage
 from ..training.device import differences, environment, git_state, peak_device_memory, peak_memory
-from ..training.diffusion import Diffusion
+from ..training.diffusion import Diffusion, choose_precision
 from ..training.evaluation import has_targets, require_shapes, task_baselines
 from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, describe_data
@@ -328,10 +328,6 @@ def _require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
         raise Damaged(Problem(message, help=hint, code="missing-checkpoint"))
 
 
-SMALL_MATRIX = 1 << 18
-"""Elements of the largest weight below which bfloat16 does not pay on a CPU."""
-
-
 def introduce(run: Run) -> list[str]:
     """Return lines with the components, parameters, data and device of a run."""
     experiment, system, ranks = run.experiment, run.system, run.ranks
@@ -350,9 +346,13 @@ def introduce(run: Run) -> list[str]:
     ]
     if run.trainer.compiled and experiment.train.compile is None:
         lines.append("compiling the model: the first step may take a minute; train.compile = false avoids it")
-    largest = max((parameter.numel() for parameter in system.model.parameters()), default=0)
-    if (run.trainer.device.type, experiment.train.precision) == ("cpu", "bfloat16") and largest < SMALL_MATRIX:
-        lines.append('train.precision = "bfloat16" is slower than "float32" on a CPU for a model this small')
+    option, best = experiment.train.precision, choose_precision("auto", system.model, run.trainer.device.type)
+    if option == "auto":
+        lines.append(f'{system.precision}, as train.precision = "auto"')
+    elif option not in (best, "tf32") and run.trainer.device.type == "cpu":
+        lines.append(
+            f'train.precision = "{best}" is usually faster than "{option}" for a model of this size on this CPU'
+        )
     if strategy == "fsdp" and ranks.size == 1:
         lines.append('train.strategy = "fsdp" has no effect with one process; start the run with torchrun')
     return lines

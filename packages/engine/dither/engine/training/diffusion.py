@@ -40,10 +40,11 @@ from dither.registry.plugins.catalog import Catalog
 from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.options import Guidance, condition_labels
+from .device import choose_device
 from .likelihood import LogLikelihood, log_likelihood
 from .randomness import Stream, seed_generators
 
-__all__ = ["BlockDiffusion", "Diffusion", "fused_head", "linear_head"]
+__all__ = ["BlockDiffusion", "Diffusion", "choose_precision", "fused_head", "linear_head"]
 
 Times = Float[Tensor, "B *L"]
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -189,7 +190,8 @@ class Diffusion(nn.Module):
             blocks = BlockDiffusion.of(facts.space, experiment.model.facts())
             metrics = [metric.build(task.space) for metric in experiment.evaluate.metrics]
         labels = condition_labels(experiment.sample, facts.space)
-        precision, bound, guidance = experiment.train.precision, experiment.loss.bound, experiment.sample.guidance
+        precision = choose_precision(experiment.train.precision, model, experiment.train.device)
+        bound, guidance = experiment.loss.bound, experiment.sample.guidance
         parts = task, process, model, loss, sampler, precision, bound, blocks, guidance, labels, metrics
         return cls(*parts, experiment.train.known, experiment.loss.build_training(facts))
 
@@ -373,6 +375,19 @@ class Diffusion(nn.Module):
             child, _, inner = name.partition(".")
             counts[child if inner else "own"] += parameter.numel()
         return dict(counts)
+
+
+LARGE_MATRIX = 1 << 18
+"""Elements of the largest weight from which on bfloat16 pays on a CPU."""
+
+
+def choose_precision(option: Precision | Literal["auto"], model: nn.Module, device: str) -> Precision:
+    """Return `train.precision`; for "auto" bfloat16 where it is faster than float32."""
+    if option != "auto":
+        return option
+    kind, largest = choose_device(device).type, max((p.numel() for p in model.parameters()), default=0)
+    amx = kind == "cpu" and largest >= LARGE_MATRIX and torch.cpu._is_amx_tile_supported()
+    return "bfloat16" if amx or kind == "cuda" else "float32"
 
 
 def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:

@@ -18,6 +18,8 @@ __all__ = ["END_MARK", "PARAGRAPH", "Bytes", "Characters", "Ended", "Tokenizer",
 UNKNOWN = "\ufffd"
 END_MARK = "<|endoftext|>"
 """Text of the end-of-text id."""
+PIECE = 1 << 20
+"""Characters encoded at once."""
 PARAGRAPH = "\n\n"
 """Separator of documents without an end-of-text id."""
 
@@ -46,8 +48,13 @@ class Tokenizer(ABC):
         """Return the ids of a text, without its end."""
 
     def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
-        """Return the ids of each of many texts, in the smallest type that holds every id."""
-        return [self.encode(text).astype(storage_type(self)) for text in texts]
+        """Return the ids of each of many texts, in the smallest type that holds every id.
+
+        Here ids of a character do not depend on others, so that long texts are encoded in pieces.
+        """
+        dtype = storage_type(self)
+        pieces = ([text[start : start + PIECE] for start in range(0, len(text), PIECE)] for text in texts)
+        return [np.concatenate([np.zeros(0, dtype), *(self.encode(part).astype(dtype) for part in p)]) for p in pieces]
 
     @abstractmethod
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
