@@ -163,6 +163,12 @@ class File(TrackerSpec):
     def build(self):
         return Recorder(self.file)
 
+class Broken(TrackerSpec):
+    "Cannot be built."
+    name: ClassVar[str] = "toy-broken"
+    def build(self):
+        raise SystemExit(3)
+
 class Letters:
     def __call__(self, samples, like):
         return {"distinct_letters": float(len(samples.unique()))}
@@ -196,7 +202,7 @@ class ShareMetric(MetricSpec):
 
 @hookimpl
 def register_components():
-    return [File, LettersMetric, ShareMetric]
+    return [Broken, File, LettersMetric, ShareMetric]
 """
 
 
@@ -206,7 +212,7 @@ def tracked(experiment_file, load):
     experiment_file.with_name("tracker.py").write_text(TRACKER)
     text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "tracker.py"]')
     experiment_file.write_text(text)
-    names = ("train.trackers=['toy-file']", "evaluate.metrics=['toy-letters', 'toy-share']")
+    names = ("train.trackers=['toy-broken', 'toy-file']", "evaluate.metrics=['toy-letters', 'toy-share']")
     return lambda *changes: load(*names, *changes)
 
 
@@ -214,6 +220,7 @@ def test_a_run_reports_to_trackers_and_metrics_of_plugins(tracked, tmp_path, con
     assert run(tracked(), tmp_path / "runs", console=console) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     calls = [json.loads(line) for line in (folder / "tracked").read_text().splitlines()]
+    assert 'tracker "toy-broken" is disabled: SystemExit: 3' in console.export_text()
     assert calls[0] == ["start", 0, 20]
     assert calls[-1] == ["finish", None]
     assert ["pictures", 20, ["words", "dot"]] in calls

@@ -25,7 +25,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
 from dither.registry.flow.protocols import DataWarnings, Split
-from dither.registry.plugins.status import PluginError
+from dither.registry.plugins.status import PluginError, describe_exception
 
 from ..checkpoints.checkpoint import Checkpoints, Damaged, Saver, Scores
 from ..config.component_errors import annotate_build_errors
@@ -273,9 +273,11 @@ class Launch:
         loaded, is_main = self.loaded, self.ranks.is_main
         train, settings = trainer.train, loaded.experiment.evaluate
         trackers = {}
-        if is_main:
-            with annotate_build_errors(loaded.plugins.catalog):
-                trackers = {spec.name: spec.build() for spec in loaded.experiment.tracking.use}
+        for spec in loaded.experiment.tracking.use if is_main else ():
+            try:
+                trackers[spec.name] = spec.build()
+            except (Exception, SystemExit) as error:
+                say(self.console, f'tracker "{spec.name}" is disabled: {describe_exception(error)}')
         folder = directory.path if is_main else None
         log = Log(folder, self.console, train.steps, trainer.step, offset, trackers, resolved(loaded))
         scores = Scores(settings.best, settings.better, {})
