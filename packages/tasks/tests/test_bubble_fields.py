@@ -214,6 +214,9 @@ def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):
     """Doors are those of the tokens in plans and files; nearly all boxes have the areas of the tokens."""
     tokens = PLANS[:6].tokens(8, doors=True, areas=True)
     samples = list(decode_samples(tokens, 8))
+    for sample in decode_samples(PLANS[np.array([12, 16, 19])].tokens(8, doors=True, areas=True), 8):
+        plan = floor_plan(sample.placement.diagram.types, sample.placement.boxes, doors=sample.placement.diagram.doors)
+        assert all(door.depth >= 0 for door in plan.doors), "the last boxes of the layout lack a wall for one"
     errors = layout_area_error(samples)
     assert errors["area_kept"] > 0.75
     assert errors["area_error"] < 0.05

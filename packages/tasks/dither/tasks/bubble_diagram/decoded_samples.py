@@ -24,9 +24,6 @@ from .validity import validity_levels
 
 __all__ = ["LEVELS", "DecodedSample", "decode_samples", "edit_distance", "read_samples"]
 
-_EDIT_SECONDS: Final = 1
-"""Time limit of the search for a shorter edit path than the one that keeps all rooms."""
-
 _PLACING: Final = Lock()
 """Metrics and pictures are made at the same time; the second to come finds the placement in the cache."""
 
@@ -119,7 +116,6 @@ def edit_distance(placement: Placement) -> float:
         graph.add_nodes_from((room, {"type": kind}) for room, kind in enumerate(diagram.types))
         graphs.append(graph)
     most = len(pairs[0] ^ pairs[1])
-    distance = networkx.graph_edit_distance(
-        *graphs, node_match=lambda a, b: a == b, upper_bound=most, timeout=_EDIT_SECONDS
-    )
+    # One second to find a shorter edit path than the one that keeps all rooms.
+    distance = networkx.graph_edit_distance(*graphs, node_match=lambda a, b: a == b, upper_bound=most, timeout=1)
     return float(most if distance is None else distance)

@@ -82,7 +82,9 @@ def _make_plans(seed: int, start: int, stop: int, most: int) -> Plans:
 @lru_cache(maxsize=64)  # experiments may build their data more than once
 def _make_block(seed: int, block: int, most: int) -> Plans:
     random = np.random.default_rng((seed, most, block))
-    rooms = draw_counts(BLOCK, most, random)
+    weights = {size: share for size, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if size <= most}
+    sizes, shares = np.array(list(weights)), np.cumsum(list(weights.values()))
+    rooms = sizes[np.searchsorted(shares, random.random(BLOCK) * shares[-1], side="right")]
     types = np.full((BLOCK, most), NODE_PAD, np.int8)
     boxes = np.zeros((BLOCK, most, 4), np.int16)
     doors = np.zeros((BLOCK, most, most + 1), bool)
@@ -214,13 +216,6 @@ _EXTRA: Final = (
     ("Entrance", 0.08),
 )
 """Weights of the remaining rooms, drawn without replacement."""
-
-
-def draw_counts(count: int, most: int, random: np.random.Generator) -> Int[np.ndarray, " P"]:
-    """Draw numbers of rooms, from 4 to `most`."""
-    weights = {size: share for size, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if size <= most}
-    sizes, shares = np.array(list(weights)), np.cumsum(list(weights.values()))
-    return np.asarray(sizes[np.searchsorted(shares, random.random(count) * shares[-1], side="right")])
 
 
 def draw_room_programs(rooms: Int[np.ndarray, " P"], random: np.random.Generator) -> Int[np.ndarray, "P M"]:

@@ -22,7 +22,7 @@ from ..vocabulary import NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedroom
 
 __all__ = [
     "Entry", "Fault", "ReadOptions", "RejectedPlan", "diagram_of_boxes", "diagram_of_edges", "entry_of",
-    "name_bedrooms", "parse_json", "path_not_found",
+    "name_bedrooms", "parse_json", "path_not_found", "single_plan",
 ]  # fmt: skip
 
 Sort = Literal["file", "rooms", "types", "boxes", "edges", "doors", "areas", "text", "duplicate"]
@@ -93,6 +93,11 @@ def entry_of(file: Path, plan: str, read: Callable[..., Diagram], *arguments: An
         return Entry(file, plan, faults=rejected.faults)
     except OSError as error:
         return Entry(file, plan, faults=(Fault("file", f"cannot be read: {error.strerror or error}"),))
+
+
+def single_plan(read: Callable[[Path, ReadOptions], Diagram]) -> Callable[[Path, ReadOptions], Iterator[Entry]]:
+    """Return a reader of files that hold one plan each."""
+    return lambda file, options: iter([entry_of(file, "", read, file, options)])
 
 
 def path_not_found(path: Path, what: str) -> Refused:

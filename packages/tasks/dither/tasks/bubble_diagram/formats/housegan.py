@@ -11,7 +11,7 @@ Source: Nauata et al., House-GAN++, CVPR 2021; Shabani et al., HouseDiffusion, C
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -26,7 +26,7 @@ from dither.registry.files.limits import read_bytes
 from ..plans import Diagram, Doors, sort_doors
 from ..relations import labels_of
 from ..vocabulary import ROOM_IDS
-from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, parse_json
+from .entries import Fault, ReadOptions, RejectedPlan, diagram_of_boxes, name_bedrooms, parse_json, single_plan
 
 __all__ = ["DOOR", "FROM_HOUSEGAN", "FRONT_DOOR", "TO_HOUSEGAN", "read_housegan"]
 
@@ -55,18 +55,15 @@ TO_HOUSEGAN: Final = {
 """Number by room type; all bedroom types map to 3."""
 
 
-def read_housegan(file: Path, options: ReadOptions) -> Iterator[Entry]:
-    """Yield the plan of a file."""
-    yield entry_of(file, "", _read, file, options)
-
-
 class _House(BaseModel):
     room_type: list[int]
     boxes: list[tuple[float, float, float, float]]
     ed_rm: list[list[int]] | None = None
 
 
-def _read(file: Path, options: ReadOptions) -> Diagram:
+@single_plan
+def read_housegan(file: Path, options: ReadOptions) -> Diagram:
+    """Yield the plan of a file."""
     plan, name = parse_json(_House, read_bytes(file)), file.stem
     rooms = [node for node, number in enumerate(plan.room_type) if number not in (FRONT_DOOR, DOOR)]
     known = ", ".join(f"{number} {name}" for number, name in FROM_HOUSEGAN.items())

@@ -147,7 +147,11 @@ def _parse(line: bytes, most: int) -> Diagram:
     types = [ROOM_IDS[kind] for kind in plan.types]
     extra = list(_extra_faults(plan))
     try:
-        diagram = _diagram(plan, types, most)
+        if plan.boxes is None and plan.edges is None:
+            raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
+        edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges or ()]
+        read, given = (diagram_of_edges, edges) if plan.boxes is None else (diagram_of_boxes, plan.boxes)
+        diagram = read(types, given, plan.name, most)
     except RejectedPlan as rejected:
         raise RejectedPlan(*rejected.faults, *extra) from None
     if extra:
@@ -156,15 +160,6 @@ def _parse(line: bytes, most: int) -> Diagram:
     doors = None if ends is None else sort_doors(ends)
     areas = None if plan.areas is None else tuple(bounds for text in plan.areas if (bounds := parse_area(text)))
     return replace(diagram, doors=doors, areas=areas)
-
-
-def _diagram(plan: _Line, types: list[int], most: int) -> Diagram:
-    if plan.boxes is not None:
-        return diagram_of_boxes(types, plan.boxes, plan.name, most)
-    if plan.edges is None:
-        raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
-    edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges]
-    return diagram_of_edges(types, edges, plan.name, most)
 
 
 def _extra_faults(plan: _Line) -> Iterator[Fault]:

@@ -28,7 +28,7 @@ from ..geometry.boundary import ends_of_door, pack_boundary
 from ..plans import Diagram, Doors, sort_doors
 from ..relations import GRID
 from ..vocabulary import ROOM_IDS
-from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms
+from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, single_plan
 
 __all__ = ["read_msd", "read_resplan"]
 
@@ -71,11 +71,6 @@ def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     for number, plan in enumerate(plans):
         name = str(plan.get("id", number)) if isinstance(plan, dict) else str(number)
         yield entry_of(file, f"plan {number}", _read_resplan, plan, name, options)
-
-
-def read_msd(file: Path, options: ReadOptions) -> Iterator[Entry]:
-    """Yield the plan of an MSD graph."""
-    yield entry_of(file, "", _read_msd, file, options)
 
 
 def _load(file: Path) -> Any:
@@ -148,7 +143,9 @@ def _pixels_per_unit(plan: dict[str, Any]) -> float:
     return PIXELS_PER_METRE * sqrt(area / inner)
 
 
-def _read_msd(file: Path, options: ReadOptions) -> Diagram:
+@single_plan
+def read_msd(file: Path, options: ReadOptions) -> Diagram:
+    """Yield the plan of an MSD graph."""
     graph = _load(file)
     state = graph.state if isinstance(graph, Stub) else None
     nodes = state.get("_node") if isinstance(state, dict) else None

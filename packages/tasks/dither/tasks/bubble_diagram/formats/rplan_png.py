@@ -7,7 +7,6 @@ Source: Wu et al., RPLAN, SIGGRAPH Asia 2019.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,7 @@ from ..geometry.floor_plan import trace_outline
 from ..plans import Diagram
 from ..relations import GRID
 from ..vocabulary import ROOMS
-from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of
+from .entries import Fault, ReadOptions, RejectedPlan, diagram_of_boxes, single_plan
 
 __all__ = ["CATEGORIES", "read_rplan_picture"]
 
@@ -33,12 +32,9 @@ CATEGORIES: Final = 18
 """Ids of the second channel: room types, then outside, outer wall, front door, inner wall, inner door."""
 
 
-def read_rplan_picture(file: Path, options: ReadOptions) -> Iterator[Entry]:
+@single_plan
+def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
     """Yield the plan of a picture."""
-    yield entry_of(file, "", _read, file, options)
-
-
-def _read(file: Path, options: ReadOptions) -> Diagram:
     pixels = _pixels(file)
     category, instance = pixels[..., 1].astype(np.int64), pixels[..., 2].astype(np.int64)
     counts = np.bincount((instance * 256 + category).ravel(), minlength=256 * 256).reshape(256, 256)

@@ -125,8 +125,7 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
         hint = (
             "RPLAN, Graph2Plan, ResPlan and procedural plans have them; prepare plans of earlier versions again (force)"
         )
-        message = "no training plan has a boundary"
-        raise Refused(Problem(message, ("task", "boundary"), help=hint, code="no-samples"))
+        raise Refused(Problem("no training plan has a boundary", ("task", "boundary"), help=hint, code="no-samples"))
 
     def bounded(part: Plans) -> Plans:
         boundaries = boundaries_of_boxes(part.types, part.boxes) if rectangular else part.boundaries

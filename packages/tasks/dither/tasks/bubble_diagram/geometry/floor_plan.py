@@ -20,7 +20,10 @@ from scipy import ndimage
 from ..relations import GRID, NEAR
 from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
 
-__all__ = ["DOOR_WIDTH", "Door", "FloorPlan", "Window", "floor_plan", "segment", "trace_outline"]
+__all__ = [
+    "DOOR_WIDTH", "Door", "FloorPlan", "Window", "doors_between", "floor_plan", "regions_of", "segment",
+    "trace_outline",
+]  # fmt: skip
 
 DOOR_WIDTH: Final = 12
 """Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""
@@ -105,7 +108,7 @@ def floor_plan(
             across a wall is at their closest points.
     """
     boxes = np.asarray(boxes, np.int64)
-    label = _regions(types, boxes)
+    label = regions_of(types, boxes)
     outlines = tuple(
         trace_outline(label[y0:y1, x0:x1] == room, x0, y0) for room, (x0, y0, x1, y1) in enumerate(boxes.tolist())
     )
@@ -130,7 +133,7 @@ def floor_plan(
         replace(one, length=min(0.6 * one.length, _WINDOW)) for one in longest.values() if one.length > DOOR_WIDTH
     )
     joined = None if doors is None else [(i, j) for i, j in doors if j is not None]
-    return FloorPlan(outlines, (*_doors(types, boxes, label, joined), *fronts), tuple(windows), label)
+    return FloorPlan(outlines, (*doors_between(types, boxes, label, joined), *fronts), tuple(windows), label)
 
 
 def segment(one: Door | Window, length: float, shift: float = 0.0) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -151,7 +154,7 @@ def _door_at(wall: Window, point: tuple[float, float] | None) -> Window:
     return replace(wall, x=min(max(point[0], wall.x - reach), wall.x + reach))
 
 
-def _regions(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "H W"]:
+def regions_of(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "H W"]:
     """Return the room at each pixel, -1 outside; every room is connected and has no hole."""
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     order = np.argsort(-areas, kind="stable").tolist()
@@ -236,7 +239,7 @@ def _runs(
         yield i, j, column + (across + 1) / 2, row, row + len(part), across
 
 
-def _doors(
+def doors_between(
     types: Sequence[int],
     boxes: Int[np.ndarray, "R 4"],
     label: Int[np.ndarray, "H W"],

@@ -18,7 +18,7 @@ from ..plans import Box, Diagram, encode
 from ..relations import METRES, NEAR, edges_of, exclusive, net_areas, overlapping
 from ..vocabulary import AREAS, INSIDE, LIVING, NO_EDGE, RELATIONS, SHORT, SURROUNDING, pair_index, pairs
 from .boundary import corners_of, pack_boundary
-from .floor_plan import DOOR_WIDTH
+from .floor_plan import DOOR_WIDTH, doors_between, regions_of
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
@@ -29,6 +29,8 @@ __all__ = [
 
 _CANVAS: Final = Canvas()
 _LAYOUT_ROUNDS, _SPREAD_ROUNDS, _AREA_ROUNDS = 6, 3, 5
+_LIVING_SCALES: Final = (1.0, 0.6, 1.6)
+"""Factors of the preferred sides of the living room, tried in this order."""
 _MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
@@ -186,29 +188,35 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
 
     The areas of a diagram, if known, take the place of preferred sizes, and rooms with a door share a wall for it.
     Repeatedly fixes every choice, such as the side on which two rooms are separated, as in the current boxes, and
-    solves a linear program with all of that as hard constraints.
+    solves a linear program with all of that as hard constraints. While doors lack a wall, or areas are far from theirs,
+    the living room is tried with other sizes, and the boxes with the smallest `layout_error` are returned.
 
     Raises:
         ValueError: The given boxes do not realise the diagram.
     """
-    constraints = constraints_of(diagram, realisation)
+    constraints, types = constraints_of(diagram, realisation), np.array(diagram.types)
     if not realises(realisation, constraints.edges):
         raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
-    preferred = sides = preferred_sides(diagram)
-    boxes = best = realisation.astype(np.int64)
-    for _ in range(_SPREAD_ROUNDS if diagram.areas is None else _AREA_ROUNDS):
-        spread = improve_boxes(diagram, constraints, boxes, sides)
-        if (spread == boxes).all():
+    layouts: list[tuple[float, Int[np.ndarray, "R 4"]]] = []
+    for scale in _LIVING_SCALES:
+        preferred = sides = preferred_sides(diagram) * np.where(types == LIVING, scale, 1.0)[:, None]
+        rounds = [realisation.astype(np.int64)]
+        for _ in range(_SPREAD_ROUNDS if diagram.areas is None else _AREA_ROUNDS):
+            spread = improve_boxes(diagram, constraints, rounds[0], sides)
+            if (spread == rounds[0]).all():
+                break
+            rounds.insert(0, spread)
+            actual, wanted = (spread[:, 2:] - spread[:, :2]).astype(float), preferred.prod(1)
+            if diagram.areas is not None:  # the part of a room that others cover does not count
+                wanted = wanted + actual.prod(1) - net_areas(types, spread)
+            # Rooms that must be slim still get their area.
+            root, slimmest = np.sqrt(wanted)[:, None], _SLIMMEST if diagram.areas is None else _AREA_SLIMMEST
+            sides = np.clip(wanted[:, None] / actual[:, ::-1], root / slimmest, root * slimmest)
+        layouts += [(layout_error(diagram, boxes), boxes) for boxes in rounds]
+        error, best = min(layouts, key=lambda layout: layout[0])
+        if error < 1:
             break
-        boxes, actual = spread, (spread[:, 2:] - spread[:, :2]).astype(float)
-        wanted, slimmest = preferred.prod(1), _SLIMMEST
-        if diagram.areas is not None:  # the part of a room that others cover does not count
-            wanted, slimmest = wanted + actual.prod(1) - net_areas(np.array(diagram.types), boxes), _AREA_SLIMMEST
-            best = min(best, boxes, key=lambda some: area_errors(diagram, some).sum())
-        # Rooms that must be slim still get their area.
-        root = np.sqrt(wanted)[:, None]
-        sides = np.clip(wanted[:, None] / actual[:, ::-1], root / slimmest, root * slimmest)
-    return boxes if diagram.areas is None else best
+    return best
 
 
 def constraints_of(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> WallConstraints:
@@ -242,6 +250,14 @@ def improve_boxes(
             if realises(rounded, target, disjoint=constraints.disjoint):
                 return rounded
     return boxes
+
+
+def layout_error(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> float:
+    """Return the number of doors between rooms that share no wall, plus the relative errors of areas."""
+    inner = [(i, j) for i, j in diagram.doors or () if j is not None]
+    doors = doors_between(diagram.types, boxes, regions_of(diagram.types, boxes), inner) if inner else ()
+    areas = 0.0 if diagram.areas is None else float(area_errors(diagram, boxes).sum())
+    return sum(door.depth < 0 for door in doors) + areas
 
 
 def area_errors(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> Float[np.ndarray, " R"]:
