@@ -34,7 +34,8 @@ def field_metrics(tokens: Int[np.ndarray, "N L"], reference: Int[np.ndarray, "M 
         metrics["reachable"] = float(is_reachable(tokens, rooms).mean())
         metrics["door_js"] = divergence(_door_counts(tokens, rooms), _door_counts(reference, rooms))
     if fields.areas is not None:
-        metrics["area_js"] = divergence(_area_counts(tokens, rooms), _area_counts(reference, rooms))
+        both = fields, split_fields(reference, rooms)
+        metrics["area_js"] = divergence(*(_counts((NODE_MASK, AREA_MASK), one.types, one.areas) for one in both))
     return metrics
 
 
@@ -45,11 +46,6 @@ def _door_counts(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, 
     sides = np.pad(types.astype(np.int64), ((0, 0), (0, 1)), constant_values=NODE_MASK)
     ends = np.minimum(sides[:, i], sides[:, j]), np.maximum(sides[:, i], sides[:, j])
     return _counts((NODE_MASK, NODE_MASK + 1, DOOR + 1), *ends, doors)
-
-
-def _area_counts(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "T bins"]:
-    types, _, _, areas = split_fields(tokens, rooms)
-    return _counts((NODE_MASK, AREA_MASK), types, areas)
 
 
 def _counts(shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*T"]:

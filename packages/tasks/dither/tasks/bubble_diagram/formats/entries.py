@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -97,7 +98,7 @@ def entry_of(file: Path, plan: str, read: Callable[..., Diagram], *arguments: An
 
 def single_plan(read: Callable[[Path, ReadOptions], Diagram]) -> Callable[[Path, ReadOptions], Iterator[Entry]]:
     """Return a reader of files that hold one plan each."""
-    return lambda file, options: iter([entry_of(file, "", read, file, options)])
+    return update_wrapper(lambda file, options: iter([entry_of(file, "", read, file, options)]), read)
 
 
 def path_not_found(path: Path, what: str) -> Refused:

@@ -29,8 +29,8 @@ __all__ = [
 
 _CANVAS: Final = Canvas()
 _LAYOUT_ROUNDS, _SPREAD_ROUNDS, _AREA_ROUNDS = 6, 3, 5
-_LIVING_SCALES: Final = (1.0, 0.6, 1.6)
-"""Factors of the preferred sides of the living room, tried in this order."""
+_LIVING_SCALES, _NO_WALL = (1.0, 0.6, 1.6), 0.5
+"""Factors of the preferred sides of the living room, in order; error of an area that is as bad as a missing wall."""
 _MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
@@ -214,7 +214,7 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
             sides = np.clip(wanted[:, None] / actual[:, ::-1], root / slimmest, root * slimmest)
         layouts += [(layout_error(diagram, boxes), boxes) for boxes in rounds]
         error, best = min(layouts, key=lambda layout: layout[0])
-        if error < 1:
+        if error < _NO_WALL:
             break
     return best
 
@@ -253,11 +253,11 @@ def improve_boxes(
 
 
 def layout_error(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> float:
-    """Return the number of doors between rooms that share no wall, plus the relative errors of areas."""
+    """Return the sum of the relative errors of areas, and `_NO_WALL` for each door of rooms that share no wall."""
     inner = [(i, j) for i, j in diagram.doors or () if j is not None]
     doors = doors_between(diagram.types, boxes, regions_of(diagram.types, boxes), inner) if inner else ()
     areas = 0.0 if diagram.areas is None else float(area_errors(diagram, boxes).sum())
-    return sum(door.depth < 0 for door in doors) + areas
+    return _NO_WALL * sum(door.depth < 0 for door in doors) + areas
 
 
 def area_errors(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> Float[np.ndarray, " R"]:

@@ -237,16 +237,19 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
     plan = floor_plan(types, placement.boxes, placement.front_door, placement.diagram.doors)
     free = plan.label.copy()  # labels stay clear of doors
     for door in plan.doors:
-        reach = 0.8 * DOOR_WIDTH
+        reach = 1.15 * DOOR_WIDTH
         x0, y0 = (max(int(at - reach), 0) for at in (door.x, door.y))
         free[y0 : int(door.y + reach), x0 : int(door.x + reach)] = -1
     free = np.where(np.isin(plan.label, np.unique(free)), free, plan.label)
     names = room_names(placement.diagram)
     areas = np.bincount(plan.label[plan.label >= 0], minlength=len(types)) * METRES**2
     texts = [(name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)]
-    for regions in (free, plan.label):
+    crowded: list[int] = []
+    for _ in range(2):  # the labels of rooms that are too small for that may cross their doors
+        regions = np.where(np.isin(plan.label, crowded), plan.label, free)
         scene = Scene(placement, rim, rim, width - 2 * rim, height - 2 * rim - foot, regions)
-        if not any(label.spot for label in scene.label_rooms(texts)):
+        crowded = [room for room, label in enumerate(scene.label_rooms(texts)) if label.spot]
+        if not crowded:
             break
     outlines = [scene.outline(corners) for corners in plan.outlines]
     # Walls fill the gaps between rooms; floors reach into them, so that inner walls are thinner than outer ones.
