@@ -151,8 +151,8 @@ class Train(Options):
     threads: int | None = Field(None, ge=1, le=1024)
     """CPU threads; the default is that of torch."""
     workers: int | None = Field(None, ge=0, le=64)
-    """Threads that prefetch batches; the batches and their order do not change. By default 0 on a CPU; on a GPU 2, once
-    reading takes more than 5 % of a step."""
+    """Threads that prefetch batches; the batches and their order do not change. By default 0 on a CPU, 2 on
+    a GPU."""
     keep_memory: bool = True
     """On a CPU, keep freed memory in the process instead of returning it to the system (glibc): faster steps."""
     strategy: Literal["ddp", "fsdp"] = "ddp"

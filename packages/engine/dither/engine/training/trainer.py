@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -105,48 +104,24 @@ def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder
 
 BATCHES_PER_WORKER = 2
 """Prefetched batches for each of `train.workers`."""
-DEFAULT_WORKERS, MAX_SHARE, MEASURED = 2, 0.05, 20
-"""Threads by default on a GPU, the share of the time spent on reading that starts them, and least calls measured."""
+DEFAULT_WORKERS, MAX_SHARE = 2, 0.05
+"""Threads by default on a GPU, and the share of a step that reading may take before `dither bench` suggests them."""
 
 
 class Prefetcher:
     """Reads the batch of a step, and those of the next steps in `workers` threads; with 0, each on request.
 
-    With None, `DEFAULT_WORKERS` threads start once reading takes more than `MAX_SHARE` of time. Reading is numpy and
-    torch working on files and memory, which release the GIL, so threads are as fast as processes and copy neither the
-    data nor the batches.
+    Reading is numpy and torch working on files and memory, which release the GIL, so threads are as fast as processes
+    and copy neither the data nor the batches.
     """
 
-    def __init__(self, read: Callable[[int], Clean], workers: int | None) -> None:
-        self._read, self._measures = read, workers is None
-        self._threads: ThreadPoolExecutor | None = None
+    def __init__(self, read: Callable[[int], Clean], workers: int) -> None:
+        self._read, self._capacity = read, BATCHES_PER_WORKER * workers
+        self._threads = ThreadPoolExecutor(workers, "dither-reader") if workers else None
         self._pending: dict[int, Future[Clean]] = {}
-        self._seconds, self._calls, self._began = 0.0, 0, 0.0
-        if workers:
-            self._start(workers)
-
-    def _start(self, workers: int) -> None:
-        self._capacity, self._measures = BATCHES_PER_WORKER * workers, False
-        self._threads = ThreadPoolExecutor(workers, "dither-reader")
-
-    def _measured(self, step: int) -> Clean:
-        """Read a batch, and start threads if reading took too large a share of the time since the second call."""
-        began = time.perf_counter()
-        batch, self._calls = self._read(step), self._calls + 1
-        if self._calls == 1:  # the first step compiles and loads kernels
-            return batch
-        if self._calls == 2:
-            self._began = began
-        ended = time.perf_counter()
-        self._seconds += ended - began
-        if self._calls > MEASURED and self._seconds > MAX_SHARE * (ended - self._began):
-            self._start(DEFAULT_WORKERS)
-        return batch
 
     def __call__(self, step: int, last: int) -> Clean:
         """Return the batch of a step; steps from `last` on are not read."""
-        if self._measures:
-            return self._measured(step)
         if self._threads is None or (self._pending and step < min(self._pending)):  # read again to diagnose it
             return self._read(step)
         for passed in [other for other in self._pending if other < step]:
@@ -173,7 +148,9 @@ class Trainer:
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
         self.order = make_order(system.task, train, seed)
         self.device = next(system.model.parameters()).device
-        workers = 0 if train.workers is None and self.device.type == "cpu" else train.workers
+        workers = train.workers
+        if workers is None:
+            workers = DEFAULT_WORKERS if self.device.type in ("cuda", "mps") else 0
         self._copies: Any = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._read = Prefetcher(self._load, workers)
         select_trained(system.model, train, seed)

@@ -85,7 +85,6 @@ class BubbleDiagrams:
         self._goal = None if constraints is None else constraints.goal(self.rooms, **self.modelled)
         self._reference = Reference(plans, self.rooms, None if self._goal is None else self._goal.met_by)
         self._rooms = np.bincount(self.buckets("train"), minlength=self.rooms + 1)
-        """Number of training diagrams by number of rooms."""
         self._counts = self._rooms if self._goal is None else self._goal.room_counts(self._rooms)
 
     def size(self, split: Split) -> int:
@@ -246,8 +245,8 @@ class BubbleDiagrams:
     def _baselines(self, split: Split) -> dict[str, float]:
         uniform, unigram, count = field_nats(self._tokens["train"].numpy(), self._tokens[split].numpy(), self.rooms)
         metrics = {"uniform": _nats_metrics(uniform, count), "unigram": _nats_metrics(unigram, count)}
-        train = Frequencies.of(self._tokens["train"][:, : self._base].numpy(), self.rooms)
-        metrics["unigram"] |= self._reference.metrics(train.draw(REFERENCE, 0))
+        learned = Frequencies.of(self._tokens["train"][:, : self._base].numpy(), self.rooms)
+        metrics["unigram"] |= self._reference.metrics(learned.draw(REFERENCE, 0))
         real = self._tokens["test"][:REFERENCE, : self._base].numpy()
         if len(real):
             metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))

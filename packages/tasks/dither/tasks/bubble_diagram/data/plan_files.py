@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from jaxtyping import Int
@@ -65,17 +65,16 @@ def prepare_files(
     name, files = find_source(source, form, folder)
     if options.adjacency == "door" and name != "housegan":
         raise Refused(f'{source}: adjacency = "door" requires HouseGAN++ files; {name} has no doors', code="misfit")
-    made = {**spec.options(), "source": _describe(source, files)}
+    made = {**spec.options(), "source": describe_sources(files, source if source.is_dir() else source.parent)}
     if find_existing(folder, spec.stored, made, force=force) is not None:
         return f"{folder} already contains these plans; checksums verified"
     entries = (entry for file in files for entry in FORMATS[name][1](file, options))
     done = prepare_plans(entries, most=options.most, valid=shares[0], test=shares[1])
     with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
-        order = np.argsort(done.split, kind="stable")  # so that a split is a slice of mapped arrays
         for key, array in {**vars(done.plans), "split": done.split}.items():
             if array is not None:
-                writer.add(key, array[order])
-        writer.info["names"] = [done.names[row] for row in order.tolist()]
+                writer.add(key, array)
+        writer.info["names"] = done.names
         writer.reject(rejected)
     counted = "1 file" if len(files) == 1 else f"{len(files):,} files"
     return f"{counted} of {source} ({name})\n{done.report()}\nprepared in {folder}; rejected plans in {REJECTED}"
@@ -90,15 +89,12 @@ def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
     manifest = spec.manifest()
     if source.exists():
         files = find_source(source, form, spec.folder())[1]
-        spec.check_options(manifest, {"source": _describe(source, files)})
+        now = describe_sources(files, source if source.is_dir() else source.parent)
+        spec.check_options(manifest, {"source": now})
     verify(spec.folder(), manifest, spec.stored, once=True)
     arrays = {key: np.asarray(array) for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()}
     split = arrays.pop("split")
     return _split_plans(Plans(**arrays), split)
-
-
-def _describe(source: Path, files: list[Path]) -> dict[str, Any]:
-    return describe_sources(files, source if source.is_dir() else source.parent)
 
 
 FORMATS: Final[dict[str, tuple[tuple[str, ...], Callable[[Path, ReadOptions], Iterator[Entry]]]]] = {
@@ -144,7 +140,7 @@ def _by_number(file: Path) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class PreparedPlans:
-    """Accepted plans, their names and split (0 for training, 1 validation, 2 test), and rejected plans and files."""
+    """Accepted plans by split (0 for training, 1 validation, 2 test), their names, and rejected plans and files."""
 
     plans: Plans
     names: list[str]
@@ -196,8 +192,9 @@ def prepare_plans(entries: Iterable[Entry], *, most: int, valid: float, test: fl
         with _rows_of(rejected) as rows:
             message = "\n".join([refused.problems[0].message, *rows.lines("rejected", _SORTS)])
         raise Refused(message, code="no-samples") from None
-    kept = list(first.values())
-    return PreparedPlans(plans[np.array(kept)], [diagrams[row].name for row in kept], split, rejected)
+    order = np.argsort(split, kind="stable")  # so that a split is a slice of mapped arrays
+    kept = np.array(list(first.values()))[order]
+    return PreparedPlans(plans[kept], [diagrams[row].name for row in kept], split[order], rejected)
 
 
 def _equal_boxes(diagram: Diagram | None) -> Iterator[Fault]:
