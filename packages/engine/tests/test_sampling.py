@@ -6,6 +6,7 @@ from threading import Barrier
 import pytest
 import torch
 
+from dither.engine.sampling import session
 from dither.engine.sampling.samples import (
     PATHS,
     SHOWN,
@@ -48,7 +49,7 @@ def test_cached_positions_are_context_at_level_zero(system):
 
 
 @pytest.mark.parametrize("block", [None, 2])
-def test_samples_are_a_function_of_the_seed(load, block):
+def test_samples_are_a_function_of_the_seed(load, block, monkeypatch):
     system = Diffusion.build(load(*[f"sampler.block={block}"] * bool(block)).experiment)
     like = system.task.like(5, 0)
     torch.manual_seed(1)
@@ -59,6 +60,8 @@ def test_samples_are_a_function_of_the_seed(load, block):
     assert torch.equal(first, again)
     assert torch.equal(first, draw(system.eval(), like, seed=7, batch_size=2)), "dropout is off in any mode"
     assert not torch.equal(first, draw(system, like, seed=8, batch_size=2))
+    monkeypatch.setattr(session, "MAX_BATCH", 2)  # of a batch by default
+    assert torch.equal(first, draw(system, like, seed=7))
     assert torch.equal(first[:2], draw(system, like[:2], seed=7)), "the first batch is that of a shorter drawing"
     assert not torch.equal(first[:2], first[2:4]), "batches differ"
 

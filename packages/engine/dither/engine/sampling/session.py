@@ -264,6 +264,10 @@ def walk(system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> Ite
         system.train(was_training)
 
 
+MAX_BATCH = 1000
+"""Most samples of a batch by default."""
+
+
 @overload
 def draw(
     system: Diffusion, like: Clean, seed: int, batch_size: int | None = None, *,
@@ -289,12 +293,12 @@ def draw(
 ) -> Shaped[Tensor, "N L *M"] | None:
     """Draw samples, and return them on the CPU; None once `stopped`, checked before every step, returns True.
 
-    The result is a function of the weights, `like`, the seed, the batch size (by default all) and the device only.
-    Samples of a batch share one stream of random numbers; batch i has the stream of (seed, i). `watch` is called with
-    every state of the first batch; `calls` counts model calls.
+    The result is a function of the weights, `like`, the seed, the batch size (all, at most `MAX_BATCH`) and the device
+    only. Samples of a batch share one stream of random numbers; batch i has the stream of (seed, i). `watch` is called
+    with every state of the first batch; `calls` counts model calls.
     """
     device = next(system.model.parameters()).device
-    size = batch_size or max(len(like.valid), 1)
+    size = batch_size or min(max(len(like.valid), 1), MAX_BATCH)
     done = []
     for index, start in enumerate(range(0, len(like.valid), size)):
         seed_generators(device, Stream.DRAWING, seed, index)
