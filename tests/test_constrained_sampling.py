@@ -112,7 +112,13 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
             assert (samples[:, 8 + pair_index(u, v, 8)] == edges[i, j]).all()
         assert len({tuple(row.tolist()) for row in samples}) > 1
     capsys.readouterr()
-    for words in (["--keep", "0-9"], ["--keep", "0", "--redraw", "8"], ["--redraw", "0"], ["--keep", "x"]):
+    for words in (
+        ["--keep", "0-9"],
+        ["--keep", "0", "--redraw", "8"],
+        ["--redraw", "0"],
+        ["--keep", "x"],
+        ["--keep", "3-0"],
+    ):
         assert main(["sample", str(run), "--from", str(path), *words, "--out", str(tmp_path / "none")]) == 2
     assert main(["sample", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
 

@@ -192,7 +192,7 @@ def _numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
-        if match is None:
+        if match is None or int(match[2] or match[1]) < int(match[1]):
             raise typer.BadParameter(f'expected numbers such as 0-3,5, got "{text}"', param_hint="--keep")
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return numbers

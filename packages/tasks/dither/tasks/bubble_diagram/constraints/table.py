@@ -120,10 +120,9 @@ class Constraints(Options):
         kept = sorted(set(range(rooms) if keep is None else keep))
         total = len(kept) + (rooms - len(kept) if redraw is None else redraw)
         problems = [f"rooms are numbered 0 to {rooms - 1}, got {room}" for room in kept if not 0 <= room < rooms]
-        if not len(kept) < total <= slots:
-            problems.append(
-                f"{len(kept)} rooms to keep, {total - len(kept)} to draw: expected 1 to {slots - len(kept)}"
-            )
+        if not problems and not len(kept) < total <= slots:
+            counts = f"{len(kept)} rooms to keep, {total - len(kept)} to draw"
+            problems.append(f"{counts}: expected 1 to {slots - len(kept)}")
         if problems:
             raise Refused([Problem(problem, code="out-of-range") for problem in problems])
         related = {(i, j): RELATIONS[relation] for i, j, relation in diagram.edges}

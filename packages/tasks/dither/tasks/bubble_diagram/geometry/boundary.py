@@ -122,9 +122,7 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
         Refused: No training plan has a boundary (`no-samples`).
     """
     if plans.train.boundaries is None and not rectangular:
-        hint = (
-            "RPLAN, Graph2Plan, ResPlan and procedural plans have them; prepare plans of earlier versions again (force)"
-        )
+        hint = "RPLAN, Graph2Plan, ResPlan and procedural plans have them; prepare older plans again (force)"
         raise Refused(Problem("no training plan has a boundary", ("task", "boundary"), help=hint, code="no-samples"))
 
     def bounded(part: Plans) -> Plans:

@@ -188,8 +188,8 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
 
     The areas of a diagram, if known, take the place of preferred sizes, and rooms with a door share a wall for it.
     Repeatedly fixes every choice, such as the side on which two rooms are separated, as in the current boxes, and
-    solves a linear program with all of that as hard constraints. While doors lack a wall, or areas are far from theirs,
-    the living room is tried with other sizes, and the boxes with the smallest `layout_error` are returned.
+    solves a linear program with all of that as hard constraints; with other sizes of the living room while the smallest
+    `layout_error`, that of the returned boxes, is large.
 
     Raises:
         ValueError: The given boxes do not realise the diagram.
