@@ -101,9 +101,6 @@ def test_samples_are_evaluated_and_shown(task, tmp_path):
     assert metrics["level_0"] == pytest.approx(0.95)
     pictures = {picture.name: picture for picture in task.plots(samples, clean)}
     assert set(pictures) == {"diagram", "floorplan", "gallery", "diagrams", "unreadable"}
-    for name in ("diagram", "gallery"):
-        assert pictures[name].png.startswith(b"\x89PNG")
-        assert pictures[name].svg.startswith("<svg")
     assert pictures["gallery"].svg.count("relations") == 16
     assert pictures["unreadable"].text.startswith("sample 3: room 0: ")
     path = tmp_path / "again.jsonl"
