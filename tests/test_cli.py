@@ -287,7 +287,7 @@ def test_broken_plugins_are_listed_and_stop_only_experiments_that_use_them(site,
 
 def test_list_is_cached_until_a_plugin_changes(install, cli, tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(components, "SLOW", 0.0)
+    monkeypatch.setattr(components, "CACHE_FROM_SECONDS", 0.0)
     file = install("listed", BLOCK.format(name="first"))
     before = cli("list", "--json").out
     with monkeypatch.context() as patch:

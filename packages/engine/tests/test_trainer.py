@@ -391,7 +391,7 @@ def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
         yield
 
     trainer = make_trainer("train.workers=1")
-    trainer._copies = copies
+    trainer._copy_stream = copies
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: events.append(("keep", stream)))

@@ -259,7 +259,7 @@ def _readable(mask: Bool[Tensor, "..."]) -> bool:
 
 
 def more_requested(requested: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-    """Request a few more positions: oneDNN caches code for each number of rows, of which 32 remain."""
+    """Request a few more positions, so that 32 numbers of rows remain: each takes memory, most in bfloat16 (oneDNN)."""
     more = -int(requested.sum()) % math.ceil(requested.numel() / 32)
     return requested | ((~requested).flatten().cumsum(0) <= more).view_as(requested)
 

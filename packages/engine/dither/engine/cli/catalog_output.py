@@ -33,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 TABLES: dict[str, type[Options]] = {"train": Train, "evaluate": Evaluate, "sample": Sample, "tracking": Tracking}
-"""Tables of an experiment file that are no components."""
+"""Option tables of an experiment file besides components."""
 
 
 def filter_components(

@@ -55,8 +55,8 @@ def list_components(
         show_components(components, as_json)
 
 
-SLOW = 0.5
-"""Seconds from which on the components are cached."""
+CACHE_FROM_SECONDS = 0.5
+"""Loading time at and above which the components are cached."""
 
 
 def cached_components() -> tuple[list[Any], list[str]]:
@@ -83,7 +83,8 @@ def cached_components() -> tuple[list[Any], list[str]]:
     began = time.perf_counter()
     plugins = visible_plugins(None)
     components, names = plugins.catalog.parts(), [report.name for report in plugins.reports]
-    if time.perf_counter() - began > SLOW and {report.state for report in plugins.reports} <= {"loaded", "blocked"}:
+    complete = {report.state for report in plugins.reports} <= {"loaded", "blocked"}
+    if complete and time.perf_counter() - began > CACHE_FROM_SECONDS:
         modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         files = state([path for path in (*sys.path, policy, *modules) if path])
         rows = [{name: getattr(component, name) for name in columns} for component in components]
@@ -103,8 +104,10 @@ def describe(
     """Describe a component: purpose, options, compatibility, source; or the options of training and evaluation."""
     from .catalog_output import TABLES, known_kind, show_component, show_table
 
-    if kind in TABLES:
+    if kind in TABLES and not name:
         return show_table(kind, as_json)
+    if not name:
+        raise typer.BadParameter(f"missing; dither list {known_kind(kind)} shows the names", param_hint="NAME")
     plugins = visible_plugins(selected)
     show_component(plugins, plugins.catalog.find(known_kind(kind), name), as_json)
 

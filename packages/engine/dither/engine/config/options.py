@@ -97,7 +97,7 @@ class LoRA(Options):
 
 
 class Train(Options):
-    """Training."""
+    """Optimisation, precision, checkpoints and data loading of a run."""
 
     steps: int = Field(1000, ge=0, le=1_000_000_000)
     """Optimizer steps."""
@@ -122,7 +122,7 @@ class Train(Options):
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Mixed precision: bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32. tf32
     enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 where it pays: on a GPU, and on a CPU with AMX if
-    the model has a large matrix; else float32."""
+    a weight of the model has 2^18 elements or more; else float32."""
     compile: bool | Literal["blocks", "reduce-overhead"] | None = None
     """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks" compiles each block
     separately, which starts sooner; "reduce-overhead" replays CUDA graphs, which pays for small models. Evaluation and

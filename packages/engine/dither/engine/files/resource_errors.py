@@ -13,13 +13,8 @@ __all__ = ["FULL", "disk_errors", "shortage"]
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a full disk, a full quota, and the file-size limit."""
 NO_MEMORY = (
-    "allocate memory",
-    "start new thread",
-    "map segment",
-    "bad_alloc",
-    "bad alloc",
-    "could not create a primitive",
-)
+    "allocate memory", "start new thread", "map segment", "bad_alloc", "bad alloc", "could not create a primitive",
+)  # fmt: skip
 """Messages of exceptions that libraries raise without memory; the last is oneDNN's."""
 
 

@@ -150,19 +150,19 @@ def curve(
 
 
 def _line(name: str, points: Points, x: Axis, y: Axis, lines: int, few: bool) -> str:
-    """Return a line, its moving averages if it is long, and dots with tooltips if there is room for them."""
+    """Return a line, its exponential moving average if it is long, and dots with tooltips if there is room for them."""
 
-    def path(some: Points) -> str:
-        return " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in some)
+    def path(line: Points) -> str:
+        return " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)
 
-    def polyline(some: Points, attributes: str = "") -> str:
-        return f'<polyline{attributes} points="{path(some)}">{title(*points[-1])}</polyline>'
+    def polyline(line: Points, attributes: str = "") -> str:
+        return f'<polyline{attributes} points="{path(line)}">{title(*points[-1])}</polyline>'
 
     def title(step: int, value: float) -> str:
         return f"<title>{escape(name)}: {value:.6g} at step {step}</title>"
 
     if len(points) > SMOOTHED:
-        means = _means(points)
+        means = _interval_means(points)
         raw = polyline(_downsampled(points), f' class="raw{"" if few else " many"}"')
         return raw + polyline(_smoothed(means), f' class="smooth" data-points="{path(means)}"')
     radius = 0 if lines > COLOURS else 2.5
@@ -206,7 +206,7 @@ def _smoothed(points: Points) -> Points:
     return smoothed
 
 
-def _means(points: Points) -> Points:
+def _interval_means(points: Points) -> Points:
     """Return the means of intervals of equal size, few enough to be plotted."""
     size = math.ceil(len(points) / MAX_POINTS)
     parts = [points[start : start + size] for start in range(0, len(points), size)]

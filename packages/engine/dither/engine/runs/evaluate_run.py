@@ -221,9 +221,7 @@ class SystemModel:
 
     def sample(self, like: Clean) -> Shaped[Tensor, "N L *M"]:
         """Draw one sample for each row; each call has random numbers of its own."""
-        samples = draw(self.system, like, next(self.seeds))
-        assert samples is not None
-        return samples
+        return draw(self.system, like, next(self.seeds))
 
     def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
         clean, state, t = self._start(clean)

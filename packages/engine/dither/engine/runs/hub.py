@@ -73,7 +73,10 @@ def export_to_hub_folder(
     total = manifest["parameters"]["total"]
     version = importlib.metadata.version("dither-engine")
     config = {"model_type": "dither", "dither_version": version, "step": step, "parameters": total, "experiment": tree}
-    card = _front_matter(tree, licence) + _card(run, to, tree, step, total, data_licence)
+    tags = ["diffusion", "dither", *(_name_of(tree[kind]) for kind in ("task", "process"))]
+    fields = {"license": licence, "library_name": "dither", "tags": tags}
+    metadata = "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())  # YAML contains JSON
+    card = f"---\n{metadata}---\n" + _card(run, to, tree, step, total, data_licence)
     added = {"config.json": json.dumps(config, indent=2, default=str) + "\n", "README.md": card}
     if (tokenizer := run / ASSETS / "tokenizer.json").is_file():
         shutil.copyfile(tokenizer, to / tokenizer.name)
@@ -87,13 +90,6 @@ def export_to_hub_folder(
 def _name_of(component: str | Mapping[str, Any] | None) -> str:
     name = component.get("use", "") if isinstance(component, Mapping) else component or "of the task"
     return str(name).rpartition("/")[2].partition("@")[0]
-
-
-def _front_matter(tree: Mapping[str, Any], licence: str) -> str:
-    """Return the metadata of a model card: YAML, of which JSON values are a part."""
-    tags = ["diffusion", "dither", *(_name_of(tree[kind]) for kind in ("task", "process"))]
-    fields = {"license": licence, "library_name": "dither", "tags": tags}
-    return "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items()) + "---\n"
 
 
 def _card(run: Path, to: Path, tree: Mapping[str, Any], step: int, total: int, data_licence: str) -> str:

@@ -350,7 +350,7 @@ def introduce(run: Run) -> list[str]:
         lines.append("compiling the model: the first step may take a minute; train.compile = false avoids it")
     option, best = experiment.train.precision, choose_precision("auto", system.model, run.trainer.device.type)
     if option == "auto":
-        lines.append(f'{system.precision}, as train.precision = "auto"')
+        lines.append(f'precision {system.precision} (train.precision = "auto")')
     elif option not in (best, "tf32") and run.trainer.device.type == "cpu":
         lines.append(
             f'train.precision = "{best}" is usually faster than "{option}" for a model of this size on this CPU'

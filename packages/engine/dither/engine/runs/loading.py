@@ -26,6 +26,7 @@ from ..files.checksums import MANIFEST, verify
 from ..training.device import choose_device, keep_freed_memory
 from ..training.diffusion import Diffusion
 from ..training.lora import load_merged, merged
+from ..training.nan_guard import all_finite
 from .progress import Screen, say
 from .run_directory import read_manifest, resolved_file
 
@@ -162,17 +163,13 @@ def start_from(
         hint = None if partial else "train.start_partial = true loads only the matching weights"
         raise Refused([Problem(note, FROM, help=hint, code="shape-mismatch") for note in notes])
     weights = dict(model.named_parameters(remove_duplicate=False))
-    if lost := [name for name in fits & weights.keys() if not _finite(loaded[name].to(weights[name].dtype))]:
-        names = [name for name in stored if not _finite(stored[name])] or sorted(lost)
+    if lost := [name for name in fits & weights.keys() if not all_finite([loaded[name].to(weights[name].dtype)])]:
+        names = [name for name in stored if not all_finite([stored[name]])] or sorted(lost)
         message = f"{path}: {len(names)} weights contain NaN or inf: {_listed(names)}"
         raise Refused(Problem(message, FROM, code="non-finite"))
     for name in fits:
         own[name].copy_(loaded[name])
     return notes
-
-
-def _finite(weight: Tensor) -> bool:
-    return bool(weight.isfinite().all())
 
 
 def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:

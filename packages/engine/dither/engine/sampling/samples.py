@@ -120,12 +120,12 @@ def make_samples(
     if drawn is None or not len(drawn.samples):
         return drawn
     with ThreadPoolExecutor(1) as thread:  # metrics, while pictures are drawn
-        figures = thread.submit(_sample_metrics, system, drawn) if metrics else None
+        pending = thread.submit(_sample_metrics, system, drawn) if metrics else None
         if pictures:
             drawn.pictures.extend(task.plots(drawn.samples, drawn.like))
         if watch is not None and isinstance(task, ShowsTrajectories) and (path := watch.path()) is not None:
             drawn.pictures.extend(task.trajectory_plots(path, like.apply(lambda value: value[watch.rows])))
-    return drawn if figures is None else replace(drawn, figures=figures.result())
+    return drawn if pending is None else replace(drawn, figures=pending.result())
 
 
 def _sample_metrics(system: Diffusion, drawn: SampleSet) -> dict[str, float]:

@@ -193,16 +193,16 @@ class WandBTracker:
         self._run.finish(exit_code=int(error is not None))
 
 
-def _media(pictures: Sequence[Picture], image: Callable[[Any], Any], words: Callable[[str], Any]) -> dict[str, Any]:
+def _media(pictures: Sequence[Picture], image: Callable[[Any], Any], as_text: Callable[[str], Any]) -> dict[str, Any]:
     """Return the PNG, or else the text, of each picture as an object of a tracker."""
     from PIL import Image
 
-    pngs = {one.name: image(Image.open(io.BytesIO(one.png))) for one in pictures if one.png is not None}
-    return pngs | {one.name: words(one.text) for one in pictures if one.png is None and one.text is not None}
+    pngs = {p.name: image(Image.open(io.BytesIO(p.png))) for p in pictures if p.png is not None}
+    return pngs | {p.name: as_text(p.text) for p in pictures if p.png is None and p.text is not None}
 
 
 class Trackio(TrackerSpec):
-    """Trackio: a database in TRACKIO_DIR, which `trackio show` draws, or the server of TRACKIO_SERVER_URL."""
+    """Trackio: a database in TRACKIO_DIR, which `trackio show` displays, or the server of TRACKIO_SERVER_URL."""
 
     name: ClassVar[str] = "trackio"
     project: str = "dither"

@@ -378,7 +378,7 @@ class Diffusion(nn.Module):
 
 
 LARGE_MATRIX = 1 << 18
-"""Elements of the largest weight from which on bfloat16 pays on a CPU."""
+"""Elements of the largest weight at and above which bfloat16 pays on a CPU."""
 
 
 def choose_precision(option: Precision | Literal["auto"], model: nn.Module, device: str) -> Precision:
@@ -386,7 +386,8 @@ def choose_precision(option: Precision | Literal["auto"], model: nn.Module, devi
     if option != "auto":
         return option
     kind, largest = choose_device(device).type, max((p.numel() for p in model.parameters()), default=0)
-    amx = kind == "cpu" and largest >= LARGE_MATRIX and torch.cpu._is_amx_tile_supported()
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    amx = kind == "cpu" and largest >= LARGE_MATRIX and has_amx()
     return "bfloat16" if amx or kind == "cuda" else "float32"
 
 

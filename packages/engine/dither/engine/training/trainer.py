@@ -151,7 +151,7 @@ class Trainer:
         workers = train.workers
         if workers is None:
             workers = DEFAULT_WORKERS if self.device.type in ("cuda", "mps") else 0
-        self._copies: Any = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._copy_stream: Any = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._read = Prefetcher(self._load, workers)
         select_trained(system.model, train, seed)
         self.average = MovingAverage(system.model, train.ema) if train.ema else None
@@ -231,9 +231,9 @@ class Trainer:
         Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on ranks.
         """
         clean = self._read(step, self.train.steps)
-        if self._copies is not None:
+        if self._copy_stream is not None:
             stream = torch.cuda.current_stream(self.device)
-            stream.wait_stream(self._copies)
+            stream.wait_stream(self._copy_stream)
 
             def keep(tensor: Tensor) -> Tensor:
                 tensor.record_stream(stream)  # else its memory may be reused while it is read
@@ -244,7 +244,7 @@ class Trainer:
 
     def _load(self, step: int) -> Clean:
         """Copy the batch of a step to the device, on a stream of its own: prefetching overlaps with training."""
-        with torch.cuda.stream(self._copies):
+        with torch.cuda.stream(self._copy_stream):
             return to_device(self.system.task.batch("train", self.rows(step)), self.device)
 
     def rows(self, step: int) -> list[int]:

@@ -92,11 +92,11 @@ class SemiAutoregressive(ProcessSampler):
             raise TypeError(f"approximate = true requires a RefreshingSession, not {type(model).__name__}")
         whole, free = fully_masked(process, like, self.name)
         masks = whole.masked_fill(~free, -1)
-        drawn = torch.stack([part.any() for part in torch.split(free, self.size, 1)]).tolist()  # one synchronisation
-        for start, draws in zip(range(0, whole.shape[1], self.size), drawn, strict=True):
+        has_free = torch.stack([part.any() for part in torch.split(free, self.size, 1)]).tolist()  # one synchronisation
+        for start, some in zip(range(0, whole.shape[1], self.size), has_free, strict=True):
             block = torch.zeros_like(free)
             block[:, start : start + self.size] = True
-            if draws:
+            if some:
                 template = replace(like, x0=whole, known=like.known | ~(block & free))
                 if self.approximate:
                     template = template.slice_positions(start, start + self.size)
@@ -104,7 +104,7 @@ class SemiAutoregressive(ProcessSampler):
                 for x in inner(process, session, template):
                     whole = session.join(x)
                     yield whole
-        if not any(drawn):
+        if not any(has_free):
             yield whole
 
 

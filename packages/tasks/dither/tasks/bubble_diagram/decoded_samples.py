@@ -24,7 +24,7 @@ from .validity import validity_levels
 
 __all__ = ["LEVELS", "DecodedSample", "decode_samples", "edit_distance", "read_samples"]
 
-_PLACING: Final = Lock()
+_PLACEMENT_LOCK: Final = Lock()
 """Metrics and pictures are made at the same time; the second to come finds the placement in the cache."""
 
 LEVELS: Final = ("tokens", "program", "order", "edges", "realisable", "buildable")
@@ -86,7 +86,7 @@ def decode_samples(
         narrowed, boundary = diagram if narrow is None else narrow(diagram), b""
         if boundaries is not None and corners_of(boundaries[number]):
             boundary = boundaries[number].astype(np.int64).tobytes()
-        with _PLACING:
+        with _PLACEMENT_LOCK:
             placement = _place(narrowed, levels.boxes[number, : len(diagram.types)].tobytes(), boundary)
         level = sum(bool(mask[number]) for mask in levels.reached()) - 1
         yield DecodedSample(number, level, bool(levels.unknown[number]), placement)

@@ -30,7 +30,7 @@ __all__ = [
 _CANVAS: Final = Canvas()
 _LAYOUT_ROUNDS, _SPREAD_ROUNDS, _AREA_ROUNDS = 6, 3, 5
 _LIVING_SCALES, _NO_WALL = (1.0, 0.6, 1.6), 0.5
-"""Factors of the preferred sides of the living room, in order; error of an area that is as bad as a missing wall."""
+"""Factors of the preferred sides of the living room, in order; penalty of a door without a wall."""
 _MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
@@ -189,7 +189,7 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
     The areas of a diagram, if known, take the place of preferred sizes, and rooms with a door share a wall for it.
     Repeatedly fixes every choice, such as the side on which two rooms are separated, as in the current boxes, and
     solves a linear program with all of that as hard constraints; with other sizes of the living room while the smallest
-    `layout_error`, that of the returned boxes, is large.
+    `layout_error`, that of the returned boxes, is `_NO_WALL` or more.
 
     Raises:
         ValueError: The given boxes do not realise the diagram.

@@ -19,13 +19,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Split
 from dither.registry.flow.records import Clean
 
-from .column_groups import (
-    MAX_FIT_REGIONS,
-    Accessibility,
-    Transform,
-    column_groups,
-    unknown_values,
-)
+from .column_groups import MAX_FIT_REGIONS, Accessibility, Transform, column_groups, unknown_values
 from .region_matrix import ColumnStats, RegionMatrix, row_blocks
 from .units import ColumnUnits
 from .windows import WindowOptions, Windows, cut_windows
@@ -175,11 +169,8 @@ class RegionSamples:
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
         self._tss: Bool[np.ndarray, "C P"] | None = None
         if matrix.tss is not None and any(condition.name == "tss" for condition in self.space.conditions):
-            either = matrix.tss[..., 0] | matrix.tss[..., 1]
-            numbers_of = self.columns.numbers
-            self._tss = np.ascontiguousarray(
-                (either[:, numbers_of] if numbers_of else either.any(axis=1, keepdims=True)).T
-            )
+            either, own = matrix.tss[..., 0] | matrix.tss[..., 1], self.columns.numbers
+            self._tss = np.ascontiguousarray((either[:, own] if own else either.any(1, keepdims=True)).T)
 
     @cached_property
     def measured(self) -> ColumnStats:

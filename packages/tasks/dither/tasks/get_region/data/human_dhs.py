@@ -214,18 +214,13 @@ def write_built(path: Path) -> dict[str, Any]:
 
 def ensure_built() -> str:
     """Build the exact matrix unless it exists intact, and return a report."""
-    path = built_path()
+    path = cache_folder() / BUILT
     try:
         read_archive(path, BUILD)
     except Refused:
         regions, motifs = write_built(path)["features"].shape
         return f"built {regions} regions x {motifs} motifs: {path}"
     return f"exists already: {path}"
-
-
-def built_path() -> Path:
-    """Return the path of the exact matrix."""
-    return cache_folder() / BUILT
 
 
 def read_human(subset: Literal["whole", "chr21-22", "built"]) -> RegionMatrix:
@@ -235,7 +230,7 @@ def read_human(subset: Literal["whole", "chr21-22", "built"]) -> RegionMatrix:
         Refused: The file is missing or damaged.
     """
     if subset == "built":
-        return RegionMatrix.of(read_archive(built_path(), BUILD), *HELD_OUT)
+        return RegionMatrix.of(read_archive(cache_folder() / BUILT, BUILD), *HELD_OUT)
     arrays: dict[str, Any] = read_archive(PACKAGED / f"{subset}.npz", "install dither-tasks again")
     arrays["features"] = LazyMatrix(np.ascontiguousarray(arrays["features"]), step=np.float32(1 / 255))
     return RegionMatrix.of(arrays, *((("chr21",), ()) if subset == "chr21-22" else HELD_OUT))

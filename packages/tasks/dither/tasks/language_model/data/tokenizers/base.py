@@ -19,7 +19,7 @@ UNKNOWN = "\ufffd"
 END_MARK = "<|endoftext|>"
 """Text of the end-of-text id."""
 PIECE = 1 << 20
-"""Characters encoded at once."""
+"""Characters per call of `encode`."""
 PARAGRAPH = "\n\n"
 """Separator of documents without an end-of-text id."""
 
@@ -50,7 +50,7 @@ class Tokenizer(ABC):
     def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
         """Return the ids of each of many texts, in the smallest type that holds every id.
 
-        Here ids of a character do not depend on others, so that long texts are encoded in pieces.
+        Long texts are encoded in pieces: tokenizers whose `encode` looks across characters override this.
         """
         dtype = storage_type(self)
         pieces = ([text[start : start + PIECE] for start in range(0, len(text), PIECE)] for text in texts)
