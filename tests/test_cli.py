@@ -126,6 +126,8 @@ def test_describe(cli, monkeypatch):
         (["list", "--filter", "adaln-zer"], "unknown-component", '"adaln-zero"'),
         (["describe", "blok", "adaln-zero"], "unknown-value", '"block"'),
         (["describe", "block", "absorbing"], "unknown-component", "process"),
+        (["describe", "sampler"], "usage", "dither list sampler"),
+        (["describe", "train", "lr"], "usage", "train"),
         (["prepare", "human-dhz"], "unknown-component", '"human-dhs"'),
         (["prepare", "text", "--to"], "missing-argument", "--to"),
         (["sample", "nowhere"], "", "nowhere"),

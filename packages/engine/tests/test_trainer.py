@@ -400,4 +400,7 @@ def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
     used = [event for event in events if event[0] != "copy"]
     assert used[0] == ("wait", copies)
     assert used[1:] == [("keep", training)] * (len(used) - 1)
+    trainer._copy_stream, events[:] = None, []
+    trainer.device = torch.device("meta")
+    assert trainer._load(0).x0.device.type == "cpu", "other devices are used by one thread"
     assert len(used) >= 4  # x0, valid and known

@@ -103,7 +103,7 @@ def advice(result: dict[str, Any]) -> Iterator[str]:
     """Yield what to change, from the result of `bench`."""
     share = {phase: seconds / result["step_seconds"] for phase, seconds in result["phases"].items()}
     if share["data"] > MAX_SHARE:
-        yield f"data takes {share['data']:.0%} of a step: set train.workers = {DEFAULT_WORKERS}"
+        yield f"data takes {share['data']:.0%} of a step: set train.workers, to {2 * DEFAULT_WORKERS} on a GPU"
     if result["syncs_per_step"]:
         yield f"the host waits for the device: {'; '.join(result['sync_places'])}"
     if result["mfu"] < LOW_MFU:

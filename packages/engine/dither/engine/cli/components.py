@@ -70,13 +70,17 @@ def cached_components() -> tuple[list[Any], list[str]]:
     from dither.registry.plugins.status import installed_plugins
 
     def state(paths: Sequence[str]) -> list[list[Any]]:
-        stats = ((path, os.stat(path)) for path in paths if os.path.exists(path))
-        return [[path, stat.st_mtime_ns, stat.st_size] for path, stat in stats]
+        found = []
+        for path in paths:
+            with suppress(OSError):
+                stat = os.stat(path)
+                found.append([path, stat.st_mtime_ns, stat.st_size])
+        return found
 
     installed = [f"{plugin} {plugin.point}" for found in installed_plugins().values() for plugin in found]
     key = [sys.version, sys.path, policy := str(policy_file(Path())), os.environ.get(ALLOWED), installed]
     file, columns = cache_folder() / "components.json", ("kind", "name", "rev", "plugin", "summary")
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, KeyError, TypeError):
         cached = json.loads(file.read_text("utf-8"))
         if cached["key"] == key and cached["files"] == state([path for path, *_ in cached["files"]]):
             return [SimpleNamespace(**row) for row in cached["components"]], cached["plugins"]
@@ -104,7 +108,9 @@ def describe(
     """Describe a component: purpose, options, compatibility, source; or the options of training and evaluation."""
     from .catalog_output import TABLES, known_kind, show_component, show_table
 
-    if kind in TABLES and not name:
+    if kind in TABLES:
+        if name:
+            raise typer.BadParameter(f"{kind} has no components; leave it out", param_hint="NAME")
         return show_table(kind, as_json)
     if not name:
         raise typer.BadParameter(f"missing; dither list {known_kind(kind)} shows the names", param_hint="NAME")

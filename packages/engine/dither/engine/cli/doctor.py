@@ -56,7 +56,10 @@ def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> It
     """Yield the findings of every check, none of which ends it; `select` as after -p."""
     version = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     yield Finding("python", "ok", f"{version}, {platform.platform()}")
-    yield Finding("torch", "ok", metadata.version("torch"))
+    try:
+        yield Finding("torch", "ok", metadata.version("torch"))
+    except metadata.PackageNotFoundError:
+        yield Finding("torch", "note", "its version is unknown")
     yield from check_folder("runs", runs, "choose another folder with --runs")
     yield from check_folder("cache", cache_folder(), "choose another folder with DITHER_DATA")
     policy, plugins = Policy(), Plugins()

@@ -122,7 +122,7 @@ class Train(Options):
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Mixed precision: bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32. tf32
     enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 where it pays: on a GPU, and on a CPU with AMX if
-    a weight of the model has 2^18 elements or more; else float32."""
+    a linear layer has 2^18 weights or more; else float32."""
     compile: bool | Literal["blocks", "reduce-overhead"] | None = None
     """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks" compiles each block
     separately, which starts sooner; "reduce-overhead" replays CUDA graphs, which pays for small models. Evaluation and
@@ -190,7 +190,7 @@ class Train(Options):
             yield Misfit(message, ("keep_every",), ("train", "checkpoint_every"), hint)
         if self.gather == "bfloat16" and (self.strategy, self.precision) != ("fsdp", "bfloat16"):
             message = 'gather = "bfloat16" requires strategy = "fsdp" and precision = "bfloat16"'
-            hint = "set both, or remove gather"
+            hint = "set both, not to auto, or remove gather"
             yield Misfit(message, ("gather",), ("train", "strategy"), hint)
         if self.start_layout is not None and self.start_from is None:
             hint = "set start_from to the weight file"

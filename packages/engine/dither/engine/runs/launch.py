@@ -180,7 +180,10 @@ class Launch:
                 directory.clear(restarts=newest is None)
                 directory.accept(loaded)
                 entry = {"argv": self.argv, "step": trainer.step, "changes": notes, "launch": ranks.launch}
-                machine = environment(trainer.device, trainer.optimizer, ranks)
+                machine = {
+                    **environment(trainer.device, trainer.optimizer, ranks),
+                    "precision": trainer.system.precision,
+                }
                 for difference in differences(before["environment"], machine):
                     message = f"the environment changed, so results may differ in the last bits: {difference}"
                     say(console, message, "yellow")
@@ -215,7 +218,10 @@ class Launch:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "argv": self.argv,
             "seed": self.loaded.experiment.seed,
-            "environment": environment(trainer.device, trainer.optimizer, self.ranks),
+            "environment": {
+                **environment(trainer.device, trainer.optimizer, self.ranks),
+                "precision": trainer.system.precision,
+            },
             "git": git_state(Path.cwd()),
             "registry": None if registry is None else str(registry),
             **provenance(self.loaded),

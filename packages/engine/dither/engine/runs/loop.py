@@ -233,7 +233,9 @@ class Run:
         self.log.display.doing("sampling")
         count, seed, size = settings.count, settings.seed, settings.batch_size
         with self.system.eager():
-            samples = make_samples(self.averaged, count, seed, size, self._stopping_here, settings.tries)
+            samples = make_samples(
+                self.averaged, count, seed, size, self._stopping_here, settings.tries, pictures=self.ranks.is_main
+            )
         if samples is not None and self.ranks.is_main:
             write_samples(samples, self.directory.path / "samples" / f"step-{step:08d}")
             self.metrics["sample"] = samples.figures

@@ -202,7 +202,7 @@ def _media(pictures: Sequence[Picture], image: Callable[[Any], Any], as_text: Ca
 
 
 class Trackio(TrackerSpec):
-    """Trackio: a database in TRACKIO_DIR, which `trackio show` displays, or the server of TRACKIO_SERVER_URL."""
+    """Trackio: a database in TRACKIO_DIR, or a server if TRACKIO_SERVER_URL or TRACKIO_SPACE_ID is set."""
 
     name: ClassVar[str] = "trackio"
     project: str = "dither"

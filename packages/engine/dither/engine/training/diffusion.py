@@ -378,17 +378,19 @@ class Diffusion(nn.Module):
 
 
 LARGE_MATRIX = 1 << 18
-"""Elements of the largest weight at and above which bfloat16 pays on a CPU."""
+"""Elements of the largest linear layer at and above which bfloat16 pays on a CPU."""
 
 
 def choose_precision(option: Precision | Literal["auto"], model: nn.Module, device: str) -> Precision:
     """Return `train.precision`; for "auto" bfloat16 where it is faster than float32."""
     if option != "auto":
         return option
-    kind, largest = choose_device(device).type, max((p.numel() for p in model.parameters()), default=0)
+    kind = choose_device(device).type
+    if kind == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    largest = max((m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear)), default=0)
     has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    amx = kind == "cpu" and largest >= LARGE_MATRIX and has_amx()
-    return "bfloat16" if amx or kind == "cuda" else "float32"
+    return "bfloat16" if kind == "cpu" and largest >= LARGE_MATRIX and has_amx() else "float32"
 
 
 def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:

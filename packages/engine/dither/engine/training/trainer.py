@@ -240,12 +240,15 @@ class Trainer:
                 return tensor
 
             clean.apply(keep)
-        return self.system.prepare(clean)
+        return self.system.prepare(to_device(clean, self.device))
 
     def _load(self, step: int) -> Clean:
-        """Copy the batch of a step to the device, on a stream of its own: prefetching overlaps with training."""
+        """Read the batch of a step; copy it to a GPU on a stream of its own, so that this overlaps with training."""
+        clean = self.system.task.batch("train", self.rows(step))
+        if self._copy_stream is None:  # other devices, such as MPS, allow only one thread
+            return clean
         with torch.cuda.stream(self._copy_stream):
-            return to_device(self.system.task.batch("train", self.rows(step)), self.device)
+            return to_device(clean, self.device)
 
     def rows(self, step: int) -> list[int]:
         """Return the numbers of the samples in the batch of a step."""

@@ -13,15 +13,20 @@ const value = ([start, end, low, high, log], at) => (at = low + (at - start) / (
 const steps = [Math.min(...charts.map(c => c.x[2])), Math.max(...charts.map(c => c.x[3]))];
 const stepOf = slider => steps[0] + slider.value / slider.max * (steps[1] - steps[0]);
 
-function smooth(line, weight) { // exponential moving average without bias
+function smooth(line, weight, axis) { // exponential moving average without bias
   let mean = 0, total = 0;
   return parse(line.dataset.points).map(([x, y]) => {
-    [mean, total] = [weight * mean + (1 - weight) * y, weight * total + 1 - weight];
-    return `${x},${(mean / total).toFixed(1)}`;
+    [mean, total] = [weight * mean + (1 - weight) * value(axis, y), weight * total + 1 - weight];
+    return `${x},${place(axis, mean / total).toFixed(1)}`;
   }).join(" ");
 }
 
-function ticks(low, high) {
+function ticks(low, high, log) {
+  if (log && high > 3 * low) {
+    const decades = Array.from({ length: Math.ceil(Math.log10(high / low)) + 2 }, (_, n) => 10 ** (Math.floor(Math.log10(low)) + n));
+    const factors = high < 300 * low ? [1, 2, 5] : [1];
+    return decades.flatMap(decade => factors.map(factor => factor * decade)).filter(tick => tick >= low && tick <= high);
+  }
   const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
   const size = power * [1, 2, 2.5, 5, 10].find(factor => factor * power >= rough * 0.999);
   const count = Math.floor(high / size) - Math.ceil(low / size) + 1;
@@ -29,7 +34,7 @@ function ticks(low, high) {
 }
 
 function draw({ svg, plot, frame, x, y }) {
-  for (const line of svg.querySelectorAll(".smooth")) line.setAttribute("points", smooth(line, smoothing.value));
+  for (const line of svg.querySelectorAll(".smooth")) line.setAttribute("points", smooth(line, smoothing.value, y));
   const range = [first, last].map(slider => Math.min(Math.max(place(x, stepOf(slider)), x[0]), x[1])).sort((a, b) => a - b);
   const whole = (first.value === first.min && last.value === last.max) || range[1] - range[0] < 1; // none of its steps
   const inside = [...svg.querySelectorAll("polyline")].flatMap(points).filter(([at]) => at >= range[0] && at <= range[1]);
@@ -50,7 +55,7 @@ function draw({ svg, plot, frame, x, y }) {
     for (const key in attributes) node.setAttribute(key, attributes[key]);
     node.textContent = text;
   };
-  for (const tick of ticks(value(y, bottom), value(y, top))) {
+  for (const tick of ticks(value(y, bottom), value(y, top), y[4])) {
     const at = y[1] + (place(y, tick) - top) / (bottom - top) * (y[0] - y[1]);
     add("line", { class: "grid", x1: x[0], x2: x[1], y1: at, y2: at });
     add("text", { class: "y", x: x[0] - 6, y: at + 3.5 }, tick.toLocaleString("en", { maximumSignificantDigits: 10 }));

@@ -86,10 +86,12 @@ def to_pngs(pages: Sequence[Page]) -> list[bytes]:
     jobs = [(to_svg(page), page.scale, _font_file()) for page in pages]
     cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
 
+    found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
     def render(share: list[tuple[str, float, str]]) -> list[bytes]:
         command, given = [sys.executable, "-Pc", _RENDER], json.dumps(share).encode()
         # Ctrl-C, which stops a run after its current step, must not reach the child.
-        child = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True, process_group=0)
+        child = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True, process_group=0, env=found)
         return [bytes.fromhex(image) for image in json.loads(child.stdout)]
 
     images = [b""] * len(jobs)
