@@ -35,6 +35,8 @@ def test_train_evaluate_and_save_without_files(tmp_path):
     assert rows[0] == "step,kind,name,value"
     assert any(row.startswith("2,valid,loss,") for row in rows)
     assert "ancestral" in {component.name for component in dither.components("sampler")}
+    with pytest.raises(Refused, match="sampler"):
+        dither.components("samplers")
 
 
 def test_epochs_become_steps_and_exclude_them(tmp_path):

@@ -9,8 +9,10 @@ from typing import Any
 
 import tomlkit
 
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.validation import dump
 from dither.registry.flow.protocols import Split
+from dither.registry.kinds import KINDS
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.manager import load_plugins
 
@@ -70,5 +72,10 @@ def evaluate(system: Diffusion, split: Split = "valid", samples: int = 1024, see
 
 
 def components(kind: str | None = None) -> list[Component]:
-    """Return the registered components of a kind, or all: `kind`, `name`, `plugin`, `summary`, and the class `spec`."""
+    """Return the registered components of a kind, or all: `kind`, `name`, `plugin`, `summary`, and the class `spec`.
+
+    Refused if there is no such kind.
+    """
+    if kind not in (None, *KINDS):
+        raise Refused(Problem(f'unknown kind "{kind}"', help=did_you_mean(str(kind), KINDS), code="unknown-value"))
     return list(load_plugins().catalog.parts(kind))
