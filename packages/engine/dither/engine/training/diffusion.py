@@ -388,9 +388,9 @@ def choose_precision(option: Precision | Literal["auto"], model: nn.Module, devi
     kind = choose_device(device).type
     if kind == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    largest = max((m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear)), default=0)
+    sizes = (m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))  # reads no weights
     has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    return "bfloat16" if kind == "cpu" and largest >= LARGE_MATRIX and has_amx() else "float32"
+    return "bfloat16" if kind == "cpu" and max(sizes, default=0) >= LARGE_MATRIX and has_amx() else "float32"
 
 
 def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:
