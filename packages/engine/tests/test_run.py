@@ -46,6 +46,7 @@ def test_a_run_from_start_to_end(start, console, monkeypatch):
     assert manifest["parameters"]["total"] == 285
     assert len(manifest["plugins"]["toy-plugin"]["sha256"]) == 64
     assert manifest["environment"]["threads"] == 1
+    assert manifest["environment"]["precision"] == "float32"
     text = console.export_text()
     assert "285 parameters: own 48, table 40" in text
     assert "40 train, 13 valid, 5 test" in text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import PrivateAttr
 
-from .config.errors import did_you_mean
+from .config.errors import Problem, Refused, did_you_mean
 from .flow.spaces import Condition, Data, ModelFacts, ProcessFacts, Space
 from .spec.base import Spec, WrongReturnError, checked_method, shown
 from .spec.misfit import Misfit, Path
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY", "FEATURES", "KINDS", "TOKENS", "BlockSpec", "ConditionSpec", "DataSpec", "EmbeddingSpec", "HeadSpec",
     "LRScheduleSpec", "LossSpec", "MetricSpec", "ModelFacts", "ModelSpec", "OptimizerSpec", "OverSpace", "PositionSpec",
-    "ProcessFacts", "ProcessSpec", "SamplerSpec", "ScheduleSpec", "TaskSpec", "TrackerSpec", "missing_condition",
+    "ProcessFacts", "ProcessSpec", "SamplerSpec", "ScheduleSpec", "TaskSpec", "TrackerSpec", "known_kind",
+    "missing_condition",
     "unserved_space",
 ]  # fmt: skip
 
@@ -407,3 +408,11 @@ _KINDS: tuple[type[Spec], ...] = (
 )
 KINDS = {kind.kind: kind for kind in _KINDS}
 """Every kind by name, in the order of an experiment file."""
+
+
+def known_kind(kind: str) -> str:
+    """Return a kind; `Refused` if there is none of this name."""
+    if kind not in KINDS:
+        hint = did_you_mean(kind, KINDS, f"known: {', '.join(KINDS)}")
+        raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
+    return kind

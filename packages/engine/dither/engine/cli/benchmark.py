@@ -58,7 +58,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     flops, peak = counter.get_total_flops(), peak_flops(device, system.precision)
     return {
         "name": loaded.experiment.name,
-        "environment": environment(device),
+        "environment": environment(device, precision=system.precision),
         "batch_size": train.batch_size,
         "steps": steps,
         "repeats": repeats,
@@ -103,7 +103,7 @@ def advice(result: dict[str, Any]) -> Iterator[str]:
     """Yield what to change, from the result of `bench`."""
     share = {phase: seconds / result["step_seconds"] for phase, seconds in result["phases"].items()}
     if share["data"] > MAX_SHARE:
-        yield f"data takes {share['data']:.0%} of a step: set train.workers, to {2 * DEFAULT_WORKERS} on a GPU"
+        yield f"data takes {share['data']:.0%} of a step: raise train.workers, for example to {2 * DEFAULT_WORKERS}"
     if result["syncs_per_step"]:
         yield f"the host waits for the device: {'; '.join(result['sync_places'])}"
     if result["mfu"] < LOW_MFU:

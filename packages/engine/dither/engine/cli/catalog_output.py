@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
-from dither.registry.kinds import KINDS
+from dither.registry.kinds import KINDS, known_kind
 from dither.registry.plugins.catalog import Catalog, Component
 from dither.registry.plugins.describe import describe, describe_options
 from dither.registry.plugins.manager import Plugins
@@ -28,7 +28,7 @@ from ..runs.progress import table
 from .output import wants_json
 
 __all__ = [
-    "TABLES", "filter_components", "known_kind", "show_component", "show_components", "show_plugins", "show_reference",
+    "TABLES", "filter_components", "show_component", "show_components", "show_plugins", "show_reference",
     "show_table",
 ]  # fmt: skip
 
@@ -46,7 +46,8 @@ def filter_components(
     """Return the components of a kind, with matching names, of certain plugins; `Refused` without any."""
     for plugin in plugin_names or ():
         if plugin not in plugins:
-            _unknown("plugin", plugin, plugins)
+            hint = did_you_mean(plugin, plugins, f"known: {', '.join(plugins)}")
+            raise Refused(Problem(f'unknown plugin "{plugin}"', help=hint, code="unknown-plugin"))
     kinds = {known_kind(kind)} if kind else {*KINDS}
     components = [c for c in components if c.kind in kinds and (not plugin_names or c.plugin in plugin_names)]
     matching = [c for c in components if fnmatch.fnmatchcase(c.name, pattern or "*")]
@@ -54,17 +55,6 @@ def filter_components(
         hint = did_you_mean(pattern, {component.name for component in components})
         raise Refused(Problem(f'no component matches "{pattern}"', help=hint, code="unknown-component"))
     return matching
-
-
-def known_kind(kind: str) -> str:
-    """Return a kind, or raise `Refused` if it is unknown."""
-    return kind if kind in KINDS else _unknown("kind", kind, KINDS)
-
-
-def _unknown(what: str, word: str, known: Iterable[str]) -> NoReturn:
-    hint = did_you_mean(word, known, f"known: {', '.join(known)}")
-    code = "unknown-plugin" if what == "plugin" else "unknown-value"
-    raise Refused(Problem(f'unknown {what} "{word}"', help=hint, code=code))
 
 
 def show_components(components: Iterable[Any], as_json: bool) -> None:

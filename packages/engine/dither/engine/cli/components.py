@@ -106,7 +106,9 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Describe a component: purpose, options, compatibility, source; or the options of training and evaluation."""
-    from .catalog_output import TABLES, known_kind, show_component, show_table
+    from dither.registry.kinds import known_kind
+
+    from .catalog_output import TABLES, show_component, show_table
 
     if kind in TABLES:
         if name:

@@ -9,10 +9,9 @@ from typing import Any
 
 import tomlkit
 
-from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.validation import dump
 from dither.registry.flow.protocols import Split
-from dither.registry.kinds import KINDS
+from dither.registry.kinds import known_kind
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.manager import load_plugins
 
@@ -76,6 +75,4 @@ def components(kind: str | None = None) -> list[Component]:
 
     Refused if there is no such kind.
     """
-    if kind not in (None, *KINDS):
-        raise Refused(Problem(f'unknown kind "{kind}"', help=did_you_mean(str(kind), KINDS), code="unknown-value"))
-    return list(load_plugins().catalog.parts(kind))
+    return list(load_plugins().catalog.parts(None if kind is None else known_kind(kind)))

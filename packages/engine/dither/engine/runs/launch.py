@@ -180,12 +180,9 @@ class Launch:
                 directory.clear(restarts=newest is None)
                 directory.accept(loaded)
                 entry = {"argv": self.argv, "step": trainer.step, "changes": notes, "launch": ranks.launch}
-                machine = {
-                    **environment(trainer.device, trainer.optimizer, ranks),
-                    "precision": trainer.system.precision,
-                }
+                machine = environment(trainer.device, trainer.optimizer, ranks, trainer.system.precision)
                 for difference in differences(before["environment"], machine):
-                    message = f"the environment changed, so results may differ in the last bits: {difference}"
+                    message = f"the environment changed, so results may differ: {difference}"
                     say(console, message, "yellow")
                 tables = {"environment": machine, **now}.items()
                 entry |= {key: table for key, table in tables if table != recorded(before, key)}
@@ -218,10 +215,7 @@ class Launch:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "argv": self.argv,
             "seed": self.loaded.experiment.seed,
-            "environment": {
-                **environment(trainer.device, trainer.optimizer, self.ranks),
-                "precision": trainer.system.precision,
-            },
+            "environment": environment(trainer.device, trainer.optimizer, self.ranks, trainer.system.precision),
             "git": git_state(Path.cwd()),
             "registry": None if registry is None else str(registry),
             **provenance(self.loaded),

@@ -144,8 +144,10 @@ VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_
 """Environment variables that select kernels."""
 
 
-def environment(device: torch.device, optimizer: Optimizer | None = None, ranks: Ranks = SINGLE_RANK) -> dict[str, Any]:
-    """Return versions and machine; on a CPU, runs in equal environments are bit-equal."""
+def environment(
+    device: torch.device, optimizer: Optimizer | None = None, ranks: Ranks = SINGLE_RANK, precision: str = "float32"
+) -> dict[str, Any]:
+    """Return versions, machine and precision; on a CPU, runs in equal environments are bit-equal."""
     values = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -157,6 +159,7 @@ def environment(device: torch.device, optimizer: Optimizer | None = None, ranks:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "switches": _switches(),
         "ranks": ranks.size,
+        "precision": precision,
     }
     return values if optimizer is None else values | {"optimizer": _implementation(optimizer)}
 
