@@ -74,11 +74,17 @@ class _Tiled(torch.autograd.Function):
         weights = q.new_empty(*q.shape[:3], k.shape[2])
         if added is not None:
             added = added.expand(*q.shape[:2], -1, -1)
-        for tile in _tiles(weights):
-            logits = q[tile].float().mul_(q.shape[-1] ** -0.5) @ k[tile].float().mT
-            if added is not None:
-                logits += added[tile]
-            weights[tile] = torch.softmax(logits, -1, out=logits)
+        products, scale = torch.backends.mkldnn.matmul, q.shape[-1] ** -0.5  # type: ignore[attr-defined]
+        before = products.fp32_precision
+        try:
+            if q.dtype == torch.bfloat16:
+                products.fp32_precision = "bf16"  # rounds only the inputs, which are rounded already
+            for tile in _tiles(weights):
+                start, beta = (torch.zeros(1), 0) if added is None else (added[tile], 1)
+                logits = torch.baddbmm(start, q[tile].float(), k[tile].float().mT, beta=beta, alpha=scale)
+                weights[tile] = torch.softmax(logits, -1, out=logits)
+        finally:
+            products.fp32_precision = before
         ctx.save_for_backward(q, k, v, weights)
         return weights @ v
 

@@ -47,7 +47,8 @@ class TiledLinear:
         self._buffers: dict[str, Tensor] = {}
         needs_grad = torch.is_grad_enabled()
         self.grad_h = torch.zeros_like(self.h) if needs_grad and h.requires_grad else None
-        self.grad_weight = torch.zeros_like(self.weight) if needs_grad and linear.weight.requires_grad else None
+        empty = torch.empty_like if len(h) else torch.zeros_like  # the first rows write to all of it
+        self.grad_weight = empty(self.weight) if needs_grad and linear.weight.requires_grad else None
         biased = needs_grad and linear.bias is not None and linear.bias.requires_grad
         self.grad_bias = torch.zeros_like(self.bias) if biased and self.bias is not None else None
 
@@ -127,7 +128,8 @@ class TiledLinear:
         if self.grad_h is not None:
             self._add_product(self.grad_h[rows], grad, weights)
         if self.grad_weight is not None:
-            self._add_product(self.grad_weight[ids], grad.T, (self.h[rows] * share).to(grad.dtype))
+            share_h = (self.h[rows] * share).to(grad.dtype)
+            self._add_product(self.grad_weight[ids], grad.T, share_h, first=rows.start == 0)
 
     def scale(self, share: Float[Tensor, "N 1"]) -> None:
         """Multiply each row of the gradient of h by its share, after all tiles."""
@@ -145,12 +147,15 @@ class TiledLinear:
             if self.grad_weight is not None:
                 self.grad_weight.index_add_(0, ids[rows], part * self.h[rows])
 
-    def _add_product(self, into: Float[Tensor, "a c"], a: Float[Tensor, "a b"], b: Float[Tensor, "b c"]) -> None:
-        """Add a product to `into` in its precision."""
+    def _add_product(
+        self, into: Float[Tensor, "a c"], a: Float[Tensor, "a b"], b: Float[Tensor, "b c"], *, first: bool = False
+    ) -> None:
+        """Add a product to `into` in its precision; the first replaces what is there."""
         if self.half:
-            into.add_(torch.mm(a, b, out=self._buffer("product", into.shape, torch.bfloat16)))
+            product = torch.mm(a, b, out=self._buffer("product", into.shape, torch.bfloat16))
+            into.copy_(product) if first else into.add_(product)
         else:
-            into.addmm_(a, b)
+            into.addmm_(a, b, beta=0 if first else 1)
 
     def _buffer(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return a reused buffer: on a CPU allocating pages takes longer than writing to them."""
