@@ -1,5 +1,7 @@
 """Merging fully masked positions: the same values, losses and gradients with fewer tokens."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -99,6 +101,28 @@ def test_number_of_tokens_in_the_blocks(model_of):
         state, valid = batch(rows, padded)
         x, level = state.x.float(), torch.rand(len(rows))
         assert lengths_of(model, State(x, state.masked), level, valid, {}) == [expected] * 2, rows
+
+
+@pytest.mark.parametrize("requested", [False, True])
+@pytest.mark.parametrize("cls", [False, True])
+def test_static_shapes_depend_on_the_bound_alone(model_of, opened, requested, cls):
+    """Same values and gradients; the last block computes the merged token of each sample if only that is requested."""
+    model = opened(model_of(FeatureSpace(30, 3), embedding={"use": "regions", "cls": cls})).double().train()
+    place = torch.rand(4, 30, generator=torch.Generator().manual_seed(1)).argsort(1)
+    valid = torch.arange(30) < torch.tensor([30, 30, 25, 10])[:, None]
+    hidden = ((place >= torch.tensor([0, 9, 14, 30])[:, None]) & valid)[..., None].expand(-1, -1, 3)
+    x = torch.randn(4, 30, 3, dtype=torch.float64).masked_fill(hidden, 0.0)
+    state = State(x, hidden, hidden[..., 0] if requested else None, most_visible=14)
+    level, rows = torch.rand(4, dtype=torch.float64), []
+    model.static_shapes = True
+    model.blocks[-1].mlp.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[:-1].numel()))
+    static = values_and_gradients(model, state, valid, level)
+    assert rows == [4 if requested else 4 * 16]
+    assert lengths_of(model, state, level, valid, {}) == [16] * 2
+    assert lengths_of(model, replace(state, most_visible=None), level, valid, {}) == [30 + cls] * 2
+    model.merge_masked = False
+    for one, other in zip(static, values_and_gradients(model, state, valid, level), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -21,6 +22,9 @@ __all__ = ["Attention", "QVBiasedLinear", "attend"]
 
 MAX_PLAIN_KEYS = 64
 """Largest number of keys for which plain matrix products beat the fused kernel on a CPU."""
+
+HAS_TRITON, MIN_FLEX_WIDTH = find_spec("triton") is not None, 16
+"""What flex_attention requires on CUDA: Triton, and the least head width."""
 
 
 class Attention(nn.Module):
@@ -110,11 +114,15 @@ def attend(
     A float mask is added to the logits in its own precision: log n makes a key count as n equal ones.
     """
     chosen = _fastest_kernel(q, k, dropout) if kernel == "auto" else kernel
-    if chosen == "flex" and mask is not None and mask.dtype == torch.bool and q.device.type != "cpu":
+    float_mask = mask is not None and mask.is_floating_point()
+    wider = mask is not None and float_mask and mask.dtype != q.dtype  # which the fused kernels of CUDA refuse
+    if wider and q.device.type == "cuda":
+        chosen = "flex" if HAS_TRITON and q.shape[-1] >= MIN_FLEX_WIDTH else "math"
+    if chosen == "flex" and mask is not None and (wider or not float_mask) and q.device.type == "cuda":
         from .flex import flex_attention  # imports torch._dynamo: 2 s
 
         return flex_attention(q, k, v, mask)
-    has_keys = None if mask is None or mask.is_floating_point() else mask.any(-1, keepdim=True)
+    has_keys = None if mask is None or float_mask else mask.any(-1, keepdim=True)
     if mask is not None and has_keys is not None:
         mask = mask | ~has_keys  # without any key some kernels return NaN
     if chosen == "tiles":
@@ -125,8 +133,8 @@ def attend(
             scores = scores + mask if has_keys is None else scores.masked_fill(~mask, -torch.inf)
         y = drop(scores.softmax(-1).to(v.dtype), dropout) @ v
     else:
-        float_mask = mask is not None and has_keys is None  # autocast would round it, by up to 0.8 %
-        with torch.autocast(q.device.type, enabled=False) if float_mask else nullcontext():
+        rounds = float_mask and q.device.type != "meta"  # autocast, by up to 0.8 %; "meta" has none
+        with torch.autocast(q.device.type, enabled=False) if rounds else nullcontext():
             y = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
     return y if has_keys is None else y.masked_fill(~has_keys, 0.0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from .adaln import Modulation
@@ -17,7 +17,9 @@ __all__ = ["AdaLNZeroBlock", "DropPath", "PreNormBlock"]
 
 
 class _Sublayers(nn.Module):
-    """The layers of both blocks."""
+    """The layers of both blocks; `requested` may also be rows of the flattened batch, without a synchronisation."""
+
+    accepts_rows = True
 
     def __init__(self, width: int, options: TransformerBlock) -> None:
         super().__init__()
@@ -67,7 +69,7 @@ class AdaLNZeroBlock(_Sublayers):
             positions: Coordinates for RoPE; indices by default.
         """
         shift, scale, gate, shift2, scale2, gate2 = self.modulation(c)
-        rows = None if requested is None else torch.where(requested.flatten())[0]
+        rows = None if requested is None else _rows(requested)
         attended = self.attention(modulate(self.norm1(x), shift, scale), mask, cache, layer, positions, rows)
         h = x
         if rows is not None:
@@ -78,6 +80,10 @@ class AdaLNZeroBlock(_Sublayers):
         h = h + gate * attended
         h = h + gate2 * self.mlp(modulate(self.norm2(h), shift2, scale2))
         return h if rows is None else x.flatten(0, 1).index_copy(0, rows, h.to(x.dtype)).view_as(x)
+
+
+def _rows(requested: Shaped[Tensor, "..."]) -> Int[Tensor, " N"]:
+    return torch.where(requested.flatten())[0] if requested.dtype == torch.bool else requested
 
 
 class DropPath(nn.Module):
@@ -131,7 +137,7 @@ class PreNormBlock(_Sublayers):
             x = x + self.drop_path(self.attention(self.norm1(x), mask, cache, layer, positions))
             out: Tensor = x + self.drop_path(self.mlp(self.norm2(x)))
             return out
-        rows = torch.where(requested.flatten())[0]
+        rows = _rows(requested)
         h = x.flatten(0, 1).index_select(0, rows)
         h = h + self.attention(self.norm1(x), mask, cache, layer, positions, rows)
         h = h + self.mlp(self.norm2(h))

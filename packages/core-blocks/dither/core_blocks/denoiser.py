@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dither.registry.flow.records import Context, State, true_everywhere
+from dither.registry.flow.records import Context, State, first_rows, true_everywhere
 
 from .block_causal import CleanAndNoised, number_blocks
 from .cpu.merge_identical import MergedPositions
@@ -25,6 +25,9 @@ from .kv_cache import KVCache
 from .options import CENTRE, DOCUMENT
 
 __all__ = ["Denoiser", "init_trunc_normal", "relative_coordinates", "tie_embeddings"]
+
+Requested = Bool[Tensor, "B L"] | Int[Tensor, " N"]
+"""Positions as a mask, or as rows of the flattened batch, whose number the host knows."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class _Call:
     mask: Shaped[Tensor, "B 1 #L K"] | None = None
     cache: KVCache | None = None
     keep: bool = False
-    requested: Bool[Tensor, "B L"] | None = None
+    requested: Requested | None = None
     positions: Shaped[Tensor, "B L"] | None = None
 
 
@@ -49,13 +52,20 @@ class Denoiser(nn.Module):
         head: `B L D` -> raw values per position.
         block_size: Positions per block with block-causal attention; None for full attention.
         checkpointing: Recompute each block in the backward pass instead of keeping its activations.
-        skip_unrequested: On a CPU, pass `State.requested` to the last block, which skips other rows.
-        merge_masked: On a CPU, replace all fully masked positions of a sample by one. Exact if the embedding maps them
-            to one vector and the blocks are permutation-equivariant and accept a float mask.
+        skip_unrequested: Pass `State.requested` to the last block, which skips other rows; in static shapes if the
+            largest number is known, and the block `accepts_rows`.
+        merge_masked: Replace all fully masked positions of a sample by one; in static shapes if the largest number of
+            others is known. Exact if the embedding maps them to one vector and the blocks are permutation-equivariant
+            and accept a float mask.
         drop_padding: On a CPU, compute only positions that are valid in some sample of the batch: none is padding in a
             batch of one bucket. Exact if the blocks are permutation-equivariant.
         positions: Pass the coordinates of the condition "centre" to the blocks as `positions`.
+
+    Attributes:
+        static_shapes: Skip positions only in static shapes, as on an accelerator and in compiled graphs.
     """
+
+    static_shapes = False
 
     def __init__(
         self,
@@ -142,7 +152,8 @@ class Denoiser(nn.Module):
                 raise ValueError("a context requires block-causal attention and no cache")
             h = self._with_context(context, cond, h, c_all, tokens, _Call(requested=requested, positions=positions))
         elif cache is None and (merged := self._merged(state, c, tokens, extra)) is not None:
-            call = _Call(mask=merged.weight, requested=merged.requested(requested))
+            static = self._takes_rows and state.requested is not None and not self._readable(tokens)
+            call = _Call(merged.weight, requested=merged.merged_rows() if static else merged.requested(requested))
             h = merged.spread(self._run_blocks(merged.take(h), c, call))
         elif cache is None and (used := self._used_positions(tokens)) is not None:
             requested = None if requested is None else requested[:, used]
@@ -167,24 +178,30 @@ class Denoiser(nn.Module):
         """Return an empty cache. Sampling with it is exact with block-causal attention, in whole blocks."""
         return KVCache()
 
-    def _requested(self, state: State, extra: int) -> Bool[Tensor, "B L"] | None:
+    def _requested(self, state: State, extra: int) -> Requested | None:
         """Return where the output of the last block is needed; None for everywhere."""
-        requested = state.requested
-        if not self.skip_unrequested or requested is None or not _readable(requested) or bool(requested.all()):
+        requested, most = state.requested, state.most_requested
+        if not self.skip_unrequested or requested is None:
             return None
-        return functional.pad(requested, (extra, 0))
+        mask = functional.pad(requested, (extra, 0))
+        if self._readable(requested):
+            return None if bool(requested.all()) else mask
+        known = self._takes_rows and most is not None and most < requested.numel()
+        return first_rows(mask.flatten(), most) if known and most is not None else None
 
     def _merged(
         self, state: State, c: Float[Tensor, "B *L C"], tokens: Bool[Tensor, "B L"], extra: int
     ) -> MergedPositions | None:
         """Return which positions to merge into one, or None."""
-        if not self.merge_masked or c.ndim == 3 or not _readable(tokens):
+        readable, most = self._readable(tokens), state.most_visible
+        if not self.merge_masked or c.ndim == 3 or (most is None and not readable):
             return None
-        return MergedPositions.of(tokens, functional.pad(state.masked.all(-1), (extra, 0)), c.dtype)
+        longest = None if readable or most is None else -(-(most + extra + 1) // 8) * 8  # a multiple of 8 suits kernels
+        return MergedPositions.of(tokens, functional.pad(state.masked.all(-1), (extra, 0)), c.dtype, longest)
 
     def _used_positions(self, tokens: Bool[Tensor, "B L"]) -> Int[Tensor, " K"] | None:
         """Return the positions that are not padding in every sample, or None for all."""
-        if not self.drop_padding or not _readable(tokens):
+        if not self.drop_padding or not self._readable(tokens):
             return None
         used = tokens.any(0)
         return None if bool(used.all()) or not bool(used.any()) else used.nonzero()[:, 0]
@@ -203,12 +220,12 @@ class Denoiser(nn.Module):
         clean, extra = self.embedding(context.state, cond, 0)
         clean_c = functional.silu(self.condition(context.level, cond))
         block = number_blocks(h.shape[1], extra, self.block_size, h.device)
-        both = CleanAndNoised.of(c, clean_c, block, None if _all_true(tokens) else tokens)
+        both = CleanAndNoised.of(c, clean_c, block, None if self._all_true(tokens) else tokens)
         for layer, module in enumerate(self.blocks):
             run = module if call.positions is None else partial(module, positions=call.positions)
             requested: tuple[Tensor | None, ...] = ()
             if layer == len(self.blocks) - 1:
-                nothing = torch.zeros_like(tokens) if self.skip_unrequested and _readable(tokens) else None
+                nothing = torch.zeros_like(tokens) if self.skip_unrequested and self._readable(tokens) else None
                 requested = (None if call.requested is None else more_requested(call.requested)), nothing
             h, clean = self._run(both.layer, run, layer, h, clean, *requested)
         return h
@@ -227,6 +244,18 @@ class Denoiser(nn.Module):
         recompute = self.checkpointing and self.training and torch.is_grad_enabled()
         return checkpoint(run, *args, use_reentrant=False, **options) if recompute else run(*args, **options)
 
+    def _readable(self, mask: Bool[Tensor, "..."]) -> bool:
+        """Whether reading values is free: an accelerator would synchronize, a compiled graph would break."""
+        return mask.device.type == "cpu" and not (self.static_shapes or torch.compiler.is_compiling())
+
+    def _all_true(self, mask: Bool[Tensor, "..."]) -> bool:
+        """Whether a mask is known to be True everywhere."""
+        return true_everywhere(mask) or (self._readable(mask) and bool(mask.all()))
+
+    @property
+    def _takes_rows(self) -> bool:
+        return self.skip_unrequested and getattr(self.blocks[-1], "accepts_rows", False)
+
     def _mask(
         self,
         tokens: Bool[Tensor, "B L"],
@@ -242,7 +271,7 @@ class Denoiser(nn.Module):
             return documents[:, None, :, None] == documents[:, None, None, :]
         single = self.block_size is None or tokens.shape[1] - extra <= self.block_size
         whole = self.block_size is None if cache is None else single and cache.whole
-        if whole and _all_true(tokens):
+        if whole and self._all_true(tokens):
             return None
         keys = tokens if cache is None else cache.with_finished(tokens)
         mask = keys[:, None, None, :]
@@ -253,20 +282,12 @@ class Denoiser(nn.Module):
         return mask & (block[-tokens.shape[1] :, None] >= block[None, :])
 
 
-def _readable(mask: Bool[Tensor, "..."]) -> bool:
-    """Whether reading values is free: an accelerator would synchronize, a compiled graph would break."""
-    return mask.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def more_requested(requested: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+def more_requested(requested: Requested) -> Requested:
     """Request a few more positions, so that 32 numbers of rows remain: each takes memory, most in bfloat16 (oneDNN)."""
+    if requested.dtype != torch.bool:
+        return requested
     more = -int(requested.sum()) % math.ceil(requested.numel() / 32)
     return requested | ((~requested).flatten().cumsum(0) <= more).view_as(requested)
-
-
-def _all_true(mask: Bool[Tensor, "..."]) -> bool:
-    """Whether a mask is known to be True everywhere."""
-    return true_everywhere(mask) or (_readable(mask) and bool(mask.all()))
 
 
 def init_trunc_normal(*modules: nn.Module) -> None:

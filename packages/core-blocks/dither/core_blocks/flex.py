@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -24,14 +24,22 @@ def flex_attention(
     q: Float[Tensor, "B H L E"],
     k: Float[Tensor, "B H K E"],
     v: Float[Tensor, "B H K E"],
-    mask: Bool[Tensor, "#B 1 #L K"],
+    mask: Shaped[Tensor, "B 1 #L K"],
 ) -> Float[Tensor, "B H L E"]:
     """Return attention over the keys where `mask` is True, 0 for a query without any. The first call compiles.
 
+    A float mask, of one row per sample, is added to the logits in its own precision.
+
     `attend` does not call it on a CPU, where torch 2.13 has no gradients of it and compiles for half a minute.
     """
-    out: Tensor = _compiled()(q, k, v, block_mask=_block_mask(mask, q.shape[2]))
-    return out
+    run = flex.flex_attention if torch.compiler.is_compiling() else _compiled()
+    if mask.dtype == torch.bool:
+        return run(q, k, v, block_mask=_block_mask(mask, q.shape[2]))  # type: ignore[no-any-return]
+
+    def weighted(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + mask[b, 0, 0, j]
+
+    return run(q, k, v, score_mod=weighted)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -51,13 +51,17 @@ def choose_device(name: str) -> torch.device:
 def to_device(batch: Clean, device: torch.device) -> Clean:
     """Copy a batch without waiting for the device; from pinned memory, so that the copy overlaps with computation.
 
-    Without padding, `valid` is True by its strides there, so that attention needs no mask.
+    Without padding, `valid` is True by its strides there, so that attention needs no mask; without known values,
+    `known` is False by its strides.
     """
-    if device.type == "cpu":
+    if device.type == batch.valid.device.type:
         return batch
     moved = (batch.apply(Tensor.pin_memory) if device.type == "cuda" else batch).to(device, non_blocking=True)
-    whole = batch.valid.device.type == "cpu" and bool(batch.valid.all())
-    return replace(moved, valid=moved.valid.new_ones(()).expand(moved.valid.shape)) if whole else moved
+    if bool(batch.valid.all()):
+        moved = replace(moved, valid=moved.valid.new_ones(()).expand(moved.valid.shape))
+    if not bool(batch.known.any()):
+        moved = replace(moved, known=moved.known.new_zeros(()).expand(moved.known.shape))
+    return moved
 
 
 def compile_mode(option: bool | str | None, device: torch.device) -> bool | str:

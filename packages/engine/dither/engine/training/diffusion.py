@@ -20,6 +20,7 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import (
     FUSED_FROM,
     BoundedProcess,
+    CountedProcess,
     Denoiser,
     DistributionHead,
     FusedLoss,
@@ -48,8 +49,6 @@ __all__ = ["BlockDiffusion", "Diffusion", "choose_precision", "fused_head", "lin
 
 Times = Float[Tensor, "B *L"]
 Precision = Literal["float32", "tf32", "bfloat16"]
-SHAPE_CHANGING = ("skip_unrequested", "merge_masked", "drop_padding")
-"""Switches of a model that drop positions from a batch, so that the shapes of its blocks vary from step to step."""
 
 
 @dataclass(frozen=True)
@@ -222,12 +221,18 @@ class Diffusion(nn.Module):
         """
         if self.known and self.training:
             clean = replace(clean, known=clean.known | random_known(clean.valid, self.known))
-        t = self.times(len(clean.valid), clean.valid.device) if t is None else t
-        t, noised = self.noise(clean, t)
+        device, drawn = clean.valid.device, t is None
+        t, noised = self.noise(clean, self.times(len(clean.valid), device) if t is None else t)
+        if drawn and self._skips_positions(device) and isinstance(self.process, CountedProcess):
+            noised = self.process.limit_counts(clean, noised)
         drop_conditions = getattr(self.model, "drop_conditions", None)
         if drop_conditions is not None and self.training:
             clean = replace(clean, cond=dict(drop_conditions(clean.cond)))
         return clean, t, noised
+
+    def _skips_positions(self, device: torch.device) -> bool:
+        """Whether to skip positions in static shapes: on a GPU, in models large enough to gain by it."""
+        return device.type != "cpu" and self.blocks is None and largest_layer(self.model) >= LARGE_MATRIX
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, "n *L"]:
         """Draw training times: one per sample, or per position with one value per block."""
@@ -343,7 +348,7 @@ class Diffusion(nn.Module):
     def compile_model(self, mode: bool | str = True) -> None:
         """Compile the model, and its trunk separately where training calls only that; or each block separately.
 
-        With "blocks", optimisations that change shapes from step to step, such as skipping padding, are switched off.
+        With "blocks", the model skips positions only in static shapes.
         """
         self._compiled = True
         if mode != "blocks":
@@ -355,9 +360,7 @@ class Diffusion(nn.Module):
         if not hasattr(self.model, "blocks"):
             what = f"{type(self.model).__name__} has no blocks to compile; set train.compile = true"
             raise Refused(Problem(what, ("train", "compile"), code="misfit"))
-        for name in SHAPE_CHANGING:
-            if hasattr(self.model, name):
-                setattr(self.model, name, False)
+        self.model.static_shapes = True  # type: ignore[assignment]
         for block in cast(Iterable[nn.Module], self.model.blocks):
             block.compile()
 
@@ -378,7 +381,12 @@ class Diffusion(nn.Module):
 
 
 LARGE_MATRIX = 1 << 18
-"""Elements of the largest linear layer at and above which bfloat16 pays on a CPU."""
+"""Elements of the largest linear layer from which on bfloat16 pays on a CPU, and skipping positions on a GPU."""
+
+
+def largest_layer(model: nn.Module) -> int:
+    """Return the number of weights of the largest linear layer, without reading any."""
+    return max((m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear)), default=0)
 
 
 def choose_precision(option: Precision | Literal["auto"], model: nn.Module, device: str) -> Precision:
@@ -388,9 +396,8 @@ def choose_precision(option: Precision | Literal["auto"], model: nn.Module, devi
     kind = choose_device(device).type
     if kind == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    sizes = (m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear))  # reads no weights
     has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    return "bfloat16" if kind == "cpu" and max(sizes, default=0) >= LARGE_MATRIX and has_amx() else "float32"
+    return "bfloat16" if kind == "cpu" and largest_layer(model) >= LARGE_MATRIX and has_amx() else "float32"
 
 
 def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:

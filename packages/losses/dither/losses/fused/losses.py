@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from dither.registry.flow.protocols import FusedLoss, LiteralProcess, Loss, Process, TokenProcess
-from dither.registry.flow.records import Measured, Noise, Noised, State, over
+from dither.registry.flow.records import Measured, Noise, Noised, State, first_rows, over
 
 from ..tokens import cross_entropy, masked_ce, score_entropy
 from .cross_entropy import masked_ce_of_logits
@@ -69,7 +69,7 @@ class TiledLoss:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
         counted = self.active(noised)
         read, weights = h.flatten(0, 1), counted if share is None else share * counted
-        rows = _rows_of(counted.flatten())
+        rows = _rows_of(counted.flatten(), noised.state.most_requested if counted is noised.target_mask else None)
         head = TiledLinear(read if len(rows) == len(read) else read[rows], linear, half=half)
         some = _select_rows(noised, rows)
         closed = self.closed_form(process, noised)
@@ -117,7 +117,7 @@ class FusedScoreEntropy(TiledLoss):
         """Return where the prior can produce the id, and nothing is fixed."""
         if noised.prior is None:
             raise TypeError("score entropy requires a token process")
-        return ~noised.fixed & (noised.prior[0][noised.state.x] > 0)
+        return noised.target_mask
 
     def closed_form(self, process: Process, noised: Noised) -> Closed | None:
         """Return the closed form for scores."""
@@ -168,11 +168,11 @@ def fused_form(loss: Loss) -> FusedLoss:
     return loss if isinstance(loss, FusedLoss) else TiledLoss(loss)
 
 
-def _rows_of(counted: Bool[Tensor, " BL"]) -> Int[Tensor, " N"]:
-    """Return the rows to compute: those counted; on a GPU, where their number would synchronise, all."""
-    return (
-        counted.nonzero()[:, 0] if counted.device.type == "cpu" else torch.arange(len(counted), device=counted.device)
-    )
+def _rows_of(counted: Bool[Tensor, " BL"], most: int | None) -> Int[Tensor, " N"]:
+    """Return the rows to compute: those counted; on a GPU, where reading their number would synchronise, `most`."""
+    if counted.device.type == "cpu" and most is None:
+        return counted.nonzero()[:, 0]
+    return first_rows(counted, most) if most is not None else torch.arange(len(counted), device=counted.device)
 
 
 def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:

@@ -5,7 +5,8 @@ Letters: B batch, L length, M features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from dither.registry.flow.records import Clean, Noise, Noised, State, over
 from dither.registry.flow.spaces import FeatureSpace, Space
 
 from ..precision import wide
-from ..timestep_sampling import TimestepSampling, as_times, time_of
+from ..timestep_sampling import TimestepSampling, as_times, likely_most, time_of
 from .masks import Masks
 
 if TYPE_CHECKING:
@@ -93,6 +94,18 @@ class MaskedRegionProcess:
         share = share if self.ratio is None else torch.full_like(share, self.ratio)
         masked = self.masks.pick(self.masks.maskable(clean), share)
         return Noised(clean.x0, masked_state(clean.x0, masked), noise, masked, clean.valid, clean.fixed)
+
+    def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
+        """Bound the number of visible regions for a fixed ratio, if nothing is known; further ones are masked."""
+        rows, length = clean.valid.shape
+        if self.ratio is None or not self.masks.whole_regions or any(clean.known.stride()):
+            return noised
+        mean = (1 - self.ratio) * length
+        most = min(math.ceil(mean) + 1, length) if self.masks.exact else likely_most(mean, length, rows)
+        visible = clean.valid & ~noised.target_mask[..., 0]
+        masked = noised.target_mask | (visible & (visible.cumsum(1) > most))[..., None]
+        state = replace(masked_state(clean.x0, masked), most_visible=most)
+        return replace(noised, state=state, target_mask=masked)
 
     def read(
         self, raw: Float[Tensor, "B L M"] | ValueDistribution, state: State, noise: Noise

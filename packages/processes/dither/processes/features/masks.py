@@ -41,6 +41,7 @@ class Masks:
     def __init__(
         self, space: FeatureSpace, mask: Mask = "region", group: str | None = None, exact: bool = False, block: int = 8
     ) -> None:
+        self.whole_regions = mask == "region" and group is None
         self.mask, self.exact, self.block, self.shape = mask, exact, block, (space.length, space.width)
         self._columns = Constant(columns(space, group))
 

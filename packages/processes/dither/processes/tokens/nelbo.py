@@ -19,6 +19,7 @@ Letters: B batch, L length, Q quadrature nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -31,10 +32,10 @@ from dither.registry.flow.spaces import TokenSpace
 
 from ..options import MAX_POSITIONS
 from ..precision import wide, wide_dtype
-from ..timestep_sampling import TimestepSampling, time_of
+from ..timestep_sampling import TimestepSampling, likely_most, time_of
 from .posterior import lookup
 
-__all__ = ["Denoise", "Estimator", "exact_nelbo", "mask_at_least_one", "nelbo", "place_times"]
+__all__ = ["Denoise", "Estimator", "exact_nelbo", "mask_at_least_one", "most_masked", "nelbo", "place_times"]
 
 Denoise = Callable[[State, Float[Tensor, " B"]], Any]
 """State and time -> prediction."""
@@ -173,6 +174,15 @@ def place_times(
     # d sigma = dm / (1 - m); `derivative` is dm / du, and u runs over 1 while even times run over 1 - t_min.
     rate = derivative / (1 - level) / (1 - timesteps.t_min)
     return time_of(timesteps.schedule, level).to(t.dtype), Noise((-torch.log1p(-level)).to(t.dtype), rate.to(t.dtype))
+
+
+@lru_cache(16)
+def most_masked(timesteps: TimestepSampling, estimator: Estimator, rows: int, length: int) -> int:
+    """Return a bound on the number of masked tokens of a batch with one time in each stratum (`likely_most`)."""
+    late = timesteps.t_min + (1 - timesteps.t_min) * torch.arange(1, rows + 1, dtype=torch.float64) / rows
+    _, noise = place_times(timesteps, estimator, late)
+    mean = float(-(-noise.sigma).expm1().sum()) * length + (rows if estimator == "mask-count" else 0)
+    return likely_most(mean, rows * length)
 
 
 def _one_minus_alpha(timesteps: TimestepSampling, t: Float[Tensor, " K"]) -> Float[Tensor, " K"]:

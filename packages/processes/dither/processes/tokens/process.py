@@ -9,6 +9,7 @@ The arithmetic is the same. Letters: B batch, L length, V vocabulary, rows one p
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +32,7 @@ from dither.registry.flow.spaces import Space, TokenSpace
 from ..precision import Constant, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, as_times
 from .categorical import draw_along, draw_log
-from .nelbo import Denoise, Estimator, exact_nelbo, mask_at_least_one, nelbo, place_times
+from .nelbo import Denoise, Estimator, exact_nelbo, mask_at_least_one, most_masked, nelbo, place_times
 from .posterior import Posterior, lookup
 from .prediction import CategoricalPrediction, context_rows
 from .unmasking import fill
@@ -99,6 +100,15 @@ class TokenProcess:
         if self.estimator == "mask-count":
             moved, noise = mask_at_least_one(moved, ~clean.fixed, noise)
         return t, self._noised(clean, noise, moved)
+
+    def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
+        """Bound the number of masked tokens of a batch with stratified times; the last ones beyond become visible."""
+        if not (self.absorbing and self.timesteps.stratified):
+            return noised
+        most, masked = most_masked(self.timesteps, self.estimator, *clean.x0.shape), noised.target_mask
+        masked = masked & (masked.flatten().cumsum(0) <= most).view_as(masked)
+        state = replace(State.of(torch.where(masked, noised.state.x, clean.x0)), most_requested=most)
+        return replace(noised, state=state, target_mask=masked)
 
     def renoise(self, state: State, gap: Noise, like: Clean) -> State:
         """Draw x_t given x_s, for t > s, with the noise between the two times; fixed values do not change."""

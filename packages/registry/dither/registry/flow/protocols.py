@@ -94,6 +94,17 @@ class TimelessProcess(Protocol):
 
 
 @runtime_checkable
+class CountedProcess(Protocol):
+    """A process that bounds numbers of masked positions, so that a GPU skips positions in constant shapes."""
+
+    def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
+        """Set and enforce `most_visible` or `most_requested` of a batch whose times `times` drew.
+
+        Masks may change only in one of 10^9 batches, where a random number would exceed its bound.
+        """
+
+
+@runtime_checkable
 class TokenProcess(Process, Protocol):
     """A process over ids with q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) prior, required by samplers of tokens.
 

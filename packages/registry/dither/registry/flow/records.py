@@ -18,8 +18,8 @@ from torch import Tensor
 
 __all__ = [
     "Clean", "Context", "FeaturePrediction", "Goal", "Measured", "Noise", "Noised", "Prediction", "RowPrediction",
-    "State", "TokenPrediction", "none_chosen", "over", "prediction_rows", "put_rows", "readable_rows", "select_rows",
-    "true_everywhere",
+    "State", "TokenPrediction", "first_rows", "none_chosen", "over", "prediction_rows", "put_rows", "readable_rows",
+    "select_rows", "true_everywhere",
 ]  # fmt: skip
 
 
@@ -52,7 +52,8 @@ class Clean(_TensorRecord):
     Attributes:
         x0: Ids `B L` (int64) or features `B L M` (float).
         valid: True on real positions, False on padding. `B L`.
-        known: True where the value is given: never noised, never changed by a sampler. The shape of x0.
+        known: True where the value is given: never noised, never changed by a sampler. The shape of x0. On an
+            accelerator a mask of stride 0 is False everywhere.
         cond: Conditions by name, each with the batch dimension first.
         goal: Constraints on samples beyond the known values, the same for the whole batch; None for none.
     """
@@ -129,12 +130,17 @@ class State(_TensorRecord):
         masked: True where the value was removed (feature processes); for tokens MASK says so and this is all False.
         requested: True on positions whose output is used; None for all. At others the output may be anything finite.
         noisy: True where x may have noise, False where it is known to be clean; None if that is not said.
+        most_visible: Largest number of positions of a sample that are not masked as a whole, if the host knows it; all
+            requested positions are masked as a whole then.
+        most_requested: Largest number of requested positions of the batch, if the host knows it.
     """
 
     x: Shaped[Tensor, "B L *M"]
     masked: Bool[Tensor, "B L *M"]
     requested: Bool[Tensor, "B L"] | None = None
     noisy: Bool[Tensor, "B L *M"] | None = None
+    most_visible: int | None = None
+    most_requested: int | None = None
 
     @classmethod
     def of(cls, x: Tensor) -> State:
@@ -182,7 +188,7 @@ class Noised(_TensorRecord):
     def __getitem__(self, rows: slice) -> Noised:
         """Return some samples; the prior has no batch dimension and is kept."""
         part = replace(self, prior=None).apply(lambda value: value[rows])
-        return replace(part, prior=self.prior)
+        return replace(part, prior=self.prior, state=replace(part.state, most_requested=None))
 
 
 @runtime_checkable
@@ -254,6 +260,11 @@ def readable_rows(pred: Any, chosen: Bool[Tensor, "*B L"]) -> Bool[Tensor, "*B L
     if chosen.device.type == "cpu" or getattr(pred, "chosen_only", False):
         return chosen
     return chosen.new_ones(()).expand(chosen.shape)
+
+
+def first_rows(chosen: Bool[Tensor, " N"], most: int) -> Int[Tensor, " most"]:
+    """Return the indices of at most `most` chosen rows in order, then of others: a shape that the host knows."""
+    return (~chosen).byte().argsort(stable=True)[:most]
 
 
 def true_everywhere(mask: Bool[Tensor, "..."]) -> bool:
