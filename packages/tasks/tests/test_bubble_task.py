@@ -13,6 +13,9 @@ from dither.engine.config.options import Train
 from dither.engine.training.trainer import BucketOrder, SampleOrder, make_order
 from dither.registry import TokenSpace
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.tasks.bubble_diagram import metrics
+from dither.tasks.bubble_diagram import plans as plan_arrays
+from dither.tasks.bubble_diagram import task as task_module
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
@@ -26,7 +29,7 @@ from dither.tasks.bubble_diagram.metrics import (
     shuffled,
     variation,
 )
-from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, decode, encode
+from dither.tasks.bubble_diagram.plans import Diagram, LazyPlans, Plans, PlanSplits, decode, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
 from dither.tasks.bubble_diagram.task import BubbleDiagrams, GraphMetrics
 from dither.tasks.bubble_diagram.validity import token_validity
@@ -143,6 +146,37 @@ def test_training_batches_plans_of_equal_size_by_default():
     assert numbers.tolist() == valid[:, : task.rooms].sum(1).tolist()
     for bucket in set(numbers.tolist()):
         assert len(valid[torch.from_numpy(numbers == bucket)].unique(dim=0)) == 1
+
+
+VARIANTS = [
+    {},
+    {"order": "from-left-to-right", "orientation": "upright", "boundary": True, "doors": True, "areas": True},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_many_plans_are_encoded_on_access(options, monkeypatch):
+    """They give the same batches, templates and metrics."""
+    spec = BubbleDiagram(data=ProceduralPlans(train=300, valid=80, test=60), **options)
+    small = spec.build()
+    for module in (plan_arrays, task_module):
+        monkeypatch.setattr(module, "RESIDENT", 50)
+    large = spec.build()
+    assert isinstance(large._tokens["train"].plans, LazyPlans if options else Plans)
+    monkeypatch.undo()
+    monkeypatch.setattr(metrics, "_PIECE", 70)
+    like = small.like(6, 1)
+    templates = [(large.batch(split, rows), small.batch(split, rows))
+                 for split, rows in (("train", [7, 299, 0, 7]), ("valid", [79, 3]), ("test", range(60)))]  # fmt: skip
+    for mine, expected in (*templates, (large.like(6, 1), like)):
+        assert torch.equal(mine.x0, expected.x0)
+        assert torch.equal(mine.valid, expected.valid)
+        assert mine.cond.keys() == expected.cond.keys()
+        assert all(torch.equal(mine.cond[name], value) for name, value in expected.cond.items())
+    assert list(large.buckets("train")) == list(small.buckets("train"))
+    samples = torch.cat([small.batch(split, range(3)).x0 for split in ("train", "valid")])
+    assert large.sample_metrics(samples, like) == small.sample_metrics(samples, like)
+    assert large.baselines() == small.baselines()
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from dither.registry.flow.protocols import SampledMetrics
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
-from dither.tasks.language_model.data import markov
+from dither.tasks.language_model.data import markov, token_store
 from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.markov import ALPHABET, MarkovChain
 from dither.tasks.language_model.data.specs import ConvertedText, MarkovText, Shakespeare, StdlibText, TextFiles
@@ -268,10 +268,19 @@ def test_text_is_drawn_symbol_by_symbol(states, order, concentration, monkeypatc
 def test_space_without_drawing_the_text(length):
     """Some of the 30 letters are rare and missing in short texts; space and corpus agree."""
     data = MarkovText(states=30, concentration=0.05, length=length, held=10, seed=4)
-    assert data.characters() == data.build().characters()
+    corpus = data.build()
+    assert data.characters() == corpus.characters() == "".join(sorted(set("".join(corpus.texts()))))
     for more in ({}, {"end_of_text": True}):
         spec = LanguageModel(data=data, tokenizer="chars", length=1, **more)
         assert spec.space() == spec.build().space
+
+
+def test_encoded_text_of_a_chain_is_not_drawn_again(monkeypatch):
+    monkeypatch.setattr(token_store, "RESIDENT", 100)
+    spec = LanguageModel(data=MarkovText(length=3_000, held=100, seed=6), tokenizer="chars", length=10)
+    first = spec.build().batch("train", range(300)).x0
+    monkeypatch.setattr(MarkovChain, "text", lambda *_: pytest.fail("drawn again"))
+    assert torch.equal(spec.build().batch("train", range(300)).x0, first)
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars"])

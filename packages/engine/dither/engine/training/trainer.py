@@ -36,6 +36,29 @@ TINY = 1e-30
 Scalar = float | Float[Tensor, ""]
 
 
+SHUFFLED, CHUNK, ROUNDS = 1 << 20, 1 << 18, 6
+"""Samples up to which an epoch is shuffled in memory, otherwise divided into buckets at once; rounds of the cipher."""
+
+
+def permute(numbers: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
+    """Return the places of numbers in a pseudo-random permutation of `range(size)`, in memory independent of `size`.
+
+    A generalised Feistel cipher on pairs of digits, repeated where it exceeds the range (Black and Rogaway 2002,
+    https://doi.org/10.1007/3-540-45760-7_9), with the finaliser of SplitMix64.
+    """
+    base, keys = np.uint64(math.isqrt(size - 1) + 1), np.random.default_rng(key).integers(1 << 63, size=ROUNDS)
+    places, outside = numbers.astype(np.uint64), np.ones(len(numbers), bool)
+    while outside.any():
+        high, low = np.divmod(places[outside], base)
+        for round_key in keys.astype(np.uint64):
+            mixed = (low ^ round_key) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            high, low = low, (high + (mixed ^ (mixed >> np.uint64(31))) % base) % base
+        places[outside] = high * base + low
+        outside = places >= size
+    return places.astype(np.int64)
+
+
 class SampleOrder:
     """Order of `size` training samples: one permutation per epoch, a function of the seed alone."""
 
@@ -47,7 +70,11 @@ class SampleOrder:
         rows: list[int] = []
         while len(rows) < count:
             epoch, offset = divmod(start + len(rows), self.size)
-            rows += _permutation(self.size, self.seed, epoch)[offset : offset + count - len(rows)].tolist()
+            places = slice(offset, min(offset + count - len(rows), self.size))
+            if self.size <= SHUFFLED:
+                rows += _permutation(self.size, self.seed, epoch)[places].tolist()
+            else:
+                rows += permute(np.arange(places.start, places.stop), self.size, [self.seed, epoch]).tolist()
         return rows
 
 
@@ -60,26 +87,35 @@ class BucketOrder:
     """Order in which most batches hold samples of one bucket, such as equal padding; a function of the seed alone.
 
     Each epoch shuffles the samples, cuts those of a bucket into batches, cuts the remainders of all buckets into mixed
-    batches, and shuffles the batches. Samples that do not fill the last batch are dropped for this epoch.
+    batches, and shuffles the batches. Samples that do not fill the last batch are dropped for this epoch. Very many
+    samples are shuffled and then treated in chunks.
     """
 
     def __init__(self, buckets: Sequence[int], size: int, seed: int) -> None:
-        self.buckets, self.size, self.seed = np.asarray(buckets), size, seed
-        self._epoch = lru_cache(maxsize=2)(self._batches)
+        self.samples, self.size, self.seed = len(buckets), size, seed
+        whole = isinstance(buckets, list | tuple) or self.samples <= SHUFFLED
+        self.buckets: Any = np.asarray(buckets[:]) if whole else buckets
+        self.chunk = self.samples if self.samples <= SHUFFLED else -(-CHUNK // size) * size
+        self._chunk = lru_cache(maxsize=2)(self._batches)
 
     def rows(self, start: int, count: int) -> list[int]:
         """Return the numbers of the samples in the batch after `start` samples, a multiple of the batch size."""
-        epoch, batch = divmod(start // count, len(self.buckets) // self.size)
-        rows: list[int] = self._epoch(epoch)[batch].tolist()
+        epoch, batch = divmod(start // count, self.samples // self.size)
+        chunk, place = divmod(batch, max(self.chunk // self.size, 1))
+        rows: list[int] = self._chunk(epoch, chunk)[place].tolist()
         return rows
 
-    def _batches(self, epoch: int) -> np.ndarray:
-        """Return the batches of an epoch, `batches size`."""
-        generator = np.random.default_rng([self.seed, epoch])
-        shuffled = generator.permutation(len(self.buckets))
-        pure, remainders = [], []
-        for bucket in np.unique(self.buckets):
-            rows = shuffled[self.buckets[shuffled] == bucket]
+    def _batches(self, epoch: int, chunk: int) -> np.ndarray:
+        """Return the batches of a chunk of an epoch, `batches size`."""
+        generator = np.random.default_rng([self.seed, epoch, chunk][: 2 + (self.chunk < self.samples)])
+        if self.chunk < self.samples:
+            numbers = np.arange(chunk * self.chunk, min((chunk + 1) * self.chunk, self.samples))
+            shuffled = permute(numbers, self.samples, [self.seed, epoch])
+        else:
+            shuffled = generator.permutation(self.samples)
+        buckets, pure, remainders = np.asarray(self.buckets[shuffled]), [], []
+        for bucket in np.unique(buckets):
+            rows = shuffled[buckets == bucket]
             full = len(rows) // self.size * self.size
             pure.append(rows[:full])
             remainders.append(rows[full:])

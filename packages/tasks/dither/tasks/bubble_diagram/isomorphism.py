@@ -21,13 +21,10 @@ from .plans import Plans, real_edges
 from .relations import labels_of, pair_ends
 from .vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_PAD
 
-__all__ = ["PlanIndex", "canonical_forms", "is_first_occurrence", "plan_groups", "room_hashes"]
+__all__ = ["PlanIndex", "canonical_forms", "is_first_occurrence", "plan_groups", "plan_keys", "room_hashes"]
 
 _UNKNOWN_REVERSE: Final = EDGE_MASK
 """Relation of the second room of a pair to the first, where only the forward direction is known."""
-
-_PIECE: Final = 1 << 16
-"""Diagrams hashed at once, which bounds the memory."""
 
 _Matrix = Int[np.ndarray, "R R"]
 
@@ -39,13 +36,9 @@ class PlanIndex:
         self, tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None = None
     ) -> None:
         self.rooms = rooms
-        pieces = [slice(start, start + _PIECE) for start in range(0, max(len(tokens), 1), _PIECE)]
-        self.hashes = np.concatenate([room_hashes(tokens[piece], rooms) for piece in pieces])
-        self.relations = np.concatenate(
-            [_relation_matrices(tokens[piece], rooms, None if boxes is None else boxes[piece]) for piece in pieces]
-        )
-        self.keys = _hash(self.hashes.astype(np.uint64)).sum(1, dtype=np.uint64)
-        """A hash of each diagram that isomorphic diagrams share."""
+        self.hashes = room_hashes(tokens, rooms)
+        self.relations = _relation_matrices(tokens, rooms, boxes)
+        self.keys = plan_keys(self.hashes)
         self.order = np.argsort(self.keys, kind="stable")
 
     def holds(self, tokens: Int[np.ndarray, "n L"]) -> Bool[np.ndarray, " n"]:
@@ -69,6 +62,11 @@ def is_first_occurrence(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.n
                 distinct.append(row)
         first[distinct] = True
     return first
+
+
+def plan_keys(hashes: Int[np.ndarray, "N R"]) -> UInt[np.ndarray, " N"]:
+    """Return a hash of each diagram that isomorphic diagrams share, given `room_hashes`."""
+    return np.asarray(_hash(hashes.astype(np.uint64)).sum(1, dtype=np.uint64))
 
 
 def room_hashes(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "N R"]:

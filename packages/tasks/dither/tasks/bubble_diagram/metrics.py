@@ -14,11 +14,11 @@ from math import log
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt
 from scipy.spatial.distance import cdist, jensenshannon
 
-from .isomorphism import PlanIndex, is_first_occurrence
-from .plans import Plans, PlanSplits, real_edges
+from .isomorphism import PlanIndex, is_first_occurrence, plan_keys, room_hashes
+from .plans import RESIDENT, LazyPlans, Plans, PlanSplits, real_edges
 from .relations import pair_ends
 from .validity import Levels, validity_levels
 from .vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD
@@ -30,6 +30,8 @@ TYPES, LABELS = NODE_MASK, NO_EDGE + 1
 
 _PIECE: Final = 1 << 16
 """Diagrams counted at once."""
+MOST_TRAIN, MOST_HELD = 10_000_000, 1 << 16
+"""Training plans with which samples are compared for novelty, and held-out plans for distances: the first ones."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,9 @@ class Reference:
     @cached_property
     def held(self) -> tuple[Plans, Plans]:
         """The validation and the test plans that samples are compared with."""
-        parts = self._plans.valid, self._plans.test
-        valid, test = (part if self._met_by is None else part[np.flatnonzero(self._met_by(part))] for part in parts)
+        met_by = self._met_by or (lambda part: np.ones(len(part), bool))
+        parts = self._plans.valid[:RESIDENT], self._plans.test[:RESIDENT]
+        valid, test = (part[np.flatnonzero(met_by(part))[:MOST_HELD]] for part in parts)
         return valid, test
 
     @cached_property
@@ -173,10 +176,25 @@ class Reference:
         return tuple(kind.of(tokens, self.rooms) for kind in (Frequencies, Topology, Archetypes))  # type: ignore[return-value]
 
     @cached_property
-    def _train_index(self) -> PlanIndex:
-        train = self._plans.train
-        boxes = np.pad(train.boxes, ((0, 0), (0, self.rooms - train.boxes.shape[1]), (0, 0)))
-        return PlanIndex(train.tokens(self.rooms), self.rooms, boxes)
+    def _train_keys(self) -> UInt[np.ndarray, " N"]:
+        """Hashes of the training plans, which depend neither on the order of rooms nor on the orientation."""
+        train = self._plans.train.stored if isinstance(self._plans.train, LazyPlans) else self._plans.train
+        keys = np.empty(min(len(train), MOST_TRAIN), np.uint64)
+        for start in range(0, len(keys), _PIECE):
+            tokens = train[start : min(start + _PIECE, len(keys))].tokens(self.rooms)
+            keys[start : start + _PIECE] = plan_keys(room_hashes(tokens, self.rooms))
+        return keys
+
+    def _in_training(self, samples: Int[np.ndarray, "N L"]) -> Bool[np.ndarray, " N"]:
+        """True for samples that are isomorphic to a training plan."""
+        keys, found = PlanIndex(samples, self.rooms).keys, np.zeros(len(samples), bool)
+        for start in range(0, len(self._train_keys), _PIECE):
+            near = start + np.flatnonzero(np.isin(self._train_keys[start : start + _PIECE], keys))
+            rows = np.flatnonzero(~found & np.isin(keys, self._train_keys[near]))
+            plans = self._plans.train[near]
+            boxes = np.pad(plans.boxes, ((0, 0), (0, self.rooms - plans.boxes.shape[1]), (0, 0)))
+            found[rows] = PlanIndex(plans.tokens(self.rooms), self.rooms, boxes).holds(samples[rows])
+        return found
 
     def metrics(self, samples: Int[np.ndarray, "N L"]) -> dict[str, float]:
         """Return validity levels, distances of the legal samples to real plans, and uniqueness and novelty.
@@ -214,7 +232,7 @@ class Reference:
     def _metrics(self, samples: Int[np.ndarray, "N L"], levels: Levels) -> dict[str, float]:
         legal = np.flatnonzero(levels.structure.tokens)
         tokens, rooms = samples[legal], self.rooms
-        first, novel = is_first_occurrence(tokens, rooms), ~self._train_index.holds(tokens)
+        first, novel = is_first_occurrence(tokens, rooms), ~self._in_training(tokens)
         metrics = levels.rates() | {
             "connected": float(levels.structure.connected.mean()),
             "one_living_room": float(levels.structure.one_living_room.mean()),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypedDict
+from functools import reduce
+from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -37,9 +38,13 @@ from .vocabulary import (
 )  # fmt: skip
 
 __all__ = [
-    "Box", "Diagram", "Doors", "Modelled", "PlanSplits", "Plans", "area_bins", "clockwise", "decode", "encode",
-    "outline_areas", "real_edges", "sort_doors", "split_fields",
+    "RESIDENT", "Box", "Diagram", "Doors", "LazyPlans", "Modelled", "PlanSplits", "Plans", "area_bins", "clockwise",
+    "decode", "encode", "outline_areas", "real_edges", "sort_doors", "split_fields",
 ]  # fmt: skip
+
+
+RESIDENT: Final = 1 << 20
+"""Plans beyond which nothing of the size of a split is kept in memory; prepared plans are memory-mapped."""
 
 
 class Modelled(TypedDict):
@@ -174,7 +179,7 @@ class Plans:
         x, y = (room[:, :2] + room[:, 2:] - low - high).T
         turns = np.select([(x <= 0) & (-x >= abs(y)), (y > 0) & (y >= abs(x)), x >= abs(y)], [0, 1, 2], 3)
         known = np.asarray(self.boxes.any((1, 2)))
-        points = boxes.reshape(len(boxes), -1, 2)
+        points = boxes.reshape(len(boxes), 2 * self.types.shape[1], 2)
         if self.boundaries is not None:
             points = np.concatenate([points, self.boundaries], 1)
         for turn in (1, 2, 3):  # each by a quarter clockwise
@@ -337,16 +342,37 @@ def split_fields(tokens: Any, rooms: int) -> Fields:
 
 
 @dataclass(frozen=True)
+class LazyPlans:
+    """Plans that are changed on access."""
+
+    stored: Plans
+    changes: tuple[Callable[[Plans], Plans], ...]
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
+        """Return a subset of the plans."""
+        return reduce(lambda plans, change: change(plans), self.changes, self.stored[rows])
+
+
+@dataclass(frozen=True)
 class PlanSplits:
     """Training, validation and test plans."""
 
-    train: Plans
-    valid: Plans
-    test: Plans
+    train: Plans | LazyPlans
+    valid: Plans | LazyPlans
+    test: Plans | LazyPlans
 
     def map(self, change: Callable[[Plans], Plans]) -> PlanSplits:
-        """Apply a change to each part."""
-        return PlanSplits(change(self.train), change(self.valid), change(self.test))
+        """Apply a change of each plan by itself: now, or on access to parts of more than `RESIDENT` plans."""
+
+        def changed(part: Plans | LazyPlans) -> Plans | LazyPlans:
+            if isinstance(part, LazyPlans):
+                return replace(part, changes=(*part.changes, change))
+            return change(part) if len(part) <= RESIDENT else LazyPlans(part, (change,))
+
+        return PlanSplits(*map(changed, vars(self).values()))
 
 
 def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -33,8 +34,8 @@ from .export import write_samples
 from .formats.jsonl import read_plan
 from .geometry.boundary import read_boundary
 from .geometry.outline_fit import outline_iou
-from .metrics import Frequencies, Reference, shuffled
-from .plans import Diagram, Modelled, Plans, PlanSplits, area_bins, outline_areas, real_edges
+from .metrics import MOST_HELD, MOST_TRAIN, Frequencies, Reference, shuffled
+from .plans import RESIDENT, Diagram, LazyPlans, Modelled, Plans, PlanSplits, area_bins, outline_areas, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .relations import METRES, net_areas
 from .room_fields import field_metrics, field_nats, layout_area_error
@@ -48,6 +49,42 @@ their areas with those of their tokens."""
 
 REFERENCE = 1024
 """Diagrams of each baseline that are evaluated with the sample metrics."""
+
+
+@dataclass(frozen=True)
+class RoomCounts(Sequence[int]):
+    """Number of rooms of each plan, counted on access by a number, a slice or an array of numbers."""
+
+    types: Int[np.ndarray, "N R"]
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def __getitem__(self, rows: Any) -> Any:
+        types = np.moveaxis(self.types[rows], -1, 0)
+        return np.sum([part != NODE_PAD for part in types], 0)
+
+
+class PlanTokens:
+    """Tokens of plans: in memory, or encoded on access if there are more than `RESIDENT`."""
+
+    def __init__(self, plans: Plans | LazyPlans, rooms: int, modelled: Modelled) -> None:
+        self.plans, self._rooms, self._modelled = plans, rooms, modelled
+        self.counts = RoomCounts((plans.stored if isinstance(plans, LazyPlans) else plans).types)
+        self._tokens: Int[np.ndarray, "N L"] | None = None
+        if len(self) <= RESIDENT:
+            self._tokens = plans[:].tokens(rooms, **modelled)
+        elif any(modelled.values()):  # plans whose doors or boxes are unknown are refused before training
+            for start in range(0, len(self), RESIDENT // 16):
+                self[start : start + RESIDENT // 16]
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Int[np.ndarray, "n L"]:
+        if self._tokens is not None:
+            return self._tokens[rows]
+        return self.plans[rows].tokens(self._rooms, **self._modelled)
 
 
 class BubbleDiagrams:
@@ -70,22 +107,21 @@ class BubbleDiagrams:
             plans = plans.map(Plans.upright)
         if order != "given":
             plans = plans.map(Plans.from_left_to_right)
-        splits = vars(plans)
         names = {field.name for field in space.fields}
         self.modelled = Modelled(doors="doors" in names, areas="areas" in names)
-        tokens = {split: part.tokens(self.rooms, **self.modelled) for split, part in splits.items()}
+        self._tokens = {split: PlanTokens(part, self.rooms, self.modelled) for split, part in vars(plans).items()}
         self._base = self.rooms * (self.rooms + 1) // 2
         """Number of tokens of types and relations."""
-        self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
-        self._boundaries = {
-            split: None if part.boundaries is None or not space.conditions else part.boundaries
-            for split, part in splits.items()
-        }
         self._constraints = constraints or Constraints()
         self._goal = None if constraints is None else constraints.goal(self.rooms, **self.modelled)
         self._reference = Reference(plans, self.rooms, None if self._goal is None else self._goal.met_by)
-        self._rooms = np.bincount(self.buckets("train"), minlength=self.rooms + 1)
-        self._counts = self._rooms if self._goal is None else self._goal.room_counts(self._rooms)
+
+    @cached_property
+    def _rooms(self) -> Int[np.ndarray, " R_1"]:
+        """Number of training plans by number of rooms."""
+        counts, starts = self._tokens["train"].counts, range(0, self.size("train"), RESIDENT)
+        parts = [np.bincount(counts[start : start + RESIDENT], minlength=self.rooms + 1) for start in starts]
+        return np.asarray(np.sum(parts, 0))
 
     def size(self, split: Split) -> int:
         """Number of diagrams of a split."""
@@ -96,14 +132,18 @@ class BubbleDiagrams:
         numbers, size = np.asarray(rows, np.int64), self.size(split)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
-        x0 = self._tokens[split][torch.from_numpy(numbers)].long()
-        clean, boundaries = Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD)), self._boundaries[split]
-        return clean if boundaries is None else _bounded(clean, boundaries[numbers])
+        x0 = torch.from_numpy(self._tokens[split][numbers]).long()
+        clean = Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD))
+        return _bounded(clean, self._boundaries(split, numbers)) if self.space.conditions else clean
 
-    def buckets(self, split: Split) -> list[int]:
+    def _boundaries(self, split: Split, rows: slice | Int[np.ndarray, " n"]) -> Int[np.ndarray, "n P 2"]:
+        boundaries = self._tokens[split].plans[rows].boundaries
+        assert boundaries is not None  # see `with_boundaries`
+        return boundaries
+
+    def buckets(self, split: Split) -> Sequence[int]:
         """Return the number of rooms of each diagram."""
-        rooms: list[int] = (self._tokens[split][:, : self.rooms] != NODE_PAD).sum(1).tolist()
-        return rooms
+        return self._tokens[split].counts
 
     def _valid(self, real: Tensor) -> Tensor:
         pairs = torch.from_numpy(real_edges(real.numpy()))
@@ -115,15 +155,16 @@ class BubbleDiagrams:
 
         Under constraints only feasible numbers of rooms are drawn, and tokens with a single allowed id are known.
         """
-        clean, boundaries = self._templates(n, seed, self._counts, self._goal), self._boundaries["valid"]
-        if boundaries is None:
+        counts = self._rooms if self._goal is None else self._goal.room_counts(self._rooms)
+        clean = self._templates(n, seed, counts, self._goal)
+        if not self.space.conditions:
             return clean
         # Each template has the boundary of a validation plan with as many rooms, if there is one.
-        random, held = np.random.default_rng((seed, 1)), self._tokens["valid"][:, : self.rooms] != NODE_PAD
-        counts, real = held.sum(1).numpy(), clean.valid[:, : self.rooms].sum(1).numpy()
+        random, counts = np.random.default_rng((seed, 1)), self._tokens["valid"].counts[:RESIDENT]
+        real = clean.valid[:, : self.rooms].sum(1).numpy()
         choices = {count: np.flatnonzero(counts == count) for count in np.unique(real)}
         rows = [random.choice(choices[count] if len(choices[count]) else len(counts)) for count in real]
-        return _bounded(clean, boundaries[np.array(rows, int)])
+        return _bounded(clean, self._boundaries("valid", np.array(rows, int)))
 
     def within(self, outline: Path, n: int, seed: int, like: Clean | None = None) -> Clean:
         """Return `n` templates for a given outline; see `geometry.boundary.read_boundary` for the file.
@@ -134,15 +175,14 @@ class BubbleDiagrams:
         Raises:
             Refused: The file is invalid, or the task has no boundaries (`misfit`).
         """
-        boundaries = self._boundaries["train"]
-        if boundaries is None:
+        if not self.space.conditions:
             raise Refused(Problem("an outline requires a model trained with task.boundary = true", code="misfit"))
         boundary = read_boundary(outline)
         if like is None:
+            boundaries = self._boundaries("train", slice(RESIDENT))
             areas = np.abs(outline_areas(boundaries) - outline_areas(boundary[None]))
             nearest = np.argsort(areas, kind="stable")[:NEAREST]
-            real = (self._tokens["train"][torch.from_numpy(nearest), : self.rooms] != NODE_PAD).sum(1).numpy()
-            counts = np.bincount(real, minlength=self.rooms + 1)
+            counts = np.bincount(self._tokens["train"].counts[nearest], minlength=self.rooms + 1)
             counts = counts if self._goal is None else self._goal.room_counts(counts)
             like = self._templates(n, seed, counts, self._goal)
         return _bounded(like, np.repeat(boundary[None], len(like.valid), 0))
@@ -209,7 +249,11 @@ class BubbleDiagrams:
         return empty if goal is None else goal.begin(empty)
 
     def data_warnings(self) -> Iterator[str]:
-        """Yield that no training plan has a number of rooms that the constraints allow."""
+        """Yield which plans metrics leave out, and that no training plan has as many rooms as constraints require."""
+        compared: dict[Split, int] = {"train": MOST_TRAIN, "valid": MOST_HELD}
+        for split, most in compared.items():
+            if (size := self.size(split)) > most:
+                yield f"samples are compared with the first {most:,} of {size:,} {split} plans"
         if self._goal and (warning := self._goal.unseen_rooms(self._rooms)):
             yield warning
 
@@ -237,17 +281,19 @@ class BubbleDiagrams:
     def _digest(self, split: Split) -> str:
         digest = blake2b(repr((split, self._goal and self._goal.rules)).encode(), digest_size=16)
         for part in self._tokens.values():
-            digest.update(repr(part.shape).encode() + part.numpy().tobytes())
+            tokens = part[:RESIDENT]
+            digest.update(repr((len(part), tokens.shape[1])).encode() + tokens.tobytes())
         for source in sorted(Path(__file__).parent.rglob("*.py")):
             digest.update(source.read_bytes())
         return digest.hexdigest()
 
     def _baselines(self, split: Split) -> dict[str, float]:
-        uniform, unigram, count = field_nats(self._tokens["train"].numpy(), self._tokens[split].numpy(), self.rooms)
+        train = self._tokens["train"][:RESIDENT]
+        uniform, unigram, count = field_nats(train, self._tokens[split][:RESIDENT], self.rooms)
         metrics = {"uniform": _nats_metrics(uniform, count), "unigram": _nats_metrics(unigram, count)}
-        learned = Frequencies.of(self._tokens["train"][:, : self._base].numpy(), self.rooms)
+        learned = Frequencies.of(train[:, : self._base], self.rooms)
         metrics["unigram"] |= self._reference.metrics(learned.draw(REFERENCE, 0))
-        real = self._tokens["test"][:REFERENCE, : self._base].numpy()
+        real = self._tokens["test"][:REFERENCE][:, : self._base]
         if len(real):
             metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))
             metrics["real"] = self._reference.floor(len(real))

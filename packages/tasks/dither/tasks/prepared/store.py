@@ -93,6 +93,10 @@ class Writer:
         self._streams[name] = ArrayStream(self.folder / f"{name}.npy", np.dtype(dtype), row_shape)
         return self._streams[name]
 
+    def append(self, name: str, block: Shaped[np.ndarray, "n ..."]) -> None:
+        """Write rows of an array, which begins with the first."""
+        (self._streams.get(name) or self.stream(name, block.dtype, block.shape[1:])).append(block)
+
     def end(self, name: str, **info: Any) -> ArrayRecord:
         """Complete an array; `info` is stored in its record."""
         self._arrays[name] = self._streams.pop(name).close(**info)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from ..formats.jsonl import scan_plans
 from ..formats.resplan import read_msd, read_resplan
 from ..formats.rplan_png import read_rplan_picture
 from ..isomorphism import plan_groups
-from ..plans import Box, Diagram, Plans, PlanSplits
+from ..plans import RESIDENT, Box, Diagram, Plans, PlanSplits
 from ..vocabulary import Format
 
 __all__ = ["find_source", "hold_out", "load_prepared", "prepare_files", "prepare_plans"]
@@ -210,8 +211,10 @@ def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
 
 
 def _split_plans(plans: Plans, split: Int[np.ndarray, " N"]) -> PlanSplits:
-    if (np.diff(split) >= 0).all():  # slices of mapped arrays stay on disk
-        return PlanSplits(*(plans[slice(*np.searchsorted(split, (number, number + 1)))] for number in range(3)))
+    pieces = (split[start : start + RESIDENT + 1] for start in range(0, len(split), RESIDENT))
+    if all((piece[1:] >= piece[:-1]).all() for piece in pieces):  # slices of mapped arrays stay on disk
+        edges = np.searchsorted(split, np.arange(4, dtype=split.dtype))  # of the same type, so that nothing is copied
+        return PlanSplits(*(plans[slice(*each)] for each in pairwise(edges.tolist())))
     return PlanSplits(*(plans[np.flatnonzero(split == number)] for number in range(3)))
 
 

@@ -14,14 +14,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
-from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from dither.registry.files.atomic import atomic_write
+from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
 
+from ...prepared.manifest import Kind, read_manifest
+from ...prepared.store import open_arrays, verify, write_folder
 from .. import plans as plan_arrays
 from .. import relations, vocabulary
 from ..plans import Plans
@@ -33,6 +34,7 @@ __all__ = ["make_plans"]
 BLOCK: Final = 512
 """Plans generated at once; a single plan costs as much as its block, about 0.1 s."""
 
+PLANS: Final = Kind("procedural-plans", 1, "dither run")
 CACHED: Final = 10_000
 """Number of plans from which on they are cached on disk."""
 
@@ -56,27 +58,31 @@ def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
         for module in (sys.modules[__name__], plan_arrays, relations, vocabulary)
     )
     digest = blake2b(repr((seed, start, stop, most)).encode() + sources, digest_size=16).hexdigest()
-    file = cache_folder() / "procedural-plans" / f"{digest}.npz"
-    with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(file) as stored:
-        return Plans(**{name: stored[name] for name in ("types", "edges", "boxes", "doors")})
-    plans = _make_plans(seed, start, stop, most)
-    with suppress(OSError), atomic_write(file) as temporary:
-        np.savez(temporary, **{name: array for name, array in vars(plans).items() if array is not None})
-    return plans
+    folder = cache_folder() / "procedural-plans" / digest
+    with suppress(Refused):
+        return _map_plans(folder)
+    with suppress(Refused), write_folder(folder, PLANS, {}) as writer:
+        for first in range(start, stop, BLOCK):
+            for name, array in vars(_make_plans(seed, first, min(first + BLOCK, stop), most)).items():
+                if array is not None:
+                    writer.append(name, array)
+    with suppress(Refused):
+        return _map_plans(folder)
+    return _make_plans(seed, start, stop, most)  # nothing can be cached
+
+
+def _map_plans(folder: Path) -> Plans:
+    manifest = read_manifest(folder, PLANS)
+    verify(folder, manifest, PLANS, once=True)
+    return Plans(**{name: np.asarray(array) for name, array in open_arrays(folder, manifest, PLANS).items()})
 
 
 def _make_plans(seed: int, start: int, stop: int, most: int) -> Plans:
-    count = stop - start
-    types, boxes = np.empty((count, most), np.int8), np.empty((count, most, 4), np.int16)
-    edges = np.empty((count, most * (most - 1) // 2), np.int8)
-    doors = np.empty((count, most * (most + 1) // 2), np.int8)
-    for block in range(start // BLOCK, -(-stop // BLOCK)):
-        first, last = max(block * BLOCK, start), min((block + 1) * BLOCK, stop)
-        part = _make_block(seed, block, most)[first - block * BLOCK : last - block * BLOCK]
-        rows = slice(first - start, last - start)
-        assert part.doors is not None
-        types[rows], edges[rows], boxes[rows], doors[rows] = part.types, part.edges, part.boxes, part.doors
-    return Plans(types, edges, boxes, doors=doors)
+    first = start // BLOCK
+    blocks = [_make_block(seed, block, most) for block in range(first, max(-(-stop // BLOCK), first + 1))]
+    names = [name for name, array in vars(blocks[0]).items() if array is not None]
+    plans = Plans(**{name: np.concatenate([getattr(block, name) for block in blocks]) for name in names})
+    return plans[start - first * BLOCK : stop - first * BLOCK]
 
 
 @lru_cache(maxsize=64)  # experiments may build their data more than once

@@ -121,7 +121,7 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
     Raises:
         Refused: No training plan has a boundary (`no-samples`).
     """
-    if plans.train.boundaries is None and not rectangular:
+    if plans.train[:0].boundaries is None and not rectangular:
         hint = "RPLAN, Graph2Plan, ResPlan and procedural plans have them; prepare older plans again (force)"
         raise Refused(Problem("no training plan has a boundary", ("task", "boundary"), help=hint, code="no-samples"))
 

@@ -73,6 +73,11 @@ class Corpus(TextSource):
         """Read the training documents one by one."""
         return (document.load() for document in self.splits["train"])
 
+    def characters(self) -> str:
+        """Return every character of the training split once, sorted."""
+        chain = self.distribution  # whose text need not be drawn as a whole
+        return super().characters() if chain is None else chain.characters(self.splits["train"][0].size)
+
     def content(self) -> str:
         """Return a digest of the training documents."""
         digests = "".join(document.digest for document in self.splits["train"])

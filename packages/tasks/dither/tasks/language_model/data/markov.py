@@ -11,6 +11,8 @@ import string
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -22,6 +24,8 @@ ALPHABET = string.ascii_lowercase + string.ascii_uppercase + string.digits
 FLOOR = 0.01
 """Share of the uniform distribution in every row of transitions, so that the chain is ergodic."""
 
+SOURCE = f"{sha256(Path(__file__).read_bytes()).hexdigest()} numpy {np.__version__}"
+"""What a text depends on besides the options."""
 STRETCH, STRETCHES = 256, 2048  # symbols of a piece: stretches are drawn next to each other
 ROUNDS = 3  # after these, the number of stretches still to walk must fall by a quarter in each
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -70,14 +71,17 @@ class MarkovText(DataSpec):
         return self
 
     def build(self) -> Corpus:
-        """Draw one text for each split."""
+        """Return one text for each split, drawn when it is read."""
         from .corpus import Corpus, Document
+        from .markov import SOURCE
 
         chain = self._chain()
-        splits: dict[Split, int] = {"train": self.length, "valid": self.held, "test": self.held}
-        drawn = enumerate(splits.items())
-        texts = {split: [Document.of(split, chain.text(length, number))] for number, (split, length) in drawn}
-        return Corpus(self.name, texts, chain)
+        splits: dict[Split, list[Document]] = {}
+        sizes: dict[Split, int] = {"train": self.length, "valid": self.held, "test": self.held}
+        for number, (split, size) in enumerate(sizes.items()):
+            digest = sha256(f"{self!r} {split} {SOURCE}".encode()).hexdigest()
+            splits[split] = [Document(split, digest, size, partial(chain.text, size, number))]
+        return Corpus(self.name, splits, chain)
 
     def characters(self) -> str:
         """Return `Corpus.characters` of the built corpus, drawing only as much of it as needed."""

@@ -204,7 +204,7 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = No
     for _ in range(ATTEMPTS):
         if path.exists():
             try:
-                store = open_store(path, "always", tokenizer)
+                store = open_store(path, "once", tokenizer)
                 return TokenStore(corpus.name, store.splits, tokenizer, corpus.distribution)
             except (Refused, OSError) as error:
                 log.warning("%s is damaged (%s) and is written again", path, error)
