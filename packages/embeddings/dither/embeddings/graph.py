@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
 import torch
 from jaxtyping import Float, Int
@@ -43,7 +44,8 @@ class GraphEmbedding(nn.Module):
         self.node = make_embedding_table(n, width, init)
         tables = {"shared": 1, "directed": 2, "tied": 0}[endpoint]
         self.pair = nn.ModuleList(make_embedding_table(n, width, init) for _ in range(tables))
-        self.register_buffer("ends", torch.triu_indices(n, n, 1), persistent=False)
+        pairs = torch.tensor(list(combinations(range(n), 2)), dtype=torch.int64)
+        self.register_buffer("ends", pairs.reshape(-1, 2).T.contiguous(), persistent=False)
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:
         """Return the vectors and 0 extra tokens; a graph is never split, so `start` is 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -72,8 +73,11 @@ def run(
         from ..runs.progress import Screen, say
 
         say(Screen(), f"{path}: valid; loading torch and the data")  # never ends a run, as on a full disk
+    gc.disable()  # collections would take .3 s before the first step, and find nothing
     from ..runs.launch import run as start
 
+    gc.freeze()
+    gc.enable()
     given = sys.argv[1:]
     argv = ["dither", *([] if "run" in given else ["run"]), *given]  # python -m experiments.run omits the command
     return start(loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest)

@@ -36,13 +36,10 @@ class AdamW(OptimizerSpec):
 
     def build(self, module: nn.Module) -> Optimizer:
         """Return AdamW for a module that is on its device already; ValueError if it has nothing to train."""
-        from torch.optim import AdamW
-
-        from .muon import has_fused_kernel, parameter_groups
+        from .muon import adamw, parameter_groups
 
         groups = parameter_groups(module, self.weight_decay, self.decay)
-        betas = self.betas[0], self.betas[1]
-        return AdamW(groups, lr=self.lr, betas=betas, eps=self.eps, fused=has_fused_kernel(groups))
+        return adamw(groups, self.lr, (self.betas[0], self.betas[1]), self.eps)
 
 
 class Muon(OptimizerSpec):

@@ -63,8 +63,8 @@ class Log:
         if self._file is not None:
             times = {"wall_time": round(time.time(), 3)}
             self._file.write(step, kind, metrics, times if rate is None else {**times, "samples_per_second": rate})
-        self._each(lambda tracker: tracker.log(step, kind, metrics))
         self.display.metrics(step, kind, metrics)
+        self._each(lambda tracker: tracker.log(step, kind, metrics))
 
     def pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         self._each(lambda tracker: tracker.log_pictures(step, pictures))

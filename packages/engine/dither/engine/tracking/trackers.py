@@ -54,44 +54,40 @@ class TensorBoardTracker:
     """
 
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
-        """Create the event file; events after `step` of an interrupted run are hidden."""
-        _import("torch.utils.tensorboard", "tensorboard")  # checks its version
-        from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
-
+        """Name the event file, which the first event creates; events after `step` of an interrupted run are hidden."""
+        _import("tensorboard", "tensorboard")  # the rest takes .1 s
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"  # sorted by time
         self._path, self._config = folder / "tensorboard" / name, config
         self._last: dict[str, float] = {}
-        self._path.parent.mkdir(exist_ok=True)
-        self._append({"file_version": "brain.Event:2"})
-        if step:
-            self._append({"step": step + 1, "session_log": SessionLog(status=SessionLog.START)})
+        restart = {"step": step + 1, "session_log": {"status": "START"}}
+        self._beginning: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}, *([restart] if step else [])]
 
     def _append(self, *events: Mapping[str, Any]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
         from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
+        self._path.parent.mkdir(exist_ok=True)
+        events, self._beginning = (*self._beginning, *events), []
         with self._path.open("ab") as file:
             for event in events:
                 RecordWriter(file).write(Event(wall_time=time.time(), **event).SerializeToString())
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        from torch.utils.tensorboard.summary import scalar
-
+        scalar = _import("torch.utils.tensorboard", "tensorboard").summary.scalar
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
-        self._append(*({"step": step, "summary": scalar(*item)} for item in named.items()))  # type: ignore[no-untyped-call]
+        self._append(*({"step": step, "summary": scalar(*item)} for item in named.items()))
         if kind != "train":
             self._last |= named
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         """Write the PNG, or else the text, of each picture."""
-        from torch.utils.tensorboard.summary import text
-
+        text = _import("torch.utils.tensorboard", "tensorboard").summary.text
         for picture in pictures:
             if picture.png is not None:
                 self._append({"step": step, "summary": _image_summary(picture.name, picture.png)})
             elif picture.text is not None:
                 code = indent(picture.text[:MAX_CHARACTERS], "    ", lambda _: True)
-                self._append({"step": step, "summary": text(picture.name, code)})  # type: ignore[no-untyped-call]
+                self._append({"step": step, "summary": text(picture.name, code)})
 
     def finish(self, error: BaseException | None = None) -> None:
         """Write hyper-parameters and the last metrics unless the run failed.

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.optim import AdamW, Optimizer
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dither.registry.config.errors import Problem, Refused
@@ -36,7 +38,8 @@ __all__ = [
 ]  # fmt: skip
 
 ADAM_STATES = 2
-"""Tensors per parameter assumed for an optimizer that cannot take a step on the meta device."""
+"""Tensors per parameter of AdamW, assumed for an optimizer that cannot take a step on the meta device."""
+DRAWS = {Tensor.normal_, Tensor.uniform_}
 MAX_TENSORS = 100_000
 """Parameters that a model may have; to build more takes minutes even without memory."""
 
@@ -76,15 +79,21 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
     try:
         with annotate_build_errors():
             optimizer = experiment.train.optimizer.build(model)
-        for parameter in trained:
-            parameter.grad = torch.empty_like(parameter)
-        optimizer.step()
-        states = (state for inner in getattr(optimizer, "parts", (optimizer,)) for state in inner.state.values())
-        state = _bytes(value for state in states for value in state.values() if isinstance(value, Tensor))
+        state = sum(map(_state_bytes, getattr(optimizer, "parts", (optimizer,))))
     except Exception:  # a kernel of a third party's optimizer may not support the meta device
         state = ADAM_STATES * gradients
     needs = {"weights": weights, "gradients": gradients, "optimizer state": state}
     return needs | ({"EMA": weights} if experiment.train.ema else {})
+
+
+def _state_bytes(optimizer: Optimizer) -> int:
+    parameters = [(g, p) for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+    if isinstance(optimizer, AdamW):  # its step on this device would import torch._dynamo, which takes 1.5 s
+        return sum((ADAM_STATES + group["amsgrad"]) * parameter.nbytes + 4 for group, parameter in parameters)
+    for _, parameter in parameters:
+        parameter.grad = parameter.detach()
+    optimizer.step()
+    return _bytes(value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -123,7 +132,7 @@ def build_on_meta(experiment: Experiment, limit: int | None = None, catalog: Cat
 
     handle = register_module_parameter_registration_hook(count)
     try:
-        with annotate_build_errors(catalog), torch.device("meta"):
+        with annotate_build_errors(catalog), torch.device("meta"), _Uninitialised():
             return experiment.model.build(space)
     except RuntimeError as error:
         if "overflow" not in str(error):
@@ -131,6 +140,15 @@ def build_on_meta(experiment: Experiment, limit: int | None = None, catalog: Cat
         raise _refusal(f"a weight is too large for torch: {error}") from None
     finally:
         handle.remove()
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Draw no weights: on the meta device that would import torch._dynamo, which takes 1.5 s."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init" or func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _refusal(message: str) -> Refused:

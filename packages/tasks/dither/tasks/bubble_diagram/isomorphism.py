@@ -13,7 +13,6 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-import networkx
 import numpy as np
 from jaxtyping import Bool, Int, UInt
 
@@ -138,6 +137,8 @@ def plan_groups(plans: Plans) -> list[bytes]:
     Plans are grouped if the canonical forms of their boxes' relations, in both directions, are equal, or if those of
     their tokens are. Both are needed: in one case of three neither implies the other.
     """
+    import networkx  # it takes .1 s
+
     graph, keys = networkx.Graph(), [b""] * len(plans)
     for rooms in np.unique(plans.rooms).tolist():
         rows, slots = np.flatnonzero(plans.rooms == rooms), plans.types.shape[1]

@@ -14,8 +14,8 @@ from math import log
 from typing import Final
 
 import numpy as np
+import scipy  # imports its parts on first use
 from jaxtyping import Bool, Float, Int, UInt
-from scipy.spatial.distance import cdist, jensenshannon
 
 from .isomorphism import PlanIndex, is_first_occurrence, plan_keys, room_hashes
 from .plans import RESIDENT, LazyPlans, Plans, PlanSplits, real_edges
@@ -121,7 +121,7 @@ def divergence(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) 
 
     For several rows of counts, the mean weighted by the row sums of the second.
     """
-    return _mean(first, second, lambda p, q: np.square(jensenshannon(p, q, axis=1)), log(2))
+    return _mean(first, second, lambda p, q: np.square(scipy.spatial.distance.jensenshannon(p, q, axis=1)), log(2))
 
 
 def variation(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) -> float:
@@ -298,7 +298,7 @@ def mmd(first: Float[np.ndarray, "N K"], second: Float[np.ndarray, "M K"], width
     weight -= np.bincount(index[len(first) :], minlength=len(distinct)) / len(second)
     points = distinct[weight != 0]
     weight = weight[weight != 0]
-    variation = cdist(points, points, "cityblock") / 2
+    variation = scipy.spatial.distance.cdist(points, points, "cityblock") / 2
     return float(weight @ np.exp(-(variation**2) / (2 * width**2)) @ weight)
 
 

@@ -17,7 +17,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-import networkx
 import numpy as np
 from pydantic import BaseModel
 
@@ -98,6 +97,8 @@ def _joined_rooms(walls: list[list[int]], rooms: Sequence[int], nodes: int, fron
         if not (ends and all(0 <= node < nodes for node in ends)):
             message = f"ed_rm[{index}]: expected one or two nodes of 0..{nodes - 1}, got {ends}"
             raise RejectedPlan(Fault("edges", message))
+    import networkx  # it takes .1 s
+
     graph = networkx.Graph(pair for ends in walls for pair in combinations(set(ends), 2))
     number = {node: room for room, node in enumerate(rooms)}
     joined: list[tuple[int, int | None]] = []

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from math import hypot
 from typing import Final
 
-import networkx
 import numpy as np
+import scipy  # imports its parts on first use
 from jaxtyping import Bool, Int
-from scipy import ndimage
 
 from ..relations import GRID, NEAR
 from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
@@ -172,10 +171,12 @@ def regions_of(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.nd
         if region.all():
             continue
         within[region] = -1
-        inner = region & ~ndimage.maximum_filter(~region, 2 * _WALL + 1, mode="constant")
-        wide = inner & ndimage.maximum_filter(ndimage.minimum_filter(inner, _SLIVER, mode="constant"), _SLIVER)
+        inner = region & ~scipy.ndimage.maximum_filter(~region, 2 * _WALL + 1, mode="constant")
+        wide = inner & scipy.ndimage.maximum_filter(
+            scipy.ndimage.minimum_filter(inner, _SLIVER, mode="constant"), _SLIVER
+        )
         region = next((some for some in (wide, inner) if some.any()), region)
-        parts, _ = ndimage.label(region)
+        parts, _ = scipy.ndimage.label(region)
         region = parts == 1 + np.argmax(np.bincount(parts.ravel())[1:])
         within[_without_holes(region)] = room
     return label
@@ -193,7 +194,7 @@ def _paint(boxes: Int[np.ndarray, "R 4"], order: Sequence[int]) -> Int[np.ndarra
 def _without_holes(region: Bool[np.ndarray, "H W"]) -> Bool[np.ndarray, "H W"]:
     """Connect each hole to the outside by a slit of one pixel."""
     region = region.copy()
-    while (holes := ndimage.binary_fill_holes(region) & ~region).any():
+    while (holes := scipy.ndimage.binary_fill_holes(region) & ~region).any():
         row, column = np.argwhere(holes)[0]
         left = np.flatnonzero(~region[row, :column])
         region[row, (left[-1] + 1 if len(left) else 0) : column] = False
@@ -261,6 +262,8 @@ def doors_between(
             x, y = (across, middle) if upright else (middle, across)
             door, key = Door(i, j, x, y, upright, width - 1.0), (min(i, j), max(i, j))
             longest[key] = max(longest.get(key, (0, door)), (high - low, door), key=lambda entry: entry[0])
+    import networkx  # it takes .1 s
+
     graph = networkx.Graph()
     for i, j in pairs(len(types)):
         low, high = np.maximum(boxes[i, :2], boxes[j, :2]), np.minimum(boxes[i, 2:], boxes[j, 2:])
