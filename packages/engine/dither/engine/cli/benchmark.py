@@ -50,6 +50,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     whole = [_timed(lambda: [trainer.advance() for _ in range(steps)], device) / steps for _ in range(repeats)]
+    trainer.graph = None  # phases and FLOPs are counted in Python
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median, rows = statistics.median(whole), trainer.rows(trainer.step)

@@ -125,8 +125,8 @@ class Train(Options):
     a linear layer has 2^18 weights or more; else float32."""
     compile: bool | Literal["blocks", "reduce-overhead"] | None = None
     """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks" compiles each block
-    separately, which starts sooner; "reduce-overhead" replays CUDA graphs, which pays for small models. Evaluation and
-    sampling are not compiled."""
+    separately, which starts sooner; "reduce-overhead" also replays the whole step as one CUDA graph, which pays for
+    small models. Evaluation and sampling are not compiled."""
     known: float = Field(0.0, ge=0, le=1)
     """Share of training samples with random known tokens: a prefix, a suffix, both ends or scattered ones. They are not
     noised, and model.embedding.known marks them, so that a model learns prompts and infilling under every process."""

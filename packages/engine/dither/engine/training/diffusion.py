@@ -352,10 +352,9 @@ class Diffusion(nn.Module):
         """
         self._compiled = True
         if mode != "blocks":
-            options: Any = {"mode": mode} if isinstance(mode, str) else {}
-            self.model.compile(**options)
+            self.model.compile()
             separate = fused_head(self) or isinstance(getattr(self.model, "head", None), DistributionHead)
-            self._trunk = torch.compile(cast(Denoiser, self.model).trunk, **options) if separate else None
+            self._trunk = torch.compile(cast(Denoiser, self.model).trunk) if separate else None
             return
         if not hasattr(self.model, "blocks"):
             what = f"{type(self.model).__name__} has no blocks to compile; set train.compile = true"

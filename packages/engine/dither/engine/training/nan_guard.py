@@ -83,7 +83,7 @@ class FiniteGuard:
         self.optimizer, self.first, self.limit = optimizer, 0, limit
         self.alive = torch.ones((), device=device)
         self.good, self.skipped, self.in_row = torch.zeros(3, dtype=torch.int64, device=device).unbind()
-        self.metrics = self.last = torch.zeros(3, device=device)
+        self.metrics, self.last = torch.zeros(2, 3, device=device).unbind()
 
     def start(self, step: int, in_row: int = 0) -> None:
         """Restart the count of good steps at a step, after `in_row` skipped ones."""
@@ -102,14 +102,14 @@ class FiniteGuard:
                 raise NonFinite(step, total / weight, norm)
             return
         metrics = torch.stack((total, weight, norm))
-        self.last = torch.where(self.alive > 0, metrics, self.last)
+        self.last.copy_(torch.where(self.alive > 0, metrics, self.last))  # in place, so that a CUDA graph may hold it
         finite = metrics.isfinite().all()
         self.in_row.add_(1).masked_fill_(finite, 0)
-        self.alive = self.alive * (self.in_row <= self.limit)
+        self.alive *= self.in_row <= self.limit
         self.good += self.alive > 0
         self.skipped += (self.alive > 0) & ~finite
         applied = self.alive * finite
-        self.metrics = torch.where(applied > 0, metrics, 0.0)
+        self.metrics.copy_(torch.where(applied > 0, metrics, 0.0))
         if self.cancels:
             self.optimizer.found_inf = 1 - applied  # type: ignore[attr-defined]
             return

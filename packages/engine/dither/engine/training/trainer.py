@@ -22,6 +22,7 @@ from ..config.options import Train
 from ..distributed.ranks import SINGLE_RANK, Ranks, local_shard
 from ..optimizers.moving_average import MovingAverage
 from ..optimizers.optimizer_state import flatten, restore
+from .cuda_graph import StepGraph, require_capturable, set_capturable
 from .ddp_fsdp import ParallelModel
 from .device import compile_mode, prepare_compiler, to_device
 from .diffusion import Diffusion
@@ -203,10 +204,19 @@ class Trainer:
         self.factor = train.lr_schedule.build(train.steps)
         self.skips = Skips(train.skip_limit if train.non_finite == "skip" else 0)
         self.guard = FiniteGuard(self.optimizer, self.device, limit=self.skips.limit)
+        self.graph: StepGraph | None = None
+        if self.compiled == "reduce-overhead" and self.device.type == "cuda":
+            self.capture(StepGraph(self.update))
         self.step = self.counted = 0
         self.sums: Float[Tensor, "3"] = torch.zeros(3, device=self.device)
         if not self.guard.deferred:
             self.sums = torch.zeros(3, dtype=torch.float64)
+
+    def capture(self, graph: StepGraph) -> None:
+        """Make steps through a CUDA graph; Refused if that is not possible."""
+        require_capturable(self.system.model, self.optimizer, self.ranks, self.guard)
+        set_capturable(self.optimizer, self.device)
+        self.graph = graph
 
     def advance(self) -> dict[str, Tensor]:
         """Make one step and return its loss and gradient norm as tensors on the device.
@@ -216,9 +226,31 @@ class Trainer:
                 those before the step.
         """
         seed_generators(self.device, Stream.STEP, self.seed, self.step, 0)
+        factor = self.factor(self.step)
+        for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            rate: Any = group["lr"]
+            group["lr"] = rate.fill_(lr * factor) if isinstance(rate, Tensor) else lr * factor
+        try:
+            metrics = (self.graph or self.update)(self._clean(self.step))
+        except NonFinite as error:
+            self.check_weights()  # if an update made the weights non-finite, the samples are not at fault
+            self._diagnose(error)
+            if not self.skips.allow(error):
+                raise
+            metrics = {"loss": as_tensor(error.loss), "grad_norm": as_tensor(error.norm)}
+        else:
+            if self.average is not None:
+                self.average.update_parameters()
+            self.counted += 1
+            self.skips.in_row = 0
+        self.step += 1
+        return metrics
+
+    def update(self, clean: Clean) -> dict[str, Tensor]:
+        """Make the part of a step that may be captured as a CUDA graph."""
         for parameter in self.parameters:
             parameter.grad = None
-        total, weight = self._backward()
+        total, weight = self._backward(self.system.prepare(clean))
         gradients = self.parallel.gradients(self.parameters)
         norm: Any = self.parallel.gradient_norm(gradients)
         if not self.guard.deferred:  # the guard synchronises anyway, and host arithmetic launches no kernels
@@ -227,30 +259,17 @@ class Trainer:
         local_weight = weight / self.ranks.size  # ranks average gradients, where sums are needed
         divide(self._divides, gradients, divisor_of(local_weight, self.train.clip, norm))
         norm = norm / local_weight
-        try:
-            self.guard.record(self.step, total, weight, norm)
-        except NonFinite as error:
-            self.check_weights()  # if an update made the weights non-finite, the samples are not at fault
-            self._diagnose(error)
-            if not self.skips.allow(error):
-                raise
-        else:
-            factor = self.factor(self.step)
-            for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-                group["lr"] = lr * factor
-            self.optimizer.step()
-            if self.average is not None:
-                self.average.update_parameters()
-            self.counted += 1
-            self.skips.in_row = 0
-            self.sums += self.guard.metrics if self.guard.deferred else self.sums.new_tensor((total, weight, norm))
-        self.step += 1
+        self.guard.record(self.step, total, weight, norm)
+        self.optimizer.step()
+        self.sums += self.guard.metrics if self.guard.deferred else self.sums.new_tensor((total, weight, norm))
         return {"loss": as_tensor(total / weight), "grad_norm": as_tensor(norm)}
 
-    def _backward(self) -> Any:
-        """Accumulate the gradients of the weighted loss of a batch; return the sums of loss times weight and weight."""
+    def _backward(self, batch: tuple[Clean, Tensor, Noised]) -> Any:
+        """Accumulate the gradients of the weighted loss of a batch; return the sums of loss times weight and weight.
+
+        Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on ranks.
+        """
         totals, weights = [], []
-        batch = self._batch(self.step)
         for number, rows in enumerate(self.parallel.micro_batches, 1):
             with self.parallel.accumulation_step(last=number == len(self.parallel.micro_batches)) as forward:
                 measured = forward(*_select(batch, self.parallel.local_rows(rows)))
@@ -261,11 +280,8 @@ class Trainer:
         sums = sum(totals[1:], totals[0]), sum(weights[1:], weights[0])
         return sums if self.ranks.size == 1 else self.ranks.all_reduce(torch.stack(sums)).unbind()
 
-    def _batch(self, step: int) -> tuple[Clean, Tensor, Noised]:
-        """Return the noised batch of a step on the device.
-
-        Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on ranks.
-        """
+    def _clean(self, step: int) -> Clean:
+        """Return the batch of a step on the device."""
         clean = self._read(step, self.train.steps)
         if self._copy_stream is not None:
             stream = torch.cuda.current_stream(self.device)
@@ -276,7 +292,7 @@ class Trainer:
                 return tensor
 
             clean.apply(keep)
-        return self.system.prepare(to_device(clean, self.device))
+        return to_device(clean, self.device)
 
     def _load(self, step: int) -> Clean:
         """Read the batch of a step; copy it to a GPU on a stream of its own, so that this overlaps with training."""
@@ -301,7 +317,7 @@ class Trainer:
         counted, self.counted = max(self.counted, 1), 0
         self.sums.zero_()
         loss, norm = (total / weight, norm / counted) if weight else (math.nan, math.nan)  # all steps were skipped
-        metrics = {"loss": loss, "grad_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]}
+        metrics = {"loss": loss, "grad_norm": norm, "lr": float(self.optimizer.param_groups[0]["lr"])}
         if self.skips.limit:
             metrics["skipped"], self.skips.counted = self.skips.counted, 0
         return metrics
@@ -324,7 +340,7 @@ class Trainer:
         """Find the faulty samples of the batch by computing their losses again with the same noise."""
         rows, faulty = self.rows(error.step), []
         seed_generators(self.device, Stream.STEP, self.seed, error.step, 0)
-        batch = self._batch(error.step)
+        batch = self.system.prepare(self._clean(error.step))
         for part in self.parallel.micro_batches:
             with self.system.eager():
                 measured = self.system(*_select(batch, part))
@@ -350,6 +366,7 @@ class Trainer:
         self.sums.copy_(rest.pop("sums"))
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         restore(self.optimizer, self.parallel.shard_optimizer_state(rest, parameters), plain["optimizer"])
+        set_capturable(self.optimizer, None if self.graph is None else self.device)
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
         self.guard.start(self.step, int(plain.get("skipped_in_row", 0)))
         self.guard.skipped.zero_()

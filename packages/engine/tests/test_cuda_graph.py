@@ -1,0 +1,123 @@
+"""A step as a CUDA graph, without CUDA: its operations are recorded on the simulated GPU and repeated literally."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.cuda_graph import WARMUP, StepGraph, set_capturable
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.simulated_gpu import DeviceTrace
+from dither.engine.training.trainer import Trainer
+from dither.registry.config.errors import Refused
+
+ROOT = Path(__file__).parents[3]
+
+
+class Recorder(TorchDispatchMode):
+    """Records operations with their arguments; `replay` repeats them into the same results, as a CUDA graph does."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    @torch.no_grad()
+    def replay(self):
+        for func, args, kwargs, out in self.calls:
+            if not func.is_view:
+                for old, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                    if isinstance(old, torch.Tensor) and old is not new:
+                        old.value.copy_(new.value)
+
+
+class RecordedGraph(StepGraph):
+    """Recording makes the step, so the first replay does nothing."""
+
+    replays = 0
+
+    def warm_up(self, clean):
+        return self.step(clean)
+
+    def capture(self, clean):
+        with Recorder() as recorder:
+            metrics = self.step(clean)
+
+        def replay():
+            if self.replays:
+                recorder.replay()
+            self.replays += 1
+
+        return metrics, replay
+
+
+def addresses(trainer):
+    state = [x for entry in trainer.optimizer.state.values() for x in entry.values()]
+    guard = [trainer.guard.alive, trainer.guard.metrics, trainer.guard.last, trainer.sums]
+    tensors = [*trainer.parameters, *(p.grad for p in trainer.parameters if p.grad is not None), *state, *guard]
+    return [tensor.value.data_ptr() for tensor in tensors]
+
+
+@pytest.mark.parametrize("name", ["get_region/quick", "bubble_diagram/quick", "language_model/quick"])
+def test_a_captured_step_equals_an_eager_one(name, monkeypatch):
+    """Bit by bit, with other batches, noise, dropout and learning rates in each step, and the state at fixed places."""
+    monkeypatch.setattr(sys.modules["torch.optim.adam"], "_get_capturable_supported_devices", lambda *_: ["meta"])
+    changes = [
+        "train.batch_size=2",
+        "train.precision=float32",
+        "train.device=cpu",
+        "train.steps=12",
+        "train.buckets=false",
+    ]
+    changes += ["task.data.train=8"] if "bubble" in name else []
+    experiment = load_experiment(ROOT / f"experiments/{name}.toml", changes).experiment
+    runs = []
+    for captured in (False, True):
+        system, metrics, places = Diffusion.build(experiment).train(), [], []
+        with DeviceTrace() as trace:
+            trainer = Trainer(trace.move(system), experiment.train, 0)
+            trainer.capture(RecordedGraph(trainer.update) if captured else trainer.update)
+            for step in range(WARMUP + 4):
+                trace.reset()
+                metrics.append({key: value.value.item() for key, value in trainer.advance().items()})
+                places.append(addresses(trainer))
+                assert not step or not trace.syncs
+            metrics.append(trainer.pop_metrics())
+        runs.append(metrics)
+    shapes = trainer.graph._seen  # with and without padding
+    assert trainer.graph.replays == sum(max(seen - WARMUP, 0) for seen in shapes.values()) >= 2
+    assert places[WARMUP:] == [places[-1]] * 4 or len(shapes) > 1
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [("train.optimizer=muon", "Muon"), ("model.checkpointing=true", "checkpointing")],
+)
+def test_steps_that_cannot_be_captured_are_refused(change, what):
+    changes = ["train.device=cpu", change]
+    experiment = load_experiment(ROOT / "experiments/language_model/quick.toml", changes).experiment
+    with DeviceTrace() as trace:
+        trainer = Trainer(trace.move(Diffusion.build(experiment)), experiment.train, 0)
+        with pytest.raises(Refused, match=what) as refused:
+            trainer.capture(StepGraph(trainer.update))
+    assert [problem.code for problem in refused.value.problems] == ["misfit"]
+
+
+def test_the_optimizer_state_of_a_captured_run_serves_any_run():
+    """Learning rates are numbers again, and step counts stay."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([parameter], lr=0.5)
+    set_capturable(optimizer, torch.device("cpu"))
+    assert optimizer.param_groups[0]["capturable"]
+    assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
+    set_capturable(optimizer, None)
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["capturable"]) == (0.5, False)
