@@ -60,7 +60,7 @@ def test_samples_are_a_function_of_the_seed(load, block, monkeypatch):
     assert torch.equal(first, again)
     assert torch.equal(first, draw(system.eval(), like, seed=7, batch_size=2)), "dropout is off in any mode"
     assert not torch.equal(first, draw(system, like, seed=8, batch_size=2))
-    monkeypatch.setattr(session, "MAX_BATCH", 2)  # of a batch by default
+    monkeypatch.setattr(session, "MAX_BATCH", {"cpu": 2})  # of a batch by default
     assert torch.equal(first, draw(system, like, seed=7))
     assert torch.equal(first[:2], draw(system, like[:2], seed=7)), "the first batch is that of a shorter drawing"
     assert not torch.equal(first[:2], first[2:4]), "batches differ"

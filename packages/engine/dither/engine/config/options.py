@@ -247,7 +247,7 @@ class Sample(Options):
     every: int | None = Field(None, ge=1)
     """Steps between sampling during training; by default only at the end."""
     batch_size: int | None = Field(None, ge=1)
-    """Samples per batch; the default is all, at most 1,000."""
+    """Samples per batch; the default is all, at most 250 on a CPU and 1,000 on a GPU."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Random seed of sampling."""
     tries: int = Field(64, ge=1, le=1_000_000)

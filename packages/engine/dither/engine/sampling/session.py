@@ -264,7 +264,7 @@ def walk(system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> Ite
         system.train(was_training)
 
 
-MAX_BATCH = 1000
+MAX_BATCH = {"cpu": 250, "cuda": 1000}
 """Most samples of a batch by default."""
 
 
@@ -298,7 +298,7 @@ def draw(
     with every state of the first batch; `calls` counts model calls.
     """
     device = next(system.model.parameters()).device
-    size = batch_size or min(max(len(like.valid), 1), MAX_BATCH)
+    size = batch_size or min(max(len(like.valid), 1), MAX_BATCH.get(device.type, MAX_BATCH["cpu"]))
     done = []
     for index, start in enumerate(range(0, len(like.valid), size)):
         seed_generators(device, Stream.DRAWING, seed, index)

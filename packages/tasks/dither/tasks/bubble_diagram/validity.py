@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from subprocess import CalledProcessError
 from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Int
 
+from .child_process import ChildProcess, usable_cores
 from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges, split_fields
 from .relations import exclusive, pair_ends
@@ -31,6 +33,16 @@ from .vocabulary import ABOVE, BELOW, DOOR, EDGE_PAD, ENTRANCE, LEFT, LIVING, NO
 __all__ = [
     "Levels", "TokenValidity", "connects", "is_buildable", "is_reachable", "token_validity", "validity_levels",
 ]  # fmt: skip
+
+SHARE: Final = 1000
+"""Least number of diagrams whose boxes are searched by a process of their own, which needs half a second to start."""
+
+_SEARCH: Final = """
+import json, sys, numpy
+from dither.tasks.bubble_diagram.validity import search_boxes
+tokens, rooms, limit = json.load(sys.stdin)
+json.dump([part.tolist() for part in search_boxes(numpy.array(tokens), rooms, None, limit)], sys.stdout)
+"""
 
 _CACHED: Final = 16_384
 """Cached searches; a few hundred bytes each."""
@@ -87,10 +99,31 @@ def validity_levels(
         limit: Most linear programs for one level of one diagram.
     """
     structure = token_validity(tokens, rooms)
+    rows = np.flatnonzero(structure.order)
+    cores = max(min(usable_cores(), len(rows) // SHARE), 1) if boxes is None else 1
+    shares = [rows[first::cores] for first in range(cores)]
+    children = [ChildProcess(_SEARCH, (tokens[share].tolist(), rooms, limit)) for share in shares[1:]]
+    levels = [search_boxes(tokens[shares[0]], rooms, None if boxes is None else boxes[shares[0]], limit)]
+    for share, child in zip(shares[1:], children, strict=True):
+        try:
+            done, unsure, found = map(np.array, child.result())
+            levels.append((done, unsure, found))
+        except (CalledProcessError, ValueError):  # killed, such as for lack of memory
+            levels.append(search_boxes(tokens[share], rooms, None, limit))
+    reached, unknown = np.zeros((3, len(tokens)), bool), np.zeros(len(tokens), bool)
     proof = np.zeros((len(tokens), rooms, 4), np.int16)
-    reached = np.zeros((3, len(tokens)), bool)
-    unknown = np.zeros(len(tokens), bool)
-    for row in np.flatnonzero(structure.order).tolist():
+    for share, parts in zip(shares, levels, strict=True):
+        reached[:, share], unknown[share], proof[share] = parts
+    return Levels(structure, reached[0], reached[1], reached[2], unknown, proof)
+
+
+def search_boxes(
+    tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None, limit: int
+) -> tuple[Bool[np.ndarray, "3 N"], Bool[np.ndarray, " N"], Int[np.ndarray, "N R 4"]]:
+    """Return levels 3 to 5 of diagrams that reach level 2, which are unknown, and boxes that prove them."""
+    proof = np.zeros((len(tokens), rooms, 4), np.int16)
+    reached, unknown = np.zeros((3, len(tokens)), bool), np.zeros(len(tokens), bool)
+    for row in range(len(tokens)):
         relations, exclude, count = _relations(tokens[row], rooms)
         best = None if boxes is None or not realises(boxes[row, :count], relations) else boxes[row, :count]
         if best is not None and realises(best, relations, disjoint=exclude):
@@ -109,7 +142,7 @@ def validity_levels(
                 break
         if best is not None:
             proof[row, :count] = best
-    return Levels(structure, reached[0], reached[1], reached[2], unknown, proof)
+    return reached, unknown, proof
 
 
 def is_buildable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Final
+
+from ..child_process import ChildProcess, usable_cores
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
@@ -84,20 +81,11 @@ def to_pngs(pages: Sequence[Page]) -> list[bytes]:
     """Render pages as PNG, each core a share of them: the renderer holds the GIL, so each share has its own process."""
     # Without system fonts the result is the same on every machine.
     jobs = [(to_svg(page), page.scale, _font_file()) for page in pages]
-    cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
-
-    found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-    def render(share: list[tuple[str, float, str]]) -> list[bytes]:
-        command, given = [sys.executable, "-Pc", _RENDER], json.dumps(share).encode()
-        # Ctrl-C, which stops a run after its current step, must not reach the child.
-        child = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True, process_group=0, env=found)
-        return [bytes.fromhex(image) for image in json.loads(child.stdout)]
-
+    cores = min(usable_cores(), len(jobs))
+    children = [ChildProcess(_RENDER, jobs[first::cores]) for first in range(cores)]
     images = [b""] * len(jobs)
-    with ThreadPoolExecutor(cores) as threads:
-        for first, share in enumerate(threads.map(render, (jobs[first::cores] for first in range(cores)))):
-            images[first::cores] = share
+    for first, child in enumerate(children):
+        images[first::cores] = map(bytes.fromhex, child.result())
     return images
 
 
