@@ -71,6 +71,17 @@ def test_flex_attention_equals_the_dense_mask(monkeypatch, mask):
     torch.testing.assert_close(actual, oracle(q, k, v, mask), atol=1e-6, rtol=1e-5)
 
 
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_adds_a_float_mask(monkeypatch):
+    """In float32, also to logits of bfloat16."""
+    monkeypatch.setattr(flex, "_compiled", lambda: flex.flex.flex_attention)
+    q, k, v = torch.randn(3, 2, 3, 5, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    mask = torch.tensor([[450.0, 1, 1, 1, 0], [1, 1, 1, 0, 0]]).log()[:, None, None]
+    actual = flex.flex_attention(q, k, v, mask)
+    torch.testing.assert_close(actual, attention.attend(q, k, v, mask, kernel="math"), atol=0.02, rtol=0.02)
+
+
 @pytest.mark.slow  # compiles
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @torch.no_grad()

@@ -20,15 +20,9 @@ if TYPE_CHECKING:
     from .options import Level
 
 __all__ = [
-    "TimestepSampling",
-    "as_times",
-    "even_times",
-    "likely_most",
-    "reveal_counts",
-    "spaced_times",
-    "time_of",
+    "TimestepSampling", "as_times", "even_times", "likely_most", "reveal_counts", "spaced_times", "time_of",
     "time_rows",
-]
+]  # fmt: skip
 
 PARTS, SEARCH_STEPS = 64, 9
 """Parts of an interval in a search step, and steps: 2^-54 of the unit interval, enough for float64."""

@@ -20,7 +20,6 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import (
     FUSED_FROM,
     BoundedProcess,
-    CountedProcess,
     Denoiser,
     DistributionHead,
     FusedLoss,
@@ -223,8 +222,9 @@ class Diffusion(nn.Module):
             clean = replace(clean, known=clean.known | random_known(clean.valid, self.known))
         device, drawn = clean.valid.device, t is None
         t, noised = self.noise(clean, self.times(len(clean.valid), device) if t is None else t)
-        if drawn and self._skips_positions(device) and isinstance(self.process, CountedProcess):
-            noised = self.process.limit_counts(clean, noised)
+        limit_counts = getattr(self.process, "limit_counts", None)
+        if drawn and limit_counts is not None and self._skips_positions(device):
+            noised = limit_counts(clean, noised)
         drop_conditions = getattr(self.model, "drop_conditions", None)
         if drop_conditions is not None and self.training:
             clean = replace(clean, cond=dict(drop_conditions(clean.cond)))

@@ -366,7 +366,9 @@ class Trainer:
         self.sums.copy_(rest.pop("sums"))
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         restore(self.optimizer, self.parallel.shard_optimizer_state(rest, parameters), plain["optimizer"])
-        set_capturable(self.optimizer, None if self.graph is None else self.device)
+        set_capturable(self.optimizer, None)
+        if self.graph is not None:  # the state is at other addresses now
+            self.capture(type(self.graph)(self.update))
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
         self.guard.start(self.step, int(plain.get("skipped_in_row", 0)))
         self.guard.skipped.zero_()

@@ -36,7 +36,11 @@ Loss = Callable[[Any, Noised], Measured]
 
 @runtime_checkable
 class Process(Protocol):
-    """Adds noise to clean samples, and removes it step by step."""
+    """Adds noise to clean samples, and removes it step by step.
+
+    The optional method `limit_counts(clean, noised) -> Noised` sets and enforces `most_visible` or `most_requested` of
+    a batch at times from `times`, with which a GPU skips positions; it may change masks in one of 10^9 batches.
+    """
 
     schedule: Schedule
 
@@ -91,17 +95,6 @@ class TimelessProcess(Protocol):
 
     fixed_time: float | None
     """The time used for evaluation and sampling, or None if states depend on time."""
-
-
-@runtime_checkable
-class CountedProcess(Protocol):
-    """A process that bounds numbers of masked positions, so that a GPU skips positions in constant shapes."""
-
-    def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
-        """Set and enforce `most_visible` or `most_requested` of a batch whose times `times` drew.
-
-        Masks may change only in one of 10^9 batches, where a random number would exceed its bound.
-        """
 
 
 @runtime_checkable
