@@ -9,6 +9,7 @@ from scipy import sparse
 
 from dither.tasks.get_region.data.region_matrix import LazyMatrix
 from dither.tasks.get_region.data_specs import PreparedRegions, RegionArrays, RegionFile, RegionStore
+from dither.tasks.get_region.formats import sources
 from dither.tasks.get_region.formats.sources import ReadOptions, find_regions, find_source
 from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.prepared.manifest import MANIFEST
@@ -381,6 +382,14 @@ def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale, write_arr
     for key in (rows, slice(3, 9), plain[:, 0] > 0.5, (rows, 1), (slice(None), slice(0, 2)), 7):
         np.testing.assert_array_equal(mapped[key], plain[key])
     np.testing.assert_array_equal(mapped - np.ones(M, np.float32), plain - 1)
+    files = list((cache / "divisors").glob("*"))
+    assert len(files) == 2 * scale, "a folder is read once for its divisors, until it changes"
+    for file in files:
+        np.save(file, np.full(M, 7, np.float32))
+    sources._open.cache_clear()
+    assert not scale or (ways[4].build().features.divisor == 7).all()
+    (tmp_path / "arrays" / "features.npy").touch()
+    assert not scale or (ways[4].build().features.divisor == largest).all()
 
 
 @pytest.mark.parametrize("dtype", ["u1", ">f8"])

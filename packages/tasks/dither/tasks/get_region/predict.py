@@ -57,7 +57,7 @@ class _Source:
         part = replace(matrix, valid=(), test=()) if request.split == "all" else matrix
         windows = cut_windows(part, split, WindowOptions(task.regions, task.regions), [0], covering=True)
         if not len(windows):
-            names = ", ".join(sorted(set(matrix.chromosome.tolist()))[:30])
+            names = ", ".join(matrix.chromosome.names.tolist()[:30])
             message = f'no region is in the split "{request.split}"; chromosomes of the source: {names}'
             raise Refused(Problem(message, help="use --split all", code="no-samples"))
         return cls(task, matrix, windows, cells)

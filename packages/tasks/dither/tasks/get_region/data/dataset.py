@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Int, Integer
+from jaxtyping import Bool, Float32, Int, Integer, Shaped
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
@@ -47,7 +47,7 @@ class Columns:
         self.divisor = np.ones(self.width, np.float32)
         if matrix.features.divisor is not None:
             self.divisor[: self.motifs] = matrix.features.divisor
-        self._open = torch.from_numpy(self._accessibility_column()) if self.accessibility != "none" else None
+        self._open = self._accessibility_column() if self.accessibility != "none" else None
         self._expression = torch.from_numpy(self._expression_columns()) if spec.expression else None
 
     def in_data_units(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L W"]:
@@ -90,7 +90,7 @@ class Columns:
         """Return the columns after the motifs."""
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
-            column = self._open[cell, index]
+            column = torch.from_numpy(np.asarray(self._open[cell.numpy(), index.numpy()], np.float32))
             if self.by_window:
                 largest = column.amax(-1, keepdim=True)  # padding repeats the last region
                 column = column / torch.where(largest > 0, largest, 1)
@@ -99,13 +99,13 @@ class Columns:
             parts.append(self._expression[cell, index])
         return torch.cat(parts, -1)
 
-    def _accessibility_column(self) -> Float32[np.ndarray, "C P"]:
+    def _accessibility_column(self) -> Shaped[np.ndarray, "C P"]:
         """Return the accessibility column of each cell type."""
         matrix = self.matrix
         if self.accessibility == "constant":
-            return np.ones((max(len(self.numbers), 1), len(matrix)), np.float32)
+            return np.broadcast_to(np.float32(1), (max(len(self.numbers), 1), len(matrix)))
         if self.accessibility == "open":
-            return np.ascontiguousarray(matrix.open[:, self.numbers].T, np.float32)
+            return np.stack([matrix.open[:, number] for number in self.numbers])
         assert matrix.atpm is not None
         column = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
         if self.by_window:
@@ -157,16 +157,15 @@ class RegionSamples:
         }
         self.windows = {split: self._cut(split, numbers[split]) for split in get_args(Split)}
         self._check_windows()
-        names, self._chromosome = np.unique(matrix.chromosome, return_inverse=True)
-        self.chromosomes: list[str] = names.tolist()
+        self._chromosome = matrix.chromosome.numbers
+        self.chromosomes: list[str] = matrix.chromosome.names.tolist()
         self.strict = {split: len(windows) for split, windows in self.windows.items()}  # the first ones
         self.trained_chromosomes = np.zeros(0, np.int64)
         if spec.trained_chromosomes:
-            self.trained_chromosomes = np.unique(self._chromosome[matrix.rows("train")])
+            self.trained_chromosomes = np.unique(self._chromosome[matrix.rows("train")]).astype(np.int64)
             for split in (split for split in get_args(Split)[1:] if cells.get(split)):
                 self.windows[split] += self._cut("train", numbers[split], covering=True)
         self.units = self._fit_units(spec.transform)
-        self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
         self._tss: Bool[np.ndarray, "C P"] | None = None
         if matrix.tss is not None and any(condition.name == "tss" for condition in self.space.conditions):
             either, own = matrix.tss[..., 0] | matrix.tss[..., 1], self.columns.numbers
@@ -190,8 +189,8 @@ class RegionSamples:
             x0 = torch.from_numpy(self.units.forward(x0.numpy()))
         x0 = x0 * valid[..., None]
         cond = {
-            "chromosome": torch.from_numpy(self._chromosome[index[:, 0]]),
-            "centre": torch.from_numpy(self._centre[index] * real),
+            "chromosome": torch.from_numpy(self._chromosome[index[:, 0]].astype(np.int64)),
+            "centre": torch.from_numpy((self.matrix.start[index] + self.matrix.end[index]) // 2 * real),
         }
         if self._tss is not None:
             cond["tss"] = torch.from_numpy((self._tss[number[:, None], index] & real).astype(np.float32))
@@ -251,7 +250,7 @@ class RegionSamples:
         options = WindowOptions(self.options.regions, self.options.regions)
         windows = cut_windows(self.matrix, "train", options, [cell], subset, covering=True)
         for first, count in zip(windows.first.tolist(), windows.count.tolist(), strict=True):
-            yield windows.rows[first : first + count]
+            yield windows.rows[first : first + count].astype(np.int64)
 
     def _check_windows(self) -> None:
         problems = []

@@ -6,21 +6,25 @@ Letters: P regions, M motifs, C cell types, N regions of a window.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Integer, Shaped
+from jaxtyping import Bool, Float, Float32, Int, Integer, Shaped
 
 from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.files.atomic import atomic_write
+from dither.registry.files.cache import cache_folder
 
 from .column_groups import RegionFacts, Splits
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
-__all__ = ["ColumnStats", "LazyMatrix", "RegionMatrix", "assemble", "column_divisors", "row_blocks"]
+__all__ = ["ColumnStats", "Labels", "LazyMatrix", "RegionMatrix", "assemble", "column_divisors", "row_blocks"]
 
 BLOCK: Final = 8192
 """Rows per block when all are read."""
@@ -65,6 +69,35 @@ class LazyMatrix:
         if copy is False:
             raise ValueError("conversion to float32 requires a copy")
         return self[:].astype(dtype or np.float32, copy=False)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of many rows as numbers of the distinct `names`, which are sorted; read like an array of names."""
+
+    names: Shaped[np.ndarray, " N"]
+    numbers: Integer[np.ndarray, " P"]
+
+    @classmethod
+    def of(cls, names: Shaped[np.ndarray, " N"], numbers: Integer[np.ndarray, " P"]) -> Labels:
+        """Return the labels of rows, given numbers of names in any order."""
+        order = np.argsort(names)
+        places = np.argsort(order).astype(np.min_scalar_type(len(names)))
+        return cls(names[order], places[numbers])
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.names[self.numbers[rows]]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Shaped[np.ndarray, " P"]:
+        return np.asarray(self[:], dtype)
+
+    def counts(self) -> Int[np.ndarray, " N"]:
+        """Return the number of rows of each name."""
+        blocks = (np.bincount(self.numbers[rows], minlength=len(self.names)) for rows in row_blocks(len(self)))
+        return np.asarray(np.sum([np.zeros(len(self.names), np.int64), *blocks], 0))
 
 
 def row_blocks(rows: int) -> Iterator[slice]:
@@ -127,7 +160,7 @@ class RegionMatrix:
 
     features: LazyMatrix
     motifs: tuple[str, ...]
-    chromosome: Shaped[np.ndarray, " P"]
+    chromosome: Labels
     start: Integer[np.ndarray, " P"]
     end: Integer[np.ndarray, " P"]
     open: Bool[np.ndarray, "P C"]
@@ -148,13 +181,16 @@ class RegionMatrix:
         features = arrays["features"]
         if not isinstance(features, LazyMatrix):
             features = LazyMatrix(features if isinstance(features, np.memmap) else np.asarray(features, np.float32))
+        chromosome = arrays["chromosome"]
+        if not isinstance(chromosome, Labels):
+            chromosome = Labels.of(*np.unique(chromosome.astype(np.str_), return_inverse=True))
         return cls(
             features=features,
             motifs=tuple(map(str, arrays["motifs"])),
-            chromosome=arrays["chromosome"].astype(np.str_),
-            start=arrays["start"].astype(np.int64),
-            end=arrays["end"].astype(np.int64),
-            open=arrays["open"].astype(np.bool_),
+            chromosome=chromosome,
+            start=arrays["start"].astype(np.int64, copy=False),
+            end=arrays["end"].astype(np.int64, copy=False),
+            open=arrays["open"].astype(np.bool_, copy=False),
             cells=tuple(map(str, arrays["cells"])),
             valid=tuple(valid),
             test=tuple(test),
@@ -167,14 +203,18 @@ class RegionMatrix:
 
     def rows(self, split: Split) -> Bool[np.ndarray, " P"]:
         """True for the regions of a split; a whole chromosome belongs to one split. `P`."""
-        held_out = {"valid": np.isin(self.chromosome, self.valid), "test": np.isin(self.chromosome, self.test)}
-        return ~(held_out["valid"] | held_out["test"]) if split == "train" else held_out[split]
+        return np.asarray(self._names(split)[self.chromosome.numbers])
+
+    def _names(self, split: Split) -> Bool[np.ndarray, " N"]:
+        """True for the chromosomes of a split."""
+        valid, test = (np.isin(self.chromosome.names, names) for names in (self.valid, self.test))
+        return ~(valid | test) if split == "train" else valid if split == "valid" else test
 
     def facts(self) -> RegionFacts:
         """Return the facts of this table."""
-        training = np.unique(self.chromosome[self.rows("train")], return_counts=True)[1]
+        counts = self.chromosome.counts()
         known = {name: getattr(self, name) is not None for name in ("atpm", "expression", "tss")}
-        longest, chromosomes = int(training.max(initial=0)), len(np.unique(self.chromosome))
+        longest, chromosomes = int(counts[self._names("train")].max(initial=0)), int((counts > 0).sum())
         return RegionFacts(len(self.motifs), self.cells, longest, chromosomes, **known, unknown=self.unknown)
 
     def number(self, cell: str) -> int:
@@ -187,19 +227,35 @@ class RegionMatrix:
         return self.cells.index(cell)
 
 
-def column_divisors(stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]) -> Float32[np.ndarray, " M"]:
-    """Return the divisor of each motif: its largest value in the training regions, 1 if that is 0. `M`."""
+def column_divisors(
+    stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, " P"], key: str = ""
+) -> Float32[np.ndarray, " M"]:
+    """Return the divisor of each motif: its largest value in the training regions, 1 if that is 0. `M`.
+
+    As all values are read, the result is cached on disk by a `key` of the files and the split, if one is given.
+    """
+    file = cache_folder() / "divisors" / f"{sha256(key.encode()).hexdigest()}.npy"
+    with suppress(OSError, ValueError):
+        if key and len(divisors := np.load(file)) == stored.shape[1]:
+            return np.asarray(divisors)
     largest = np.zeros(stored.shape[1], np.float32)
     for block in row_blocks(len(stored)):
         if train[block].any():
             largest = np.maximum(largest, np.asarray(stored[block], np.float32)[train[block]].max(0))
-    return np.where(largest > 0, largest, 1).astype(np.float32)
+    divisors = np.where(largest > 0, largest, 1).astype(np.float32)
+    with suppress(OSError):
+        if key:
+            with atomic_write(file) as beside, beside.open("wb") as opened:
+                np.save(opened, divisors)
+    return np.asarray(divisors)
 
 
-def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits, notes: Sequence[str] = ()) -> RegionMatrix:
+def assemble(
+    path: Path, arrays: Mapping[str, Any], splits: Splits, notes: Sequence[str] = (), key: str = ""
+) -> RegionMatrix:
     """Return the matrix of arrays that `check_arrays` accepted; memory-mapped features stay so.
 
-    Without `open`, regions with atpm > 0 are open; `path` is for messages.
+    Without `open`, regions with atpm > 0 are open; `path` is for messages, `key` for `column_divisors`.
 
     Raises:
         Refused: A chromosome to hold out does not exist, or none is left for training.
@@ -216,11 +272,11 @@ def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits, notes: Seque
     if not splits.scale:
         return matrix
     stored = matrix.features.stored
-    return replace(matrix, features=LazyMatrix(stored, column_divisors(stored, matrix.rows("train"))))
+    return replace(matrix, features=LazyMatrix(stored, column_divisors(stored, matrix.rows("train"), key)))
 
 
 def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
-    existing = sorted(set(matrix.chromosome.tolist()))
+    existing = matrix.chromosome.names[matrix.chromosome.counts() > 0].tolist()
     problems = []
     for split, names in (("valid", matrix.valid), ("test", matrix.test)):
         for name in names:

@@ -60,7 +60,7 @@ class Windows:
         return len(self.first)
 
     def __add__(self, other: Windows) -> Windows:
-        first = np.concatenate([self.first, other.first + len(self.rows)])
+        first = np.concatenate([self.first, other.first.astype(np.int64) + len(self.rows)])
         parts = ((getattr(self, name), getattr(other, name)) for name in ("rows", "count", "cell"))
         rows, count, cell = map(np.concatenate, parts)
         return Windows(rows, first, count, cell, self.wide + other.wide)
@@ -103,7 +103,8 @@ def cut_windows(
             chromosome may be shorter. Otherwise all are full, and one starts every `stride` regions.
     """
     inside = matrix.rows(split)
-    runs = [np.flatnonzero(inside & used) for used in subset] if subset is not None else [np.flatnonzero(inside)]
+    masks = [inside] if subset is None else [inside & used for used in subset]
+    runs = [_shortest(np.flatnonzero(mask)) for mask in masks]
     windows = [_cut_rows(matrix, rows, options, covering=covering) for rows in runs]
     offsets = np.cumsum([0, *map(len, runs)]).tolist()
     if subset is None:
@@ -111,15 +112,20 @@ def cut_windows(
     firsts = [first + offset for (first, _, _), offset in zip(windows, offsets, strict=False)]
     labels = [np.full(len(first), cell) for (first, _, _), cell in zip(windows, cells, strict=True)]
     columns = (firsts, [counts for _, counts, _ in windows], labels)
-    first, counts, label = (np.concatenate([np.zeros(0, np.int64), *parts]) for parts in columns)
+    first, counts, label = (_shortest(np.concatenate([np.zeros(0, np.int64), *parts])) for parts in columns)
     return Windows(np.concatenate(runs), first, counts, label, sum(wide for _, _, wide in windows))
+
+
+def _shortest(numbers: Integer[np.ndarray, " n"]) -> Integer[np.ndarray, " n"]:
+    """Return numbers in the smallest type that holds them."""
+    return numbers.astype(np.min_scalar_type(numbers.max(initial=0)), copy=False)
 
 
 def _cut_rows(
     matrix: RegionMatrix, rows: Integer[np.ndarray, " R"], options: WindowOptions, *, covering: bool
 ) -> tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"], int]:
     """Return first index and number of regions of each window, and the number of windows that were too wide."""
-    names, length = matrix.chromosome[rows], options.regions
+    names, length = matrix.chromosome.numbers[rows], options.regions
     edges = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(rows)]
     firsts, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low, high in pairwise(edges):

@@ -15,7 +15,7 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.manifest import MANIFEST, read_manifest
 from ...prepared.store import open_arrays, verify
 from ..data.column_groups import REGIONS, RegionInfo, Splits
-from ..data.region_matrix import LazyMatrix, RegionMatrix, assemble
+from ..data.region_matrix import Labels, LazyMatrix, RegionMatrix, assemble
 from .get_model import read_store
 from .legacy_get_model import LIST, read_legacy
 from .matrices import BED, MATRICES, read_matrix
@@ -134,7 +134,7 @@ def _open(
     source: Source | None, splits: Splits, options: ReadOptions, state: tuple[tuple[Path, int, int], ...], headers: bool
 ) -> RegionMatrix:
     if source is None:
-        return _map_folder(state[0][0].parent, splits)
+        return _map_folder(state[0][0].parent, splits, repr((state, splits)))
     raw = find_regions(source, options, whole=True, headers=headers)
     if headers:
         raw.arrays["features"] = LazyMatrix(raw.arrays["features"])
@@ -142,7 +142,7 @@ def _open(
     return assemble(source.path, raw.arrays, splits, raw.notes)
 
 
-def _map_folder(folder: Path, splits: Splits) -> RegionMatrix:
+def _map_folder(folder: Path, splits: Splits, key: str) -> RegionMatrix:
     manifest = read_manifest(folder, REGIONS)
     info = RegionInfo.of(manifest, folder)
     verify(folder, manifest, REGIONS, ("chromosome", "start", "end"))
@@ -152,9 +152,9 @@ def _map_folder(folder: Path, splits: Splits) -> RegionMatrix:
         message = f"{folder}: arrays do not match {rows} regions and {motifs} motifs in {MANIFEST}"
         raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file"))
     arrays: dict[str, Any] = {name: mapped[name].swapaxes(0, 1) for name in OF_CELLS if name in mapped}
-    arrays |= {"features": mapped["features"], "start": np.array(mapped["start"]), "end": np.array(mapped["end"])}
-    arrays["chromosome"] = np.array(list(info.chromosomes), np.str_)[np.array(mapped["chromosome"])]
+    arrays |= {"features": mapped["features"], "start": np.asarray(mapped["start"]), "end": np.asarray(mapped["end"])}
+    arrays["chromosome"] = Labels.of(np.array(list(info.chromosomes), np.str_), np.asarray(mapped["chromosome"]))
     arrays |= {name: np.array(getattr(info, name), np.str_) for name in ("motifs", "cells", "unknown")}
     if "gene_region" in mapped:
         arrays |= {"gene": np.array(info.genes, np.str_), "gene_region": np.array(mapped["gene_region"])}
-    return assemble(folder, arrays, splits, info.notes)
+    return assemble(folder, arrays, splits, info.notes, key)
