@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -32,14 +34,11 @@ class Modulation(nn.Module):
 
     def forward(self, c: Float[Tensor, "B *L C"]) -> tuple[Float[Tensor, "B #L D"], ...]:
         """Return the vectors per sample, or per position if `c` has a length axis."""
-        if c.ndim == 3:
-            vectors = self.linear(c)
-        elif c.device.type == "meta":  # torch.autocast does not support it
-            vectors = self.linear(c)[:, None]
-        else:  # one row per sample: casting the weights and their gradients for autocast would cost more than it saves
-            with torch.autocast(c.device.type, enabled=False):
-                vectors = self.linear(c.to(self.linear.bias.dtype))[:, None]
-        return vectors.chunk(self.parts, -1)  # type: ignore[no-any-return]
+        # with one row per sample, casting the weights and their gradients for autocast would cost more than it saves
+        cast = c.ndim == 2 and c.device.type != "meta" and torch.is_autocast_enabled(c.device.type)
+        with torch.autocast(c.device.type, enabled=False) if cast else nullcontext():
+            vectors = self.linear(c if c.ndim == 3 else c.to(self.linear.bias.dtype))
+        return (vectors if c.ndim == 3 else vectors[:, None]).chunk(self.parts, -1)  # type: ignore[no-any-return]
 
 
 class Final(nn.Module):

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import Literal
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
@@ -67,7 +66,7 @@ class Attention(nn.Module):
             positions: Coordinates for RoPE; indices by default.
             rows: Return only these positions, counted over the flattened batch.
         """
-        qkv = rearrange(self.qkv(x), "B L (H E) -> B H L E", H=self.heads + 2 * self.kv_heads)
+        qkv = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1)).transpose(1, 2)
         q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], 1)
         if self.rotary is not None:
             start = 0 if cache is None else cache.num_tokens
@@ -77,7 +76,7 @@ class Attention(nn.Module):
         if self.kv_heads != self.heads:
             k, v = (part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (k, v))
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel)
-        y = rearrange(y, "B H L E -> B L (H E)")
+        y = y.transpose(1, 2).flatten(2)
         out: Tensor = self.dropout(self.out(y if rows is None else y.flatten(0, 1).index_select(0, rows)))
         return out
 

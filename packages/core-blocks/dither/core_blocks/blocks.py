@@ -103,9 +103,6 @@ class DropPath(nn.Module):
         mask = torch.rand(len(x), device=x.device) >= self.p
         return x * (mask / (1 - self.p)).to(x.dtype).view(-1, *[1] * (x.ndim - 1))
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
-
 
 class PreNormBlock(_Sublayers):
     """Unconditional self-attention and MLP, each after a norm and added to the input (pre-LN; Xiong et al., 2020).

@@ -135,12 +135,10 @@ class Denoiser(nn.Module):
         positions = relative_coordinates(cond, start, valid.shape[1], extra) if self.positions else None
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
-        whole = true_everywhere(valid)
-        tokens = (
-            valid[:1, :1].expand(len(valid), extra + valid.shape[1])
-            if whole
-            else functional.pad(valid, (extra, 0), value=True)
-        )
+        tokens = valid
+        if extra:
+            whole = valid[:1, :1].expand(len(valid), extra + valid.shape[1])
+            tokens = whole if true_everywhere(valid) else functional.pad(valid, (extra, 0), value=True)
         documents = cond.get(DOCUMENT)
         if documents is not None:
             if extra or cache is not None or context is not None:
@@ -156,18 +154,19 @@ class Denoiser(nn.Module):
             call = _Call(merged.weight, requested=merged.merged_rows() if static else merged.requested(requested))
             h = merged.spread(self._run_blocks(merged.take(h), c, call))
         elif cache is None and (used := self._used_positions(tokens)) is not None:
-            requested = None if requested is None else requested[:, used]
-            mask = self._mask(tokens[:, used], extra, None, None if documents is None else documents[:, used])
+            requested = None if requested is None else requested.index_select(1, used)
+            documents = None if documents is None else documents[:, used]
+            mask = self._mask(tokens.index_select(1, used), extra, None, documents)
             call = _Call(mask, requested=requested)
             c_used = c_all if c_all.ndim == 2 else c_all[:, used]
-            h = torch.zeros_like(h).index_copy(1, used, self._run_blocks(h[:, used], c_used, call).to(h.dtype))
+            out = self._run_blocks(h.index_select(1, used), c_used, call)
+            h = torch.zeros_like(h).index_copy(1, used, out.to(h.dtype))
         else:
             mask = self._mask(tokens, extra, cache, documents)
             h = self._run_blocks(h, c_all, _Call(mask, cache, keep, requested, positions))
         if cache is not None and keep:
             cache.advance(tokens, extra)
-        out: Tensor = self.final(h[:, extra:], c)
-        return out
+        return self.final(h[:, extra:] if extra else h, c)  # type: ignore[no-any-return]
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Drop conditions of random samples for classifier-free guidance; called once per training batch."""
@@ -203,8 +202,8 @@ class Denoiser(nn.Module):
         """Return the positions that are not padding in every sample, or None for all."""
         if not self.drop_padding or not self._readable(tokens):
             return None
-        used = tokens.any(0)
-        return None if bool(used.all()) or not bool(used.any()) else used.nonzero()[:, 0]
+        used = tokens.any(0).nonzero()[:, 0]
+        return used if 0 < len(used) < tokens.shape[1] else None
 
     def _with_context(
         self,

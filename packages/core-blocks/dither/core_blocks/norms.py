@@ -27,7 +27,9 @@ class RMSNorm(nn.RMSNorm):
 
 
 def _promote(weight: Float[Tensor, " D"] | None, x: Float[Tensor, "*B L D"]) -> Float[Tensor, " D"] | None:
-    return None if weight is None else weight.to(promote_types(weight.dtype, x.dtype))
+    if weight is None or weight.dtype == x.dtype:
+        return weight
+    return weight.to(promote_types(weight.dtype, x.dtype))
 
 
 def make_norm(norm: NormName, width: int, *, affine: Affine, eps: float) -> nn.Module:

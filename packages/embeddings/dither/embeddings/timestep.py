@@ -40,7 +40,7 @@ def sinusoids(
     else:
         cos, sin = angle.cos(), angle.sin()
         out = torch.cat([cos, sin] if layout == "cos-sin" else [sin, cos], -1)
-    return functional.pad(out, (0, size % 2))
+    return functional.pad(out, (0, 1)) if size % 2 else out
 
 
 class TimestepEmbedding(nn.Module):

@@ -130,7 +130,7 @@ FLAT = 2**18
 def norm_of(gradients: list[Tensor]) -> Float[Tensor, ""]:
     """Return the Euclidean norm of all gradients together."""
     if gradients[0].device.type == "cpu" and sum(map(Tensor.numel, gradients)) <= FLAT:
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        flat = torch._C._nn.flatten_dense_tensors(gradients)
     else:
         flat = torch.stack(torch._foreach_norm(gradients))
     norm: Tensor = torch.linalg.vector_norm(flat)

@@ -13,6 +13,8 @@ Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -55,8 +57,13 @@ class Posterior:
         self.log_one_minus_alpha = (-self.log_alpha.expm1()).log()
         log_replaced = self.log_one_minus_alpha + lookup(prior, x).log()
         self.determined = log_replaced == -torch.inf
-        gain = torch.logaddexp(torch.zeros_like(log_replaced), self.log_alpha - log_replaced)
-        self.gain = gain.masked_fill(self.determined, 0.0)
+        self._log_replaced = log_replaced
+
+    @cached_property
+    def gain(self) -> Float[Tensor, "B L"]:
+        """The logarithm of q(x_t | x_0 = x_t) over that of any other x_0; 0 where x_0 is determined."""
+        gain = torch.logaddexp(torch.zeros_like(self._log_replaced), self.log_alpha - self._log_replaced)
+        return gain.masked_fill(self.determined, 0.0)
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Posterior:
         """Return the chosen positions as one sample, `1 n`."""
