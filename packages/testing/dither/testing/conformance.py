@@ -129,7 +129,6 @@ class Case:
         return done > 0
 
     def _run_drawn(self, options: Mapping[str, Any] | None, tally: _Tally, catalog: Catalog) -> None:
-        """Run the check with fixed or drawn options."""
         many = 20 * EXAMPLES  # an expected failure must be found with any draws
 
         @settings(
@@ -177,7 +176,6 @@ class Case:
 
 @lru_cache(maxsize=16)
 def _situations(part: Component, catalog: Catalog, place: Where, count: int) -> list[Situation]:
-    """Draw situations of a component."""
     drawn: list[Situation] = []
 
     @settings(

@@ -187,7 +187,9 @@ def _block(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     """Draw a block in a block-causal model over a single field."""
     block, space = draw(drawn(_anything)), draw(token_spaces(max_fields=1))
-    models = [(part.spec, key) for part in s.catalog.parts("model") for key in _slots(part.spec, "block")]
+    fields: Any = ((part.spec, part.spec.model_fields) for part in s.catalog.parts("model"))
+    slots = ((spec, key, info) for spec, infos in fields for key, info in infos.items() if Place() in info.metadata)
+    models = [(spec, key) for spec, key, info in slots if info.annotation.kind == "block"]
     if not models:
         return replace(s, spec=block, space=space)
     kind, key = draw(st.sampled_from(models))
@@ -196,15 +198,6 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     size = model.facts().block_size
     assume(size is not None and size < space.length and _fits(model.check(space)))
     return replace(s, spec=block, space=space, clean=draw(cleans(space)), model=model)
-
-
-def _slots(spec: Any, kind: str) -> list[str]:
-    """Return the options of a Spec that are slots of a kind."""
-    return [
-        key
-        for key, info in spec.model_fields.items()
-        if any(isinstance(item, Place) for item in info.metadata) and info.annotation.kind == kind
-    ]
 
 
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
@@ -245,7 +238,7 @@ def _model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     return replace(s, spec=spec, args=(space,), space=space, clean=draw(cleans(space)))
 
 
-def _process(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+def _process_or_metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
     space = _space(draw, spec, lambda space: _fits(spec.check(space)))
     return replace(s, spec=spec, args=(space,), space=space, process=spec, clean=draw(cleans(space)))
@@ -286,12 +279,6 @@ def _sampler(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     return replace(s, args=(s.process.facts(s.space), facts))
 
 
-def _metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec = draw(drawn(_anything))
-    space = _space(draw, spec, lambda space: _fits(spec.check(space)))
-    return replace(s, spec=spec, args=(space,), space=space, clean=draw(cleans(space)))
-
-
 def _optimizer(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     seed_cpu(s.seed)
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
@@ -304,7 +291,7 @@ def _lr_schedule(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 
 PLACES: dict[str, Callable[[st.DrawFn, Drawn, Situation], Situation]] = {
-    "process": _process,
+    "process": _process_or_metric,
     "sampler": _sampler,
     "loss": _loss,
     "model": _model,
@@ -313,7 +300,7 @@ PLACES: dict[str, Callable[[st.DrawFn, Drawn, Situation], Situation]] = {
     "position": _embedding_or_head,
     "condition": _condition,
     "head": _embedding_or_head,
-    "metric": _metric,
+    "metric": _process_or_metric,
     "optimizer": _optimizer,
     "lr-schedule": _lr_schedule,
 }

@@ -147,7 +147,6 @@ class _SpecStrategy:
         return self.values(info.annotation, info.metadata)
 
     def values(self, annotation: Any, metadata: Iterable[Any] = ()) -> st.SearchStrategy[Any]:
-        """Values of a type with constraints."""
         origin, arguments, metadata = get_origin(annotation), get_args(annotation), [*metadata]
         if origin is Annotated:
             inner = [m for item in arguments[1:] for m in (item.metadata if isinstance(item, FieldInfo) else [item])]

@@ -27,7 +27,7 @@ def lines(stats: dict[str, list[Any]]) -> list[str]:
                 components.add(match[1])
                 outcomes[outcome] += 1
                 if outcome == "skipped":
-                    reasons[f"skipped: {_reason(report)}"] += 1
+                    reasons[f"skipped: {str(report.longrepr[2]).removeprefix('Skipped: ')}"] += 1
                 elif outcome == "xfailed":
                     reasons[f"failed as expected: {match[1]} {match[2]}: {getattr(report, 'wasxfail', '')}"] += 1
     if not outcomes:
@@ -35,10 +35,6 @@ def lines(stats: dict[str, list[Any]]) -> list[str]:
     ran = outcomes.total() - outcomes["skipped"]
     head = f"conformance: {ran} checks of {len(components)} components ran, {outcomes['skipped']} were skipped"
     return [head, *(f"  {count} {reason}" for reason, count in sorted(reasons.items()))]
-
-
-def _reason(report: Any) -> str:
-    return str(report.longrepr[2]).removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -112,13 +112,11 @@ class OracleSession:
         self.before: Int[Tensor, "B P"] | None = None
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
-        """Return the exact prediction."""
         noise = self.process.schedule(t)
         raw = exact_outputs(state, noise, self.prior, self.before)[self.predict].float()
         return self.process.read(raw.clamp_min(-60.0) if self.predict == "score" else raw, state, noise)
 
     def append(self, x: Int[Tensor, "B P"]) -> None:
-        """Condition on finished positions."""
         self.before = x.clone() if self.before is None else torch.cat([self.before, x], 1)
 
 

@@ -64,13 +64,9 @@ def summary(s: Situation) -> None:
 
 def options_documented(s: Situation) -> None:
     """Every option has a docstring below it, in nested tables too."""
-    missing = [prefix + key for prefix, table in _tables(s.part.spec) for key in _undocumented(table)]
+    options = ((prefix, key, table) for prefix, table in _tables(s.part.spec) for key in table.model_fields)
+    missing = [prefix + key for prefix, key, table in options if key not in docs_of(table)]
     assert not missing, f"{s.part.pinned}: no docstring below {', '.join(missing)}"
-
-
-def _undocumented(table: type[Options]) -> list[str]:
-    documented = docs_of(table)
-    return [key for key in table.model_fields if key not in documented]
 
 
 def options_writable(s: Situation) -> None:

@@ -120,16 +120,12 @@ def rows_independent(s: Situation) -> None:
         assert_close(alone.weights[0], whole.weights[row], "weights of a sample alone", atol=1e-6)
 
 
-def _ideal(s: Situation, raw: Tensor, noised: Noised) -> Tensor:
-    if not noised.target_mask.any():
-        raise NotApplicable("the target mask is empty")
-    return ideal_output(s.args[0].predict, noised, raw.shape[-1])
-
-
 def truth_is_best(s: Situation) -> None:
     """An ideal prediction has a lower loss than a random one, and no higher loss than a perturbed one."""
     loss, process, raw, noised = _inputs(s)
-    ideal = _ideal(s, raw, noised)
+    if not noised.target_mask.any():
+        raise NotApplicable("the target mask is empty")
+    ideal = ideal_output(s.args[0].predict, noised, raw.shape[-1])
     best, random = (_measure(loss, process, output, noised).mean().item() for output in (ideal, raw))
     assert best < random, f"an ideal prediction has loss {best}, a random one {random}"
     for scale in (0.3, -0.3):

@@ -81,18 +81,13 @@ def splits_not_empty(s: Situation) -> None:
     task = _task(s)
     sizes = {split: task.size(split) for split in ("train", "valid", "test")}
     assert all(size > 0 for size in sizes.values()), f"samples: {sizes}"
-    firsts = {split: _first_samples(task, split) for split in sizes}
+    batches = {split: task.batch(split, range(min(size, CHUNK))) for split, size in sizes.items()}
+    firsts = {split: [_bytes_of(clean, row) for row in range(len(clean.valid))] for split, clean in batches.items()}
     for one, other in itertools.permutations(firsts, 2):
         samples, among = firsts[one], firsts[other]
         same = samples[: len(among)] == among[: len(samples)]
         same |= len(set(among)) == len(among) and set(samples) <= set(among)  # unlikely where none occurs twice
         assert not same, f"the first {len(samples)} samples of {one} are also in {other}"
-
-
-def _first_samples(task: Any, split: str) -> list[bytes]:
-    rows = range(min(task.size(split), CHUNK))
-    clean = task.batch(split, rows)
-    return [_bytes_of(clean, row) for row in rows]
 
 
 def space_matches(s: Situation) -> None:
@@ -123,34 +118,23 @@ def templates_seeded(s: Situation) -> None:
     """The template of samples is of the space, depends on number and seed only, and has values to draw."""
     task = _task(s)
     like = task.like(ROWS, s.seed)
-    _check_template(like, task)
+    x0 = like.x0  # values that are not fixed may be anything of the right dtype
+    if isinstance(task.space, TokenSpace):
+        x0 = torch.where(like.fixed, x0, task.space.clean().int().argmax(-1))
+    _check_batch(Clean(x0, like.valid, like.known, like.cond), task, ROWS, "like")
     seed_cpu(s.seed)
     assert_unchanged(snapshot(like), task.like(ROWS, s.seed), what="the template with the same seed")
     assert (~like.fixed).any(), "all values are fixed"
 
 
-def _check_template(like: Clean, task: Any) -> None:
-    """Assert that the fixed values of a template are of the space; others may be anything of the right dtype."""
-    x0 = like.x0
-    if isinstance(task.space, TokenSpace):
-        first = task.space.clean().int().argmax(-1)
-        x0 = torch.where(like.fixed, x0, first)
-    _check_batch(Clean(x0, like.valid, like.known, like.cond), task, ROWS, "like")
-
-
-def _evaluated(s: Situation) -> tuple[Any, Clean, Any, Tensor, Any]:
-    """Return a task, a batch, a fitting process, raw output and the noised batch."""
+def metrics_batch_invariant(s: Situation) -> None:
+    """Metrics are finite and do not depend on the batch size."""
     task = _task(s)
     process = fitting_process(s.catalog, task.space)
     clean = task.batch("valid", range(min(ROWS, task.size("valid"))))
     seed_cpu(s.seed)
     noised = process.corrupt(clean, torch.rand(len(clean.valid)) * 0.8 + 0.1)
-    return task, clean, process, random_output(process.space, clean.valid, s.seed), noised
-
-
-def metrics_batch_invariant(s: Situation) -> None:
-    """Metrics are finite and do not depend on the batch size."""
-    task, clean, process, raw, noised = _evaluated(s)
+    raw = random_output(process.space, clean.valid, s.seed)
     values = torch.rand(clean.valid.shape, generator=torch.Generator().manual_seed(s.seed))
     measured = Measured(values, clean.valid.float())
 
