@@ -123,7 +123,6 @@ def _parse_key(key: str, option: str) -> Path:
 
 
 def _read_text(path: FilePath) -> str:
-    """Return the text of a regular file of limited size."""
     try:
         with open_file(path) as file:
             size, content = os.fstat(file.fileno()).st_size, file.read(MAX_BYTES + 1)

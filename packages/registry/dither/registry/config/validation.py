@@ -163,7 +163,6 @@ def alias_warnings(options: Options, document: Document) -> list[Problem]:
 
 
 def _code(detail: Detail) -> str:
-    """Return the problem code for an error of pydantic."""
     kind = detail["type"]
     if kind in CODE_BY_TYPE:
         return str(detail.get("ctx", {}).get("code", CODE_BY_TYPE[kind]))
@@ -175,8 +174,6 @@ def _code(detail: Detail) -> str:
 
 
 class _Converter:
-    """Converts errors of validating a document as a model."""
-
     def __init__(self, model: type[Options], document: Document, catalog: Catalog | None) -> None:
         self.model, self.document, self.catalog = model, document, catalog
         self._accepted: dict[Path, dict[str, Any]] = {}
@@ -207,10 +204,7 @@ class _Converter:
                 yield self.missing(table, keys)
 
     def locate(self, detail: Detail) -> tuple[Path, Path | None]:
-        """Return the path of an error, and of the option of several types that it is inside of.
-
-        pydantic adds names of types to the path of an option of several types.
-        """
+        """Return the path of an error, and of the option around it to whose path pydantic adds names of types."""
         tree: Any = self.document.tree
         path: Path = ()
         union: Path | None = None
