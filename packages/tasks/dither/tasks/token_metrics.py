@@ -29,7 +29,6 @@ class NatSums:
         self._weight: Any = 0.0
 
     def update(self, measured: Measured, counted: Bool[Tensor, "B L"] | float = 1.0) -> None:
-        """Add a batch."""
         weights = measured.weights.double()
         self._weight = self._weight + (weights * counted).sum()
         for name, values in {"": measured.values, **measured.parts}.items():
@@ -52,7 +51,6 @@ class Accuracy:
         self._unweighted: bool | None = None
 
     def update(self, noised: Noised, pred: TokenPrediction) -> None:
-        """Add one batch."""
         level = noised.noise.one_minus_alpha(noised.x0).expand(noised.x0.shape)
         noise = self._space.split((level * _BINS).long().clamp(0, _BINS - 1))
         targets = self._space.split(noised.target_mask & noised.valid & ~noised.fixed)

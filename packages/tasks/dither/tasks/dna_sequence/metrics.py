@@ -68,7 +68,6 @@ class Markov:
         return total
 
     def draw(self, labels: Int64[np.ndarray, " N"], length: int, seed: int) -> UInt8[np.ndarray, "N L"]:
-        """Draw one sequence for each label."""
         rng, bases = np.random.default_rng(seed), np.zeros((len(labels), length), np.uint8)
         for place in range(length):
             below = self._next(bases, labels, place).cumsum(1)[:, :3]
@@ -142,7 +141,6 @@ class Reference:
         return self.groups(bases, labels) | self.groups(bases, np.full_like(labels, -1))
 
     def groups(self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]) -> dict[int, Group]:
-        """Return sequences by cell type."""
         parts = {int(label): bases[labels == label] for label in np.unique(labels)}
         return {label: Group.of(label, part, self._k, self.motifs) for label, part in parts.items() if len(part)}
 
@@ -259,16 +257,13 @@ class BaseMetrics:
         self._nats, self._accuracy = NatSums(), Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
-        """Add a batch."""
         self._nats.update(measured)
         if pred is not None:
             self._accuracy.update(noised, pred)
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
-        """Return nats and weights of each sequence."""
         weights = measured.weights.double()
         return {"nats_per_base": ((measured.values.double() * weights).sum(1), weights.sum(1))}
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics; NaN if nothing was predicted."""
         return self._nats.compute("nats_per_base") | self._accuracy.compute()

@@ -49,16 +49,11 @@ class Sequences:
     nats: Callable[[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]], Float[np.ndarray, " N"]] | None = None
 
     def facts(self) -> SequenceFacts:
-        """Return the length and the cell types."""
         return SequenceFacts(self.bases["train"].shape[1], self.cells)
 
 
 def read_dhs(name: str) -> Sequences:
-    """Read the human regions and split them by chromosome.
-
-    Raises:
-        Refused: The wheel cannot be downloaded, or is damaged.
-    """
+    """Read the human regions and split them by chromosome; raises Refused without an intact wheel."""
     regions = read_sequences(fetch_wheel(*REGION_WHEEL))
     bases, labels = encode(regions.sequence), regions.open.argmax(1)
     valid, test = (np.isin(regions.chromosome, chromosomes) for chromosomes in HELD_OUT)

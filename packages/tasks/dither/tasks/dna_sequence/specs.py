@@ -70,7 +70,6 @@ class DnaSequence(TaskSpec):
         return TokenSpace((Field("bases", facts.length, 4),), (Condition("cell", len(facts.cells), facts.cells),))
 
     def build(self) -> DnaSequences:
-        """Read or generate the sequences."""
         from .task import DnaSequences
 
         sequences: Sequences = self.data.build()
@@ -93,13 +92,11 @@ class DHSSequences(DataSpec):
         return SequenceFacts(200, ("K562", "HepG2", "GM12878", "hESC"))
 
     def build(self) -> Sequences:
-        """Read the sequences."""
         from .sequences import read_dhs
 
         return read_dhs(self.name)
 
     def prepare(self) -> str:
-        """Download both wheels."""
         sequences = self.build()
         sizes = ", ".join(f"{len(rows):,} for {split}" for split, rows in sequences.bases.items())
         return f"{sizes}; {len(sequences.motifs()):,} motifs"
@@ -138,11 +135,9 @@ class PlantedMotifs(DataSpec):
         return self
 
     def facts(self) -> SequenceFacts:
-        """Return the length and the cell types."""
         return SequenceFacts(self.length, tuple(f"cell-{number + 1}" for number in range(self.cells)))
 
     def build(self) -> Sequences:
-        """Generate the sequences."""
         from .sequences import plant
 
         options = self.model_dump(include={"length", "cells", "motifs", "width", "rate", "train", "held", "seed"})

@@ -137,10 +137,7 @@ def _with_other_strand(sequences: Sequences) -> Sequences:
 
 
 def _compare_plot(reference: Reference, groups: dict[str, dict[int, Group]]) -> bytes:
-    """Return a PNG: k-mer frequencies, motif hits, GC content, and accuracy by cell type.
-
-    `groups` are sequences by the names of `SERIES`, then by label. Held-out sequences are halved as in `Reference`.
-    """
+    """Return a PNG: k-mers, motif hits, GC content, accuracy; `groups` are by the names of `SERIES`, then by label."""
     figure = new_figure(10, 7.5)
     (kmers, hits), (gc, accuracy) = figure.subplots(2, 2)
     for number, (name, (label, colour)) in enumerate(SERIES.items()):

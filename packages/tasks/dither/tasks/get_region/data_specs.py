@@ -43,7 +43,6 @@ class HumanDHS(DataSpec):
         return RegionFacts(282, ("K562", "HepG2", "GM12878", "hESC"), longest, chromosomes)
 
     def build(self) -> RegionMatrix:
-        """Read the table, after comparing its checksum."""
         from .data.human_dhs import read_human
 
         return read_human(self.subset)
@@ -84,7 +83,6 @@ class _AtPath(_Regions):
     """File or folder, relative to the working directory."""
 
     def source(self) -> Path:
-        """Return the path."""
         return Path(self.path).expanduser()
 
     def facts(self) -> RegionFacts:
@@ -92,7 +90,6 @@ class _AtPath(_Regions):
         return self._open(headers=True).facts()
 
     def build(self) -> RegionMatrix:
-        """Read and check the file, or map the folder."""
         return self._open()
 
     def _open(self, *, headers: bool = False) -> RegionMatrix:
@@ -135,7 +132,6 @@ class RegionArrays(_AtPath):
         return super()._open()
 
     def prepare(self) -> str:
-        """Compare all checksums."""
         from ..prepared.store import verify
 
         verify(self.source(), read_manifest(self.source(), REGIONS), REGIONS)
@@ -176,14 +172,12 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         return super().options() | {"paths": [Path(path).name for path in self.paths]}
 
     def build(self) -> RegionMatrix:
-        """Map the arrays."""
         from .formats.sources import open_regions
 
         self.manifest()
         return open_regions([self.folder()], self.splits())
 
     def prepare(self) -> str:
-        """Check and convert the source, and return a report."""
         from .conversion import convert
         from .formats.sources import ReadOptions, find_regions, find_source
 
@@ -210,7 +204,6 @@ class ScannedRegions(PreparedRegions):
     """Probability with which a random word is a hit of a motif."""
 
     def prepare(self) -> str:
-        """Scan the genome, and return a report."""
         from .conversion import convert
         from .formats.motif_files import scan_regions
 

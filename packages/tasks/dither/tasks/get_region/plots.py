@@ -46,11 +46,7 @@ def _draw_window(
     motifs: Sequence[str],
     extra: Sequence[str],
 ) -> bytes:
-    """Return a PNG of heat maps side by side: truth, and mask, sample and difference of what was sampled.
-
-    Columns after the motifs are strips right of the motifs, each with its own colours. A mask that is the same for all
-    regions is left out.
-    """
+    """Return a PNG of heat maps: truth, mask unless all regions have the same, sample and difference."""
     from matplotlib.colors import ListedColormap
 
     count, colours = len(motifs), ListedColormap(["#e9ecef", "#f08c00"])
@@ -254,10 +250,7 @@ def _draw_tracks(
     counted: Bool[np.ndarray, "L M"],
     labels: Labels,
 ) -> bytes:
-    """Return a PNG of the first window: truth, prediction and error over genome coordinates, and start sites.
-
-    Columns are those after the motifs, or a frequent motif if nothing else was sampled.
-    """
+    """Return a PNG of the first window over the genome: the columns after the motifs, or else a frequent motif."""
     names, places = [*labels.motifs, *labels.titles(like, 0)], labels.places(like, 0)
     x, count = like.cond["centre"][0].cpu().numpy() / 1e6, len(draws)
     sites = x[like.cond["tss"][0].cpu().numpy() > 0] if "tss" in like.cond else x[:0]

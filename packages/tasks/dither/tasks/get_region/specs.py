@@ -115,7 +115,6 @@ class GetRegion(TaskSpec):
         return self
 
     def trained(self) -> list[str]:
-        """Return the cell types of the training split."""
         return [self.cell_type] if isinstance(self.cell_type, str) else list(self.cell_type)
 
     def step(self) -> int:
@@ -161,7 +160,6 @@ class GetRegion(TaskSpec):
             yield from self._unsupported(facts)
 
     def warn(self) -> Iterator[Misfit]:
-        """Yield options without effect."""
         options = type(self).model_fields
         if self.largest != options["largest"].default and self.column() != "quantitative":
             fix = 'set accessibility = "quantitative"'
@@ -233,15 +231,10 @@ class GetRegion(TaskSpec):
         return ColumnUnits.read(folder / UNITS)
 
     def build(self) -> RegionWindows:
-        """Read the regions and cut them into windows."""
         return self.build_from(self.data.build())
 
     def build_from(self, matrix: RegionMatrix) -> RegionWindows:
-        """Cut a matrix into windows.
-
-        Raises:
-            Refused: No training chromosome is as long as a window, or a cell type does not exist.
-        """
+        """Cut a matrix into windows; raises Refused if none is long enough, or a cell type does not exist."""
         from .task import RegionWindows
 
         return RegionWindows(matrix, self)

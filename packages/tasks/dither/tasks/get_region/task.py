@@ -55,11 +55,9 @@ class RegionWindows:
         self._sampled: list[MaskedBatch] = []
 
     def size(self, split: Split) -> int:
-        """Return the number of windows of a split."""
         return self.samples.size(split)
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return windows by number."""
         clean = self.samples.batch(split, rows)
         return replace(clean, known=self.given & clean.valid[..., None])
 
@@ -134,7 +132,6 @@ class RegionWindows:
         return plot_samples(self._new_metrics(), samples, like, labels, latest)
 
     def data_warnings(self) -> Iterator[str]:
-        """Yield how many windows were dropped, and why."""
         return self.samples.data_warnings()
 
     def export(

@@ -73,11 +73,7 @@ def write_archive(path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], a
 
 
 def read_archive(path: Path, help_text: str) -> Arrays:
-    """Return the arrays that `write_archive` wrote, after comparing the sha256.
-
-    Raises:
-        Refused: Either file is missing or damaged.
-    """
+    """Return the arrays that `write_archive` wrote; raises Refused if either file is missing or damaged."""
     sidecar = path.with_suffix(".json")
     try:
         content = read_bytes(path, TABLE_BYTES)

@@ -158,12 +158,9 @@ def changed_options(manifest: Manifest, made: Mapping[str, Any]) -> list[str]:
     return [key for key, value in made.items() if manifest.made.get(key) != value]
 
 
-def describe_sources(files: Iterable[Path], root: Path, *, times: bool = True) -> dict[str, Any]:
-    """Return number, bytes and a digest of names relative to `root`, sizes and modification times of source files.
-
-    Without `times` a copy of the files counts as unchanged.
-    """
+def describe_sources(files: Iterable[Path], root: Path) -> dict[str, Any]:
+    """Return number, bytes and a digest of names relative to `root`, sizes and modification times of source files."""
     states = [(os.path.relpath(path, root), path.stat()) for path in files]
-    lines = [f"{name} {state.st_size}" + (f" {state.st_mtime_ns}" if times else "") for name, state in states]
+    lines = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states]
     digest = hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
     return {"files": len(states), "bytes": sum(state.st_size for _, state in states), "digest": digest}

@@ -18,7 +18,6 @@ class Progress:
         self._shown = sys.stderr.isatty()
 
     def update(self, done: int, total: int) -> None:
-        """Show how many are done."""
         now = monotonic()
         if self._shown and (now >= self._next or done == total):
             sys.stderr.write(f"\r\x1b[K{done:,} of {total:,} {self.what}")

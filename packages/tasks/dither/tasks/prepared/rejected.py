@@ -47,7 +47,6 @@ class RejectedRows:
         return self.counts.total()
 
     def add(self, row: Rejected) -> None:
-        """Record one row."""
         self.counts[row.sort] += 1
         first = self._first.setdefault(row.sort, [])
         if len(first) < MAX_SHOWN:

@@ -73,21 +73,13 @@ class PrepareSpec(DataSpec):
             yield Misfit(message, (self.source_option,), help=f"run: {self.command()}", code="not-prepared")
 
     def manifest(self) -> Manifest:
-        """Read the manifest of the prepared data.
-
-        Raises:
-            Refused: They are missing, damaged, or were made with other options.
-        """
+        """Read the manifest of the data; raises Refused if they are missing, damaged, or made with other options."""
         manifest = read_manifest(self.folder(), self.stored, self.command())
         self.check_options(manifest, self.options())
         return manifest
 
     def check_options(self, manifest: Manifest, made: dict[str, Any]) -> None:
-        """Compare options with those of a manifest.
-
-        Raises:
-            Refused: Names the options that changed.
-        """
+        """Raise Refused with the options that differ from those of a manifest."""
         if changed := changed_options(manifest, made):
             message = f"{self.folder()} was prepared with other options: {', '.join(changed)} changed"
             raise Refused(Problem(message, help=f"run: {self.command()} --force", code="changed-options"))

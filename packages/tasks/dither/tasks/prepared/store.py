@@ -45,7 +45,6 @@ class ArrayStream:
         self.file.write(self._header())
 
     def append(self, block: Shaped[np.ndarray, "n ..."]) -> None:
-        """Write rows."""
         block = np.ascontiguousarray(block, self.dtype)
         if block.shape[1:] != self.row_shape:
             raise ValueError(f"rows of shape {self.row_shape} expected, got {block.shape[1:]}")
@@ -103,12 +102,10 @@ class Writer:
         return self._arrays[name]
 
     def add(self, name: str, array: Shaped[np.ndarray, "n ..."], **info: Any) -> ArrayRecord:
-        """Write a whole array."""
         self.stream(name, array.dtype, array.shape[1:]).append(array)
         return self.end(name, **info)
 
     def add_blocks(self, name: str, blocks: Iterable[Any], dtype: Any, row_shape: Sequence[int] = ()) -> ArrayRecord:
-        """Write an array that is produced in blocks of rows."""
         stream = self.stream(name, dtype, row_shape)
         for block in blocks:
             stream.append(block)
@@ -243,11 +240,7 @@ def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: b
 def open_arrays(
     folder: Path, manifest: Manifest, kind: Kind, names: Iterable[str] | None = None
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Memory-map arrays; all by default.
-
-    Raises:
-        Refused: An array is unreadable, or its dtype, shape or order differs from the manifest.
-    """
+    """Memory-map arrays, all by default; raises Refused if one is unreadable or differs from the manifest."""
     arrays, fix = {}, f"run: {kind.command}"
     for name in manifest.arrays if names is None else names:
         record = manifest.arrays.get(name)

@@ -87,7 +87,6 @@ class Columns:
         return measured
 
     def _extra_columns(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L k"]:
-        """Return the columns after the motifs."""
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
             column = torch.from_numpy(np.asarray(self._open[cell.numpy(), index.numpy()], np.float32))
@@ -100,7 +99,6 @@ class Columns:
         return torch.cat(parts, -1)
 
     def _accessibility_column(self) -> Shaped[np.ndarray, "C P"]:
-        """Return the accessibility column of each cell type."""
         matrix = self.matrix
         if self.accessibility == "constant":
             return np.broadcast_to(np.float32(1), (max(len(self.numbers), 1), len(matrix)))
@@ -116,7 +114,6 @@ class Columns:
         return np.minimum(column / largest, np.float32(1))
 
     def _expression_columns(self) -> Float32[np.ndarray, "C P 2"]:
-        """Return the expression columns of each cell type."""
         matrix = self.matrix
         assert matrix.expression is not None
         columns = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
@@ -177,11 +174,9 @@ class RegionSamples:
         return self.columns.measure(self._covering)
 
     def size(self, split: Split) -> int:
-        """Number of windows of a split."""
         return len(self.windows[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return windows by number."""
         index, real, number = self.windows[split].take(rows, self.options.regions)
         place, cell, valid = torch.from_numpy(index), torch.from_numpy(number), torch.from_numpy(real)
         x0 = self.columns.in_data_units(place, cell[:, None])

@@ -224,11 +224,7 @@ def ensure_built() -> str:
 
 
 def read_human(subset: Literal["whole", "chr21-22", "built"]) -> RegionMatrix:
-    """Read a table and split it.
-
-    Raises:
-        Refused: The file is missing or damaged.
-    """
+    """Read a table and split it; raises Refused if the file is missing or damaged."""
     if subset == "built":
         return RegionMatrix.of(read_archive(cache_folder() / BUILT, BUILD), *HELD_OUT)
     arrays: dict[str, Any] = read_archive(PACKAGED / f"{subset}.npz", "install dither-tasks again")

@@ -40,22 +40,18 @@ class Motif:
         return cls(name, scores, threshold(scores, p_value))
 
 
-def log_odds(counts: Float[np.ndarray, "W 4"], pseudocount: float = 1.0) -> Integer[np.ndarray, "W 4"]:
+def log_odds(counts: Float[np.ndarray, "W 4"]) -> Integer[np.ndarray, "W 4"]:
     """Return log2 of the odds of each base against 1/4, in units of 1/100 bit, rounded.
 
-    Args:
-        counts: Number of occurrences of each base in each column. `W 4`.
-        pseudocount: Added to each column, shared by its four bases.
-
-    Raises:
-        ValueError: The counts have another shape, are negative or not finite, or a column is empty.
+    Each column of counts has one more, shared by its four bases. ValueError if the counts have another shape, are
+    negative or not finite, or a column is empty.
     """
     table = np.asarray(counts, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] != 4 or len(table) == 0:
         raise ValueError(f"a motif is a table of W columns by 4 bases, got the shape {table.shape}")
     if not (np.isfinite(table).all() and (table >= 0).all() and (table.sum(1) > 0).all()):
         raise ValueError("the counts of a motif are finite and at least 0, and no column of it is empty")
-    share = (table + pseudocount / 4) / (table.sum(1, keepdims=True) + pseudocount)
+    share = (table + 1 / 4) / (table.sum(1, keepdims=True) + 1)
     scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * np.log2(share * 4)).astype(np.int64)
     return scores
 
@@ -91,11 +87,7 @@ UNKNOWN = -float(2**17)
 
 
 def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
-    """Return bases as numbers: A 0, C 1, G 2, T 3, others 4. `P S`.
-
-    Raises:
-        ValueError: The sequences differ in length, or there are none.
-    """
+    """Return bases as numbers: A 0, C 1, G 2, T 3, others 4; ValueError if their lengths differ, or there are none."""
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1:
         raise ValueError(f"sequences of one length are expected, got the lengths {sorted(lengths)[:5]}")
@@ -136,10 +128,7 @@ def scan(
 
 
 def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int) -> Float[Tensor, "P K"]:
-    """Scan for motifs of one width by a convolution over bases, on both strands.
-
-    Three channels encode the four bases; the score of the fourth is in the bias. Unknown bases, if any, have a channel.
-    """
+    """Convolve on both strands: three channels encode the bases, a bias the fourth; unknown bases have a channel."""
     forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()  # K 4 W
     both = torch.cat([forward, forward.flip(1, 2)])  # reverse complement: A <-> T, C <-> G, reversed
     weight, last = both[:, :-1], both[:, -1:]

@@ -115,7 +115,6 @@ class ColumnStats:
 
     @classmethod
     def of(cls, columns: Float32[np.ndarray, "P M"]) -> ColumnStats:
-        """Return the statistics of `P M`."""
         return cls.over([(columns, np.ones(len(columns)))])
 
     @classmethod
@@ -211,7 +210,6 @@ class RegionMatrix:
         return ~(valid | test) if split == "train" else valid if split == "valid" else test
 
     def facts(self) -> RegionFacts:
-        """Return the facts of this table."""
         counts = self.chromosome.counts()
         known = {name: getattr(self, name) is not None for name in ("atpm", "expression", "tss")}
         longest, chromosomes = int(counts[self._names("train")].max(initial=0)), int((counts > 0).sum())

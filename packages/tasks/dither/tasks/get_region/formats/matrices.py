@@ -79,11 +79,7 @@ def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> R
 
 
 def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
-    """Return the sparse matrix in an .npz file of scipy (CSR or CSC) as a dense one.
-
-    Raises:
-        Refused: There is none, or its indices are out of range.
-    """
+    """Return the sparse matrix in an .npz file of scipy (CSR or CSC) as a dense one; Refused if it is invalid."""
     from scipy.sparse import csc_matrix, csr_matrix
 
     try:

@@ -329,15 +329,7 @@ def _chromosomes(
 
 
 def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Places:
-    """Parse names of regions.
-
-    Args:
-        names: Text.
-        where: Returns the place of a row, for messages.
-
-    Raises:
-        Refused: Names the rows that do not parse.
-    """
+    """Parse names of regions; raises Refused with the places, which `where` returns, of those that do not parse."""
     matches = [NAME.fullmatch(name) for name in names.tolist()]
     wrong = np.array([match is None for match in matches], np.bool_)
     fault = "is not a place such as chr1:9790-10675"
@@ -349,11 +341,7 @@ def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) ->
 
 
 def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, " n"]:
-    """Return text, decoded if it is stored as bytes.
-
-    Raises:
-        Refused: It is neither text nor UTF-8.
-    """
+    """Return text, decoded if it is stored as bytes; raises Refused if it is neither text nor UTF-8."""
     if values.dtype.kind == "U":
         return values
     if values.dtype.kind != "S":
@@ -375,11 +363,7 @@ def name_array(names: Sequence[str], where: str) -> Shaped[np.ndarray, " P"]:
 
 
 def texts_of(values: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Shaped[np.ndarray, " P"]:
-    """Return a column of names as text; whole numbers are names as well.
-
-    Raises:
-        Refused: Names the rows that hold no text, such as None or nan.
-    """
+    """Return a column of names or whole numbers as text; raises Refused with rows that hold neither, such as nan."""
     if values.dtype.kind not in "iuU":
         wrong = np.array([not isinstance(value, str) for value in values.tolist()], np.bool_)
         if problems := invalid_rows(wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"):

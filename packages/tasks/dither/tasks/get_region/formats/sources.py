@@ -51,11 +51,7 @@ class Source:
 
 
 def find_source(paths: Sequence[Path]) -> Source:
-    """Return the source that paths name: one file or folder, and perhaps BED files.
-
-    Raises:
-        Refused: A path does not exist, there is more than one source, or the format is unknown.
-    """
+    """Return the source that paths name, perhaps with BED files; raises Refused unless it is one of a known format."""
     missing = [path for path in paths if not path.exists()]
     if missing:
         raise Refused([Problem(f"{path}: No such file or directory", code="file-not-found") for path in missing])

@@ -155,11 +155,7 @@ def _roles(names: Sequence[str]) -> tuple[int | None, list[int]]:
 def _numeric(
     columns: Sequence[tuple[str, str, Shaped[np.ndarray, " P"]]], path: Path, locate: Callable[[int], str]
 ) -> tuple[Arrays, list[Problem]]:
-    """Return the arrays of columns by standard and own name, with NaN in places and 0 in others for invalid numbers.
-
-    Raises:
-        Refused: As `check_names`.
-    """
+    """Return the arrays of columns by standard and own name, with NaN in places and 0 in others for invalid numbers."""
     import pandas
 
     check_names([name for name, _, _ in columns], path)
@@ -210,11 +206,7 @@ def _read_parquet(path: Path) -> Any:
 
 
 def read_anndata(path: Path) -> RawArrays:
-    """Read an .h5ad file.
-
-    Raises:
-        Refused: anndata is not installed, or the file is damaged or does not hold regions and motifs.
-    """
+    """Read an .h5ad file; raises Refused without anndata, or if it is damaged or does not hold regions and motifs."""
     try:
         import anndata  # type: ignore[import-not-found,unused-ignore]
     except ImportError:

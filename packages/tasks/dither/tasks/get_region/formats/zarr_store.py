@@ -126,10 +126,7 @@ class ZarrArray:
                 yield f"{self.folder / self.file_name(place)}: {self.file_rows(place)} cannot be read: {error}"
 
     def _damage(self, place: Chunk) -> str:
-        """Return damage of a file that zarr does not notice, or that it is too large; "" without any.
-
-        zarr reads an empty shard as the fill value, and decodes Blosc without comparing lengths.
-        """
+        """Return damage that zarr does not notice: a file too large, an empty shard, the length of Blosc data."""
         path = self.folder / self.file_name(place)
         if not path.is_file():
             return "not a regular file" if path.exists() else ""

@@ -75,12 +75,10 @@ class Predictions:
         self._windows.append(windows)
 
     def merge(self, other: Predictions) -> None:
-        """Add the pairs of another rank."""
         self._parts += other._parts
         self._windows += other._windows
 
     def pairs(self) -> list[Pair]:
-        """Return all pairs, by column."""
         numbers = np.concatenate([np.zeros((2, 0), np.float32), *(part for _, part in self._parts)], 1)
         return [(truth, guess) for truth, guess in self._by_column(numbers)]
 

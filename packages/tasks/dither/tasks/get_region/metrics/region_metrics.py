@@ -116,7 +116,6 @@ class RegionMetrics:
             self._thin()
 
     def merge(self, other: RegionMetrics) -> None:
-        """Add what another rank accumulated."""
         self.predictions.merge(other.predictions)
         self.batches += other.batches
         self._thin()
@@ -214,8 +213,7 @@ class _Resampled:
     def half(self, metric: str, other: _Resampled | None = None) -> float | None:
         """Return half of a 95 % interval of a metric, or of its difference to that of others on the same elements.
 
-        Spearman's correlation has none, since ranks would change with each resample, and nothing has one with fewer
-        than `MIN_WINDOWS` windows. The variance of resamples is (W - 1) / W of that of windows, which is corrected.
+        Spearman's correlation has none: ranks change. The variance, too low by the factor (W - 1) / W, is corrected.
         """
         if other is not None and metric not in other.values:
             return None
