@@ -101,7 +101,6 @@ class Checkpoints:
         self.protected_step: int | None = None
 
     def steps(self) -> list[tuple[int, Path]]:
-        """Return steps and folders of the checkpoints, newest first."""
         return checkpoint_folders(self.folder)
 
     def newest(self) -> tuple[Path | None, dict[Path, str]]:

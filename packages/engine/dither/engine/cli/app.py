@@ -215,10 +215,7 @@ def _installed_names() -> set[str]:
 
 
 def _add_plugin_commands(files: Sequence[str], word: str | None) -> None:
-    """Call the hook `register_commands` of every plugin; failures and name clashes are reported and skipped.
-
-    Refused if plugins cannot be loaded, and the command `word` may be one of theirs.
-    """
+    """Call `register_commands` of every plugin; Refused if plugins fail to load and `word` may be one of theirs."""
     from dither.registry.config.errors import Refused, nearest
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import find_policy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -25,7 +24,7 @@ from dither.registry.spec.base import Options, summary_of
 
 from ..config.options import Evaluate, Sample, Tracking, Train
 from ..runs.progress import table
-from .output import wants_json
+from .output import echo_json
 
 __all__ = [
     "TABLES", "filter_components", "show_component", "show_components", "show_plugins", "show_reference",
@@ -59,9 +58,8 @@ def filter_components(
 
 def show_components(components: Iterable[Any], as_json: bool) -> None:
     """Print components, one per line."""
-    if wants_json(as_json):
-        keys = ("kind", "name", "rev", "plugin", "summary")
-        typer.echo(json.dumps([{key: getattr(c, key) for key in keys} for c in components], indent=2))
+    keys, components = ("kind", "name", "rev", "plugin", "summary"), list(components)
+    if echo_json(as_json, [{key: getattr(c, key) for key in keys} for c in components]):
         return
     page = table("kind, name", "plugin", "description")
     for kind, group in groupby(components, lambda component: component.kind):
@@ -98,8 +96,7 @@ def _markdown_options(options: Sequence[Mapping[str, str]]) -> Iterator[str]:
 def show_plugins(plugins: Plugins, as_json: bool) -> None:
     """Print the state of every plugin."""
     reports = plugins.reports
-    if wants_json(as_json):
-        typer.echo(json.dumps([asdict(report) for report in reports], indent=2))
+    if echo_json(as_json, [asdict(report) for report in reports]):
         return
     page = table("plugin", "state", "from", "version", "components", "other hooks")
     for report in reports:
@@ -123,8 +120,7 @@ def show_component(plugins: Plugins, component: Component, as_json: bool) -> Non
     facts["version"] = next((report.version for report in plugins.reports if report.name == component.plugin), "")
     files = sorted(Path("experiments").rglob("*.toml"))
     facts["used_in"] = [str(path) for path in files if f'"{component.name}"' in path.read_text("utf-8", "replace")]
-    if wants_json(as_json):
-        typer.echo(json.dumps(facts, indent=2))
+    if echo_json(as_json, facts):
         return
     console = Console()
     console.print(Text.assemble((f"{facts['kind']} {facts['name']}", "bold"), ("  " + facts["pinned"], "dim")))
@@ -145,8 +141,7 @@ def show_component(plugins: Plugins, component: Component, as_json: bool) -> Non
 def show_table(name: str, as_json: bool) -> None:
     """Print the options of a table of experiment files."""
     options = describe_options(TABLES[name])
-    if wants_json(as_json):
-        typer.echo(json.dumps({"name": name, "options": options}, indent=2))
+    if echo_json(as_json, {"name": name, "options": options}):
         return
     console = Console()
     console.print(Text.assemble((f"[{name}]", "bold"), f"\n{summary_of(TABLES[name])}\n"))

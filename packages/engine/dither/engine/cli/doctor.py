@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import sys
@@ -13,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +22,7 @@ from dither.registry.plugins.lockfile import check_lockfile
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.policy import Policy, find_policy, policy_file, required_plugins
 
-from .output import wants_json
+from .output import echo_json
 
 __all__ = ["Finding", "examine", "show_findings"]
 
@@ -135,8 +133,7 @@ def _findings(topic: str, problems: Sequence[Problem]) -> Iterator[Finding]:
 def show_findings(findings: list[Finding], as_json: bool) -> int:
     """Print the findings; return 1 if something is broken."""
     counts = {state: sum(finding.state == state for finding in findings) for state in COLOURS}
-    if wants_json(as_json):
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    if echo_json(as_json, [asdict(finding) for finding in findings]):
         return int(counts["broken"] > 0)
     page = Table.grid(padding=(0, 2))
     for finding in findings:

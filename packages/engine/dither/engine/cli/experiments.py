@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import re
 import sys
@@ -26,7 +25,7 @@ from .app import (
     app,
     load,
 )
-from .output import echo, location_record, print_valid, wants_json
+from .output import echo, echo_json, location_record, print_valid, wants_json
 from .runs import CellOption, OutOption, SplitOption, apply
 
 __all__: list[str] = []
@@ -198,18 +197,17 @@ def explain(
     document, plugins = open_experiment(experiment, changes, removals or (), selected)
     model = validate(Model, document, plugins.catalog)
     rows = select(list(settings(model, document, plugins.catalog)), keys[0] if keys else None)
-    if wants_json(as_json):
-        records = [
-            {
-                "key": dotted(row.path),
-                "value": row.value,
-                "from": None if row.default_of else location_record(row.places[0]),
-                "default_of": row.default_of,
-                "over": list(map(location_record, row.places if row.default_of else row.places[1:])),
-            }
-            for row in rows
-        ]
-        echo(json.dumps(records, indent=2, default=str))
+    records = [
+        {
+            "key": dotted(row.path),
+            "value": row.value,
+            "from": None if row.default_of else location_record(row.places[0]),
+            "default_of": row.default_of,
+            "over": list(map(location_record, row.places if row.default_of else row.places[1:])),
+        }
+        for row in rows
+    ]
+    if echo_json(as_json, records):
         return
     values = ("(none)" if row.value is None else tomlkit.item(row.value).as_string() for row in rows)
     for row, value in zip(rows, values, strict=True):
@@ -234,7 +232,5 @@ def bench(
     from .benchmark import show_bench
 
     result = measure(load(experiment, [*(changes or ()), *(words or ())], removals, selected), steps, repeats)
-    if wants_json(as_json):
-        echo(json.dumps(result, indent=2))
-    else:
+    if not echo_json(as_json, result):
         show_bench(Console(), result)

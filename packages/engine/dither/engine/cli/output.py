@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "Format", "echo", "global_options", "hoist_global_options", "location_record", "output_options", "print_problems",
-    "print_valid", "wants_json",
+    "Format", "echo", "echo_json", "global_options", "hoist_global_options", "location_record", "output_options",
+    "print_problems", "print_valid", "wants_json",
 ]  # fmt: skip
 
 
@@ -97,6 +97,13 @@ def echo(text: object = "", nl: bool = True, err: bool = False) -> None:
 def wants_json(as_json: bool = False) -> bool:
     """Return whether to print JSON: by --json or by --format json."""
     return as_json or output_options.format is Format.JSON
+
+
+def echo_json(as_json: bool, value: object) -> bool:
+    """Print a value as JSON if that is requested; return whether it is."""
+    if wants_json(as_json):
+        echo(json.dumps(value, indent=2, default=str))
+    return wants_json(as_json)
 
 
 def print_problems(refused: Refused) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .app import Assignments, CheckpointOption, Group, Json, PluginOption, RunDirectory, Words, app, parse_checkpoint
-from .output import echo, wants_json
+from .output import echo, echo_json
 
 __all__ = ["CellOption", "OutOption", "SplitOption", "apply"]
 
@@ -46,8 +46,7 @@ def list_(
         from ..sweeps.directory import require_metric
 
         require_metric(metric, (run.figures for run in listed), "--metric")
-    if wants_json(as_json):
-        echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in listed], indent=2))
+    if echo_json(as_json, [{**asdict(run), "path": str(run.path)} for run in listed]):
         return
     rows = []
     for run in listed:
@@ -74,9 +73,7 @@ def verify(run_directory: RunDirectory, as_json: Json = False) -> int:
     from ..runs.list_runs import verify_run
 
     files = verify_run(run_directory)
-    if wants_json(as_json):
-        echo(json.dumps([asdict(file) for file in files], indent=2))
-    else:
+    if not echo_json(as_json, [asdict(file) for file in files]):
         for file in files:
             echo(f"{file.what:32} {file.reason or 'intact'}")
     return DAMAGED if any(file.reason for file in files) else 0
@@ -227,17 +224,19 @@ def evaluate(
     given = {"--text": texts, "--data": data, "--tasks": tasks, "--frontier": frontier}
     if len(names := [name for name, value in given.items() if value]) > 1:
         raise typer.BadParameter(f"exclude each other: {', '.join(names)}", param_hint=names[0])
+    which = parse_checkpoint(checkpoint)
     if frontier:
         from ..runs import frontier as runs_frontier
 
-        which, grid = parse_checkpoint(checkpoint), _grid(frontier)
-        rows, picture = runs_frontier.frontier(run_directory, grid, which, selected, changes or ())
-        _show_frontier(rows, picture, wants_json(as_json))
+        rows, picture = runs_frontier.frontier(run_directory, _grid(frontier), which, selected, changes or ())
+        if not echo_json(as_json, rows):
+            for name in rows[-1]:
+                echo(f"{name:24}" + " ".join(f"{row[name]:>9.4g}" if name in row else "     real" for row in rows))
+            echo(picture)
         return
     if tasks is not None:
         from ..runs.lm_eval import evaluate_tasks
 
-        which = parse_checkpoint(checkpoint)
         echo(json.dumps(evaluate_tasks(run_directory, tasks.split(","), which, selected, limit), indent=2))
         return
     from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
@@ -245,24 +244,11 @@ def evaluate(
     from ..runs.progress import Screen
 
     with Screen(stderr=True).status(f"evaluating on the {split} split"):
-        metrics, baselines = evaluate_run(
-            run_directory, parse_checkpoint(checkpoint), split, selected, changes or (), texts or (), data
-        )
-    if wants_json(as_json):
-        echo(json.dumps(metrics | baselines, indent=2))
-    else:
+        metrics, baselines = evaluate_run(run_directory, which, split, selected, changes or (), texts or (), data)
+    if not echo_json(as_json, metrics | baselines):
         for name in [name for name in metrics if not is_companion_metric(name, metrics)]:
             shown = shown_baselines(split, name, baselines)
             echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
-
-
-def _show_frontier(rows: list[dict[str, float]], picture: Path, as_json: bool) -> None:
-    if as_json:
-        echo(json.dumps(rows, indent=2))
-        return
-    for name in rows[-1]:
-        echo(f"{name:24}" + " ".join(f"{row[name]:>9.4g}" if name in row else "     real" for row in rows))
-    echo(picture)
 
 
 def _grid(options: list[str]) -> dict[str, list[str]]:
@@ -302,8 +288,7 @@ def diff(
     from ..runs.compare_runs import compare, read_side
 
     sections = compare(read_side(first, selected), read_side(second, selected))
-    if wants_json(as_json):
-        echo(json.dumps(sections, indent=2, default=str))
+    if echo_json(as_json, sections):
         return
     echo(f"{first} -> {second}")
     for name, rows in sections.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from .app import Assignments, Group, Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, Words, app
-from .output import echo, wants_json
+from .output import echo, echo_json
 
 __all__: list[str] = []
 
@@ -87,9 +86,7 @@ def status(
 
     sweep = SweepDirectory.open(directory)
     rows = rows_of(sweep, sort, descending)
-    if wants_json(as_json):
-        echo(json.dumps(rows, indent=2))
-    else:
+    if not echo_json(as_json, rows):
         show_rows(Console(), rows, sort)
     if page is not None:
         from ..reports.pages import write_sweep_page

@@ -88,9 +88,9 @@ SINGLE_RANK = Ranks()
 
 
 class _Heartbeats:
-    """Report ranks whose process is stopped or gone, once each time: rank 0 watches all others, which watch rank 0.
+    """Report ranks that are stopped or gone: rank 0 watches all others, which watch rank 0.
 
-    One thread exchanges counters through the store, which blocks if its host is stopped; another looks at their age.
+    The store, through which a thread exchanges counters, blocks if its host is stopped; so another looks at their age.
     """
 
     def __init__(self, store: Any, rank: int, size: int, report: Callable[[str], object]) -> None:

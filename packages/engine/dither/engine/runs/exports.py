@@ -259,10 +259,7 @@ def _write_assets(run_directory: Path, loaded: Loaded, folder: Path) -> None:
 
 
 def _load(experiment: Path, select: Sequence[str] | None) -> tuple[Loaded | None, str, Catalog]:
-    """Return the experiment of a run, or None and why it is unusable without the data; and a catalog.
-
-    The catalog lacks the plugin files of the run if they may not be executed.
-    """
+    """Return the experiment of a run, or None and why it is unusable, and a catalog of what may be executed."""
     catalog = default_catalog()
     try:
         document, plugins = open_experiment(experiment, select=select)

@@ -106,10 +106,7 @@ class HarnessModel(LM):  # type: ignore[misc]
 
     @torch.no_grad()
     def _greedy(self, ids: Sequence[int], cut: int) -> bool:
-        """Whether the likeliest id at each position, given the context and the true ids before it, is the given one.
-
-        Unknown positions are drawn from the noise at t = 1, so that under noise other than masks it is an estimate.
-        """
+        """Whether each id is the likeliest after the true ones; under other noise than masks an estimate."""
         system, device = self.system, next(self.system.model.parameters()).device
         place = torch.arange(self.length)[None]
         for i in range(cut, len(ids)):

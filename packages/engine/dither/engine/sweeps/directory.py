@@ -63,7 +63,6 @@ class PointFolder:
 
     @property
     def name(self) -> str:
-        """Name of the point, which starts with its number."""
         return self.path.name
 
     def status(self) -> dict[str, Any]:

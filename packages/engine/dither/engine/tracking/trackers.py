@@ -80,7 +80,6 @@ class TensorBoardTracker:
             self._last |= named
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        """Write the PNG, or else the text, of each picture."""
         text = _import("torch.utils.tensorboard", "tensorboard").summary.text
         for picture in pictures:
             if picture.png is not None:
@@ -181,7 +180,6 @@ class WandBTracker:
         self._run.log({"step": step, **{f"{kind}/{name}": value for name, value in metrics.items()}})
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        """Log the PNG, or else the text, of each picture."""
         shown = _media(pictures, self._wandb.Image, lambda text: self._wandb.Html(f"<pre>{html.escape(text)}</pre>"))
         self._run.log({"step": step, **shown})
 
@@ -225,7 +223,6 @@ class TrackioTracker:
         self._run.log({f"{kind}/{name}": value for name, value in metrics.items()}, step)
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        """Log the PNG, or else the text, of each picture."""
         shown = _media(pictures, self._trackio.Image, lambda text: self._trackio.Markdown(indent(text, "    ")))
         self._run.log(shown, step)
 
