@@ -13,6 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from dither.engine.distributed.ranks import Ranks, is_lost_rank
 from dither.engine.files.metrics_file import read_metrics
@@ -20,11 +21,13 @@ from dither.engine.optimizers.components import AdamW
 from dither.engine.runs.launch import DONE, NON_FINITE, run
 from dither.engine.training import trainer
 from dither.engine.training.ddp_fsdp import norm_of
+from dither.engine.training.device import to_device
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.nan_guard import FiniteGuard, NonFinite, all_finite
 from dither.engine.training.randomness import Stream, mix_seed, seed_generators
 from dither.engine.training.trainer import BucketOrder, Prefetcher, SampleOrder, Trainer, divide, divisor_of
 from dither.registry.config.errors import Refused
+from dither.registry.flow.records import Clean
 
 CPU = torch.device("cpu")
 
@@ -423,3 +426,6 @@ def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
     trainer.device = torch.device("meta")
     assert trainer._load(0).x0.device.type == "cpu", "other devices are used by one thread"
     assert len(used) >= 4  # x0, valid and known
+    with FakeTensorMode():
+        clean = Clean.of(torch.zeros(2, 3, device="cuda"))
+        assert to_device(clean, torch.device("cuda")) is clean  # pinning it would fail
