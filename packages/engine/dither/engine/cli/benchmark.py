@@ -176,17 +176,18 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
         synchronize(trainer.device)
         moments.append((phase, time.perf_counter()))
 
-    system = trainer.system
-    last: Any = _last_gradient(trainer)
-    handles: list[Any] = [system.register_forward_hook(lambda *_: mark("forward"))]
-    handles.append(last.register_post_accumulate_grad_hook(lambda _: mark("backward")))
-    prepare = system.prepare
+    system, parallel = trainer.system, trainer.parallel
+    prepare, gradients = system.prepare, parallel.gradients
 
-    def prepared(*arguments: Any) -> Any:
-        mark("data")  # the batch is on the device
-        return prepare(*arguments)
+    def marked(call: Callable[..., Any], phase: str) -> Any:
+        return lambda *arguments: (mark(phase), call(*arguments))[1]  # type: ignore[func-returns-value]
 
-    system.prepare = prepared  # type: ignore[assignment, method-assign]
+    handles = [
+        system.register_forward_pre_hook(lambda *_: mark("backward" if moments[-1][0] == "forward" else "forward")),
+        system.register_forward_hook(lambda *_: mark("forward")),
+    ]
+    system.prepare = marked(prepare, "data")  # type: ignore[method-assign]  # the batch is on the device
+    parallel.gradients = marked(gradients, "backward")  # type: ignore[method-assign]
 
     def step() -> dict[str, float]:
         moments.clear()
@@ -201,23 +202,9 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     try:
         yield step
     finally:
-        del system.prepare
+        del system.prepare, parallel.gradients
         for handle in handles:
             handle.remove()
-
-
-def _last_gradient(trainer: Trainer) -> torch.Tensor:
-    """Return the parameter whose gradient is computed last."""
-    order: list[int] = []
-    parameters: list[Any] = list(trainer.parameters)
-    handles = [
-        parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
-        for index, parameter in enumerate(parameters)
-    ]
-    trainer.advance()
-    for handle in handles:
-        handle.remove()
-    return trainer.parameters[order[-1]]
 
 
 def synchronize(device: torch.device) -> None:
