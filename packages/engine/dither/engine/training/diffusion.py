@@ -170,6 +170,7 @@ class Diffusion(nn.Module):
         self.known, self._marks_known = known, isinstance(process.space, TokenSpace)
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
+        self._noise_is_that_of_t = blocks is None and getattr(process, "estimator", None) == "time"
         self._importance = process if isinstance(process, ImportanceSampledProcess) else None  # a check takes 10 us
 
     @classmethod
@@ -210,7 +211,9 @@ class Diffusion(nn.Module):
             clean, t, noised = self.prepare(clean, t)
         if (linear := fused_head(self)) is not None:  # prediction and loss in one kernel
             return self._fused_loss(linear, clean, t, noised)
-        prediction = self.denoise(_requested(noised, self.training), t, clean, context=self.context(clean))
+        state, context = _requested(noised, self.training), self.context(clean)
+        noise = noised.noise if self._noise_is_that_of_t else self.process.schedule(t)
+        prediction = self.process.read(self.raw(state, t, clean, context=context), state, noise)
         return self.training_loss(prediction, noised)
 
     def prepare(self, clean: Clean, t: Times | None = None) -> tuple[Clean, Times, Noised]:
