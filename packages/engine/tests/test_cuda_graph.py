@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.training.cuda_graph import WARMUP, StepGraph, set_capturable
+from dither.engine.training.cuda_graph import WARMUP, StepGraph
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.simulated_gpu import DeviceTrace
 from dither.engine.training.trainer import Trainer
@@ -43,9 +43,7 @@ class RecordedGraph(StepGraph):
     """Recording makes the step, so the first replay does nothing."""
 
     replays = 0
-
-    def warm_up(self, clean):
-        return self.step(clean)
+    warm_up = property(lambda self: self.step)
 
     def capture(self, clean):
         with Recorder() as recorder:
@@ -104,25 +102,13 @@ def test_a_captured_step_equals_an_eager_one(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
-    [("train.optimizer=muon", "Muon"), ("model.checkpointing=true", "checkpointing")],
+    ("change", "what"), [("train.optimizer=muon", "Muon"), ("model.checkpointing=true", "checkpointing")]
 )
 def test_steps_that_cannot_be_captured_are_refused(change, what):
-    changes = ["train.device=cpu", change]
-    experiment = load_experiment(ROOT / "experiments/language_model/quick.toml", changes).experiment
+    file = ROOT / "experiments/language_model/quick.toml"
+    experiment = load_experiment(file, ["train.device=cpu", change]).experiment
     with DeviceTrace() as trace:
         trainer = Trainer(trace.move(Diffusion.build(experiment)), experiment.train, 0)
         with pytest.raises(Refused, match=what) as refused:
             trainer.capture(StepGraph(trainer.update))
     assert [problem.code for problem in refused.value.problems] == ["misfit"]
-
-
-def test_the_optimizer_state_of_a_captured_run_serves_any_run():
-    """Learning rates are numbers again, and step counts stay."""
-    parameter = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.AdamW([parameter], lr=0.5)
-    set_capturable(optimizer, torch.device("cpu"))
-    assert optimizer.param_groups[0]["capturable"]
-    assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
-    set_capturable(optimizer, None)
-    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["capturable"]) == (0.5, False)
