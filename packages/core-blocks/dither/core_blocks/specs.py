@@ -42,7 +42,6 @@ class AdaLNZero(TransformerBlock):
         return super().traits() | {"zero-init"}
 
     def build(self, width: int, cond: int) -> AdaLNZeroBlock:
-        """Return one block."""
         from .blocks import AdaLNZeroBlock
 
         return AdaLNZeroBlock(width, cond, self)
@@ -67,7 +66,6 @@ class PreNorm(TransformerBlock):
         return self.model_copy(update={"drop_path": self.drop_path * layer / max(depth - 1, 1)})
 
     def build(self, width: int, cond: int) -> PreNormBlock:
-        """Return one layer."""
         from .blocks import PreNormBlock
 
         return PreNormBlock(width, self, self.drop_path)
@@ -194,7 +192,6 @@ class DenoiserModel(ModelSpec):
         return convert_folder(folder, out, length, mask_id)
 
     def build(self, space: Space) -> Denoiser:
-        """Return the model for a space."""
         from .adaln import Final
         from .denoiser import Denoiser, init_trunc_normal, tie_embeddings
 

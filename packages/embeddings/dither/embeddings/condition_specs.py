@@ -42,7 +42,6 @@ class Level(ConditionSpec):
             yield Misfit(message, ("frequencies",), code="out-of-range")
 
     def build(self, width: int) -> TimestepEmbedding:
-        """Return the embedding."""
         from .timestep import TimestepEmbedding
 
         return TimestepEmbedding(width, **self.model_dump())
@@ -70,7 +69,6 @@ class Label(ConditionSpec):
         return frozenset({"level-free"})
 
     def dropped(self) -> tuple[str, ...]:
-        """Return the label if training ever drops it."""
         return (self.of,) if self.dropout else ()
 
     def check(self, width: int) -> Iterator[Misfit]:
@@ -81,7 +79,6 @@ class Label(ConditionSpec):
             yield Misfit(message, ("of",), ("task",), "dropout = 0.1")
 
     def build(self, width: int) -> LabelEmbedding:
-        """Return the table."""
         from .conditions import LabelEmbedding
 
         raise_misfits(self.check(0))
@@ -106,7 +103,6 @@ class Outline(ConditionSpec):
         return frozenset({"level-free"})
 
     def dropped(self) -> tuple[str, ...]:
-        """Return the condition if training ever drops it."""
         return (self.of,) if self.dropout else ()
 
     def check(self, width: int) -> Iterator[Misfit]:
@@ -114,7 +110,6 @@ class Outline(ConditionSpec):
         yield from missing_condition(self.conditions, self.of, ("of",), integers=True)
 
     def build(self, width: int) -> OutlineEmbedding:
-        """Return the embedding."""
         from .conditions import OutlineEmbedding
 
         return OutlineEmbedding(self.of, width, dropout=self.dropout)
@@ -136,7 +131,6 @@ class Sum(ConditionSpec):
         return super().with_space(space).model_copy(update={"parts": [part.with_space(space) for part in self.parts]})
 
     def dropped(self) -> tuple[str, ...]:
-        """Return all conditions that training drops."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.dropped()))
 
     def check(self, width: int) -> Iterator[Misfit]:
@@ -145,7 +139,6 @@ class Sum(ConditionSpec):
             yield from below("parts", below(number, part.check(width)))
 
     def build(self, width: int) -> ConditionSum:
-        """Return the sum."""
         from .conditions import ConditionSum
 
         return ConditionSum([part.build(width) for part in self.parts])
@@ -161,7 +154,6 @@ class NoCondition(ConditionSpec):
         return frozenset({"level-free", "constant"})
 
     def build(self, width: int) -> Unconditional:
-        """Return zeros."""
         from .conditions import Unconditional
 
         return Unconditional(width)

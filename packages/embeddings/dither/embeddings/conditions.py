@@ -35,7 +35,6 @@ class LabelEmbedding(nn.Module):
             nn.init.zeros_(self.table.weight[-1].detach())
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Drop the label of random samples; called once per training batch."""
         return _drop(cond, self.condition, self.dropout)
 
     def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
@@ -74,7 +73,6 @@ class OutlineEmbedding(nn.Module):
         self.missing = nn.Parameter(torch.zeros(width))
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Drop the outline of random samples; called once per training batch."""
         return _drop(cond, self.condition, self.dropout)
 
     def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
@@ -123,7 +121,6 @@ class ConditionSum(nn.Module):
         self.parts = nn.ModuleList(parts)
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Let each part drop conditions of random samples."""
         for part in self.parts:
             drop = getattr(part, "drop_conditions", None)
             cond = cond if drop is None else drop(cond)

@@ -36,7 +36,6 @@ class TokenLogits(HeadSpec):
         return frozenset({"maps"})
 
     def build(self, space: Space, width: int) -> TokenHead:
-        """Return the head."""
         from .heads import TokenHead
 
         assert isinstance(space, TokenSpace)
@@ -54,7 +53,6 @@ class FeatureValues(HeadSpec):
     """Whether the layer has a bias."""
 
     def build(self, space: Space, width: int) -> nn.Linear:
-        """Return the layer."""
         from .heads import make_linear
 
         assert isinstance(space, FeatureSpace)
@@ -86,7 +84,6 @@ class Softplus(HeadSpec):
             yield from check_groups(space, [self.group], ("group",))
 
     def build(self, space: Space, width: int) -> SoftplusHead:
-        """Return the head."""
         from .heads import SoftplusHead
 
         assert isinstance(space, FeatureSpace)
@@ -116,7 +113,6 @@ class TokenDiffusion(HeadSpec):
     """Prediction target. velocity is accurate at every noise level; the mean is less accurate from eps (MAR)."""
 
     def build(self, space: Space, width: int) -> Head:
-        """Return the head."""
         from .token_diffusion import TokenDiffusion
 
         assert isinstance(space, FeatureSpace)

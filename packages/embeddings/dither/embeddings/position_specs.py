@@ -24,7 +24,6 @@ class NoPosition(PositionSpec):
     name: ClassVar[str] = "none"
 
     def build(self, space: Space, width: int) -> NoPositions:
-        """Return zeros."""
         from .positions import NoPositions
 
         return NoPositions(width)
@@ -40,7 +39,6 @@ class Sinusoid(PositionSpec):
     """Order: all cosines before all sines, all sines before all cosines, or sine and cosine interleaved."""
 
     def build(self, space: Space, width: int) -> SinusoidPositions:
-        """Return the embedding."""
         from .positions import SinusoidPositions
 
         return SinusoidPositions(width, max_period=self.max_period, layout=self.layout)
@@ -68,7 +66,6 @@ class GenomicSinusoid(PositionSpec):
         yield from missing_condition(space.conditions, self.of, ("of",))
 
     def build(self, space: Space, width: int) -> SinusoidPositions:
-        """Return the embedding."""
         from .positions import SinusoidPositions
 
         return SinusoidPositions(width, **self.model_dump())
@@ -82,7 +79,6 @@ class LearnedPosition(PositionSpec):
     """Initial standard deviation of the vectors."""
 
     def build(self, space: Space, width: int) -> LearnedPositions:
-        """Return the table."""
         from .positions import LearnedPositions
 
         return LearnedPositions(space.length, width, std=self.std)

@@ -50,7 +50,6 @@ class Tokens(EmbeddingSpec):
         yield from below("position", self.position.check(space, width))
 
     def build(self, space: Space, width: int) -> TokenEmbedding:
-        """Return the tables."""
         from .tokens import TokenEmbedding
 
         assert isinstance(space, TokenSpace)
@@ -81,7 +80,6 @@ class Graph(EmbeddingSpec):
             yield Misfit(message, related=("process",))
 
     def build(self, space: Space, width: int) -> GraphEmbedding:
-        """Return the tables."""
         from .graph import GraphEmbedding
 
         assert isinstance(space, TokenSpace)
@@ -121,7 +119,6 @@ class Regions(EmbeddingSpec):
         return int(self.cls)
 
     def build(self, space: Space, width: int) -> RegionEmbedding:
-        """Return the embedding."""
         from .features import RegionEmbedding
 
         assert isinstance(space, FeatureSpace)

@@ -26,7 +26,6 @@ class PerSample:
     loss: Loss
 
     def __call__(self, pred: Any, noised: Noised) -> Measured:
-        """Compute the loss."""
         return _per_sample(self.loss(pred, noised))
 
     def fused(

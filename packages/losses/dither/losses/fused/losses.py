@@ -40,7 +40,6 @@ class TiledLoss:
     loss: Loss
 
     def __call__(self, pred: Any, noised: Noised) -> Measured:
-        """Compute the loss."""
         return self.loss(pred, noised)
 
     def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
@@ -120,7 +119,6 @@ class FusedScoreEntropy(TiledLoss):
         return noised.target_mask
 
     def closed_form(self, process: Process, noised: Noised) -> Closed | None:
-        """Return the closed form for scores."""
         if not (
             isinstance(process, LiteralProcess) and isinstance(process, TokenProcess) and process.predict == "score"
         ):
@@ -136,7 +134,6 @@ class FusedMaskedCE(TiledLoss):
         super().__init__(masked_ce)
 
     def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
-        """Return where the clean id is uncertain."""
         return noised.target_mask
 
     def closed_form(self, process: Process, noised: Noised) -> Closed | None:
@@ -152,13 +149,11 @@ class FusedCrossEntropy(TiledLoss):
         super().__init__(cross_entropy)
 
     def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
-        """Return where the clean id is uncertain."""
         return noised.target_mask
 
     weights = active
 
     def closed_form(self, process: Process, noised: Noised) -> Closed | None:
-        """Return the closed form for logits of p(x_0 | x_t)."""
         literal = isinstance(process, LiteralProcess) and process.predict == "posterior"
         return partial(masked_ce_of_logits, weighted=False) if literal else None
 
