@@ -301,15 +301,3 @@ def test_hostile_input_ends_quickly_with_one_problem(results, name):
     assert result["length"] < 60_000
     assert result["seconds"] < SECONDS
     assert result["megabytes"] < MEGABYTES
-
-
-def test_a_pipe_is_not_read(tmp_path, refused):
-    os.mkfifo(tmp_path / "pipe.toml")
-    descriptor = os.open(tmp_path / "pipe.toml", os.O_RDWR)
-    try:
-        os.write(descriptor, b"a = 1\n")
-        with refused("unreadable-file"):
-            Document.load(tmp_path / "pipe.toml")
-        assert os.read(descriptor, 100) == b"a = 1\n"
-    finally:
-        os.close(descriptor)

@@ -247,10 +247,7 @@ FORWARD = "made = super().build(*given); made.forward = lambda *a, **o: {}; retu
     ("kind", "base", "place", "body", "reason"),
     [
         ("sampler", "first-hitting", "sampler", "return self.build(*given)", "RecursionError"),
-        ("optimizer", "adamw", "train.optimizer", "return None", "build returned None"),
-        ("lr-schedule", "constant", "train.lr_schedule", "return 'x'", "build returned str"),
         ("lr-schedule", "constant", "train.lr_schedule", "return lambda step: None", "the factor of step 0 is None"),
-        ("block", "adaln-zero", "model.block", "return None", "build returned None"),
         ("block", "adaln-zero", "model.block", FORWARD.format("None"), "forward returned None"),
         ("block", "adaln-zero", "model.block", FORWARD.format("a[0][:, :1]"), "forward returned shape"),
         ("condition", "level", "model.condition", FORWARD.format("None"), "forward returned None"),

@@ -343,24 +343,16 @@ class Store(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 5),
         file=st.sampled_from(FILES[:1] + FILES[2:]),
-        how=st.sampled_from(["flip", "cut", "empty", "gone"]),
+        how=st.sampled_from(["flipped bit", "truncated", "emptied", "deleted"]),
     )
     def damage(self, which, file, how):
         there = self.store.steps()
         if not there:
             return
         step, path = there[which % len(there)]
-        target = path / file
-        if not target.exists() or step in self.hurt:
+        if not (path / file).exists() or step in self.hurt:
             return
-        data = bytearray(target.read_bytes())
-        if how == "flip" and data:
-            data[len(data) // 2] ^= 4
-            target.write_bytes(data)
-        elif how == "gone":
-            target.unlink()
-        else:
-            target.write_bytes(data[: len(data) // 2] if how == "cut" else b"")
+        DAMAGES[how](path / file)
         self.hurt.add(step)
 
     @rule()

@@ -77,11 +77,6 @@ def test_a_current_name_precedes_an_earlier_one(catalog):
     assert catalog.find("block", "ours/old").spec is New
 
 
-def test_earlier_names_that_are_not_aliases_are_rejected():
-    with pytest.raises(ValueError, match="Alias"):
-        Catalog().add("ours", [type("Wrong", (New,), {"aliases": ("old",), "__doc__": "A block."})])
-
-
 @pytest.mark.parametrize(
     ("name", "reason"), [("absent", "KeyError: 'half'"), ("none", "TypeError"), ("exit", "SystemExit: 0")]
 )

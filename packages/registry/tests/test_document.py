@@ -152,9 +152,7 @@ def test_an_override_without_a_valid_key_is_rejected(change, refused):
         ("b = 0\n" + ".".join(["a"] * 65) + " = 1", "too-large", 2, 1),
         ("[" + ".".join(['"a b"'] * 65) + "]", "too-large", 1, 2),
         ("x = 9223372036854775808", "out-of-range", 1, 5),
-        ("x = " + "9" * 5000, "out-of-range", None, None),
         ("x = " + "[" * 66 + "]" * 66, "too-large", None, None),
-        ("x = " + "[" * 5000, "too-large", None, None),
     ],
 )
 def test_invalid_toml_is_located(tmp_path, text, code, line, column):

@@ -81,13 +81,6 @@ def test_all_formats_give_the_same_arrays(tmp_path):
         assert (facts.motifs, facts.cells, facts.longest, facts.chromosomes) == (2, ("K562", "HepG2"), 4, 3)
 
 
-def test_scaling_uses_training_regions(tmp_path):
-    np.savez(tmp_path / "x.npz", **PLACED)
-    matrix = RegionFile(path=str(tmp_path / "x.npz"), valid=["chr2"], test=["chr3"]).build()
-    np.testing.assert_allclose(matrix.features[:], np.minimum(FEATURES / FEATURES[:4].max(0), 1))
-    assert matrix.cells == ()
-
-
 def bed(path, fourth=None):
     lines = [name.replace(":", "\t").replace("-", "\t") for name in NAMES]
     if fourth is not None:

@@ -154,6 +154,7 @@ def test_kinds_of_accessibility():
     assert clean.valid.sum() == 2 * LENGTHS["chr2"]
     assert (clean.x0[..., M].amax(1) == 1).all(), "padding is ignored"
     assert not clean.x0[~clean.valid].any()
+    assert not clean.cond["centre"][~clean.valid].any()
     assert (column(accessibility="constant")[1] == 1).all()
     for same in ("open", True):
         np.testing.assert_array_equal(column(accessibility=same)[1], atpm > 0)
@@ -374,22 +375,6 @@ def test_incompatible_options_are_found_by_check(tmp_path):
     ((path, message),) = found_by_check(data=RegionFile(path=str(tmp_path / "none.csv")))
     assert path == ("data",)
     assert "none.csv: No such file" in message
-
-
-def test_a_region_file_trains(tmp_path):
-    lines = [f"chr{n},{10 * i},{10 * i + 5},{i % 2},{i % 3},{i % 5}" for n in (1, 2, 3) for i in range(8)]
-    path = tmp_path / "regions.csv"
-    path.write_text("\n".join(["chromosome,start,end,open:T,M1,M2", *lines]))
-    chosen = GetRegion(data=RegionFile(path=str(path)), regions=4, cell_type="T")
-    assert list(chosen.check()) == []
-    task = chosen.build()
-    assert task.batch("train", [0]).x0[0].tolist() == [[0, 0, 0], [0.5, 0.25, 1], [1, 0.5, 0], [0, 0.75, 1]]
-
-    last = GetRegion(data=RegionFile(path=str(path), valid=["chr3"], test=[]), regions=5, cell_type="T").build()
-    clean = last.batch("valid", [1])  # the last three regions of the file, and padding
-    assert clean.valid.tolist() == [[True] * 3 + [False] * 2]
-    assert clean.cond["centre"].tolist() == [[52, 62, 72, 0, 0]]
-    assert clean.x0[0, 3:].abs().sum() == 0
 
 
 def test_prepare_builds_once(cache, monkeypatch):
