@@ -34,8 +34,6 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def sample(run, tmp_path):
-    """Draw samples of the run under a file of constraints."""
-
     def sample(constraints, *options):
         (tmp_path / "c.toml").write_text(constraints)
         words = ["--constraints", str(tmp_path / "c.toml"), "--out", str(tmp_path / "out"), "--no-pictures"]

@@ -44,7 +44,6 @@ LETTERS = "\x00\x07\x1b\t\r\n \"'[]{}=.,#\\\u00e9\u0301\u200b\u2028\ufeff\U0001f
 
 
 def change_lines(text, dice):
-    """Drop, repeat, swap or insert a line."""
     lines = text.split("\n")
     one, other = dice.randrange(len(lines)), dice.randrange(len(lines))
     match dice.randrange(4):
@@ -70,14 +69,12 @@ def change_value(text, dice):
 
 
 def misspell(text, dice):
-    """Swap two letters."""
     start, end = dice.choice([match.span() for match in re.finditer(r"[a-z_]{2,}", text)] or [(0, 0)])
     at = dice.randrange(start, max(end - 1, 1))
     return text[:at] + text[at : at + 2][::-1] + text[at + 2 :]
 
 
 def put_letter(text, dice):
-    """Insert or replace a letter, or cut off the rest."""
     at = dice.randrange(len(text) + 1)
     return text[:at] + (dice.choice(LETTERS) + text[at + dice.randrange(2) :] if dice.randrange(2) else "")
 

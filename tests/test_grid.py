@@ -91,7 +91,6 @@ def test_combinations_train_or_are_rejected(task, process):
 
 
 def check_training(system: Diffusion, where: str) -> None:
-    """Train for two steps and sample."""
     optimizer = torch.optim.AdamW(system.model.parameters(), 1e-2)
     head = list(system.model.head.parameters())
     before = [parameter.detach().clone() for parameter in head]

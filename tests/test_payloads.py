@@ -31,8 +31,6 @@ CODE = f"open({FLAG!r}, 'w').close()\n"
 
 
 class Payload:
-    """Makes the flag file when it is unpickled."""
-
     def __reduce__(self):
         return open, (FLAG, "w")
 

@@ -194,8 +194,7 @@ class Plain(BlockSpec):
     table: dict[str, Annotated[int, Field(ge=0)]] = {}
     schedule: Slot[ScheduleSpec] = named("none-here")
 
-    def build(self, width, cond):
-        """Nothing."""
+    def build(self, width, cond): ...
 
 
 class Other(BlockSpec):
@@ -206,8 +205,7 @@ class Other(BlockSpec):
     """Other words."""
     shape: bool = False
 
-    def build(self, width, cond):
-        """Nothing."""
+    def build(self, width, cond): ...
 
 
 class Holder(Options):

@@ -141,5 +141,4 @@ class LabelledText(ToyTask):
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Offer the tasks."""
     return [ToyFeatures, ToyGraph, ToyText, LabelledFeatures, LabelledText]

@@ -65,8 +65,6 @@ def experiment_file(tmp_path):
 
 @pytest.fixture
 def load(experiment_file):
-    """Load the experiment, with changes as after --set."""
-
     def loaded(*changes, path=None):
         return load_experiment(path or experiment_file, changes, select=["engine"])
 
@@ -86,8 +84,6 @@ def make_trainer(load):
 
 @pytest.fixture
 def start(load, tmp_path, console):
-    """Run the experiment in `tmp_path`/runs; return the exit code and the run directory."""
-
     def started(*changes):
         before = set((tmp_path / "runs").glob("*"))
         code = run(load(*changes), tmp_path / "runs", ["dither", "run", "exp.toml"], console=console)
@@ -99,8 +95,6 @@ def start(load, tmp_path, console):
 
 @pytest.fixture
 def go_on(load, console):
-    """Resume a run; return the exit code."""
-
     def resumed(directory, *changes, **options):
         loaded = load(*changes, path=directory / "resolved.toml")
         return run(loaded, directory.parent, ["test"], directory, console, **options)
@@ -115,7 +109,6 @@ def events():
 
 
 def toy_plugin():
-    """The toy plugin as it was imported last."""
     return [
         module
         for name, module in sys.modules.items()
@@ -125,5 +118,4 @@ def toy_plugin():
 
 @pytest.fixture
 def console():
-    """A console that keeps what it prints."""
     return Console(record=True, force_terminal=False, width=100, file=io.StringIO())

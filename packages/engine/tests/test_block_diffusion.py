@@ -51,8 +51,6 @@ def process_of(kind, length=LENGTH, ids=IDS, estimator="time", predict="posterio
 
 
 class Cache:
-    """A cache of clean ids."""
-
     def __init__(self):
         self.length, self.x = 0, None
 
@@ -118,7 +116,6 @@ def everything(ids, length):
 
 
 def pairs(process, length=LENGTH, ids=IDS):
-    """All pairs of clean and noised sequences."""
     x0, x_t = everything(ids, length), everything(process.space.vocab, length)
     return x0.repeat_interleave(len(x_t), 0), x_t.repeat(len(x0), 1)
 

@@ -35,8 +35,6 @@ REFUSING = """(self, process):
 
 @pytest.fixture
 def broken(experiment_file):
-    """Write a loss that fails in one method next to the experiment."""
-
     def broken(method="rev = 1"):
         (experiment_file.parent / "broken.py").write_text(LOSS.format(method=method))
         text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "broken.py"]')

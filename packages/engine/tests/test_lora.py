@@ -137,7 +137,6 @@ LORA = ("train.lora.on=['body', 'time']", "train.lora.rank=2", "train.lora.whole
 
 @pytest.fixture
 def start(start):
-    """Run the experiment and return the run directory."""
     return lambda *changes: start(*changes)[1]
 
 

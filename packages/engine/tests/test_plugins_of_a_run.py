@@ -44,8 +44,6 @@ def finish(experiment_file, tmp_path, console):
 
 @pytest.fixture
 def watch(experiment_file):
-    """Put an observer beside the experiment and name it there."""
-
     def watch(fail):
         (experiment_file.parent / "watch.py").write_text(WATCH.replace("FAIL", str(fail)))
         text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "./watch.py"]')
@@ -56,7 +54,6 @@ def watch(experiment_file):
 
 @pytest.fixture
 def directory(finish):
-    """A finished run."""
     return finish()[1]
 
 

@@ -56,7 +56,6 @@ def seen(page):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Folder of two short runs."""
     return tmp_path_factory.mktemp("runs")
 
 
@@ -71,7 +70,6 @@ def two(runs, load, console, monkeypatch):
 
 @pytest.fixture
 def copy(two, tmp_path):
-    """A copy of a run, to be damaged."""
     return shutil.copytree(two[0], tmp_path / "copy")
 
 

@@ -24,8 +24,6 @@ def fingerprint(directory, step=20):
 
 
 class StopAfter(Stop):
-    """A stop that is requested after a number of polls."""
-
     def __init__(self, polls):
         super().__init__()
         self.polls = polls

@@ -29,7 +29,6 @@ def contents(value):
 
 @pytest.fixture
 def slow_disk(monkeypatch):
-    """Writes wait until they are let go."""
     go, write = threading.Event(), checkpoint_module._write
 
     def waiting(*arguments):

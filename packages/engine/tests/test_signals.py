@@ -64,8 +64,6 @@ def test_nohup_ignores_sighup(ended):
 
 
 class Gone(io.StringIO):
-    """A closed terminal."""
-
     def isatty(self):
         return True
 

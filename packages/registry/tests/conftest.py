@@ -22,5 +22,4 @@ def register_components():
 
 @pytest.fixture
 def block() -> Callable[[str], str]:
-    """Return the source of a plugin with one block of this name."""
     return lambda name: BLOCK.format(name=name)

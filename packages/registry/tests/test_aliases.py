@@ -25,8 +25,7 @@ class New(BlockSpec):
     )
     heads: int = Field(4, ge=1)
 
-    def build(self, width, cond):
-        """Nothing."""
+    def build(self, width, cond): ...
 
 
 class File(Options):

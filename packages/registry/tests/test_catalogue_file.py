@@ -20,8 +20,7 @@ class Block(BlockSpec):
     name: ClassVar[str] = "plain"
     heads: int = Field(4, ge=1)
 
-    def build(self, width, cond):
-        """Nothing."""
+    def build(self, width, cond): ...
 
 
 def variant(name="plain", rev=1, default=4, lowest=1, base=BlockSpec, kind=int):
@@ -30,8 +29,7 @@ def variant(name="plain", rev=1, default=4, lowest=1, base=BlockSpec, kind=int):
 
         heads: kind = Field(default, ge=lowest)
 
-        def build(self, *args):
-            """Nothing."""
+        def build(self, *args): ...
 
     Other.name, Other.rev = name, rev
     return Other

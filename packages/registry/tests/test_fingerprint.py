@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
 import pytest
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from dither.registry.kinds import BlockSpec
 from dither.registry.plugins.manager import load_plugins
@@ -40,7 +40,6 @@ class Loose:
 
 
 def drawn():
-    """Return a random number."""
     return random.random()
 
 
@@ -60,13 +59,10 @@ class Everything(BlockSpec):
     thing: Any = Loose()
     betas: list[float] = Field(default_factory=lambda: [0.9, 0.999])
 
-    def build(self, width, cond):
-        """Nothing."""
+    def build(self, width, cond): ...
 
 
 def block(annotation=int, default=4, **more):
-    """Return the fingerprint of a component with one option."""
-
     class Other(BlockSpec):
         """A block."""
 
@@ -157,11 +153,6 @@ class Derived(Base):
     """A table."""
 
 
-def eager(model: type[BaseModel]) -> dict[str, str]:
-    """Return the texts that pydantic collected."""
-    return {name: info.description for name, info in model.model_fields.items() if (info.description or "").strip()}
-
-
 def test_text_comes_from_the_nearest_class() -> None:
     assert docs_of(Base) == {"width": "How wide.\n\nOver two lines.", "depth": "How deep.", "said": "In its Field."}
     assert docs_of(Derived) == {"width": "Anew.", "said": "In its Field.", "table": "A table."}
@@ -190,7 +181,8 @@ def test_same_as_pydantic_reads() -> None:
         five: ClassVar[int] = 1
         """Of no field."""
 
-    assert docs_of(Eager) == eager(Eager)
+    texts = {name: info.description for name, info in Eager.model_fields.items()}
+    assert docs_of(Eager) == {name: text for name, text in texts.items() if text}
     assert set(docs_of(Eager)) == {"one", "two", "three"}
 
 

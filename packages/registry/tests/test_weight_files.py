@@ -31,8 +31,6 @@ class Colour(enum.Enum):
 
 
 class Evil:
-    """Creates a file when it is unpickled."""
-
     def __init__(self, path):
         self.path = str(path)
 

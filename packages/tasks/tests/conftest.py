@@ -13,7 +13,6 @@ from dither.tasks.bubble_diagram.data.procedural import make_plans
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache folder."""
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

@@ -337,7 +337,6 @@ def test_sampled_mask():
 
 
 def summary(truth, draws):
-    """Summarise K draws of n elements."""
     shape = (len(draws), 1, len(truth))
     repeated = np.broadcast_to(truth, shape)
     return Draws.of(repeated, draws.reshape(shape), np.ones(shape, bool), [slice(0, len(draws))])

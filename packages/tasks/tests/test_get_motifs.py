@@ -30,15 +30,12 @@ def reference(sequence, motif):
     return total / 100
 
 
-def some_motifs(random, widths=(4, 5, 5, 7, 4, 12)):
-    return [Motif.of(f"M{i}", random.integers(0, 30, (width, 4)) + 1.0, 0.02) for i, width in enumerate(widths)]
-
-
 @pytest.mark.parametrize("letters", ["ACGT", "ACGTACGTACGTN"])
 def test_the_scan_equals_a_loop_over_words(letters):
     random = np.random.default_rng(0)
     sequences = ["".join(random.choice(list(letters), 40)) for _ in range(23)]
-    motifs = some_motifs(random)
+    counts = [random.integers(0, 30, (width, 4)) + 1.0 for width in (4, 5, 5, 7, 4, 12)]
+    motifs = [Motif.of(f"M{i}", table, 0.02) for i, table in enumerate(counts)]
     found = scan(encode(sequences), motifs, rows=5)
     expected = np.array([[reference(sequence, motif) for motif in motifs] for sequence in sequences])
     assert (expected > 0).mean() > 0.1  # there is something to find

@@ -47,7 +47,6 @@ def same(found, expected, names=None):
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory, write_store):
-    """A store in both formats."""
     folder = tmp_path_factory.mktemp("stores")
     for version in (2, 3):
         write_store(folder / f"{version}.zarr", ARRAYS, version)
@@ -66,8 +65,6 @@ def old_store(stores, tmp_path):
 
 @pytest.fixture
 def put(write_array):
-    """Replace an array of a store."""
-
     def replace(store, name, values):
         shutil.rmtree(store / name, ignore_errors=True)
         write_array(store / name, np.asarray(values), None, 3 if (store / "zarr.json").is_file() else 2)
@@ -246,7 +243,6 @@ def write_legacy(folder, arrays, rows=None):
 
 @pytest.fixture
 def old(tmp_path):
-    """A folder of the older layout."""
     write_legacy(tmp_path / "old", OLD)
     return tmp_path / "old"
 

@@ -164,22 +164,17 @@ class Pickle(numcodecs.abc.Codec):
     codec_id = "pickle"
 
     def encode(self, buf):
-        """Return the bytes as they are."""
         return buf
 
     def decode(self, buf, out=None):
-        """Load a pickle, which may call anything."""
         return numcodecs.compat.ndarray_copy(pickle.loads(bytes(buf)), out)
 
 
 class Touch:
-    """An object whose pickle creates a file."""
-
     def __init__(self, path):
         self.path = path
 
     def __reduce__(self):
-        """Return the call that loading makes."""
         return (open, (str(self.path), "w"))
 
 

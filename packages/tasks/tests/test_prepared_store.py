@@ -234,8 +234,7 @@ class Boxes(PrepareSpec):
     valid: list[str] = ["chr2"]
     force: bool = False
 
-    def build(self):
-        """Return nothing."""
+    def build(self): ...
 
 
 def test_spec_of_prepared_data(folder, tmp_path, refusal):

@@ -93,8 +93,6 @@ def module(**changes: Callable) -> Change:
 
 
 def with_layers(name: str, layer: Callable) -> Change:
-    """A module whose list of layers `name` is replaced by `layer(old)` of each."""
-
     def change(inner: nn.Module) -> nn.Module:
         wrapped = Wrapped(inner)
         setattr(wrapped, name, nn.ModuleList(map(layer, getattr(inner, name))))
@@ -104,7 +102,6 @@ def with_layers(name: str, layer: Callable) -> Change:
 
 
 def after(action: Callable[[Any], Any]) -> Change:
-    """A Spec whose `build` result is passed to an action."""
     return built(lambda inner: (action(inner), inner)[1])
 
 
@@ -113,8 +110,6 @@ def function(**changes: Callable) -> Change:
 
 
 def spec(**attributes: Any) -> Change:
-    """A Spec with other attributes."""
-
     def changed(base: type[Spec]) -> type[Spec]:
         broken = type("Broken", (base,), {"__module__": base.__module__})
         for name, attribute in attributes.items():
@@ -182,22 +177,18 @@ def undoes(optimizer):
 
 
 def with_traits(*traits: str) -> Change:
-    """A Spec with other traits."""
     return spec(traits=lambda self: frozenset(traits))
 
 
 def shuffled(x, proc, like):
-    """Make positions independent of each other."""
     return torch.cat([x[:, :1], x[:, 1:].roll(1, 0)], 1)
 
 
 def wrong_with_cache(inner, x, c, cache=None, **options):
-    """Wrong with a non-empty cache."""
     return inner(x, c, cache=cache, **options) + (0.1 if cache is not None and cache.length else 0.0)
 
 
 def in_order(inner, x, c, positions=None, **options):
-    """Depends on the index besides the coordinate."""
     return inner(x, c, positions=positions, **options) + 0.1 * torch.arange(x.shape[1])[:, None]
 
 
@@ -571,8 +562,6 @@ class MeanLoss(MetricSpec):
 
 
 class Means:
-    """A metric of predictions."""
-
     def metrics(self):
         return Sums()
 
@@ -597,10 +586,6 @@ class BatchMeans(Sums):
     def update(self, clean, noised, pred, measured) -> None:
         self.total += float(measured.mean())
         self.weight += 1
-
-
-def rate_of(noised):
-    return over(noised.noise.rate, noised.x0)
 
 
 def times(factor):
@@ -644,7 +629,6 @@ def shared_noise(inner, clean, t):
 
 
 def step(factor):
-    """A step to another noise."""
     return function(
         step=lambda inner, state, pred, now, then, *a, **o: inner.step(state, pred, now, scaled(then, factor), *a, **o)
     )
@@ -715,10 +699,6 @@ def first_keys(inner, x, c, mask=None, **o):
     return inner(x, c, mask=seen if mask is None else mask & seen if mask.dtype == torch.bool else mask, **o)
 
 
-def rounded(step):
-    return module(forward=lambda inner, level, cond: inner((level / step).floor() * step, cond))
-
-
 BOUND, JOINT, NORMAL = "bound_is_exact", "joint_distributions", "normal_step"
 GRADIENTS, EXACT = "gradients_reach_all", "samples_exact_distribution"
 MCE, ENTROPY, ABSORBING, UNIFORM = "loss:masked-ce", "loss:score-entropy", "process:absorbing", "process:uniform"
@@ -728,7 +708,7 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "loose bound of own jumps": ("bound_of_own_jumps", "loss:flow-kl", times(lambda n: 0.5)),
     "double": (BOUND, MCE, times(lambda n: 2)),
     "bits": (BOUND, ENTROPY, times(lambda n: 1 / 0.6931)),
-    "no rate": (BOUND, MCE, times(lambda n: 1 / rate_of(n))),
+    "no rate": (BOUND, MCE, times(lambda n: 1 / over(n.noise.rate, n.x0))),
     "counts masked": (BOUND, MCE, loss(lambda m, pred, n: Measured(m.values, n.target_mask.float()))),
     "ignored field": (BOUND, ENTROPY, times(lambda n: (torch.arange(n.x0.shape[1]) < 1).float())),
     "squared error without half": (BOUND, "loss:gaussian-bound", times(lambda n: 2)),
@@ -790,7 +770,7 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "half the gradient of a head": (GRADIENTS, "head:features", module(forward=half_gradient)),
     "clipped head": ("head_unbounded", "head:tokens", module(forward=lambda i, h: i(h).clamp_max(5.0))),
     "bounded head": ("head_unbounded", "head:features", module(forward=lambda i, h: 3 * i(h).tanh())),
-    "coarse level": ("levels_differ", LEVEL, rounded(0.01)),
+    "coarse level": ("levels_differ", LEVEL, module(forward=lambda i, t, c: i((t / 0.01).floor() * 0.01, c))),
     "clipped level": ("levels_differ", LEVEL, module(forward=lambda i, level, cond: i(level.clamp_max(0.9), cond))),
     "repeated levels": ("levels_differ", LEVEL, module(forward=lambda i, level, cond: i(level % 0.5, cond))),
     "climbs": ("descends", "optimizer:adamw", built(climbs)),

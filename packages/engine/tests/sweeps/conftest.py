@@ -43,7 +43,6 @@ def _only_the_engine(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def child(tmp_path, monkeypatch):
-    """Replace the process of a point by a script, and return its path."""
     script = tmp_path / "child.py"
     script.write_text(textwrap.dedent(CHILD))
     monkeypatch.setattr(scheduler, "POINT_COMMAND", (sys.executable, "-S", str(script)))
@@ -53,13 +52,11 @@ def child(tmp_path, monkeypatch):
 
 @pytest.fixture
 def states():
-    """Return the state of every point of a sweep."""
     return lambda sweep: [folder.status()["state"] for folder in sweep.folders()]
 
 
 @pytest.fixture
 def output(console):
-    """Return everything printed so far, on one line."""
     return lambda: " ".join(console.export_text(clear=False).split())
 
 

@@ -46,13 +46,9 @@ def searched(begin):
     return sweep
 
 
-def trials_of(sweep, console):
-    return Trials(sweep, console)
-
-
 def complete(sweep, console):
     """Whether the study counts every trial as complete."""
-    return {trial.state.name for trial in trials_of(sweep, console).study.trials} == {"COMPLETE"}
+    return {trial.state.name for trial in Trials(sweep, console).study.trials} == {"COMPLETE"}
 
 
 def more_trials(sweep, number):
@@ -140,19 +136,19 @@ def test_the_lock_of_a_dead_process_is_taken_over(searched, console, monkeypatch
     monkeypatch.chdir(searched.path.parent)
     (searched.path / "journal.log.lock").touch()
     sweep = SweepDirectory.open(searched.path.relative_to(searched.path.parent))
-    assert len(trials_of(sweep, console).study.trials) == 3
+    assert len(Trials(sweep, console).study.trials) == 3
 
 
 def test_a_point_that_ends_after_its_search_was_killed_counts(searched, console):
     more_trials(searched, 4)
-    trials = trials_of(searched, console)
+    trials = Trials(searched, console)
     folder = next(trials.points())
     run = folder.path / "20260101T000000Z-000000"
     run.mkdir()
     (run / "resolved.toml").touch()
     (run / "metrics.jsonl").write_text(json.dumps({"step": 3, "kind": "valid", "loss": -0.125}) + "\n")
     folder.write_status("done", exit_code=0)
-    again = trials_of(searched, console)
+    again = Trials(searched, console)
     assert again.study.best_value == -0.125
     assert list(again.points()) == []
     assert trials.finish(folder, "done") == "done", "the first process may report it as well"
