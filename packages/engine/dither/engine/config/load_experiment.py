@@ -191,15 +191,8 @@ def load_for_sampling(
 ) -> Loaded:
     """Read the experiment of a run, with the constraints of a file in place of its own, and other sampling options.
 
-    Args:
-        experiment: resolved.toml of the run.
-        constraints: A TOML file with [task.constraints], and optionally [sampler] and sample.tries.
-        changes: `key=value` as after --set, of the tables `tables`.
-        select: Plugins as after -p.
-        tables: Tables that may change: those of sampling.
-
-    Raises:
-        Refused: With a problem for everything that is wrong.
+    `experiment` is resolved.toml of the run, `constraints` a TOML file with [task.constraints], and optionally
+    [sampler] and sample.tries. `changes`, as after --set, are of `tables`: those of sampling; `select` is as after -p.
     """
     changes = list(changes)
     keys = [tuple(change.partition("=")[0].strip().split(".")) for change in changes]

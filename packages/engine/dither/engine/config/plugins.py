@@ -37,10 +37,7 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
     """Load the plugins of `plugins = [...]`: files relative to the experiment file that names them, others by name.
 
     A plugin file must be in the folder of the experiment file or below. One that came with a run must have run here
-    before, unless `trust` is set. Both can be overridden with -p.
-
-    Raises:
-        Refused: With a problem for each plugin that cannot be loaded.
+    before, unless `trust` is set. Both can be overridden with -p. Refused with each plugin that cannot be loaded.
     """
     problems: list[Problem] = []
     cause: Exception | None = None

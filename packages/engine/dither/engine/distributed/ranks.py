@@ -34,12 +34,8 @@ SILENCE = 60.0
 class Ranks:
     """This process among the processes of a run.
 
-    Attributes:
-        rank: Global rank.
-        size: World size.
-        restarts: Number of times that torchrun has restarted all ranks.
-        launch: Id shared by all ranks of a launch and its restarts; "" for a single process.
-        host_group: gloo process group for values on the host, so that these do not wait for a GPU.
+    All ranks of a launch and its restarts, which torchrun counts, share the id `launch` ("" for a single process).
+    `host_group` is a gloo process group for values on the host, so that these do not wait for a GPU.
     """
 
     rank: int = 0
@@ -134,11 +130,7 @@ class _Heartbeats:
 def join_ranks(device: str = "auto", seconds: float = 1800, report: Callable[[str], object] = print) -> Iterator[Ranks]:
     """Yield this process among the ranks of torchrun, or `SINGLE_RANK` without torchrun.
 
-    Args:
-        device: `train.device` of the experiment.
-        seconds: Timeout of collectives.
-        report: Called in a thread with a message on ranks that do not respond.
-
+    `seconds` is the timeout of collectives; `report` is called in a thread with a message on ranks that do not respond.
     Refused if the environment describes ranks, but they cannot connect.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:

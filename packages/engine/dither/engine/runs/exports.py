@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, cast
 
 import tomlkit
 from pydantic import TypeAdapter
-from rich.console import Console
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
@@ -195,14 +194,13 @@ def export_run(
     to: str | Path,
     checkpoint: Which = "newest",
     select: Sequence[str] | None = None,
-    console: Console | None = None,
 ) -> list[Path]:
     """Write a new folder with everything needed to use the weights of a run elsewhere; return its files.
 
     These are the weights, the resolved experiment, plugin files, small files that it names such as a tokenizer, and a
     manifest with checksums. Data are not copied; the manifest lists them, with the space of a sample. For the space,
     plugin files of the run are executed only if they ran on this machine before or are named in `select`, as after -p;
-    otherwise the console shows a warning. Refused if `to` exists; Damaged without an intact checkpoint.
+    otherwise stderr shows a warning. Refused if `to` exists; Damaged without an intact checkpoint.
     """
     run_directory, to = Path(run_directory), Path(to)
     experiment = resolved_file(run_directory)
@@ -214,7 +212,7 @@ def export_run(
     bundle = pack(Document.read(experiment).tree, catalog)
     if bundle.data and reason:
         message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
-        say(console or Screen(stderr=True), message, "yellow")
+        say(Screen(stderr=True), message, "yellow")
     temporary = to.with_name(f".{to.name}-{os.getpid()}")
     try:
         temporary.mkdir(parents=True)

@@ -132,15 +132,9 @@ def start_from(
 ) -> list[str]:
     """Copy weights into a model by name; return a line for each reason why weights were skipped.
 
-    Args:
-        model: The model.
-        source: A run directory (its newest intact checkpoint), an export, or a .safetensors file; with `rename`, a
-            .safetensors or torch file of another project.
-        partial: Skip weights that only one side has or whose shapes differ.
-        rename: Maps the weights of another project to the names of the model.
-
-    Raises:
-        Refused: The file cannot be read, weights do not match or contain NaN or inf. Damaged: Checksums do not match.
+    `source` is a run directory (its newest intact checkpoint), an export, or a .safetensors file; with `rename`, which
+    maps names, a .safetensors or torch file of another project. With `partial`, weights that only one side has or
+    whose shapes differ are skipped. Refused if others do not match or contain NaN or inf; Damaged by checksums.
     """
     try:
         path, stored = _read(source, foreign=rename is not None)

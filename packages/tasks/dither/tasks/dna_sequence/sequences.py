@@ -32,13 +32,8 @@ DOMINANT = 0.95
 class Sequences:
     """Sequences of equal length, each from one cell type.
 
-    Attributes:
-        name: Name of the source.
-        cells: Names of the cell types.
-        bases: The sequences of each split. `N L`.
-        labels: The cell type of each sequence. `N`.
-        motifs: Returns the motifs whose hits are compared; called only when samples are evaluated.
-        nats: Returns -log p of sequences given their cell types, if it is known. `N`.
+    `name` is that of the source. `motifs` returns the motifs whose hits are compared, and is called only when samples
+    are evaluated; `nats` returns -log p of sequences given their cell types, if it is known.
     """
 
     name: str

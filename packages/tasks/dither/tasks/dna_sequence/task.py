@@ -40,11 +40,8 @@ SERIES: Final = {
 class DnaSequences:
     """Sequences of one length with a label "cell"; cell types of samples alternate.
 
-    Args:
-        sequences: The sequences by split.
-        kmer: Length of the k-mers that are compared.
-        motifs: File of motifs that are compared; by default those of the source.
-        reverse_complement: Whether the training split also has the other strand of each sequence.
+    Samples are compared by k-mers of length `kmer` and by motifs, of a file or those of the source. With
+    `reverse_complement`, the training split also has the other strand of each sequence.
     """
 
     def __init__(

@@ -37,17 +37,8 @@ def convert(
 ) -> str:
     """Read and check regions, and write them; return a report. A folder with the same data is verified and kept.
 
-    Args:
-        path: The source.
-        files: All files of it.
-        folder: Destination.
-        options: Options that determine the result, for the manifest.
-        read: Reads and checks the source.
-        dtype: Type of the features: float16 or float32.
-        force: Replace data that were prepared with other options.
-
-    Raises:
-        Refused: All problems of the source, or the folder holds something else.
+    `files` are all of the source `path`; `options` determine the result and go into the manifest; `read` also checks;
+    with `force`, data prepared with other options are replaced. Refused with all problems of the source.
     """
     began = perf_counter()
     if missing := [file for file in files if not file.is_file()]:

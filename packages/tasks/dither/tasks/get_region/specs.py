@@ -231,10 +231,6 @@ class GetRegion(TaskSpec):
         return ColumnUnits.read(folder / UNITS)
 
     def build(self) -> RegionWindows:
-        return self.build_from(self.data.build())
-
-    def build_from(self, matrix: RegionMatrix) -> RegionWindows:
-        """Cut a matrix into windows; raises Refused if none is long enough, or a cell type does not exist."""
         from .task import RegionWindows
 
-        return RegionWindows(matrix, self)
+        return RegionWindows(self.data.build(), self)

@@ -23,11 +23,7 @@ __all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "read_npy",
 
 
 def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."]:
-    """Memory-map an array; `help_text` says what to do when it is missing or damaged.
-
-    Raises:
-        Refused: It is missing, cut short, or holds objects.
-    """
+    """Memory-map an array; `help_text` says what to do when it is missing or damaged."""
     try:
         if path.exists() and not path.is_file():
             raise Refused(f"{path}: not a regular file", code="unreadable-file")
@@ -98,17 +94,14 @@ def read_archive(path: Path, help_text: str) -> Arrays:
 
 
 def load_npz(file: io.BytesIO | Path, path: Path, unread: Container[str] = ()) -> Arrays:
-    """Return all arrays of an .npz file, after checking their total size; of those in `unread` dtype and shape only.
-
-    Raises:
-        Refused: The file is missing, damaged, too large, or holds objects.
-    """
+    """Return all arrays of an .npz file, after checking their total size; of those in `unread` dtype and shape only."""
     if isinstance(file, Path) and file.exists() and not file.is_file():
         raise Refused(f"{path}: not a regular file", code="unreadable-file")
     try:
         with zipfile.ZipFile(file) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-            headers = {name: _header(archive, name) for name in map(_stem, archive.namelist()) if name in unread}
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            headers = {name: _header(archive, name) for name in names if name in unread}
         packed = path.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
         if size > (limit := min(LIMIT, max_expanded(packed))):
             raise Refused(f"{path}: arrays take {size:,} bytes, the limit is {limit:,}", code="too-large")
@@ -123,10 +116,6 @@ def load_npz(file: io.BytesIO | Path, path: Path, unread: Container[str] = ()) -
         raise Refused(f"{path}: {error}", code="too-large") from None
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:
         raise Refused(f"{path}: damaged .npz file ({error})", code="damaged-file") from None
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(".npy")
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:

@@ -35,16 +35,11 @@ MANIFEST: Final = "manifest.json"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of prepared data.
+    """A kind of prepared data; `name` is a plural noun for messages, and its folder in the cache.
 
-    Attributes:
-        name: Plural noun for messages, also the name of its folder in the cache.
-        version: Increases when the same source would be stored differently.
-        command: Command that prepares such data.
-        option: Option that sets the folder.
-        files: Glob patterns of files besides the manifest, its arrays and rejected.jsonl.
-        earlier: Names of the manifest in earlier versions.
-        upgrade: Turns the content of an earlier manifest into today's; without it, the data must be prepared again.
+    The version increases when the same source would be stored differently. `command` prepares such data, into the
+    folder of its `option`; `files` are patterns of files besides the manifest, its arrays and rejected.jsonl. `earlier`
+    are former names of the manifest; without `upgrade` of its content, the data must be prepared again.
     """
 
     name: str
@@ -71,13 +66,8 @@ class ArrayRecord(BaseModel):
 class Manifest(BaseModel):
     """Content of manifest.json.
 
-    Attributes:
-        kind: Name of the kind of data.
-        version: Version of the kind.
-        made: Options, and a digest of the source under "source"; compared before the data are used or replaced.
-        arrays: The arrays by name.
-        info: Other data of the task.
-        rejected: Number of rejected rows by reason; the rows are in rejected.jsonl.
+    `made` are options, and a digest of the source under "source", compared before the data are used or replaced;
+    `info` is other data of the task, `rejected` the number of rejected rows by reason (the rows are in rejected.jsonl).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -90,11 +80,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
-    """Read a manifest and compare the length of every file with it; `command` prepares the data again.
-
-    Raises:
-        Refused: The folder is missing, incomplete, of another kind or of another version.
-    """
+    """Read a manifest and compare the length of every file with it; `command` prepares the data again."""
     path, fix = folder / MANIFEST, f"run: {command or kind.command}"
     earlier = next((folder / name for name in kind.earlier if (folder / name).is_file()), path)
     upgrade = kind.upgrade if earlier != path and not path.is_file() else None

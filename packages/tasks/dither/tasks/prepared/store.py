@@ -142,11 +142,8 @@ class Writer:
 def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[Writer]:
     """Yield a writer; when the block ends without an error, the new folder replaces `folder` in one step.
 
-    `check_owned` should have accepted the folder; `made` are the options, and a digest of the source.
-
-    Raises:
-        Refused: The disk is full or not writable, or the block failed to read or write another file, which is named.
-            Nothing is left behind.
+    `check_owned` should have accepted the folder; `made` are the options, and a digest of the source. Refused, and
+    nothing left behind, if the disk is full or not writable, or the block failed to read or write another file.
     """
     try:
         with atomic_folder(folder) as temporary:
@@ -179,9 +176,6 @@ def check_owned(folder: Path, kind: Kind) -> None:
     """Check that a folder is missing, empty, or holds nothing but prepared data of this kind.
 
     Its manifest lists these files; a manifest of another kind, or that cannot be parsed, is another file.
-
-    Raises:
-        Refused: It is a file, or replacing it would delete other files.
     """
     if not folder.exists():
         return
@@ -213,10 +207,8 @@ def check_owned(folder: Path, kind: Kind) -> None:
 def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: bool = False) -> Manifest | None:
     """Return the manifest of a folder that holds exactly this, all checksums verified; None if it must be written.
 
-    Damaged data, data of another version, and any data with `force` are to be replaced.
-
-    Raises:
-        Refused: The folder holds other files, even with `force`, or the same kind of data made with other options.
+    Damaged data, data of another version, and any data with `force` are to be replaced. Refused if the folder holds
+    other files, even with `force`, or the same kind of data made with other options.
     """
     check_owned(folder, kind)
     if force:
@@ -266,9 +258,6 @@ def verify(
     """Read arrays, all by default, and compare their checksums.
 
     With `once` this is skipped if it succeeded before for all arrays and no file has changed since.
-
-    Raises:
-        Refused: Names every array that differs.
     """
     open_arrays(folder, manifest, kind, names)
     stamp, state = _stamp(folder), _state(folder, manifest)

@@ -60,15 +60,9 @@ class Splits(NamedTuple):
 class RegionFacts:
     """Facts of a source of regions, which may be known before it is read.
 
-    Attributes:
-        motifs: Number of motif columns.
-        cells: Cell types.
-        longest: Regions of the largest training chromosome.
-        chromosomes: Number of chromosomes with held-out ones.
-        atpm: Accessibility is known as a number, not only as open or closed.
-        expression: Expression is known.
-        tss: Transcription start sites are known.
-        unknown: Values that are known of other cell types only: "atpm:CELL", "expression:CELL" and so on.
+    `longest` is the number of regions of the largest training chromosome; `chromosomes` counts held-out ones, too.
+    `atpm`, accessibility as a number, `expression` and `tss` are known or not, `unknown` ones ("atpm:CELL" and so on)
+    are known of other cell types only.
     """
 
     motifs: int

@@ -129,14 +129,7 @@ class RegionSamples:
 
     Conditions of a batch: `chromosome` (`B`, a label), `centre` (`B L`, in bases, 0 on padding), `tss` (`B L`, 1 where
     transcription starts on either strand; only if known of all cell types), and `cell` (`B`, a label; -1 for held-out
-    cell types).
-
-    Args:
-        matrix: The regions.
-        spec: The options of `GetRegion`.
-
-    Raises:
-        Refused: There is no such cell type, or a split has no windows.
+    cell types). `spec` has the options of `GetRegion`. Refused for an unknown cell type, or a split without windows.
     """
 
     def __init__(self, matrix: RegionMatrix, spec: Any) -> None:

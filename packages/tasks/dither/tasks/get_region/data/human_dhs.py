@@ -116,11 +116,7 @@ def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
 
 
 def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K"]:
-    """Return the archetype of each motif by average linkage on 1 - r, numbered 0 .. number-1 by first appearance.
-
-    Raises:
-        ValueError: There are fewer motifs, or only one.
-    """
+    """Return the archetype of each motif by average linkage on 1 - r, numbered 0 .. number-1 by first appearance."""
     from pandas import factorize  # type: ignore[import-untyped,unused-ignore]
     from sklearn.cluster import AgglomerativeClustering
 

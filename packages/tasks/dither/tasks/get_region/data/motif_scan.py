@@ -108,11 +108,8 @@ def scan(
 
     Scores are integers with sums below 2^24, exact in float32, so the result does not depend on the machine.
 
-    Args:
-        bases: Sequences as `encode` returns them. `P S`.
-        motifs: The motifs.
-        rows: Sequences per step: few enough that the scores stay in the processor's cache.
-        update: Called with the number of motifs done and of all motifs.
+    `bases` (`P S`) are as from `encode`; `rows` sequences per step, few enough that the scores stay in the processor's
+    cache; `update` is called with the number of motifs done and of all motifs.
     """
     totals = torch.zeros(len(bases), len(motifs))
     order = sorted(range(len(motifs)), key=lambda number: len(motifs[number].scores))

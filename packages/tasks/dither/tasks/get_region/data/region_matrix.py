@@ -34,10 +34,8 @@ OPTIONAL: Final = ("atpm", "expression", "tss", "gene", "gene_region")
 class LazyMatrix:
     """A matrix on disk or in bytes, converted to float32 when rows are indexed.
 
-    Args:
-        stored: Memory-mapped array of any numeric type, or bytes in memory. `P M`.
-        divisor: Divisor of each column, which is then clipped at 1; None for no scaling. `M`.
-        step: Value of one step if bytes are stored, such as 1/255.
+    It is memory-mapped, of any numeric type, or bytes with steps of `step`, such as 1/255. Columns are divided by
+    `divisor` and clipped at 1; None for no scaling.
     """
 
     def __init__(
@@ -253,10 +251,8 @@ def assemble(
 ) -> RegionMatrix:
     """Return the matrix of arrays that `check_arrays` accepted; memory-mapped features stay so.
 
-    Without `open`, regions with atpm > 0 are open; `path` is for messages, `key` for `column_divisors`.
-
-    Raises:
-        Refused: A chromosome to hold out does not exist, or none is left for training.
+    Without `open`, regions with atpm > 0 are open; `path` is for messages, `key` for `column_divisors`. Refused if a
+    chromosome to hold out does not exist, or none is left for training.
     """
     columns = {"cells": np.zeros(0, "U1"), **arrays}
     missing = () if {"open", "atpm"} & columns.keys() else [f"open:{cell}" for cell in columns["cells"]]

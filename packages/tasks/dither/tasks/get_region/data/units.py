@@ -36,12 +36,8 @@ ROUNDING = 2.0**-20
 class ColumnUnits:
     """How values become inputs of the model, and outputs values.
 
-    Attributes:
-        divisor: Source value of a scaled value of 1. `W`.
-        standard: Mean and standard deviation that are subtracted and divided by, after the transform. `W`.
-        transform: Transform of the motifs.
-        motifs: Number of motifs, M.
-        quantiles: Evenly spaced quantiles of each motif over the training regions, for "quantile". `Q M`.
+    `divisor` is the source value of a scaled value of 1; then motifs are transformed, and `standard` is subtracted and
+    divided by. For "quantile", `quantiles` are evenly spaced ones of each motif over the training regions.
     """
 
     divisor: Float32[np.ndarray, " W"]

@@ -25,11 +25,8 @@ __all__ = ["WindowOptions", "Windows", "cut_windows"]
 class WindowOptions:
     """How chromosomes are cut into windows.
 
-    Attributes:
-        regions: Regions of a window.
-        stride: Regions from one training window to the next.
-        jitter: Largest shift of a training window to either side, within its chromosome; each is a sample of its own.
-        span: Largest number of bases of a window; wider ones are dropped.
+    `stride` is the number of regions from one training window to the next; `jitter` the largest shift of one to either
+    side, within its chromosome, where each is a sample of its own. Windows of more than `span` bases are dropped.
     """
 
     regions: int
@@ -42,12 +39,8 @@ class WindowOptions:
 class Windows:
     """The samples of a split: window `w` holds `rows[first[w]]` to `rows[first[w] + count[w] - 1]`.
 
-    Attributes:
-        rows: Remaining regions in order; one run per cell type, or one for all. `R`.
-        first: Index of the first region of each window in `rows`. `W`.
-        count: Number of regions. `W`.
-        cell: Number of the cell type. `W`.
-        wide: Number of windows that were dropped because they span too many bases.
+    `rows` are the remaining regions in order, in one run per cell type, or one for all; `cell` is the number of a cell
+    type, `wide` the number of windows that were dropped because they span too many bases.
     """
 
     rows: Integer[np.ndarray, " R"]
@@ -68,11 +61,7 @@ class Windows:
     def take(
         self, numbers: Sequence[int], length: int
     ) -> tuple[Int[np.ndarray, "B L"], Bool[np.ndarray, "B L"], Int[np.ndarray, " B"]]:
-        """Return the regions of windows (padded by repeating the last one), which of them are real, and cell types.
-
-        Raises:
-            IndexError: A number is out of range.
-        """
+        """Return the regions of windows (padded by repeating the last one), which of them are real, and cell types."""
         chosen = np.array(numbers, np.int64)
         if ((chosen < 0) | (chosen >= len(self))).any():
             raise IndexError(f"windows are numbered 0..{len(self) - 1}, got {list(numbers)}")
@@ -93,14 +82,9 @@ def cut_windows(
 ) -> Windows:
     """Cut the chromosomes of a split into windows, for each cell type.
 
-    Args:
-        matrix: The regions.
-        split: The split.
-        options: How chromosomes are cut.
-        cells: Numbers of the cell types.
-        subset: For each cell type the regions to use; None for all. Windows are consecutive among those.
-        covering: Windows do not overlap and cover every region (unless they are too wide); the last one of a
-            chromosome may be shorter. Otherwise all are full, and one starts every `stride` regions.
+    `subset` has the regions to use of each cell type, among which windows are consecutive; None for all. If `covering`,
+    windows do not overlap and cover every region (unless they are too wide); the last one of a chromosome may be
+    shorter. Otherwise all are full, and one starts every `stride` regions.
     """
     inside = matrix.rows(split)
     masks = [inside] if subset is None else [inside & used for used in subset]

@@ -79,11 +79,7 @@ def is_of_cell(name: str) -> bool:
 
 
 def check_names(names: Sequence[str], path: Path) -> None:
-    """Check that no column that is not a motif would be taken for one; a label among the motifs would leak.
-
-    Raises:
-        Refused: Names look like values of cell types in another spelling, or are columns of BED.
-    """
+    """Check that no column that is not a motif would be taken for one (a label would leak), such as one of BED."""
     problems: list[Problem] = []
     for name in names:
         match = NEAR.fullmatch(name)

@@ -46,9 +46,6 @@ def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> R
     """Read a matrix and the places of its regions; of the features of an .npz file perhaps only dtype and shape.
 
     BED files have one line per row; CELL.atac.bed has the accessibility of a cell type as its fourth column.
-
-    Raises:
-        Refused: A file cannot be read, or they do not match.
     """
     name = path.name.lower()
     if name.endswith(".npz"):

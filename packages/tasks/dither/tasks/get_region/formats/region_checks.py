@@ -60,14 +60,9 @@ Locator = Callable[[str, int, str], str]
 
 @dataclass(frozen=True)
 class RawArrays:
-    """Arrays of one source.
+    """Arrays of one source by the names in `RegionMatrix`; those that `problems` concern may be missing.
 
-    Attributes:
-        arrays: By the names in `RegionMatrix`.
-        locate: Returns the place of a value.
-        problems: Problems found while reading. The arrays that they concern may be missing.
-        display_name: Returns the name of an array in the source, given its name here.
-        notes: What is valid, but may be a mistake.
+    `display_name` returns the name of an array in the source; `notes` are what is valid, but may be a mistake.
     """
 
     arrays: dict[str, Any]
@@ -81,12 +76,8 @@ def stack_cells(values: Mapping[str, Mapping[str, Any]], cells: Sequence[str], r
     """Return `cells`, `unknown`, and each kind of value as one array of regions by cell types.
 
     Values that are unknown of some cell types only are 0, and named in `unknown` as "atpm:CELL". Where only atpm is
-    known, a region is open if its atpm is above 0.
-
-    Args:
-        values: By kind and cell type: `P`, or `P 2` for expression and tss; None if it is unknown.
-        cells: All cell types.
-        rows: Number of regions.
+    known, a region is open if its atpm is above 0. `values` by kind and cell type are `P`, or `P 2` for expression and
+    tss, or None if unknown.
     """
     arrays: dict[str, Any] = {"cells": np.array(cells, np.str_)} if cells else {}
     unknown = []
@@ -139,11 +130,7 @@ def invalid_rows(
 
 
 def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
-    """Check the arrays of a table of regions; those of cell types may be missing.
-
-    Raises:
-        Refused: Names up to five problems of each kind, with array, row and column, and counts the others.
-    """
+    """Check the arrays of a table of regions, where those of cell types may be missing; Refused with all problems."""
     arrays, name_of = dict(raw.arrays), raw.display_name
     problems = [] if raw.problems else [*_missing(arrays, name_of)]
     for name, kinds in sorted(KINDS.items()):

@@ -86,9 +86,6 @@ def find_regions(
     """Read a source and check it; the features of a store stay on disk unless it is read whole.
 
     With `headers`, those of a store or an .npz file are zeros that take no memory: only type and shape are checked.
-
-    Raises:
-        Refused: All problems together, with array, row and column.
     """
     options = options or ReadOptions()
     if source.form == "store":
@@ -114,9 +111,6 @@ def open_regions(
     """Read a source into memory, or map a folder of prepared regions. Unchanged files are not read again.
 
     With `headers`, the features of a store or an .npz file are neither read nor checked; they are zeros.
-
-    Raises:
-        Refused: All problems together, with array, row and column.
     """
     source = find_source(paths) if not (paths[0] / MANIFEST).exists() else None
     files = source.files() if source else sorted(paths[0].iterdir())

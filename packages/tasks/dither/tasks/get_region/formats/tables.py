@@ -79,11 +79,7 @@ def open_table(path: Path, limit: int | None = None) -> Iterator[TextIOWrapper]:
 
 
 def read_table(path: Path) -> RawArrays:
-    """Read a .csv, .tsv or .parquet file; places are columns, names of regions in the first one, or missing.
-
-    Raises:
-        Refused: It cannot be read, is too large, pyarrow is not installed, or a column is not known.
-    """
+    """Read a .csv, .tsv or .parquet file; places are columns, names of regions in the first one, or missing."""
     is_text = not path.name.lower().endswith(".parquet")
     frame = _read_text(path) if is_text else _read_parquet(path)
     names, originals = standard_names([*map(str, frame.columns)]), [*map(str, frame.columns)]

@@ -37,11 +37,7 @@ Chunk = tuple[int, ...]
 
 
 class ZarrArray:
-    """The zarr array in a folder, whose rows are read on request.
-
-    Raises:
-        Refused: The header is missing, damaged or unsupported, the array is too large, or zarr is not installed.
-    """
+    """The zarr array in a folder, whose rows are read on request; Refused if its header is not readable."""
 
     def __init__(self, folder: Path) -> None:
         import zarr  # it takes half a second

@@ -37,15 +37,10 @@ PENALTY = 100.0
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """Truth and target mask of a batch.
+    """Truth of a batch in the units of the data, elements that a predictor may use, and those to predict.
 
-    Attributes:
-        truth: `B L M`, in the units of the data.
-        visible: True for elements that a predictor may use. `B L M`.
-        target: True for elements to predict. `B L M`.
-        cell: Number of the cell type of each window; -1 if it has no label. `B`.
-        window: Place of each window; see `windows_of`. `B 2`.
-        guess: Predictions of the model, if known. `B L M`.
+    `cell` is the number of the cell type of each window, -1 without a label, `window` its place (see `windows_of`), and
+    `guess` the predictions of the model, if known.
     """
 
     truth: Float32[np.ndarray, "B L M"]
@@ -88,11 +83,8 @@ class Baselines:
     - `mlp`, `boosting`: an MLP of one hidden layer on square roots, and histogram gradient boosting, for accessibility
       and expression, with the same inputs; expression also from accessibility that is never masked.
 
-    Args:
-        train: Training regions in the order of the genome, in the units of the data, of one cell type. `P M`.
-        starts: True where a region is the first of its chromosome. `P`.
-        groups: Columns of motifs, accessibility and expression.
-        rivals: Fit `logistic-sqrt`, `mlp` and `boosting` as well.
+    `train` are training regions of one cell type in the order of the genome, in the units of the data; `starts` is True
+    where one is the first of its chromosome. `rivals` are `logistic-sqrt`, `mlp` and `boosting`.
     """
 
     def __init__(

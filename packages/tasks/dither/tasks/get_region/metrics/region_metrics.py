@@ -145,12 +145,8 @@ def baseline_metrics(
 
     Where the predictions of the model are known, `METRIC/BASELINE-lead` is the metric of the model on the same elements
     minus that of the baseline, and `METRIC/BASELINE-lead_ci95` half of its 95 % interval by the paired bootstrap: both
-    are computed in the same resamples of windows.
-
-    Args:
-        new: Returns a new accumulator.
-        fit: Returns the baselines fitted on a cell type, by number, or -1; one is in memory at a time.
-        batches: Target elements, by the prefix of the names of their metrics.
+    are computed in the same resamples of windows. `fit` returns the baselines fitted on a cell type, by number, or -1;
+    one is in memory at a time. `batches` are by the prefix of the names of their metrics.
     """
     metrics: dict[tuple[str, str], RegionMetrics] = {}
     models: dict[tuple[str, str], RegionMetrics] = {}
