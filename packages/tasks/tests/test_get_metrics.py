@@ -35,11 +35,10 @@ def plain(width):
     return ColumnUnits(np.ones(width, np.float32), ColumnStats.none(width))
 
 
-def records(x0, target, valid):
-    noise = Noise(torch.ones(len(x0)), torch.ones(len(x0)))
-    noised = Noised(x0, State(x0, target), noise, target, valid, ~target)
-    clean = Clean.of(x0, valid, centre=torch.arange(x0.shape[1]).expand(len(x0), -1))
-    return clean, noised, Measured(torch.zeros(x0.shape[:2]), torch.zeros(x0.shape[:2]))
+def update(metrics, clean, target, guess):
+    noise = Noise(torch.ones(len(target)), torch.ones(len(target)))
+    noised = Noised(clean.x0, State(clean.x0, target), noise, target, clean.valid, ~target)
+    metrics.update(clean, noised, SimpleNamespace(x0=guess), Measured(torch.zeros(1), torch.zeros(1)))
 
 
 @pytest.fixture
@@ -61,10 +60,9 @@ def case():
 def accumulate(case, cuts, standard=None):
     x0, guess, target, valid = case
     metrics = RegionMetrics(GROUPS, standard or plain(W), np.full(W, 0.4, np.float32))
-    for rows in torch.arange(len(x0)).tensor_split(cuts):
-        part = slice(int(rows[0]), int(rows[-1]) + 1)
-        clean, noised, measured = records(x0[part], target[part], valid[part])
-        metrics.update(clean, noised, SimpleNamespace(x0=guess[part]), measured)
+    clean = Clean.of(x0, valid, centre=torch.arange(x0.shape[1]).expand(len(x0), -1))
+    for part in torch.arange(len(x0)).tensor_split(cuts):
+        update(metrics, clean[part], target[part], guess[part])
     return metrics
 
 
@@ -201,14 +199,11 @@ def windows(seed=0, count=COUNT):
 
 
 def metrics_of(case, rows, size):
-    x0, guess, target, clean = case
+    _, guess, target, clean = case
     metrics = RegionMetrics(PAIR, plain(COLUMNS), MEAN)
     for start in range(0, len(rows), size):
         part = torch.tensor(rows[start : start + size])
-        noise = Noise(torch.ones(len(part)), torch.ones(len(part)))
-        some = Clean(x0[part], clean.valid[part], clean.known[part], {k: v[part] for k, v in clean.cond.items()})
-        noised = Noised(some.x0, State(some.x0, target[part]), noise, target[part], some.valid, ~target[part])
-        metrics.update(some, noised, SimpleNamespace(x0=guess[part]), Measured(torch.zeros(1), torch.zeros(1)))
+        update(metrics, clean[part], target[part], guess[part])
     return metrics
 
 
