@@ -14,13 +14,9 @@ from .spec.misfit import Misfit
 __all__ = ["CHECK", "PROJECT", "REGISTRATION", "RUN_HOOKS", "Hooks", "hookimpl", "hookspec"]
 
 PROJECT = "dither"
-"""The project name for pluggy."""
 REGISTRATION = "register_components"
-"""The hook that registers components."""
 CHECK = "check_experiment"
-"""The hook that yields incompatibilities."""
 RUN_HOOKS = frozenset({"before_run", "after_step", "after_eval", "after_checkpoint", "after_run", "on_run_error"})
-"""Hooks that are called during a run."""
 hookspec = pluggy.HookspecMarker(PROJECT)
 """Marks a hook."""
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -35,11 +35,8 @@ __all__ = [
 ]  # fmt: skip
 
 ANY: frozenset[Data] = frozenset({"tokens", "features"})
-"""Tokens and features."""
 TOKENS: frozenset[Data] = frozenset({"tokens"})
-"""Tokens only."""
 FEATURES: frozenset[Data] = frozenset({"features"})
-"""Features only."""
 
 
 def unserved_space(spec: Spec, serves: frozenset[Data], space: Space, related: Path) -> Iterable[Misfit]:

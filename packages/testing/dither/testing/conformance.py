@@ -32,7 +32,6 @@ from .traits import may_declare, traits_of
 __all__ = ["Case", "cases", "parametrize"]
 
 BUILT_IN = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
-"""Plugins of dither."""
 MAX_NOT_APPLICABLE = 4 * EXAMPLES
 """Situations in which a check does not apply before it is given up."""
 F = TypeVar("F", bound=Callable[..., Any])

@@ -24,16 +24,13 @@ __all__ = [
 ]  # fmt: skip
 
 IDS = 3
-"""Vocabulary size."""
 SPACE = TokenSpace((Field("word", 2, IDS),))
 """Two positions of three ids."""
 TWO_FIELDS = TokenSpace((Field("left", 1, IDS), Field("right", 1, IDS)))
 """The same positions as two fields."""
 FEATURES = FeatureSpace(2, 2)
 OUTCOMES: Int[Tensor, "O 2"] = torch.cartesian_prod(torch.arange(IDS), torch.arange(IDS))
-"""Every sample."""
 PROBABILITIES: Float[Tensor, " O"] = torch.tensor([8.0, 1, 1, 1, 2, 5, 1, 6, 2], dtype=torch.float64) / 27
-"""Probability of each sample."""
 
 
 def outcome_index(x: Int[Tensor, "B 2"]) -> Int[Tensor, " B"]:

@@ -26,7 +26,6 @@ __all__ = [
 ]  # fmt: skip
 
 KEYS = ("parts", "plugins", "data")
-"""Tables of manifest.json."""
 FULL_HASH_LIMIT = 1 << 26
 """Bytes up to which data are hashed in full; of larger data, `BLOCKS` evenly spaced blocks."""
 BLOCKS = 1024

@@ -16,7 +16,6 @@ from ..config.errors import Refused
 __all__ = ["GROUP", "Installed", "PluginError", "PluginStatus", "State", "describe_exception", "installed_plugins"]
 
 GROUP = "dither.plugins"
-"""The entry-point group of plugins."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,6 @@ def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:
 
 
 State = Literal["available", "loaded", "failed", "blocked", "clash"]
-"""State of a plugin, see `PluginStatus`."""
 
 
 @dataclass(frozen=True)

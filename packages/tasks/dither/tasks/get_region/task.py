@@ -32,7 +32,6 @@ from .plots import Labels, plot_samples
 __all__ = ["HEADER", "RegionWindows"]
 
 HEADER: Final = ("chromosome", "start", "end", "cell", "column", "truth", "mean", "sd", "draws", "imputation")
-"""Columns of the table."""
 
 
 class RegionWindows:

@@ -48,7 +48,6 @@ LIMIT = 1 << 32
 """Bytes in memory that the arrays of one file may take."""
 
 Arrays = dict[str, Shaped[np.ndarray, "..."]]
-"""Arrays by name."""
 
 
 def write_archive(path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], about: Mapping[str, Any]) -> None:

@@ -300,4 +300,3 @@ CHECKS = (
         for check in checks_of(kind, seeded_build, state_dict_round_trip, builds_on_meta, examples=4)
     ),
 )  # fmt: skip
-"""Checks for components of every kind."""

@@ -408,4 +408,3 @@ CHECKS = (
     *checks_of("head", head_weights, needs="maps"),
     *(check for kind in ("embedding", "condition", "head") for check in checks_of(kind, gradients_reach_all)),
 )  # fmt: skip
-"""Checks for blocks, embeddings, positions, conditions and heads."""

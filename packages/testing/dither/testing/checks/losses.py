@@ -227,4 +227,3 @@ CHECKS = (
     *checks_of("loss", bound_is_exact, needs="bound"),
     *checks_of("loss", bound_of_own_jumps, needs="bound own-jumps"),
 )  # fmt: skip
-"""Checks for losses."""

@@ -176,4 +176,3 @@ CHECKS = (
     *checks_of("model", runs_on_meta, examples=3),
     *checks_of("model", cached_equals_full, context_equals_cache, needs="block-causal tokens one-field"),
 )  # fmt: skip
-"""Checks for models."""

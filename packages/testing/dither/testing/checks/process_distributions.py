@@ -233,4 +233,3 @@ CHECKS = (
     *checks_of("process", chapman_kolmogorov, examples=5),
     *checks_of("process", clean_at_zero, prior_at_one, place="default", examples=4),
 )
-"""Checks for the distributions of processes."""

@@ -367,4 +367,3 @@ CHECKS = (
     ),
     *checks_of("process", renoise_keeps_fixed, noise_is_standard_normal, reveal_keeps_visible),
 )  # fmt: skip
-"""Checks for schedules and processes."""

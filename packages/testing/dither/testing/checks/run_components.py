@@ -145,4 +145,3 @@ CHECKS = (
     *checks_of("metric", metric_values),
     *checks_of("tracker", tracker_life_cycle, place="default", examples=1),
 )
-"""Checks for optimizers, learning-rate schedules, metrics and trackers."""

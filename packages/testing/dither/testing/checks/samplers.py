@@ -177,4 +177,3 @@ CHECKS = (
         "sampler", samples_exact_distribution_with_any_options, needs="exact-distribution", examples=2,
     ),
 )  # fmt: skip
-"""Checks for samplers."""

@@ -214,4 +214,3 @@ CHECKS = (
     *checks_of("task", splits_disjoint, needs="disjoint-splits"),
     *checks_of("task", baselines_are_finite, level="recommended"),
 )  # fmt: skip
-"""Checks for tasks."""

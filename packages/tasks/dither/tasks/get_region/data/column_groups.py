@@ -45,7 +45,6 @@ GIVEN: dict[Given, tuple[str, ...]] = {
     "motifs": ("motifs",),
     "motifs-and-accessibility": ("motifs", "accessibility"),
 }
-"""Groups of columns that are given."""
 
 
 class Splits(NamedTuple):

@@ -136,23 +136,11 @@ class ColumnStats:
 class RegionMatrix:
     """Regions sorted by chromosome and start.
 
-    Attributes:
-        features: Score of each motif in each region, scaled to [0, 1]; rows are read on access. `P M`.
-        motifs: Names of the columns.
-        chromosome: Name of each region's chromosome. `P`.
-        start: First base, from 0, as in a BED file. `P`.
-        end: One past the last base. `P`.
-        open: True where the region is accessible in a cell type. `P C`.
-        cells: Names of the cell types.
-        valid: Chromosomes held out for validation.
-        test: Chromosomes held out for the final test; all others are for training.
-        atpm: Accessibility as a number, at least 0. `P C`; None if only `open` is known.
-        expression: log10(TPM + 1) on the plus and the minus strand. `P C 2`; None if unknown.
-        tss: True where transcription starts on a strand. `P C 2`; None if unknown.
-        gene: Names of genes, perhaps repeated. `G`; None if unknown.
-        gene_region: Row in which each is transcribed. `G`.
-        unknown: Values that are unknown and stored as 0: "atpm:CELL", "expression:CELL" and so on.
-        notes: What is valid, but may be a mistake, such as missing chunks of a store.
+    Scores of motifs (`features`) are scaled to [0, 1], and rows read on access; `start` is from 0, as in a BED file,
+    and `end` one past the last base. Chromosomes besides those of `valid` and `test` are for training. `atpm` is
+    accessibility as a number, at least 0, `expression` log10(TPM + 1) on the plus and the minus strand, `tss` where
+    transcription starts, `gene` (perhaps repeated) what is transcribed in `gene_region`; each is None if unknown.
+    `unknown` values ("atpm:CELL" and so on) are stored as 0; `notes` are what is valid, but may be a mistake.
     """
 
     features: LazyMatrix

@@ -52,7 +52,6 @@ Places = tuple[Shaped[np.ndarray, " P"], Int[np.ndarray, " P"], Int[np.ndarray, 
 """Chromosome, start and end of each region."""
 
 NAME: Final = re.compile(r"([^\s:]{1,60}):(\d{1,12})-(\d{1,12})")
-"""Name of a peak."""
 
 Locator = Callable[[str, int, str], str]
 """Returns the place of a value, given the name of its array, its row and the name of its column ("" for none)."""

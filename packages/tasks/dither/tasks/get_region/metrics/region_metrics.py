@@ -63,12 +63,9 @@ class RegionMetrics:
       all are, their errors count.
     - `NAME_ci95`: half of a 95 % interval of a metric, over the windows; see `_Resampled.half`.
 
-    Args:
-        groups: Columns of motifs, accessibility and expression.
-        units: Transform and standardisation of x0, which are inverted.
-        mean: Mean of each column over the training regions, in scaled units.
-        trained_chromosomes: Numbers of chromosomes on which windows of held-out cell types (label -1) are accumulated
-            apart; the names of their metrics begin with "trained_chromosomes_". Empty for none.
+    `units` of x0 are inverted; `mean` has the mean of each column over the training regions, in scaled units. On
+    `trained_chromosomes` windows of held-out cell types (label -1) are accumulated apart; the names of their metrics
+    begin with "trained_chromosomes_".
     """
 
     def __init__(
