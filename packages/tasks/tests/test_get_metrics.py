@@ -291,10 +291,8 @@ ONE_GROUP = (Group("motifs", 0, FEW),)
 def like_of(*counts, seed=0):
     """Windows with random masks, each as often as it is to be drawn."""
     g = torch.Generator().manual_seed(seed)
-    x0, known = (
-        torch.rand(len(counts), PLACES, FEW, generator=g),
-        torch.rand(len(counts), PLACES, FEW, generator=g) < 0.5,
-    )
+    x0 = torch.rand(len(counts), PLACES, FEW, generator=g)
+    known = torch.rand(x0.shape, generator=g) < 0.5
     times = torch.tensor(counts)
     values = x0, torch.ones(len(counts), PLACES, dtype=torch.bool), known
     cond = {"imputation": torch.arange(len(counts)).repeat_interleave(times)}

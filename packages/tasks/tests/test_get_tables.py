@@ -85,9 +85,7 @@ def bed(path, fourth=None):
     lines = [name.replace(":", "\t").replace("-", "\t") for name in NAMES]
     if fourth is not None:
         lines = [f"{line}\t{value}" for line, value in zip(lines, fourth, strict=True)]
-    text = "track name=x\n" + "\n".join(lines) + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
+    return write(path, ["track name=x"], [[line] for line in lines])
 
 
 def test_matrices_with_bed_files(tmp_path, refusal):
