@@ -83,11 +83,7 @@ for _name, _codes in (
 
 
 def load_restricted(content: bytes, persistent: bool = False) -> Any:
-    """Return the plain data in a pickle, with a `Stub` for every other object, and None for `persistent` ids.
-
-    Raises:
-        pickle.UnpicklingError: The pickle is damaged, nests tuples too deeply, or uses persistent ids.
-    """
+    """Return the plain data in a pickle, with a `Stub` for every other object, and None for `persistent` ids."""
     try:
         unpickler: Any = _RestrictedUnpickler(io.BytesIO(content))
         unpickler.depths = {}

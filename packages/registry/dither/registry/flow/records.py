@@ -98,12 +98,7 @@ class Goal(Protocol):
 
 @dataclass(frozen=True)
 class Noise(_TensorRecord):
-    """A schedule at one time per sample or per position. The remaining signal is alpha = exp(-sigma).
-
-    Attributes:
-        sigma: The integral of the rate from 0 to t.
-        rate: d sigma / dt.
-    """
+    """A schedule at one time per sample or per position: `rate` = d sigma / dt, and signal alpha = exp(-sigma)."""
 
     sigma: Float[Tensor, "B *L"]
     rate: Float[Tensor, "B *L"]
@@ -150,12 +145,7 @@ class State(_TensorRecord):
 
 @dataclass(frozen=True)
 class Context(_TensorRecord):
-    """The clean sample that each block attends to in earlier blocks, under block-causal attention.
-
-    Attributes:
-        state: The sample, of the shape of the noised one.
-        level: Its noise level, per sample: that of t = 0.
-    """
+    """The clean sample that each block attends to in earlier blocks, with the noise level of t = 0 per sample."""
 
     state: State
     level: Float[Tensor, " B"]
