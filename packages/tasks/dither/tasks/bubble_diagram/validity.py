@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int
 
-from .child_process import ChildProcess, usable_cores
+from ..child_process import ChildProcess, usable_cores
 from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges, split_fields
 from .relations import exclusive, pair_ends

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Final
 
-from ..child_process import ChildProcess, usable_cores
+from ...child_process import ChildProcess, usable_cores
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
