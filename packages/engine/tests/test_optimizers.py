@@ -36,7 +36,13 @@ def test_matrices_decay():
 def test_adamw_is_torch_fused_adamw():
     net = Net()
     optimizer = AdamW(lr=0.1, betas=[0.8, 0.9], eps=1e-6, weight_decay=0.5).build(net)
-    assert type(optimizer) is torch.optim.AdamW
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert type(optimizer).__name__ == "AdamW"  # which runs record
+    calls = list[str]()
+    optimizer.register_step_post_hook(lambda *_: calls.append("post"))
+    torch.optim.lr_scheduler.ConstantLR(optimizer, 1)
+    optimizer.step()
+    assert calls == ["post"]
     decayed = optimizer.param_groups[0]
     assert {key: decayed[key] for key in ("lr", "betas", "eps", "weight_decay", "fused")} == {
         "lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.5, "fused": True,

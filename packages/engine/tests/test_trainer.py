@@ -61,6 +61,15 @@ def test_step_is_adamw_on_the_weighted_mean(make_trainer, accumulate):
             torch.testing.assert_close(mine, expected.detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_rates_that_are_tensors_follow_the_schedule(make_trainer, monkeypatch):
+    options = {"lr": torch.tensor(0.02), "foreach": False}
+    monkeypatch.setattr(AdamW, "build", lambda _, module: torch.optim.AdamW(module.parameters(), **options))
+    trainer = make_trainer("train.lr_schedule=cosine")
+    for step in range(4):
+        trainer.advance()
+        assert float(trainer.optimizer.param_groups[0]["lr"]) == pytest.approx(0.02 * trainer.factor(step))
+
+
 def test_epoch_has_every_sample_once_with_new_noise(make_trainer, monkeypatch):
     trainer = make_trainer("train.accumulate=1")
     taken, times = [], []

@@ -173,7 +173,7 @@ def test_search_limit_gives_unknown():
     assert rates["level_4"] == found.realisable.mean()
 
 
-@pytest.mark.parametrize("code", [validity._SEARCH, "raise SystemExit(1)"])
+@pytest.mark.parametrize("code", [validity._SEARCH, "raise SystemExit(1)", "x" * 10**6])  # too long to start
 def test_shares_of_the_search_give_the_same_levels(code, monkeypatch):
     tokens = np.concatenate([make_plans(4, 0, 12).tokens(8)] * 2)
     tokens[12:, 8:] = np.where(tokens[12:, 8:] < EDGE_PAD, np.roll(tokens[12:, 8:], 1, 0) % EDGE_PAD, EDGE_PAD)

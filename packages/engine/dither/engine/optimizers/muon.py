@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 __all__ = ["Muon", "Orthogonal", "adamw", "orthogonal", "parameter_groups"]
 
@@ -148,37 +147,38 @@ def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["mat
     return [group for group in groups if group["params"]]
 
 
-def adamw(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float) -> AdamW:
-    """Return AdamW; if torch has a fused kernel for all parameters, its step only calls that.
+def adamw(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float) -> torch.optim.AdamW:
+    """Return AdamW, with a kernel that updates all parameters at once where torch has one."""
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    fused = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
+    single = fused and len({(p.device, p.dtype) for p in parameters}) == 1
+    return (AdamW if single else torch.optim.AdamW)(groups, lr=lr, betas=betas, eps=eps, fused=fused)
+
+
+class AdamW(torch.optim.AdamW):
+    """AdamW whose step only calls the fused kernel, for parameters of one device and type.
 
     The step of torch takes 0.2 ms more for 34 tensors, and its first call imports torch._dynamo, which takes 1.5 s.
     """
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    fused = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
-    optimizer = AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
-    if fused and len({(p.device, p.dtype) for p in parameters}) == 1:
-        optimizer.step = partial(_fused_step, optimizer)  # type: ignore[method-assign]
-    return optimizer
 
-
-@torch.no_grad()
-def _fused_step(optimizer: AdamW, closure: Callable[[], float] | None = None) -> float | None:
-    value = None if closure is None else torch.enable_grad()(closure)()
-    scale, cancelled = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
-    for group in optimizer.param_groups:
-        if not (parameters := [parameter for parameter in group["params"] if parameter.grad is not None]):
-            continue
-        if not all(states := [optimizer.state[parameter] for parameter in parameters]):
-            optimizer._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
-        means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
-        one: Any = torch.ones(()) if steps[0].is_cpu else 1  # a number would become a tensor for each of the steps
-        torch._foreach_add_(steps, one)
-        (beta1, beta2), options = group["betas"], {key: group[key] for key in ("lr", "weight_decay", "eps")}
-        options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
-        gradients = [parameter.grad for parameter in parameters]
-        torch._fused_adamw_(
-            parameters, gradients, means, squares, [], steps, grad_scale=scale, found_inf=cancelled, **options
-        )
-        if cancelled is not None:
-            torch._foreach_sub_(steps, [cancelled] * len(steps))
-    return value
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        value = None if closure is None else torch.enable_grad()(closure)()
+        scale, cancelled = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))
+        for group in self.param_groups:
+            if not (parameters := [parameter for parameter in group["params"] if parameter.grad is not None]):
+                continue
+            if not all(states := [self.state[parameter] for parameter in parameters]):
+                self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
+            means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
+            one: Any = torch.ones(()) if steps[0].is_cpu else 1  # a number would become a tensor for each of the steps
+            torch._foreach_add_(steps, one)
+            (beta1, beta2), options = group["betas"], {key: group[key] for key in ("lr", "weight_decay", "eps")}
+            options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
+            gradients = [parameter.grad for parameter in parameters]
+            torch._fused_adamw_(
+                parameters, gradients, means, squares, [], steps, grad_scale=scale, found_inf=cancelled, **options
+            )
+            if cancelled is not None:
+                torch._foreach_sub_(steps, [cancelled] * len(steps))
+        return value

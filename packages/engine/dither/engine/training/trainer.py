@@ -200,7 +200,7 @@ class Trainer:
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
         self.optimizer = train.optimizer.build(system.model)
         self._divides = None if self.parallel.sharded else self.optimizer
-        self.base_lrs = [group["lr"] for group in self.optimizer.param_groups]
+        self.base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.factor = train.lr_schedule.build(train.steps)
         self.skips = Skips(train.skip_limit if train.non_finite == "skip" else 0)
         self.guard = FiniteGuard(self.optimizer, self.device, limit=self.skips.limit)

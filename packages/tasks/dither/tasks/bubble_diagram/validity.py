@@ -102,7 +102,10 @@ def validity_levels(
     rows = np.flatnonzero(structure.order)
     cores = max(min(usable_cores(), len(rows) // SHARE), 1) if boxes is None else 1
     shares = [rows[first::cores] for first in range(cores)]
-    children = [ChildProcess(_SEARCH, (tokens[share].tolist(), rooms, limit)) for share in shares[1:]]
+    try:
+        children = [ChildProcess(_SEARCH, (tokens[share].tolist(), rooms, limit)) for share in shares[1:]]
+    except OSError:  # such as a full disk, or too many processes
+        shares, children = [rows], []
     levels = [search_boxes(tokens[shares[0]], rooms, None if boxes is None else boxes[shares[0]], limit)]
     for share, child in zip(shares[1:], children, strict=True):
         try:
