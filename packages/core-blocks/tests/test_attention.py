@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention
 
 from dither.core_blocks import attention, flex
@@ -80,6 +81,17 @@ def test_flex_attention_adds_a_float_mask(monkeypatch):
     mask = torch.tensor([[450.0, 1, 1, 1, 0], [1, 1, 1, 0, 0]]).log()[:, None, None]
     actual = flex.flex_attention(q, k, v, mask)
     torch.testing.assert_close(actual, attention.attend(q, k, v, mask, kernel="math"), atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize(("rows", "dropout", "used"), [(1, 0.0, 1), (5, 0.0, 0), (1, 0.1, 0)])
+def test_flex_attention_only_gets_float_masks_that_it_can_add(monkeypatch, rows, dropout, used):
+    calls = []
+    monkeypatch.setattr(attention, "HAS_TRITON", True)
+    monkeypatch.setattr(flex, "flex_attention", lambda q, *_: calls.append(q) or q)
+    with FakeTensorMode():
+        q = torch.empty(2, 3, 5, 16, dtype=torch.bfloat16, device="cuda")
+        attend(q, q, q, torch.empty(2, 1, rows, 5, device="cuda"), dropout)
+    assert len(calls) == used
 
 
 @pytest.mark.slow  # compiles

@@ -14,6 +14,7 @@ from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.simulated_gpu import DeviceTrace
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.errors import Refused
+from dither.registry.flow.records import Clean
 
 ROOT = Path(__file__).parents[3]
 
@@ -99,6 +100,17 @@ def test_a_captured_step_equals_an_eager_one(name, monkeypatch):
     assert trainer.graph.replays == sum(max(seen - WARMUP, 0) for seen in shapes.values())
     assert (trainer.graph.replays == 2 and places[-2] == places[-1]) or len(shapes) > 1
     assert runs[0] == runs[1]
+
+
+def test_conditions_with_strides_of_0_are_copied():
+    class Repeated(RecordedGraph):
+        def capture(self, clean):
+            metrics = self.step(clean)
+            return metrics, lambda: metrics["sum"].copy_(self.step(clean)["sum"])
+
+    graph = Repeated(lambda clean: {"sum": clean.cond["a"].sum()})
+    batches = [Clean.of(torch.zeros(2, 3), a=torch.tensor(float(n)).expand(2)) for n in range(WARMUP + 3)]
+    assert [graph(clean)["sum"].item() for clean in batches] == [2 * n for n in range(WARMUP + 3)]
 
 
 @pytest.mark.parametrize(

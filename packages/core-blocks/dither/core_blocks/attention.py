@@ -116,7 +116,8 @@ def attend(
     float_mask = mask is not None and mask.is_floating_point()
     wider = mask is not None and float_mask and mask.dtype != q.dtype  # which the fused kernels of CUDA refuse
     if wider and q.device.type == "cuda":
-        chosen = "flex" if HAS_TRITON and q.shape[-1] >= MIN_FLEX_WIDTH else "math"
+        one_row = mask is not None and mask.shape == (len(q), 1, 1, k.shape[2]) and not dropout
+        chosen = "flex" if HAS_TRITON and one_row and q.shape[-1] >= MIN_FLEX_WIDTH else "math"
     if chosen == "flex" and mask is not None and (wider or not float_mask) and q.device.type == "cuda":
         from .flex import flex_attention  # imports torch._dynamo: 2 s
 

@@ -36,28 +36,30 @@ class StepGraph:
     def __init__(self, step: Callable[[Clean], Metrics]) -> None:
         self.step = step
         self._seen: Counter[Any] = Counter()
+        self._stream: Any = None  # each has memory of its own
         self._graphs: dict[Any, tuple[Clean, Metrics, Callable[[], Any]]] = {}
 
     def __call__(self, clean: Clean) -> Metrics:
         """Make a step and return its metrics."""
         values = _tensors(clean)
-        shape = tuple((value.shape, value.stride(), value.dtype) for value in values)
+        shape = (*clean.cond, *((value.shape, value.stride(), value.dtype) for value in values))
         self._seen[shape] += 1
         if shape not in self._graphs:
             if self._seen[shape] <= WARMUP or len(self._graphs) == MAX_GRAPHS:
                 return self.warm_up(clean)
-            own = clean.apply(lambda value: value.clone() if any(value.stride()) else value)
+            own = clean.apply(lambda value: value if _is_constant(value) else value.clone())
             self._graphs[shape] = own, *self.capture(own)
         own, metrics, replay = self._graphs[shape]
         for buffer, value in zip(_tensors(own), values, strict=True):
-            if any(value.stride()):  # others are constants
+            if not _is_constant(value):
                 buffer.copy_(value)
         replay()
         return {name: value.clone() for name, value in metrics.items()}
 
     def warm_up(self, clean: Clean) -> Metrics:
         """Make a step without a graph, on another stream, as capturing requires."""
-        current, other = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream()
+        other = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         other.wait_stream(current)
         with torch.cuda.stream(other):
             metrics = self.step(clean)
@@ -76,6 +78,11 @@ def _tensors(clean: Clean) -> list[Tensor]:
     values: list[Tensor] = []
     clean.apply(lambda value: values.append(value) or value)  # type: ignore[func-returns-value]
     return values
+
+
+def _is_constant(value: Tensor) -> bool:
+    """Whether a mask is the same everywhere, by its strides, and so in every batch: see `to_device`."""
+    return value.dtype == torch.bool and not any(value.stride())
 
 
 def require_capturable(model: nn.Module, optimizer: Optimizer, ranks: Ranks, guard: FiniteGuard) -> None:

@@ -94,7 +94,7 @@ class BucketOrder:
 
     def __init__(self, buckets: Sequence[int], size: int, seed: int) -> None:
         self.samples, self.size, self.seed = len(buckets), size, seed
-        whole = isinstance(buckets, list | tuple) or self.samples <= SHUFFLED
+        whole = not hasattr(buckets, "__array__") or self.samples <= SHUFFLED
         self.buckets: Any = np.asarray(buckets[:]) if whole else buckets
         self.chunk = self.samples if self.samples <= SHUFFLED else -(-CHUNK // size) * size
         self._chunk = lru_cache(maxsize=2)(self._batches)
@@ -365,8 +365,10 @@ class Trainer:
         rest = dict(tensors)
         self.sums.copy_(rest.pop("sums"))
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        own = [group.get("capturable") for group in self.optimizer.param_groups]
         restore(self.optimizer, self.parallel.shard_optimizer_state(rest, parameters), plain["optimizer"])
-        set_capturable(self.optimizer, None)
+        if own != [group.get("capturable") for group in self.optimizer.param_groups]:
+            set_capturable(self.optimizer, None)
         if self.graph is not None:  # the state is at other addresses now
             self.capture(type(self.graph)(self.update))
         self.step, self.counted = int(plain["step"]), int(plain["counted"])

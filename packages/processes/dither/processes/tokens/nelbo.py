@@ -19,7 +19,6 @@ Letters: B batch, L length, Q quadrature nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -176,7 +175,6 @@ def place_times(
     return time_of(timesteps.schedule, level).to(t.dtype), Noise((-torch.log1p(-level)).to(t.dtype), rate.to(t.dtype))
 
 
-@lru_cache(16)
 def most_masked(timesteps: TimestepSampling, estimator: Estimator, rows: int, length: int) -> int:
     """Return a bound on the number of masked tokens of a batch with one time in each stratum (`likely_most`)."""
     late = timesteps.t_min + (1 - timesteps.t_min) * torch.arange(1, rows + 1, dtype=torch.float64) / rows

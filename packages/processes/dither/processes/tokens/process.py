@@ -10,6 +10,7 @@ The arithmetic is the same. Letters: B batch, L length, V vocabulary, rows one p
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,6 +80,7 @@ class TokenProcess:
         self.estimator: Estimator = estimator
         self.predict: PredictionType = predict
         self.timesteps = timesteps
+        self._most_masked = lru_cache(16)(partial(most_masked, timesteps, estimator))
         self.schedule, self.times, self.level = timesteps.schedule, timesteps.times, timesteps.level
         self.table, self.clean, self.reached = Constant(prior), Constant(clean), Constant(clean | (prior > 0))
         self._reaches_all = bool((clean | (prior > 0)).all())
@@ -105,7 +107,7 @@ class TokenProcess:
         """Bound the number of masked tokens of a batch with stratified times; the last ones beyond become visible."""
         if not (self.absorbing and self.timesteps.stratified):
             return noised
-        most, masked = most_masked(self.timesteps, self.estimator, *clean.x0.shape), noised.target_mask
+        most, masked = self._most_masked(*clean.x0.shape), noised.target_mask
         masked = masked & (masked.flatten().cumsum(0) <= most).view_as(masked)
         state = replace(State.of(torch.where(masked, noised.state.x, clean.x0)), most_requested=most)
         return replace(noised, state=state, target_mask=masked)

@@ -64,6 +64,9 @@ class RoomCounts(Sequence[int]):
         types = np.moveaxis(self.types[rows], -1, 0)
         return np.sum([part != NODE_PAD for part in types], 0)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Int[np.ndarray, " N"]:
+        return np.asarray(self[:], dtype)
+
 
 class PlanTokens:
     """Tokens of plans: in memory, or encoded on access if there are more than `RESIDENT`."""

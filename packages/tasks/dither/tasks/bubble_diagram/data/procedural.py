@@ -59,14 +59,14 @@ def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
     )
     digest = blake2b(repr((seed, start, stop, most)).encode() + sources, digest_size=16).hexdigest()
     folder = cache_folder() / "procedural-plans" / digest
-    with suppress(Refused):
+    with suppress(Refused, OSError):  # another process may replace it at the same time
         return _map_plans(folder)
     with suppress(Refused), write_folder(folder, PLANS, {}) as writer:
         for first in range(start, stop, BLOCK):
             for name, array in vars(_make_plans(seed, first, min(first + BLOCK, stop), most)).items():
                 if array is not None:
                     writer.append(name, array)
-    with suppress(Refused):
+    with suppress(Refused, OSError):
         return _map_plans(folder)
     return _make_plans(seed, start, stop, most)  # nothing can be cached
 

@@ -219,7 +219,7 @@ def column_divisors(
     As all values are read, the result is cached on disk by a `key` of the files and the split, if one is given.
     """
     file = cache_folder() / "divisors" / f"{sha256(key.encode()).hexdigest()}.npy"
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, EOFError):
         if key and len(divisors := np.load(file)) == stored.shape[1]:
             return np.asarray(divisors)
     largest = np.zeros(stored.shape[1], np.float32)
