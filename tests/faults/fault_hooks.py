@@ -101,8 +101,8 @@ def poison(kind: str, step: int) -> None:
 
     backward = Trainer._backward
 
-    def poisoned(self: Any) -> Any:
-        total, weight = backward(self)
+    def poisoned(self: Any, *batch: Any) -> Any:
+        total, weight = backward(self, *batch)
         if self.step == step:
             if kind.startswith("loss"):
                 total = total * float(kind.partition(" ")[2])
