@@ -148,7 +148,7 @@ def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["mat
 
 
 def adamw(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float) -> torch.optim.AdamW:
-    """Return AdamW, with a kernel that updates all parameters at once where torch has one."""
+    """Return AdamW, with a fused kernel where torch has one for all parameters."""
     parameters = [parameter for group in groups for parameter in group["params"]]
     fused = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
     single = fused and len({(p.device, p.dtype) for p in parameters}) == 1
