@@ -49,10 +49,10 @@ def engine(task: str, changes: str) -> Step:
 class Block(nn.Module):
     """A DiT block: attention and MLP, each modulated by adaLN."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, *, affine: bool = False) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.norm1, self.norm2 = (nn.LayerNorm(width, eps=1e-6, elementwise_affine=not dropout) for _ in range(2))
+        self.heads = heads
+        self.norm1, self.norm2 = (nn.LayerNorm(width, eps=1e-6, elementwise_affine=affine) for _ in range(2))
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.drop, self.modulation = nn.Dropout(dropout), nn.Linear(width, 6 * width)
@@ -64,7 +64,7 @@ class Block(nn.Module):
         q, k, v = self.qkv(h).view(*h.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if angles is not None:
             q, k = rotated(q, angles), rotated(k, angles)
-        y = functional.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        y = functional.scaled_dot_product_attention(q, k, v, mask)
         x = x + gate1 * self.drop(self.out(y.transpose(1, 2).reshape(h.shape)))
         out: Tensor = x + gate2 * self.drop(self.mlp(self.norm2(x) * (1 + scale2) + shift2))
         return out
@@ -96,7 +96,7 @@ class Text(nn.Module):
     def __init__(self, vocabulary: int = 50_257, width: int = 512, heads: int = 8, depth: int = 6) -> None:
         super().__init__()
         self.embed, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
-        self.time, self.blocks = conditioning(128), nn.ModuleList(Block(width, heads, 0.0) for _ in range(depth))
+        self.time, self.blocks = conditioning(128), nn.ModuleList(Block(width, heads) for _ in range(depth))
         for block in self.blocks:
             block.norm1, block.norm2 = (nn.RMSNorm(width, eps=1e-6) for _ in range(2))
             block.qkv, block.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
@@ -129,20 +129,25 @@ def conditioning(width: int) -> nn.Module:
 class Graphs(nn.Module):
     """The small bubble-diagram model: embeddings of rooms and relations, blocks, two heads."""
 
-    def __init__(self, width: int = 128, depth: int = 4, nodes: int = 8, edges: int = 28) -> None:
+    def __init__(self, width: int = 128, depth: int = 4, nodes: int = 8) -> None:
         super().__init__()
-        self.nodes = nodes
-        self.node, self.edge, self.place = (nn.Embedding(n, width) for n in (15, 13, nodes + edges))
-        self.time, self.blocks = conditioning(width), nn.ModuleList(Block(width, 4, 0.1) for _ in range(depth))
-        self.norm, self.node_head, self.edge_head = nn.LayerNorm(width), nn.Linear(width, 15), nn.Linear(width, 13)
+        self.nodes, self.ends = nodes, torch.triu_indices(nodes, nodes, 1)
+        self.node, self.edge, self.entity = (nn.Embedding(n, width) for n in (15, 13, 2))
+        self.place, self.pair = nn.Embedding(nodes, width), nn.Embedding(nodes, width)
+        blocks = (Block(width, 4, 0.1, affine=True) for _ in range(depth))
+        self.time, self.blocks = conditioning(width), nn.ModuleList(blocks)
+        self.norm, self.modulation = nn.LayerNorm(width), nn.Linear(width, 2 * width)
+        self.node_head, self.edge_head = nn.Linear(width, 15), nn.Linear(width, 13)
 
     def forward(self, x: Tensor, t: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of rooms and of relations."""
         c, n = self.time(timestep(t)), self.nodes
-        h = torch.cat([self.node(x[:, :n]), self.edge(x[:, n:])], 1) + self.place.weight
+        places = self.place.weight + self.entity.weight[0], self.pair(self.ends).sum(0) + self.entity.weight[1]
+        h = torch.cat([self.node(x[:, :n]), self.edge(x[:, n:])], 1) + torch.cat(places)
         for block in self.blocks:
             h = block(h, c, valid[:, None, None])
-        h = self.norm(h)
+        shift, scale = self.modulation(c)[:, None].chunk(2, -1)
+        h = self.norm(h) * (1 + scale) + shift
         return self.node_head(h[:, :n]), self.edge_head(h[:, n:])
 
 
@@ -153,7 +158,7 @@ class Regions(nn.Module):
         super().__init__()
         self.embed, self.head, self.time = nn.Linear(features, width), nn.Linear(width, features), conditioning(width)
         self.mask_token, self.cls_token = (nn.Parameter(torch.randn(width) * 0.02) for _ in range(2))
-        self.blocks, self.norm = nn.ModuleList(Block(width, 12, 0.0) for _ in range(12)), nn.LayerNorm(width, eps=1e-6)
+        self.blocks, self.norm = nn.ModuleList(Block(width, 12) for _ in range(12)), nn.LayerNorm(width, eps=1e-6)
 
     def forward(self, x: Tensor, mask: Tensor, t: Tensor) -> Tensor:
         """Return a prediction of every region."""
@@ -219,6 +224,8 @@ def rival(task: str, changes: str = "") -> Step:
     else:
         model = Regions(data.batch("train", [0]).x0.shape[-1])
         loss = partial(region_loss, model)
+    if (ours := sum(p.numel() for p in built.parameters)) != (size := sum(p.numel() for p in model.parameters())):
+        raise AssertionError(f"{task}: {size:,} parameters, not {ours:,} as dither")
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     step, half = iter(range(10**9)), "bfloat16" in changes
 
