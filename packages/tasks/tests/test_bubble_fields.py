@@ -16,7 +16,7 @@ from dither.tasks.bubble_diagram.constraints.guidance import ConstraintGuidance
 from dither.tasks.bubble_diagram.constraints.rules import FRONT, Adjacency, Area, PairRelation, Reachable, RoomType
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
-from dither.tasks.bubble_diagram.decoded_samples import decode_samples
+from dither.tasks.bubble_diagram.decoded_samples import decode_samples, layout_area_error
 from dither.tasks.bubble_diagram.export import geojson_plan, housegan_plan
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
@@ -25,7 +25,6 @@ from dither.tasks.bubble_diagram.geometry.floor_plan import _paint, floor_plan
 from dither.tasks.bubble_diagram.geometry.placement import area_errors
 from dither.tasks.bubble_diagram.plans import Diagram, Plans, area_bins, decode, sort_doors, split_fields
 from dither.tasks.bubble_diagram.relations import METRES, net_areas
-from dither.tasks.bubble_diagram.room_fields import layout_area_error
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
 from dither.tasks.bubble_diagram.validity import is_reachable
 from dither.tasks.bubble_diagram.vocabulary import (

@@ -14,9 +14,9 @@ from dither.tasks.bubble_diagram import validity
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.realisability import realise
 from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas
+from dither.tasks.bubble_diagram.metrics import field_nats
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.relations import NEAR, RULE, edges_of, exclusive, overlapping
-from dither.tasks.bubble_diagram.room_fields import field_nats
 from dither.tasks.bubble_diagram.validity import token_validity, validity_levels
 from dither.tasks.bubble_diagram.vocabulary import (
     EDGE_PAD,

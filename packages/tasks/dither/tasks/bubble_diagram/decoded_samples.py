@@ -5,7 +5,7 @@ Letters: N samples, L tokens, R rooms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -18,11 +18,11 @@ from dither.registry.config.errors import Refused
 
 from .geometry.boundary import corners_of
 from .geometry.outline_fit import place_in_outline
-from .geometry.placement import Placement, place_diagram
+from .geometry.placement import Placement, area_errors, place_diagram
 from .plans import Diagram, decode
 from .validity import validity_levels
 
-__all__ = ["LEVELS", "DecodedSample", "decode_samples", "edit_distance", "read_samples"]
+__all__ = ["LEVELS", "DecodedSample", "decode_samples", "edit_distance", "layout_area_error", "read_samples"]
 
 _PLACEMENT_LOCK: Final = Lock()
 """Metrics and pictures are made at the same time; the second to come finds the placement in the cache."""
@@ -119,3 +119,15 @@ def edit_distance(placement: Placement) -> float:
     # One second to find a shorter edit path than the one that keeps all rooms.
     distance = networkx.graph_edit_distance(*graphs, node_match=lambda a, b: a == b, upper_bound=most, timeout=1)
     return float(most if distance is None else distance)
+
+
+def layout_area_error(samples: Iterable[DecodedSample]) -> dict[str, float]:
+    """Return how well the layouts of samples of level 5 keep their areas.
+
+    `area_kept` is the share of rooms whose box has an area in its bin, `area_error` the mean relative distance to it.
+    """
+    placements = [sample.placement for sample in samples if sample.level == 5 and sample.placement is not None]
+    if not placements:
+        return {}
+    errors = np.concatenate([area_errors(one.diagram, one.boxes) for one in placements])
+    return {"area_kept": float((errors == 0).mean()), "area_error": float(errors.mean())}

@@ -1,4 +1,4 @@
-"""Metrics of samples against real plans, with a noise floor: the score of an equal number of real plans.
+"""Metrics of samples against real plans: graphs, doors and areas, with a noise floor: the score of an equal number of real plans.
 
 Divergences are Jensen-Shannon divergences in nats (0 to ln 2); variations are total variation distances (0 to 1).
 Letters: N diagrams, R room slots, L tokens, K bins.
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from math import log
+from math import log, prod
 from typing import Final
 
 import numpy as np
@@ -18,12 +18,15 @@ import scipy  # imports its parts on first use
 from jaxtyping import Bool, Float, Int, UInt
 
 from .isomorphism import PlanIndex, is_first_occurrence, plan_keys, room_hashes
-from .plans import RESIDENT, LazyPlans, Plans, PlanSplits, real_edges
+from .plans import RESIDENT, LazyPlans, Plans, PlanSplits, real_edges, split_fields
 from .relations import pair_ends
-from .validity import Levels, validity_levels
-from .vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD
+from .validity import Levels, is_reachable, validity_levels
+from .vocabulary import AREA_MASK, DOOR, EDGE_PAD, IDS, NO_EDGE, NODE_MASK, NODE_PAD, door_ends
 
-__all__ = ["Archetypes", "Frequencies", "Reference", "Topology", "divergence", "mmd", "shuffled", "variation"]
+__all__ = [
+    "Archetypes", "Frequencies", "Reference", "Topology", "divergence", "field_metrics", "field_nats", "mmd",
+    "shuffled", "variation",
+]  # fmt: skip
 
 TYPES, LABELS = NODE_MASK, NO_EDGE + 1
 """Number of data ids: room types, and relations with "no edge"."""
@@ -57,17 +60,13 @@ class Frequencies:
             parts = [cls.of(tokens[start : start + _PIECE], rooms) for start in range(0, len(tokens), _PIECE)]
             return cls(*(sum(getattr(part, field.name) for part in parts) for field in fields(cls)))
         types, edges = tokens[:, :rooms].astype(np.int64), tokens[:, rooms:].astype(np.int64)
-        real = types != NODE_PAD
-        known = (types >= 0) & (types < TYPES)
-        paired = real_edges(real) & (edges >= 0) & (edges < LABELS)
-        i, j = pair_ends(rooms)
-        both = paired & known[:, i] & known[:, j]
-        given = ((types[:, i] * TYPES + types[:, j]) * LABELS + edges)[both]
+        real, (i, j) = types != NODE_PAD, pair_ends(rooms)
+        edges = np.where(real_edges(real), edges, EDGE_PAD)
         return cls(
             np.bincount(real.sum(1), minlength=rooms + 1),
-            np.bincount(types[known], minlength=TYPES),
-            np.bincount(edges[paired], minlength=LABELS),
-            np.bincount(given, minlength=TYPES * TYPES * LABELS).reshape(TYPES, TYPES, LABELS),
+            _counts((TYPES,), types),
+            _counts((LABELS,), edges),
+            _counts((TYPES, TYPES, LABELS), types[:, i], types[:, j], edges),
             np.stack([np.bincount((types == kind).sum(1), minlength=rooms + 1) for kind in range(TYPES)]),
         )
 
@@ -355,3 +354,51 @@ class Archetypes:
             "archetype_coverage_weighted": sum(reference.times[one] for one in covered) / reference.times.total(),
             "diversity": 1 - equal,
         }
+
+
+def field_metrics(tokens: Int[np.ndarray, "N L"], reference: Int[np.ndarray, "M L"], rooms: int) -> dict[str, float]:
+    """Return the share of samples with all rooms reachable by doors, and distances to a reference.
+
+    `door_js` and `area_js` are Jensen-Shannon divergences in nats of doors given the types of both sides, and of areas
+    given the type of the room, weighted by their frequency in the reference.
+    """
+    if not (len(tokens) and len(reference)):
+        return {}
+    fields, metrics = split_fields(tokens, rooms), dict[str, float]()
+    if fields.doors is not None:
+        metrics["reachable"] = float(is_reachable(tokens, rooms).mean())
+        metrics["door_js"] = divergence(_door_counts(tokens, rooms), _door_counts(reference, rooms))
+    if fields.areas is not None:
+        both = fields, split_fields(reference, rooms)
+        metrics["area_js"] = divergence(*(_counts((NODE_MASK, AREA_MASK), one.types, one.areas) for one in both))
+    return metrics
+
+
+def _door_counts(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "T T 2"]:
+    """Count pairs of rooms, and rooms and the outside, by both types in ascending order, without and with a door."""
+    types, _, doors, _ = split_fields(tokens, rooms)
+    i, j = np.array(door_ends(rooms)).T
+    sides = np.pad(types.astype(np.int64), ((0, 0), (0, 1)), constant_values=NODE_MASK)
+    ends = np.minimum(sides[:, i], sides[:, j]), np.maximum(sides[:, i], sides[:, j])
+    return _counts((NODE_MASK, NODE_MASK + 1, DOOR + 1), *ends, doors)
+
+
+def _counts(shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*T"]:
+    """Count combinations of ids within a shape; others are ignored."""
+    real = np.all([(part >= 0) & (part < size) for part, size in zip(ids, shape, strict=True)], axis=0)
+    index = np.ravel_multi_index(tuple(part[real] for part in ids), shape)
+    return np.bincount(index, minlength=prod(shape)).reshape(shape)
+
+
+def field_nats(
+    train: Int[np.ndarray, "N L"], held: Int[np.ndarray, "M L"], rooms: int
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Return nats of each field per held-out diagram, uniform and unigram (add-one), and its number of tokens."""
+    uniform, unigram, count = dict[str, float](), dict[str, float](), dict[str, float]()
+    for (name, size), *parts in zip(IDS.items(), split_fields(train, rooms), split_fields(held, rooms), strict=True):
+        if parts[0] is not None:
+            fitted, counts = (_counts((size,), part) for part in parts)
+            shares, graphs = (fitted + 1) / (fitted + 1).sum(), max(len(held), 1)
+            count[name] = float(counts.sum()) / graphs
+            uniform[name], unigram[name] = count[name] * log(size), float(-(counts * np.log(shares)).sum()) / graphs
+    return uniform, unigram, count

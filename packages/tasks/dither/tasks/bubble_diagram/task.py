@@ -29,16 +29,15 @@ from dither.registry.flow.spaces import TokenSpace
 from ..token_metrics import Accuracy
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
-from .decoded_samples import decode_samples
+from .decoded_samples import decode_samples, layout_area_error
 from .export import write_samples
 from .formats.jsonl import read_plan
 from .geometry.boundary import read_boundary
 from .geometry.outline_fit import outline_iou
-from .metrics import MOST_HELD, MOST_TRAIN, Frequencies, Reference, shuffled
+from .metrics import MOST_HELD, MOST_TRAIN, Frequencies, Reference, field_metrics, field_nats, shuffled
 from .plans import RESIDENT, Diagram, LazyPlans, Modelled, Plans, PlanSplits, area_bins, outline_areas, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .relations import METRES, net_areas
-from .room_fields import field_metrics, field_nats, layout_area_error
 from .vocabulary import AREAS, LIVING, NODE_PAD, Export, Order, Orientation
 
 __all__ = ["BubbleDiagrams", "GraphMetrics"]
@@ -305,7 +304,7 @@ class BubbleDiagrams:
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return validity levels, and distances to validation plans that meet the constraints, with the noise floor.
 
-        For modelled doors and areas also `room_fields.field_metrics` and `layout_area_error`.
+        For modelled doors and areas also `field_metrics` and `layout_area_error`.
         """
         tokens, boundaries = samples.cpu().numpy(), _boundaries_of(like)
         metrics = self._reference.sample_metrics(tokens[:, : self._base])

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..geometry.difference_bounds import close, initial_bounds
-from ..geometry.wall_constraints import DISJOINT, OPEN, Canvas, constraint_table
+from ..geometry.wall_constraints import DISJOINT, OPEN, Canvas, close_bounds, constraint_table, initial_bounds
 from ..vocabulary import NO_EDGE
 
 __all__ = ["contradictory", "impossible_relations"]
@@ -87,7 +86,7 @@ def _propagate(
         for start in range(0, len(live), _BATCH):
             some = live[start : start + _BATCH]
             batch = most[some]
-            possible[some] = close(batch, 2)
+            possible[some] = close_bounds(batch, 2)
             most[some] = batch
         live = live[possible[live]]
         live = _take_single(most, relations, live, possible, rooms)

@@ -1,6 +1,6 @@
 """Realisability: find boxes whose relations under Graph2Plan's rule are those of a diagram, or prove there are none.
 
-An exact branch-and-bound search over integer boxes: bounds are propagated (`difference_bounds`), a linear program
+An exact branch-and-bound search over integer boxes: bounds are propagated (`wall_constraints`), a linear program
 proposes boxes, and the search branches on a choice that these violate, up to a maximum number of linear programs.
 Letters: R rooms, E pairs, M marks, F bounds, C choices, A alternatives, V variables.
 """
@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..relations import edges_of, overlapping
-from . import difference_bounds
 from .wall_constraints import END, START, Canvas, WallConstraints, mark_values, wall_constraints_of
 
 __all__ = ["LIMIT", "Realisation", "Verdict", "realise", "realises", "wall_rows"]
@@ -116,12 +115,10 @@ class _Search:
 
     def run(self) -> Int[np.ndarray, "R 4"] | None:
         """Return realising boxes, or None if there are none."""
-        available, fixed = self.constraints.available, self.constraints.fixed
-        most = difference_bounds.initial_bounds(self.constraints.rooms, self.canvas).copy()
-        np.minimum.at(most, tuple(fixed[:, :3].T), fixed[:, 3])
-        if not difference_bounds.close(most[None], difference_bounds.ROUNDS).all():
+        available, most = self.constraints.available, self.constraints.closed_bounds(self.canvas)
+        if most is None:
             return None
-        stack = [_Node(most, fixed, available.copy(), np.zeros(len(available), bool))]
+        stack = [_Node(most, self.constraints.fixed, available.copy(), np.zeros(len(available), bool))]
         while stack:
             node = stack.pop()
             boxes = self.boxes(node) if self.propagate(node) else None
@@ -185,11 +182,17 @@ class _Search:
         return self.impose(node, self.constraints.choices[choice, option])
 
     def impose(self, node: _Node, bounds: Int[np.ndarray, "n 4"]) -> bool:
-        """Add the bounds that are not implied yet; return False on a contradiction."""
+        """Add the bounds that are not implied yet, and update all paths; return False on a contradiction."""
         axis, first, second, most = bounds.T
         new = bounds[node.most[axis, first, second] > most]
         node.bounds = np.concatenate([node.bounds, new])
-        return difference_bounds.impose(node.most, new)
+        for axis, p, q, bound in new.tolist():
+            plane = node.most[axis]
+            if bound < plane[p, q]:
+                if plane[q, p] + bound < 0:
+                    return False
+                np.minimum(plane, plane[:, p, None] + (bound + plane[q]), out=plane)
+        return True
 
     def boxes(self, node: _Node, *, whole: bool = False) -> Int[np.ndarray, "R 4"] | None:
         """Return boxes that satisfy the bounds of a node up to rounding, or `whole` exactly; None if there are none.

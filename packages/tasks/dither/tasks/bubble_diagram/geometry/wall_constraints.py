@@ -1,9 +1,12 @@
-"""Translate the relations of a diagram into difference constraints on the walls of its rooms.
+"""Translate the relations of a diagram into difference constraints on the walls of its rooms, and close these.
 
 Graph2Plan's rule (`relations`) only compares the start, middle and end of rooms along an axis, so every condition is a
 `Bound`. A pair of rooms contributes fixed bounds, and choices between alternative bounds, such as the side on which
 rooms that are not close are separated. Marks are in half pixels, so that each is an integer.
-Letters: R rooms, E pairs, C choices, A alternatives of a choice, B bounds of an alternative; M = 3 R + 1 marks.
+Bounds are closed as difference bound matrices (Dill 1989) by Floyd-Warshall: a contradiction proves that a diagram is
+impossible, the absence of one proves nothing.
+Letters: N diagrams, R rooms, E pairs, C choices, A alternatives of a choice, B bounds of an alternative; M = 3 R + 1
+marks.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from ..relations import GRID, NEAR, RULE
 from ..vocabulary import ABOVE, BELOW, INSIDE, LEFT, NO_EDGE, RIGHT, SURROUNDING, pairs
 
 __all__ = [
-    "DISJOINT", "END", "MIDDLE", "OPEN", "START", "Canvas", "WallConstraints", "constraint_table", "mark_values",
-    "wall_constraints_of",
+    "DISJOINT", "END", "MIDDLE", "OPEN", "START", "Canvas", "WallConstraints", "close_bounds",
+    "constraint_table", "initial_bounds", "mark_values", "wall_constraints_of",
 ]  # fmt: skip
 
 START: Final = 0
@@ -73,6 +76,12 @@ class WallConstraints:
     fixed: Int[np.ndarray, "F 4"]
     choices: Int[np.ndarray, "C A B 4"]
     available: Bool[np.ndarray, "C A"]
+
+    def closed_bounds(self, canvas: Canvas) -> Int[np.ndarray, "2 M M"] | None:
+        """Return the fixed bounds on a canvas, closed; None if they contradict each other."""
+        most = initial_bounds(self.rooms, canvas).copy()
+        np.minimum.at(most, tuple(self.fixed[:, :3].T), self.fixed[:, 3])
+        return most if close_bounds(most[None]).all() else None
 
 
 class Table(NamedTuple):
@@ -192,3 +201,50 @@ def _pieces(relation: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
     largest = [one for one in good if not any(other != one and covers(other, one) for other in good)]
     return sorted(largest, key=lambda piece: -sum(edge in (0, 2, 4) for edge in (*piece[0], *piece[1])))
+
+
+@lru_cache(maxsize=64)
+def initial_bounds(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
+    """Return the bounds of unrelated rooms on a canvas. Read-only.
+
+    Entry (axis, p, q) is the upper bound of mark p minus mark q, in half pixels.
+    """
+    marks = 3 * rooms + 1
+    most = np.full((2, marks, marks), 2 * canvas.side, np.int64)
+    first = 3 * np.arange(rooms)
+    most[:, first + START, first + MIDDLE] = most[:, first + MIDDLE, first + END] = -canvas.smallest
+    most[:, first + START, first + END] = -2 * canvas.smallest
+    most[:, -1, :-1] = 0
+    most[:, np.arange(marks), np.arange(marks)] = 0
+    close_bounds(most[None])
+    most.flags.writeable = False
+    return most
+
+
+def close_bounds(most: Int[np.ndarray, "N 2 M M"], rounds: int = 4) -> Bool[np.ndarray, " N"]:
+    """Compute shortest paths in place, tightening middles between rounds; False where there is a contradiction.
+
+    After four rounds hardly anything changes.
+    """
+    for number in range(rounds):
+        if number:
+            _tighten_middles(most)
+        for mark in range(most.shape[-1]):
+            np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
+    least: Int[np.ndarray, " N"] = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
+    return least >= 0
+
+
+def _tighten_middles(most: Int[np.ndarray, "*n M M"]) -> None:
+    """Use that a middle is half of start plus end, and that starts and ends are at whole pixels."""
+    walls = np.arange(most.shape[-1]) % 3 != MIDDLE
+    walls[-1] = True
+    most[..., walls[:, None] & walls] &= -2
+    s, c, e = (most[..., mark:-1:3, :] for mark in (START, MIDDLE, END))
+    np.minimum(c, (s + e) >> 1, out=c)
+    from_s, from_c, from_e = (most[..., mark:-1:3] for mark in (START, MIDDLE, END))
+    np.minimum(from_c, (from_s + from_e) >> 1, out=from_c)
+    np.minimum(s, 2 * c + from_e.swapaxes(-1, -2), out=s)
+    np.minimum(e, 2 * c + from_s.swapaxes(-1, -2), out=e)
+    np.minimum(from_s, 2 * from_c + e.swapaxes(-1, -2), out=from_s)
+    np.minimum(from_e, 2 * from_c + s.swapaxes(-1, -2), out=from_e)
