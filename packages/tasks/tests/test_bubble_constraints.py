@@ -10,8 +10,12 @@ import torch
 
 from dither.registry.config.errors import dotted
 from dither.tasks.bubble_diagram.constraints.contradictions import feasible
-from dither.tasks.bubble_diagram.constraints.guidance import BuildableProbability, ConstraintGuidance
-from dither.tasks.bubble_diagram.constraints.lookahead import contradictory, impossible_relations
+from dither.tasks.bubble_diagram.constraints.guidance import ConstraintGuidance
+from dither.tasks.bubble_diagram.constraints.probabilities import (
+    BuildableProbability,
+    contradictory,
+    impossible_relations,
+)
 from dither.tasks.bubble_diagram.constraints.rules import (
     ALL,
     Adjacency,

@@ -373,7 +373,7 @@ def test_damaged_pickle_is_an_unpickling_error(noise, position, value):
 
 def test_bounds_of_geometries():
     def bounds(shape):
-        return [polygon.bounds for polygon in polygons_of(shape)]
+        return [polygon.bounds for polygon in polygons_of({"living": shape}, "living")]
 
     square, expected = shapely.box(0, 0, 4, 3), (0, 0, 4, 3)
     as_state = Stub()

@@ -26,7 +26,7 @@ from dither.registry.flow.protocols import AssetTask, Task
 from dither.registry.flow.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import default_catalog
 
 from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
@@ -60,11 +60,8 @@ def is_hub_name(path: str | Path) -> bool:
 
 def import_hub(action: str) -> Any:
     """Return the module huggingface_hub; Refused without it."""
-    try:
+    with optional_import(f"{action} requires huggingface_hub", "dither-engine", "hub"):
         import huggingface_hub
-    except ImportError:
-        hint = install_command("dither-engine", "hub")
-        raise Refused(Problem(f"{action} requires huggingface_hub", help=hint, code="missing-dependency")) from None
     return huggingface_hub
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.safe_path import safe_path
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
@@ -56,11 +56,8 @@ class Settings:
         if self.executor not in EXECUTORS:
             hint = f"known: {', '.join(EXECUTORS)}"
             raise Refused(Problem(f'unknown executor "{self.executor}"', help=hint, code="unknown-value"))
-        try:
+        with optional_import("submitit is not installed", "dither-engine", "slurm"):
             import submitit
-        except ImportError:
-            hint = install_command("dither-engine", "slurm")
-            raise Refused(Problem("submitit is not installed", help=hint, code="missing-dependency")) from None
         options = {key: value for text in self.options for key, value in Layer.override(text).tree.items()}
         if self.executor == "slurm":
             options = {"slurm_array_parallelism": self.jobs} | options

@@ -16,7 +16,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.config.validation import validate
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.misfit import Path
 
@@ -60,12 +60,8 @@ class Key:
 
 
 def _optuna() -> Any:
-    try:
+    with optional_import("optuna is not installed", "dither-engine", "search", ("sweep", "search")):
         import optuna
-    except ImportError:
-        hint = install_command("dither-engine", "search")
-        place = ("sweep", "search")
-        raise Refused(Problem("optuna is not installed", place, help=hint, code="missing-dependency")) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["install_command"]
+from ..config.errors import Problem, Refused
+from ..spec.misfit import Path
+
+__all__ = ["install_command", "optional_import"]
+
+
+@contextmanager
+def optional_import(message: str, distribution: str, extra: str, path: Path = ()) -> Iterator[None]:
+    """Refuse, with `install_command` as help, if an import inside fails (`missing-dependency`)."""
+    try:
+        yield
+    except ImportError:
+        fix = install_command(distribution, extra)
+        raise Refused(Problem(message, path, help=fix, code="missing-dependency")) from None
 
 
 def install_command(distribution: str, extra: str) -> str:

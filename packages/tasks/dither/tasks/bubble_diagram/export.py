@@ -17,13 +17,13 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Int
 
-from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 
 from .decoded_samples import decode_samples
 from .formats.housegan import DOOR, FRONT_DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
+from .geometry.boundary import Point
 from .geometry.floor_plan import DOOR_WIDTH, Door, FloorPlan, floor_plan, segment
 from .geometry.placement import place_diagram, place_rooms, room_names
 from .plans import Box, Diagram
@@ -33,7 +33,6 @@ from .relations import GRID, METRES
 from .vocabulary import ROOMS, Export
 
 __all__ = ["EXPORTS", "dxf_plan", "geojson_plan", "housegan_plan", "write_diagrams", "write_samples"]
-
 
 EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
     "jsonl": (".jsonl", plan_line),
@@ -139,13 +138,10 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     }
 
 
-_Point = tuple[float, float]
-
-
-def _lines(plan: FloorPlan) -> Iterator[tuple[str, list[int], tuple[_Point, ...]]]:
+def _lines(plan: FloorPlan) -> Iterator[tuple[str, list[int], tuple[Point, ...]]]:
     """Yield layer, rooms and points of each shape in metres, y pointing up: closed outlines, then doors and windows."""
 
-    def metres(x: float, y: float) -> _Point:
+    def metres(x: float, y: float) -> Point:
         return round(x * METRES, 3), round(-y * METRES, 3)
 
     for room, outline in enumerate(plan.outlines):
@@ -182,11 +178,8 @@ def dxf_plan(diagram: Diagram) -> str:
     Raises:
         Refused: ezdxf is not installed (`missing-dependency`).
     """
-    try:
+    with optional_import("DXF requires ezdxf", "dither-tasks", "dxf"):
         import ezdxf
-    except ImportError:
-        hint = install_command("dither-tasks", "dxf")
-        raise Refused(Problem("DXF requires ezdxf", help=hint, code="missing-dependency")) from None
     (_, plan), text = _plan_of(diagram), StringIO()
     drawing = ezdxf.new()  # type: ignore[attr-defined,unused-ignore]
     drawing.header["$INSUNITS"] = 6  # metres
@@ -205,20 +198,16 @@ def dxf_plan(diagram: Diagram) -> str:
 
 def _plan_of(diagram: Diagram) -> tuple[tuple[Box, ...], FloorPlan]:
     """Return boxes, if unknown from the layout program, centred on the grid and scaled to it, and the floor plan."""
-    boxes = diagram.boxes or _layout(diagram)
+    boxes = diagram.boxes
+    if boxes is None:
+        walls = place_rooms(diagram).astype(float)
+        whole = np.rint(walls * min(1.0, GRID / walls.max())).astype(int)
+        whole[:, 2:] = np.maximum(whole[:, 2:], whole[:, :2] + 1)
+        boxes = _centred(np.clip(whole, 0, GRID))
     return boxes, floor_plan(diagram.types, np.array(boxes), diagram.front_door, diagram.doors)
 
 
-def _layout(diagram: Diagram) -> tuple[Box, ...]:
-    walls = place_rooms(diagram).astype(float)
-    walls *= min(1.0, GRID / walls.max())
-    whole = np.rint(walls).astype(int)
-    whole[:, 2:] = np.maximum(whole[:, 2:], whole[:, :2] + 1)
-    return _centred(np.clip(whole, 0, GRID))
-
-
 def _opening(door: Door) -> Box:
-    """The box of a door."""
     half = (_DOOR_DEPTH // 2, DOOR_WIDTH // 2) if door.upright else (DOOR_WIDTH // 2, _DOOR_DEPTH // 2)
     x, y = (int(min(max(at, h), GRID - h)) for at, h in zip((door.x, door.y), half, strict=True))
     return x - half[0], y - half[1], x + half[0], y + half[1]
@@ -252,6 +241,5 @@ def _walls(sides: Sequence[_Wall], shared: Sequence[tuple[int, Box]]) -> list[tu
 
 
 def _distance(side: _Wall, point: tuple[float, float]) -> float:
-    """Distance of a point from a wall."""
     (x0, x1), (y0, y1) = sorted((side[0], side[2])), sorted((side[1], side[3]))
     return hypot(max(x0 - point[0], point[0] - x1, 0), max(y0 - point[1], point[1] - y1, 0))

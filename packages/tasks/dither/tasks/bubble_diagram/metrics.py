@@ -1,4 +1,4 @@
-"""Metrics of samples against real plans: graphs, doors and areas, with a noise floor: the score of an equal number of real plans.
+"""Metrics of samples (graphs, doors and areas), with a noise floor: the score of an equal number of real plans.
 
 Divergences are Jensen-Shannon divergences in nats (0 to ln 2); variations are total variation distances (0 to 1).
 Letters: N diagrams, R room slots, L tokens, K bins.
@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int, UInt
 from .isomorphism import PlanIndex, is_first_occurrence, plan_keys, room_hashes
 from .plans import RESIDENT, LazyPlans, Plans, PlanSplits, real_edges, split_fields
 from .relations import pair_ends
-from .validity import Levels, is_reachable, validity_levels
+from .validity import is_reachable, validity_levels
 from .vocabulary import AREA_MASK, DOOR, EDGE_PAD, IDS, NO_EDGE, NODE_MASK, NODE_PAD, door_ends
 
 __all__ = [
@@ -195,21 +195,38 @@ class Reference:
             found[rows] = PlanIndex(plans.tokens(self.rooms), self.rooms, boxes).holds(samples[rows])
         return found
 
-    def metrics(self, samples: Int[np.ndarray, "N L"]) -> dict[str, float]:
+    def metrics(
+        self, samples: Int[np.ndarray, "N L"], boxes: Int[np.ndarray, "N R 4"] | None = None
+    ) -> dict[str, float]:
         """Return validity levels, distances of the legal samples to real plans, and uniqueness and novelty.
 
         See `Frequencies.distances`, `Topology.distances` and `Archetypes.metrics`. `unique` and `novel` are the shares
         of all samples that are legal and isomorphic to no earlier sample, or to no training plan;
-        `valid_unique_novel` is the share that is both and reaches level 5.
+        `valid_unique_novel` is the share that is both and reaches level 5. `boxes` are those of the rooms, if known.
         """
-        return self._metrics(samples, validity_levels(samples, self.rooms))
+        levels = validity_levels(samples, self.rooms, boxes=boxes)
+        legal = np.flatnonzero(levels.structure.tokens)
+        tokens, rooms = samples[legal], self.rooms
+        first, novel = is_first_occurrence(tokens, rooms), ~self._in_training(tokens)
+        metrics = levels.rates() | {
+            "connected": float(levels.structure.connected.mean()),
+            "one_living_room": float(levels.structure.one_living_room.mean()),
+            "unique": float(first.sum()) / len(samples),
+            "novel": float(novel.sum()) / len(samples),
+            "valid_unique_novel": float((first & novel & levels.buildable[legal]).sum()) / len(samples),
+        }
+        if len(legal) and len(self.held[0]):
+            frequencies, topology, archetypes = self._statistics
+            metrics |= Frequencies.of(tokens, rooms).distances(frequencies)
+            metrics |= Topology.of(tokens, rooms).distances(topology)
+            metrics |= Archetypes.of(tokens, rooms).metrics(archetypes)
+        return metrics
 
     def floor(self, count: int) -> dict[str, float]:
         """Return the metrics of `count` test plans, or of all if there are fewer; empty without test plans."""
         plans = self.held[1][:count]
         if len(plans) and len(plans) not in self._floors:
-            tokens = plans.tokens(self.rooms)
-            self._floors[len(plans)] = self._metrics(tokens, validity_levels(tokens, self.rooms, boxes=plans.boxes))
+            self._floors[len(plans)] = self.metrics(plans.tokens(self.rooms), plans.boxes)
         return self._floors.get(len(plans), {})
 
     def sample_metrics(self, samples: Int[np.ndarray, "N L"]) -> dict[str, float]:
@@ -227,24 +244,6 @@ class Reference:
         floors = {f"{name}_floor": value for name, value in floor.items() if name in metrics.keys() - no_floor}
         compared = {} if self._met_by is None else {"compared_plans": float(len(self.held[0]))}
         return metrics | floors | compared | {"floor_plans": float(min(len(samples), len(self.held[1])))}
-
-    def _metrics(self, samples: Int[np.ndarray, "N L"], levels: Levels) -> dict[str, float]:
-        legal = np.flatnonzero(levels.structure.tokens)
-        tokens, rooms = samples[legal], self.rooms
-        first, novel = is_first_occurrence(tokens, rooms), ~self._in_training(tokens)
-        metrics = levels.rates() | {
-            "connected": float(levels.structure.connected.mean()),
-            "one_living_room": float(levels.structure.one_living_room.mean()),
-            "unique": float(first.sum()) / len(samples),
-            "novel": float(novel.sum()) / len(samples),
-            "valid_unique_novel": float((first & novel & levels.buildable[legal]).sum()) / len(samples),
-        }
-        if len(legal) and len(self.held[0]):
-            frequencies, topology, archetypes = self._statistics
-            metrics |= Frequencies.of(tokens, rooms).distances(frequencies)
-            metrics |= Topology.of(tokens, rooms).distances(topology)
-            metrics |= Archetypes.of(tokens, rooms).metrics(archetypes)
-        return metrics
 
 
 _CLUSTERING_BINS: Final = 100

@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -41,7 +41,6 @@ __all__ = [
     "RESIDENT", "Box", "Diagram", "Doors", "LazyPlans", "Modelled", "PlanSplits", "Plans", "area_bins", "clockwise",
     "decode", "encode", "outline_areas", "real_edges", "sort_doors", "split_fields",
 ]  # fmt: skip
-
 
 RESIDENT: Final = 1 << 20
 """Plans beyond which nothing of the size of a split is kept in memory; prepared plans are memory-mapped."""
@@ -162,7 +161,6 @@ class Plans:
         return len(self.types)
 
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
-        """Return a subset of the plans."""
         return replace(self, **{name: part[rows] for name, part in vars(self).items() if part is not None})
 
     def upright(self) -> Plans:
@@ -197,9 +195,8 @@ class Plans:
         if boundaries is not None:
             boundaries = clockwise(np.where(boundaries < 0, -1, rest).astype(np.int16))
         i, j = pair_ends(self.types.shape[1])
-        labels = np.where(self.edges < NO_EDGE, labels_of(boxes[:, i], boxes[:, j]), self.edges)
-        edges = np.where(known[:, None], labels, self.edges).astype(np.int8)
-        return replace(self, edges=edges, boxes=boxes, boundaries=boundaries)
+        edges = np.where(known[:, None] & (self.edges < NO_EDGE), labels_of(boxes[:, i], boxes[:, j]), self.edges)
+        return replace(self, edges=edges.astype(np.int8), boxes=boxes, boundaries=boundaries)
 
     def order(self) -> Int[np.ndarray, "N R"]:
         """Return the rooms of `from_left_to_right`: the number of the room that is first, second, ..."""
@@ -213,15 +210,14 @@ class Plans:
 
         Plans without boxes are unchanged, as the reverse of a relation does not follow from it.
         """
-        n, slots = self.types.shape
-        known, order = np.asarray(self.boxes.any((1, 2))), self.order()
+        known, order, slots = np.asarray(self.boxes.any((1, 2))), self.order(), self.types.shape[1]
         i, j = pair_ends(slots)
-        related, rows = np.zeros((n, slots, slots), bool), np.arange(n)[:, None]
-        related[:, i, j] = related[:, j, i] = self.edges < NO_EDGE
         types, boxes = np.take_along_axis(self.types, order, 1), np.take_along_axis(self.boxes, order[..., None], 1)
-        labels = np.where(related[rows, order[:, i], order[:, j]], labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
+        related = _reorder_pairs(self.edges < NO_EDGE, pair_ends(slots), order)
+        labels = np.where(related, labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
         edges = np.where(known[:, None], np.where(real_edges(types != NODE_PAD), labels, EDGE_PAD), self.edges)
-        doors = None if self.doors is None else _reorder_doors(self.doors, order)
+        sides, doors = np.pad(order, ((0, 0), (0, 1)), constant_values=slots), self.doors
+        doors = None if doors is None else _reorder_pairs(doors, np.array(door_ends(slots)).T, sides)
         return replace(self, types=types, edges=edges.astype(np.int8), boxes=boxes, doors=doors)
 
     @property
@@ -230,7 +226,6 @@ class Plans:
         return np.asarray((self.types != NODE_PAD).sum(1))
 
     def diagram(self, row: int) -> Diagram:
-        """Return one plan."""
         known = self.doors is not None and not (self.doors[row] == DOOR_MASK).any()
         bare = decode(self[row : row + 1].tokens(self.types.shape[1], doors=known)[0], self.types.shape[1])
         boxes = self.boxes[row, : len(bare.types)]
@@ -285,14 +280,14 @@ def clockwise(boundaries: Int[np.ndarray, "N P 2"]) -> Int[np.ndarray, "N P 2"]:
     return np.asarray(np.take_along_axis(boundaries, np.concatenate([ends, order + 2], 1)[..., None], 1))
 
 
-def _reorder_doors(doors: Int[np.ndarray, "N D"], order: Int[np.ndarray, "N R"]) -> Int[np.ndarray, "N D"]:
-    """Return the doors of plans whose slot k holds the room that was in slot `order[k]`."""
-    n, slots = order.shape
-    i, j = np.array(door_ends(slots)).T
-    matrix, rows = np.zeros((n, slots + 1, slots + 1), np.int8), np.arange(n)[:, None]
-    matrix[:, i, j] = matrix[:, j, i] = doors
-    ends = np.pad(order, ((0, 0), (0, 1)), constant_values=slots)
-    return np.asarray(matrix[rows, ends[:, i], ends[:, j]])
+def _reorder_pairs(
+    values: Shaped[np.ndarray, "N P"], ends: Int[np.ndarray, "2 P"], order: Int[np.ndarray, "N S"]
+) -> Shaped[np.ndarray, "N P"]:
+    """Return values of pairs whose side k was `order[k]` before."""
+    (i, j), (n, sides) = ends, order.shape
+    matrix, rows = np.zeros((n, sides, sides), values.dtype), np.arange(n)[:, None]
+    matrix[:, i, j] = matrix[:, j, i] = values
+    return np.asarray(matrix[rows, order[:, i], order[:, j]])
 
 
 def _ends_exist(ends: tuple[int, int], count: int, rooms: int) -> bool:
@@ -326,13 +321,11 @@ def split_fields(tokens: Any, rooms: int) -> Fields:
     Raises:
         ValueError: No diagram of `rooms` slots has as many tokens.
     """
-    pairs, length = rooms * (rooms - 1) // 2, tokens.shape[-1]
-    base, doors = rooms + pairs, pairs + rooms
-    first = base if length == base or length == base + rooms else base + doors
-    if length not in (base, base + rooms, base + doors, base + doors + rooms):
-        raise ValueError(
-            f"diagrams of {rooms} slots have {base} tokens, with doors {doors} more, with areas {rooms}; got {length}"
-        )
+    base, length = rooms * (rooms + 1) // 2, tokens.shape[-1]  # there are as many doors as types and relations
+    first = base if length in (base, base + rooms) else 2 * base
+    if length not in (first, first + rooms):
+        what = f"{base} tokens, with doors {base} more, with areas {rooms}"
+        raise ValueError(f"diagrams of {rooms} slots have {what}; got {length}")
     return Fields(
         tokens[..., :rooms],
         tokens[..., rooms:base],
@@ -352,7 +345,6 @@ class LazyPlans:
         return len(self.stored)
 
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
-        """Return a subset of the plans."""
         return reduce(lambda plans, change: change(plans), self.changes, self.stored[rows])
 
 

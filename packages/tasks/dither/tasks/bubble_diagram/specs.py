@@ -94,7 +94,6 @@ class BubbleDiagram(TaskSpec):
         return TokenSpace(tuple(fields), (boundary,) * self.boundary)
 
     def build(self) -> BubbleDiagrams:
-        """Generate or read the plans."""
         from .task import BubbleDiagrams
 
         plans: PlanSplits = self.data.build()
@@ -126,7 +125,6 @@ class ProceduralPlans(DataSpec):
     """Seed of the generator."""
 
     def build(self) -> PlanSplits:
-        """Generate the plans."""
         from .data.procedural import make_plans
         from .plans import PlanSplits
 
@@ -171,7 +169,6 @@ class JsonPlans(_HoldOut):
             yield from (Misfit(p.message, ("path",), help=p.help, code=p.code) for p in refused.problems)
 
     def build(self) -> PlanSplits:
-        """Read the file."""
         from .data.plan_files import hold_out
         from .formats.jsonl import read_plans
         from .plans import Plans
@@ -218,7 +215,6 @@ class PlanFiles(_HoldOut, PrepareSpec):
         return self
 
     def build(self) -> PlanSplits:
-        """Read the prepared plans."""
         from .data.plan_files import load_prepared
 
         return load_prepared(self, Path(self.source).expanduser(), self.format)

@@ -126,11 +126,9 @@ class BubbleDiagrams:
         return np.asarray(np.sum(parts, 0))
 
     def size(self, split: Split) -> int:
-        """Number of diagrams of a split."""
         return len(self._tokens[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return diagrams by row number."""
         numbers, size = np.asarray(rows, np.int64), self.size(split)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
@@ -323,7 +321,6 @@ class BubbleDiagrams:
         return metrics
 
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
-        """Yield pictures of samples."""
         yield from sample_pictures(samples.cpu().numpy(), self.rooms, _boundaries_of(like), _narrow(like))
 
     def export(self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path) -> tuple[list[Path], list[str]]:
@@ -332,7 +329,6 @@ class BubbleDiagrams:
         return write_samples(tokens, self.rooms, folder, cast(Export, form), boundaries, _narrow(like))
 
     def trajectory_plots(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
-        """Yield pictures of a sampling trajectory."""
         path = torch.cat([like.x0[None].to(path), path])
         yield from trajectory_pictures(path.cpu().numpy(), self.rooms, _narrow(like))
 
@@ -368,7 +364,6 @@ class GraphMetrics:
         self._accuracy = Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
-        """Add one batch."""
         values, weights = measured.values.double(), measured.weights.double()
         parts = torch.stack([values * weights, weights, (~clean.fixed).double()])
         for name, part in self._space.split(parts, 2).items():

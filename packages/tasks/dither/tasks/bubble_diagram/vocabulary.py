@@ -91,7 +91,6 @@ EDGE_PAD: Final = 12
 EDGE_SIZE: Final = 13
 """Token ids of MASK and PAD in a pair of slots, and the vocabulary size."""
 
-
 NO_DOOR: Final = 0
 DOOR: Final = 1
 DOOR_MASK: Final = 2

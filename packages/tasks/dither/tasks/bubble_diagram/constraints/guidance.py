@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
-from typing import Final
 
 import numpy as np
 import torch
@@ -18,25 +16,18 @@ from torch import Tensor
 from dither.registry.config.errors import dotted
 from dither.registry.flow.records import Clean
 
-from ..geometry.wall_constraints import OPEN
 from ..plans import Diagram, Plans, split_fields
-from ..relations import pair_ends
 from ..validity import is_buildable, is_reachable, validity_levels
-from ..vocabulary import (
-    EDGE_SIZE,
-    IDS,
-    LIVING,
-    NO_EDGE,
-    NODE_MASK,
-    NODE_PAD,
-    NODE_SIZE,
-    door_ends,
-    door_index,
-    pair_index,
-)
+from ..vocabulary import IDS, NODE_PAD, NODE_SIZE, door_ends, door_index, pair_index
 from .contradictions import feasible
-from .field_probabilities import AdjacencyProbability, AreaProbability, ReachableProbability
-from .lookahead import contradictory, impossible_relations
+from .probabilities import (
+    AdjacencyProbability,
+    AreaProbability,
+    BuildableProbability,
+    Probability,
+    ReachableProbability,
+    count_groups,
+)
 from .rules import ALL, FRONT, Adjacency, Area, Buildable, Count, PairRelation, Reachable, RoomType, Rule
 
 __all__ = ["ConstraintGuidance"]
@@ -77,7 +68,7 @@ class ConstraintGuidance:
         built = [rule for rule in rules if isinstance(rule, Buildable)]
         counts = [rule for rule in rules if isinstance(rule, Count) and rule.types != ALL]
         counts += [one for rule in built for one in rule.counts()]
-        self._parts: list[_Part] = [
+        self._parts: list[Probability] = [
             *count_groups(counts, slots),
             *(AdjacencyProbability(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
             *(BuildableProbability(slots) for _ in built),
@@ -207,136 +198,3 @@ def _id_mask(ids: frozenset[int]) -> Bool[Tensor, " V"]:
 
 def _among(x: Int[Tensor, "*n"], ids: frozenset[int]) -> Bool[Tensor, "*n"]:
     return torch.isin(x, torch.tensor(sorted(ids), dtype=x.dtype, device=x.device))
-
-
-STATES: Final = 512
-"""Largest joint state of counts; beyond it, groups of counts are treated as independent."""
-
-
-def count_groups(rules: Sequence[Count], slots: int) -> list[CountProbability]:
-    """Group counts whose joint distribution is tracked exactly."""
-    groups: list[list[Count]] = []
-    for rule in rules:
-        if groups and prod(_width(one, slots) for one in (*groups[-1], rule)) <= STATES:
-            groups[-1].append(rule)
-        else:
-            groups.append([rule])
-    return [CountProbability(group, slots) for group in groups]
-
-
-def _width(rule: Count, slots: int) -> int:
-    """Return the number of distinct states: up to `high`, or up to `low` without upper bound."""
-    return (rule.low if rule.high >= slots else rule.high) + 1
-
-
-class CountProbability:
-    """Probability that a group of counts is met, by dynamic programming over rooms."""
-
-    def __init__(self, rules: Sequence[Count], slots: int) -> None:
-        self.rules, self.slots = list(rules), slots
-        self.widths = [_width(rule, slots) for rule in rules]
-        counted = [tuple(c for c, rule in enumerate(rules) if v in rule.types) for v in range(NODE_SIZE)]
-        self.steps = [(), *sorted(set(counted) - {()})]
-        """For each kind of room, the counts that it increments; the first kind increments none."""
-        self.kind_of = torch.tensor([self.steps.index(step) for step in counted])
-
-    def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return the log-probability for each id of token `at`, other rooms distributed as `probs`."""
-        vocab, kinds = probs.shape[-1], len(self.steps)
-        kind_of = self.kind_of.to(at.device)
-        member = torch.nn.functional.one_hot(kind_of, kinds).to(probs.dtype)
-        rooms = probs[:, : self.slots, :NODE_SIZE] @ member
-        own = torch.arange(self.slots, device=at.device) == at[:, None]
-        excluded = torch.nn.functional.one_hot(torch.zeros_like(at), kinds).to(rooms.dtype)
-        rooms = torch.where(own[..., None], excluded[:, None], rooms)
-        counted = self._count(rooms)
-        met = torch.stack([self._met(self._moved(counted, step)) for step in self.steps], 1)
-        by_id = torch.nn.functional.pad(met[:, kind_of], (0, vocab - NODE_SIZE))
-        return torch.where((at < self.slots)[:, None], by_id, met[:, :1]).log()
-
-    def _count(self, rooms: Float[Tensor, "N R kinds"]) -> Float[Tensor, "N *widths"]:
-        shape = (len(rooms), *[1] * len(self.widths))
-        counted = rooms.new_zeros(len(rooms), *self.widths)
-        counted.flatten(1)[:, 0] = 1
-        for room in rooms.unbind(1):
-            counted = sum(
-                (
-                    self._moved(counted, step) * prob.reshape(shape)
-                    for step, prob in zip(self.steps, room.unbind(1), strict=True)
-                ),
-                torch.zeros_like(counted),
-            )
-        return counted
-
-    def _moved(self, counted: Float[Tensor, "N *widths"], step: tuple[int, ...]) -> Float[Tensor, "N *widths"]:
-        """Increment some counts; states above the largest allowed count are dropped."""
-        for c in step:
-            axis, last = c + 1, self.widths[c] - 1
-            moved = torch.zeros_like(counted)
-            moved.narrow(axis, 1, last).copy_(counted.narrow(axis, 0, last))
-            if self.rules[c].high >= self.slots:  # without upper bound, the last state absorbs all larger counts
-                moved.select(axis, last).add_(counted.select(axis, last))
-            counted = moved
-        return counted
-
-    def _met(self, counted: Float[Tensor, "N *widths"]) -> Float[Tensor, " N"]:
-        for c, rule in enumerate(self.rules):
-            axis = c + 1
-            counted = counted.narrow(axis, min(rule.low, self.widths[c]), max(self.widths[c] - rule.low, 0))
-        return counted.flatten(1).sum(1)
-
-
-class BuildableProbability:
-    """Probability that a diagram reaches level 5: 0 where lookahead refutes it, otherwise taken as 1.
-
-    Before the end, only one thing matters about a room: whether it is the living room, which may overlap others. Once
-    all other tokens are decided, each possible id is decided exactly: 1 if there are boxes, 0 if there are none or the
-    search gave up.
-    """
-
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
-
-    def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return the log-probability for each id of token `at`, others distributed as `probs`."""
-        base = self.slots * (self.slots + 1) // 2
-        if (other := at >= base).any():  # doors and areas have no effect
-            log_prob = probs.new_zeros(len(at), probs.shape[-1])
-            if not other.all():
-                log_prob[~other] = self.log_prob(probs[~other], at[~other])
-            return log_prob
-        probs = probs[:, :base]
-        numbers = torch.arange(len(at), device=at.device)
-        likeliest = probs.max(-1)
-        decided = (likeliest.values == 1).index_put((numbers, at), torch.tensor(True, device=at.device))
-        ids = likeliest.indices.cpu().numpy()
-        own, last = at.cpu().numpy(), decided.all(1).cpu().numpy()
-        attainable = (probs[numbers, at] > 0).cpu().numpy()
-        edge, room = np.flatnonzero((own >= self.slots) & ~last), np.flatnonzero((own < self.slots) & ~last)
-        known = decided[:, self.slots :].cpu().numpy() & (ids[:, self.slots :] <= NO_EDGE)
-        relations = np.where(known, ids[:, self.slots :], OPEN)
-        living = probs[:, : self.slots, LIVING].cpu().numpy()
-        if len(room):
-            for is_living in (True, False):
-                living[room, own[room]] = is_living
-                refuted = room[contradictory(relations[room], self.slots, _disjoint_pairs(living[room]))]
-                attainable[refuted, :NODE_MASK] &= (np.arange(NODE_MASK) == LIVING) != is_living
-        if len(edge):
-            disjoint = _disjoint_pairs(living[edge])
-            impossible = impossible_relations(relations[edge], own[edge] - self.slots, self.slots, disjoint)
-            attainable[edge, :EDGE_SIZE] &= np.pad(~impossible, ((0, 0), (0, EDGE_SIZE - impossible.shape[1])))
-        rows, options = np.nonzero(attainable & last[:, None])
-        ended = ids[rows]
-        ended[np.arange(len(rows)), own[rows]] = options
-        attainable[rows, options] = is_buildable(ended, self.slots)
-        return torch.from_numpy(attainable).to(probs.device, probs.dtype).log()
-
-
-def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:
-    """Pairs of which no room can be the only living room, given the probability of each room that it is."""
-    apart = (living == 0) | ((living == 1).any(1, keepdims=True) & (living < 1))
-    i, j = pair_ends(living.shape[1])
-    return np.asarray(apart[:, i] & apart[:, j])
-
-
-_Part = CountProbability | AdjacencyProbability | BuildableProbability | AreaProbability | ReachableProbability

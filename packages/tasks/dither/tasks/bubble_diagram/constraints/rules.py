@@ -19,7 +19,6 @@ __all__ = [
 FRONT: Final = frozenset({-1})
 """The outside, in place of the types of a room."""
 
-
 ALL: Final = frozenset(range(len(ROOMS)))
 """All types, for the number of rooms."""
 

@@ -171,7 +171,9 @@ def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]
     for name, members in reader.entries("groups", table.groups, dict):
         reader.take_group(name, members)
     if table.rooms is not None:
-        reader.take_size(table.rooms)
+        low, high = reader.bounds(("rooms",), table.rooms)
+        if (low, high) != (0, slots):
+            reader.rules.append(Count(("rooms",), ALL, max(low, 1), high))
     takers: dict[str, Callable[[Any, Any], None]] = {
         "types": reader.take_type,
         "relations": partial(reader.take_relation, allowed=True),
@@ -187,8 +189,11 @@ def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]
         kind: type[dict[Any, Any]] | type[list[Any]] = dict if field in ("types", "counts", "areas") else list
         for key, entry in reader.entries(field, getattr(table, field), kind):
             take(key if kind is dict else (field, key), entry)
-    reader.take_switch("buildable", table.buildable, Buildable)
-    reader.take_switch("reachable", table.reachable, Reachable)
+    for key, switch, rule in (("buildable", table.buildable, Buildable), ("reachable", table.reachable, Reachable)):
+        if not isinstance(switch, bool):
+            reader.reject(f"expected true or false, got {_shown(switch)}", (key,), code="wrong-type")
+        elif switch:
+            reader.rules.append(rule((key,)))
     return reader.rules, reader.misfits
 
 
@@ -225,17 +230,6 @@ class _Reader:
             self.reject(f"expected a list of room types, got {_shown(members)}", path, code="wrong-type")
         else:
             self.sets[name] = self.types(path, members)
-
-    def take_switch(self, key: str, given: Any, rule: type[Buildable] | type[Reachable]) -> None:
-        if not isinstance(given, bool):
-            self.reject(f"expected true or false, got {_shown(given)}", (key,), code="wrong-type")
-        elif given:
-            self.rules.append(rule((key,)))
-
-    def take_size(self, given: Any) -> None:
-        low, high = self.bounds(("rooms",), given)
-        if (low, high) != (0, self.slots):
-            self.rules.append(Count(("rooms",), ALL, max(low, 1), high))
 
     def take_type(self, key: str, names: Any) -> None:
         path: Path = ("types", key)

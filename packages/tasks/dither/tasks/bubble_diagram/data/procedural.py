@@ -121,8 +121,16 @@ def _draw(
     good &= ((long == 0) | ((short >= _NARROWEST) & (long <= _LONGEST * short))).all(1)
     good &= living.sum(1) == 1 + extra
     types, boxes, doors = _join(pieces, kinds, place_doors(pieces, touching, kinds), most)
-    boxes = _place(boxes, types != NODE_PAD, pieces.max(1)[:, 2:], random)
-    order = np.argsort(np.where(types != NODE_PAD, random.random(types.shape), 2.0), 1, kind="stable")
+    # Around the centre of the canvas, turned by a random number of quarters.
+    margin, real = (GRID - pieces.max(1)[:, 2:]) / 2, types != NODE_PAD
+    shift = (margin + np.minimum(_SHIFT, margin) * (2 * random.random(margin.shape) - 1)).astype(np.int64)
+    boxes = boxes + np.tile(shift, 2)[:, None]
+    turns = (4 * random.random(len(boxes))).astype(np.int64)
+    for turn in (1, 2, 3):
+        x0, y0, x1, y1 = np.moveaxis(boxes[turns >= turn], -1, 0)
+        boxes[turns >= turn] = np.stack([GRID - y1, x0, GRID - y0, x1], -1)
+    boxes = np.where(real[..., None], boxes, 0).astype(np.int16)
+    order = np.argsort(np.where(real, random.random(types.shape), 2.0), 1, kind="stable")
     columns = np.pad(order, ((0, 0), (0, 1)), constant_values=most)
     doors = np.take_along_axis(np.take_along_axis(doors, order[..., None], 1), columns[:, None], 2)
     return np.take_along_axis(types, order, 1), np.take_along_axis(boxes, order[..., None], 1), doors, good
@@ -183,24 +191,6 @@ def _join(
     joined[:, : rows.shape[1], : rows.shape[1]] = np.concatenate([to_living, columns], 2)
     joined[:, : rows.shape[1], -1] = rows[..., -1]
     return types.astype(np.int8), boxes, joined
-
-
-def _place(
-    boxes: Int[np.ndarray, "P R 4"],
-    real: Bool[np.ndarray, "P R"],
-    outline: Int[np.ndarray, "P 2"],
-    random: np.random.Generator,
-) -> Int[np.ndarray, "P R 4"]:
-    """Shift plans randomly around the centre of the canvas, and rotate each by a random number of quarter turns."""
-    plans = len(boxes)
-    margin = (GRID - outline) / 2
-    shift = (margin + np.minimum(_SHIFT, margin) * (2 * random.random((plans, 2)) - 1)).astype(np.int64)
-    boxes = boxes + np.tile(shift, 2)[:, None]
-    turns = (4 * random.random(plans)).astype(np.int64)
-    for turn in (1, 2, 3):
-        x0, y0, x1, y1 = np.moveaxis(boxes[turns >= turn], -1, 0)
-        boxes[turns >= turn] = np.stack([GRID - y1, x0, GRID - y0, x1], -1)
-    return np.where(real[..., None], boxes, 0).astype(np.int16)
 
 
 LARGER_COUNTS: Final = {9: 0.2, 10: 0.15, 11: 0.1, 12: 0.06, 13: 0.03, 14: 0.015}

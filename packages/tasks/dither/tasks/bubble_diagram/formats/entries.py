@@ -78,7 +78,6 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """File and position."""
         return f"{self.file}, {self.plan}" if self.plan else str(self.file)
 
     def rejected(self, *faults: Fault) -> Entry:

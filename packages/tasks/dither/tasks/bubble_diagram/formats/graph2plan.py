@@ -80,8 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
-    diagram = _read_rooms(plan, name, most)
-    return diagram if "boundary" not in plan else replace(diagram, boundary=_boundary(plan["boundary"]))
+    return replace(_read_rooms(plan, name, most), boundary=_boundary(plan.get("boundary", ())))
 
 
 def _boundary(points: Any) -> tuple[tuple[int, int], ...] | None:

@@ -156,8 +156,7 @@ def _parse(line: bytes, most: int) -> Diagram:
         raise RejectedPlan(*rejected.faults, *extra) from None
     if extra:
         raise RejectedPlan(*extra)
-    ends = None if plan.doors is None else [(i, None if j == OUTSIDE else int(j)) for i, j in plan.doors]
-    doors = None if ends is None else sort_doors(ends)
+    doors = None if plan.doors is None else sort_doors((i, None if j == OUTSIDE else int(j)) for i, j in plan.doors)
     areas = None if plan.areas is None else tuple(bounds for text in plan.areas if (bounds := parse_area(text)))
     return replace(diagram, doors=doors, areas=areas)
 

@@ -19,10 +19,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from jaxtyping import Float
 
-from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
 from dither.registry.files.restricted_pickle import Stub, load_restricted
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 
 from ..geometry.boundary import ends_of_door, pack_boundary
 from ..plans import Diagram, Doors, sort_doors
@@ -85,7 +84,7 @@ def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
         raise RejectedPlan(Fault("types", "expected a dict"))
     types, shapes = list[int](), list[Sequence[Any]]()
     for key, kind in RESPLAN_ROOMS.items():
-        parts = _polygons(plan, key)
+        parts = polygons_of(plan, key)
         rooms = [parts] if key == "living" and parts else [[part] for part in parts]  # one living room, also in parts
         shapes += rooms
         types += [ROOM_IDS[kind]] * len(rooms)
@@ -98,16 +97,9 @@ def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
     return replace(diagram, doors=_doors_of(plan, shapes), boundary=boundary)
 
 
-def _polygons(plan: dict[str, Any], key: str, sort: Literal["boxes", "doors"] = "boxes") -> list[Any]:
-    try:
-        return polygons_of(plan.get(key))
-    except ValueError as error:
-        raise RejectedPlan(Fault(sort, f"{key}: {error}")) from None
-
-
 def _outline(plan: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Return the corners of the largest part inside the walls, and the ends of the front door."""
-    parts, doors = _polygons(plan, "inner"), _polygons(plan, "front_door", "doors")
+    parts, doors = polygons_of(plan, "inner"), polygons_of(plan, "front_door", "doors")
     if not parts:
         return [], []
     corners = max(parts, key=lambda part: part.area).exterior.simplify(0).coords[:-1]
@@ -125,7 +117,7 @@ def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | 
     reach = _WALLS * (width if isinstance(width, int | float) and width > 0 else _WALL_WIDTH)
     doors: list[tuple[int, int | None]] = []
     for key, sides in (("door", 2), ("front_door", 1)):
-        for door in _polygons(plan, key, "doors"):
+        for door in polygons_of(plan, key, "doors"):
             near = sorted((min(door.distance(part) for part in room), number) for number, room in enumerate(shapes))
             rooms = sorted(number for distance, number in near[:sides] if distance <= reach)
             if len(rooms) == sides:
@@ -135,7 +127,7 @@ def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | 
 
 def _pixels_per_unit(plan: dict[str, Any]) -> float:
     """Grid pixels per unit of a plan; 1 if it does not state its area, because ResPlan is drawn on 256 pixels."""
-    area, inner = plan.get("area"), sum(polygon.area for polygon in _polygons(plan, "inner"))
+    area, inner = plan.get("area"), sum(polygon.area for polygon in polygons_of(plan, "inner"))
     if not isinstance(area, int | float) or not inner > 0:
         return 1.0
     if not 0 < area < _LARGEST:
@@ -204,29 +196,27 @@ def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = Fals
     return pixels.clip(0, GRID)
 
 
-def polygons_of(shape: Any) -> list[Any]:
+def polygons_of(plan: dict[str, Any], key: str, sort: Literal["boxes", "doors"] = "boxes") -> list[Any]:
     """Return the polygons of a pickled shapely geometry; none for None, points and lines.
 
     Raises:
-        ValueError: The object is not a valid geometry.
+        RejectedPlan: The object is not a valid geometry.
         Refused: shapely is not installed (`missing-dependency`).
     """
+    shape = plan.get(key)
     if shape is None:
         return []
-    try:
+    with optional_import("ResPlan requires shapely", "dither-tasks", "resplan"):
         import shapely
-    except ImportError:
-        hint = install_command("dither-tasks", "resplan")
-        raise Refused(Problem("ResPlan requires shapely", help=hint, code="missing-dependency")) from None
     # The well-known binary is an argument in shapely 2, and the state in shapely 1.
     candidates = (shape.state, *shape.args) if isinstance(shape, Stub) else ()
     content = next((part for part in candidates if isinstance(part, bytes | bytearray)), None)
     if content is None:
-        raise ValueError("not a shapely geometry")
+        raise RejectedPlan(Fault(sort, f"{key}: not a shapely geometry"))
     try:
         parts = [shapely.from_wkb(bytes(content))]
     except shapely.errors.ShapelyError as error:
-        raise ValueError(f"invalid shapely geometry: {error}") from None
+        raise RejectedPlan(Fault(sort, f"{key}: invalid shapely geometry: {error}")) from None
     for part in parts:  # grows: collections may be nested
         parts += getattr(part, "geoms", ())
     return [part for part in parts if part.geom_type == "Polygon" and not part.is_empty]

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..plans import Diagram, encode
+from ..plans import encode
 from ..relations import GRID
 from .boundary import boundary_iou, corners_of, mask_of, pack_boundary
 from .floor_plan import floor_plan
@@ -41,9 +41,16 @@ def place_in_outline(placement: Placement, boundary: Int[np.ndarray, "P 2"]) -> 
     if placement.exact:
         start = placement.boxes + np.tile(((low + high - extent) // 2).clip(0, GRID - extent), 2)
         target = encode(diagram, len(diagram.types))[len(diagram.types) :]
-        exact = (boxes for boxes in (scaled, start) if realises(boxes, target))
-        first = next(exact, None)
-        candidates = candidates if first is None else _fit(diagram, first, inside)
+        boxes = next((exact for exact in (scaled, start) if realises(exact, target)), None)
+        if boxes is not None:
+            constraints, preferred = constraints_of(diagram, boxes), preferred_sides(diagram)
+            sides, candidates = preferred * np.sqrt(inside.sum() / preferred.prod(1).sum()), [boxes]
+            for _ in range(_ROUNDS):
+                pulls = [(4 * room + side, place, _FILL) for room, side, place in _outer_walls(boxes, inside)]
+                boxes = improve_boxes(diagram, constraints, boxes, sides, pulls)
+                if (boxes == candidates[-1]).all():
+                    break
+                candidates.append(boxes)
     best = max(candidates, key=lambda boxes: boundary_iou(floor_plan(diagram.types, boxes).label, boundary))
     return Placement.of(diagram, best, boundary)
 
@@ -52,21 +59,6 @@ def outline_iou(placement: Placement) -> float:
     """Return the intersection over union of a drawn plan and its outline."""
     boundary = np.array(pack_boundary(placement.outline))
     return boundary_iou(floor_plan(placement.diagram.types, placement.boxes).label, boundary)
-
-
-def _fit(
-    diagram: Diagram, boxes: Int[np.ndarray, "R 4"], inside: Bool[np.ndarray, "H W"]
-) -> list[Int[np.ndarray, "R 4"]]:
-    """Return the boxes and those after each round."""
-    constraints, preferred = constraints_of(diagram, boxes), preferred_sides(diagram)
-    sides, found = preferred * np.sqrt(inside.sum() / preferred.prod(1).sum()), [boxes]
-    for _ in range(_ROUNDS):
-        pulls = [(4 * room + side, place, _FILL) for room, side, place in _outer_walls(boxes, inside)]
-        boxes = improve_boxes(diagram, constraints, boxes, sides, pulls)
-        if (boxes == found[-1]).all():
-            break
-        found.append(boxes)
-    return found
 
 
 def _outer_walls(boxes: Int[np.ndarray, "R 4"], inside: Bool[np.ndarray, "H W"]) -> list[tuple[int, int, float]]:

@@ -58,7 +58,6 @@ h2 { font-size: 1rem; margin: 0 0 .3rem; font-weight: normal }
 
 _GREY, _UNDECIDED = "#c9ced6", "#dfe2e7"
 
-
 Narrow = Callable[[Diagram], Diagram] | None
 """Restricts the areas of a diagram to constraints."""
 
@@ -189,7 +188,7 @@ def _to_gif(images: Sequence[bytes]) -> bytes:
 def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") -> str:
     """Return a page with a summary, filters, a legend, and a card per sample."""
     levels = Counter(sample.level for sample in samples)
-    rooms = Counter(_rooms(sample) for sample in samples if sample.placement)
+    rooms = Counter(len(sample.placement.diagram.types) for sample in samples if sample.placement)
     names = {-1: "unreadable"} | {level: f"L{level} {name}" for level, name in enumerate(LEVELS)}
     filters = _filter("Verdict", "level", {n: f"{names[n]} ({levels[n]})" for n in sorted(levels, reverse=True)})
     filters += _filter("Rooms", "rooms", {n: f"{n} ({rooms[n]})" for n in sorted(rooms)})
@@ -211,10 +210,6 @@ def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") 
     return "\n".join(lines)
 
 
-def _rooms(sample: DecodedSample) -> int:
-    return len(sample.placement.diagram.types) if sample.placement else 0
-
-
 def _filter(title: str, name: str, values: Mapping[int, str]) -> str:
     """Return radio buttons; the first shows all samples."""
     buttons = {"all": "all"} | {str(value): label for value, label in values.items()}
@@ -229,8 +224,9 @@ def _card(sample: DecodedSample) -> str:
     chip = f'<span class="chip" style="background:{_CHIPS[sample.level + 1]}">{sample.verdict}</span>'
     classes, title, body, errors = f"level-{sample.level}", f"Sample {sample.number}", "", list(sample.errors)
     if placement := sample.placement:
-        classes += f" rooms-{_rooms(sample)}"
-        title += f": {_rooms(sample)} rooms, {len(placement.diagram.edges)} relations"
+        rooms = len(placement.diagram.types)
+        classes += f" rooms-{rooms}"
+        title += f": {rooms} rooms, {len(placement.diagram.edges)} relations"
         bubbles = svg.Page(_SIZE, _SIZE, tuple(draw_bubbles(Scene(placement, 6, 6, _SIZE - 12, _SIZE - 12))))
         body = f'<div class="pictures">{_inline(bubbles)}{_inline(draw_floorplan(placement, size=_SIZE))}</div>'
         edges = zip(placement.sentences(), placement.holds, strict=True)

@@ -27,7 +27,7 @@ from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import LINE_BYTES, bounded_memory, max_expanded
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 
 from ...prepared.arrays import LIMIT, Arrays
 from .column_names import NAMED, check_names, column_arrays, is_of_cell, standard_names
@@ -173,17 +173,10 @@ def _numeric(
     return column_arrays([name for name, _, _ in columns], table), problems
 
 
-def _missing_package(path: Path, package: str, extra: str) -> Refused:
-    fix = install_command("dither-tasks", extra)
-    return Refused(Problem(f"{path}: requires {package}", help=fix, code="missing-dependency"))
-
-
 def _read_parquet(path: Path) -> Any:
     """Return a parquet table; an index of pandas that holds places or names becomes columns."""
-    try:
+    with optional_import(f"{path}: requires pyarrow", "dither-tasks", "parquet"):
         from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise _missing_package(path, "pyarrow", "parquet") from None
     try:
         metadata = parquet.read_metadata(path)
         most = max_expanded(path.stat().st_size)
@@ -203,10 +196,8 @@ def _read_parquet(path: Path) -> Any:
 
 def read_anndata(path: Path) -> RawArrays:
     """Read an .h5ad file; raises Refused without anndata, or if it is damaged or does not hold regions and motifs."""
-    try:
+    with optional_import(f"{path}: requires anndata", "dither-tasks", "anndata"):
         import anndata  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise _missing_package(path, "anndata", "anndata") from None
     try:
         with bounded_memory(4 * max_expanded(path.stat().st_size)):  # chunks that were never written take no bytes
             file = anndata.read_h5ad(path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dither.registry.config.errors import Problem, Refused, nearest
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 
 from ...prepared.rejected import Rejected
 from .text_files import cut_pieces, find_all, plain_text, read_blocks
@@ -120,11 +120,8 @@ def _json_line(place: str, raw: bytes, key: str) -> SourceDocument | Rejected:
 
 def _table_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected]:
     """Yield the rows of a Parquet file, or of an Arrow stream as in a folder of `save_to_disk` (`datasets`)."""
-    try:
+    with optional_import(f"{path}: pyarrow is not installed", "dither-tasks", "parquet"):
         from pyarrow import ipc, memory_map, parquet  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        fix = install_command("dither-tasks", "parquet")
-        raise Refused(Problem(f"{path}: pyarrow is not installed", help=fix, code="missing-dependency")) from None
     try:
         stream = path.suffix.lower() == ".arrow"
         with ipc.open_stream(memory_map(str(path))) if stream else parquet.ParquetFile(path) as file:

@@ -18,7 +18,7 @@ from pydantic import Field as Option
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import read_text
 from dither.registry.flow.spaces import Condition
-from dither.registry.plugins.install_command import install_command
+from dither.registry.plugins.install_command import optional_import
 from dither.registry.spec.base import PathStr
 from dither.registry.spec.misfit import Misfit
 
@@ -142,12 +142,9 @@ def _read(
 def _chat(file: Path, prompt: str) -> str:
     """Render one message of the user; templates run in a sandbox, as files of data must not run code."""
     where = ("chat_template",)
-    try:
+    with optional_import("jinja2 is not installed", "dither-tasks", "chat", where):
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError:
-        fix = install_command("dither-tasks", "chat")
-        raise Refused(Problem("jinja2 is not installed", where, help=fix, code="missing-dependency")) from None
     try:
         text = read_text(file)
         config: dict[str, Any] = json.loads(text) if file.suffix == ".json" else {"chat_template": text}
