@@ -11,6 +11,7 @@ from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.evaluation import evaluate
 from dither.engine.training.simulated_gpu import DeviceTrace
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.errors import Refused
@@ -130,7 +131,6 @@ def test_models_of_the_seed_files_compile_to_one_graph(name):
     for rows in range(0, 8, 2):
         clean, t, noised = system.prepare(system.task.batch("train", [rows, rows + 1]))
         if "get" in name:
-            clean = replace(clean, known=clean.known.new_zeros(()).expand(clean.known.shape))
             noised = system.process.limit_counts(clean, noised)
             assert noised.state.most_visible < 180
         state = replace(noised.state, requested=noised.target_mask.flatten(2).any(-1) if "get" in name else None)
@@ -140,7 +140,8 @@ def test_models_of_the_seed_files_compile_to_one_graph(name):
 
 SAMPLERS = {
     "first-hitting'": 2, "ancestral', steps=4": 1, "ordered', steps=4": 2, "ordered', by='margin', steps=4": 2,
-    "remdm', steps=4": 3, "euler', steps=4": 1, "analytic', steps=4": 1, "discrete-flow', steps=4": 1,
+    "remdm', steps=4": 2, "euler', steps=4": 1, "analytic', steps=4": 1, "discrete-flow', steps=4": 1,
+    "particle-gibbs', steps=4": 2, "self-correct', inner={ use='ancestral', steps=4 }, iterations=4": 5,
 }  # fmt: skip
 """Most host synchronisations of a whole sample, the copy to the host at its end included."""
 
@@ -148,14 +149,24 @@ SAMPLERS = {
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_host_synchronisations_of_samplers_on_a_simulated_gpu(sampler):
     overrides = ["task.data.train=8", f"sampler={{ use='{sampler} }}"]
-    experiment = load_experiment(QUICK, overrides).experiment
-    system = Diffusion.build(experiment).eval()
+    overrides += ["process='uniform'", "loss='score-entropy'"] if sampler[0] in "ps" else []
+    system = Diffusion.build(load_experiment(QUICK, overrides).experiment).eval()
+    like = system.like(2, 0)
+    like.known[0, :3] = True
     with DeviceTrace() as trace:
         trace.move(system)
         for _ in range(2):  # the first copies constants
             trace.reset()
-            draw(system, system.like(2, 0), 0)
+            draw(system, like, 0)
         assert trace.syncs.total() <= SAMPLERS[sampler], trace.syncs
+
+
+@pytest.mark.parametrize(("name", "waits"), [("bubble_diagram", 0), ("get_region", 1), ("language_model", 2)])
+def test_host_synchronisations_of_metrics_on_a_simulated_gpu(name, waits):
+    with DeviceTrace() as trace:
+        system = trace.move(Diffusion.build(load_experiment(ROOT / f"experiments/{name}/quick.toml").experiment))
+        counts = [(evaluate(system, samples, 4), trace.syncs.total())[1] for samples in (4, 4, 8)]
+    assert counts[2] - 2 * counts[1] + counts[0] == waits, "a batch more; the first evaluation copies constants"
 
 
 @pytest.mark.parametrize("blocks", [(), ("model.block_size=4", 'sampler={use = "blocks", size = 4}')])

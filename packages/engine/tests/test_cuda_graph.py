@@ -111,6 +111,8 @@ def test_conditions_with_strides_of_0_are_copied():
     graph = Repeated(lambda clean: {"sum": clean.cond["a"].sum()})
     batches = [Clean.of(torch.zeros(2, 3), a=torch.tensor(float(n)).expand(2)) for n in range(WARMUP + 3)]
     assert [graph(clean)["sum"].item() for clean in batches] == [2 * n for n in range(WARMUP + 3)]
+    graph(Clean.of(torch.zeros(2, 3), known=torch.ones(2, 3).bool(), a=torch.zeros(()).expand(2)))
+    assert len(graph._seen) == 2, "values are known, so that another graph is captured"
 
 
 @pytest.mark.parametrize(

@@ -441,3 +441,6 @@ def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
     with FakeTensorMode():
         clean = Clean.of(torch.zeros(2, 3, device="cuda"))
         assert to_device(clean, torch.device("cuda")) is clean  # pinning it would fail
+    clean = to_device(Clean.of(torch.zeros(2, 3)), trainer.device)
+    assert any(clean.known.stride()), "else it would be read as True everywhere"
+    assert [c.none_known for c in (clean, clean[:1], Clean(clean.x0, clean.valid, clean.known))] == [True, True, False]

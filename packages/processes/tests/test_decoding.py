@@ -9,6 +9,7 @@ from dither.processes.decoding.particle_gibbs import log_step_prob
 from dither.processes.decoding.self_correction import SelfCorrect
 from dither.processes.samplers.confidence import Ordered
 from dither.processes.timestep_sampling import time_of
+from dither.registry.flow import records
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
@@ -204,7 +205,11 @@ def test_the_conditional_law(part, text_process, oracle) -> None:
     assert distance("particle-gibbs", steps=32, particles=4, sweeps=3) < 0.05  # the noise of the rows is 0.03
 
 
-def test_the_probability_of_a_step_is_that_of_its_draws(text_process, oracle, likely) -> None:
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_the_probability_of_a_step_is_that_of_its_draws(text_process, oracle, likely, monkeypatch, everywhere) -> None:
+    if everywhere:  # as on an accelerator
+        monkeypatch.setattr(records, "true_everywhere", lambda mask: not any(mask.stride()))
+        monkeypatch.setattr(records, "readable_rows", lambda _, chosen: chosen.new_ones(()).expand(chosen.shape))
     process, rows = text_process("marginal", 2, 3, predict="posterior", schedule="log-linear"), 20_000
     now, then = (process.schedule(torch.full((rows,), t, dtype=torch.float64)) for t in (0.7, 0.3))
     state = State.of(torch.tensor([2, 1]).expand(rows, 2))

@@ -240,8 +240,7 @@ def test_counts_are_limited(part, monkeypatch, name, exceeded):
             monkeypatch.setattr(f"dither.processes.{module}.likely_most", lambda mean, *_: int(mean * 0.3))
     process = part("process", kind[0], **options).build(space)
     x0 = torch.randn(8, 200, 3) if features else torch.randint(5, (8, 200))
-    known = torch.zeros((), dtype=torch.bool).expand(x0.shape)
-    clean = Clean(x0, torch.arange(200).expand(8, -1) < 190, known)
+    clean = Clean.of(x0, torch.arange(200).expand(8, -1) < 190)
     times = process.times(8)
     noised = process.corrupt(clean, times) if features else process.estimate(clean, times)[1]
     limited = process.limit_counts(clean, noised)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.records import Clean
+from dither.registry.flow.records import Clean, true_everywhere
 
 from ..distributed.ranks import Ranks
 from .nan_guard import FiniteGuard
@@ -42,16 +42,16 @@ class StepGraph:
     def __call__(self, clean: Clean) -> Metrics:
         """Make a step and return its metrics."""
         values = _tensors(clean)
-        shape = (*clean.cond, *((value.shape, value.stride(), value.dtype) for value in values))
+        shape = (clean.none_known, *clean.cond, *((value.shape, value.stride(), value.dtype) for value in values))
         self._seen[shape] += 1
         if shape not in self._graphs:
             if self._seen[shape] <= WARMUP or len(self._graphs) == MAX_GRAPHS:
                 return self.warm_up(clean)
-            own = clean.apply(lambda value: value if _is_constant(value) else value.clone())
+            own = clean.apply(lambda value: value if true_everywhere(value) else value.clone())
             self._graphs[shape] = own, *self.capture(own)
         own, metrics, replay = self._graphs[shape]
         for buffer, value in zip(_tensors(own), values, strict=True):
-            if not _is_constant(value):
+            if not true_everywhere(value):
                 buffer.copy_(value)
         replay()
         return {name: value.clone() for name, value in metrics.items()}
@@ -78,11 +78,6 @@ def _tensors(clean: Clean) -> list[Tensor]:
     values: list[Tensor] = []
     clean.apply(lambda value: values.append(value) or value)  # type: ignore[func-returns-value]
     return values
-
-
-def _is_constant(value: Tensor) -> bool:
-    """Whether a mask is the same everywhere, by its strides, and so in every batch: see `to_device`."""
-    return value.dtype == torch.bool and not any(value.stride())
 
 
 def require_capturable(model: nn.Module, optimizer: Optimizer, ranks: Ranks, guard: FiniteGuard) -> None:

@@ -51,16 +51,14 @@ def choose_device(name: str) -> torch.device:
 def to_device(batch: Clean, device: torch.device) -> Clean:
     """Copy a batch without waiting for the device; from pinned memory, so that the copy overlaps with computation.
 
-    Without padding, `valid` is True by its strides there, so that attention needs no mask; without known values,
-    `known` is False by its strides.
+    Without padding, `valid` is True by its strides there, so that attention needs no mask.
     """
     if device.type == batch.valid.device.type:
         return batch
     moved = (batch.apply(Tensor.pin_memory) if device.type == "cuda" else batch).to(device, non_blocking=True)
     if bool(batch.valid.all()):
         moved = replace(moved, valid=moved.valid.new_ones(()).expand(moved.valid.shape))
-    if not bool(batch.known.any()):
-        moved = replace(moved, known=moved.known.new_zeros(()).expand(moved.known.shape))
+    vars(moved)["_none_known"] = batch.none_known  # read on the host
     return moved
 
 

@@ -120,28 +120,27 @@ def log_step_prob(
     """Return the log-probability of the known positions of `x_s` given the later state, under the model."""
     import torch
 
-    from dither.registry.flow.records import over
+    from dither.registry.flow.records import over, put_rows, readable_rows, select_rows
 
     from ..precision import wide
     from ..tokens.posterior import Posterior, lookup
     from ..tokens.prediction import context_rows
 
     assert isinstance(process.space, TokenSpace)
-    x, where, prior = state.x, like.known, process.prior_probs(state.x.device)
-    posterior = Posterior(x, now, prior, process.space.clean().to(x.device))
-    log_m = torch.zeros(2, int(where.sum()), dtype=torch.float64, device=x.device)
+    x, where, prior = state.x, readable_rows(pred, like.known), process.prior_probs(state.x.device)
+    posterior = Posterior(x, now, prior, process.space.clean().to(x.device, non_blocking=True))
+    ids = torch.stack([select_rows(each, where) for each in (x, x_s)])
+    log_m = torch.zeros(ids.shape, dtype=torch.float64, device=x.device)
     for part, log in context_rows(pred, posterior, where):
-        for i, ids in enumerate((x, x_s)):
-            log_m[i, part] = log.gather(-1, ids[where][part, None])[:, 0].double()
-    log_alpha, log_alpha_s = (-wide(over(noise.sigma, x)).expand(x.shape)[where] for noise in (now, then))
-    prior_t, prior_s = (lookup(prior, ids)[where] for ids in (x, x_s))
+        log_m[:, part] = log.gather(-1, ids[:, part].T).T.double()
+    log_alpha, log_alpha_s = (select_rows(-wide(over(noise.sigma, x)).expand(x.shape), where) for noise in (now, then))
+    prior_t, prior_s = (select_rows(lookup(prior, each), where) for each in (x, x_s))
     kept = (log_alpha - log_alpha_s).exp()
     p_t = (log_alpha + log_m[0]).exp() - log_alpha.expm1() * prior_t
     p_s = (log_alpha_s + log_m[1]).exp() - log_alpha_s.expm1() * prior_s
-    reached = kept * (x == x_s)[where] + (1 - kept) * prior_t
-    log_p = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    log_p[where] = reached.log() + p_s.log() - p_t.log()
-    return log_p.sum(1)
+    reached = kept * (ids[0] == ids[1]) + (1 - kept) * prior_t
+    log_p = reached.log() + p_s.log() - p_t.log()
+    return put_rows(log_p.new_zeros(x.shape), like.known, log_p, where).sum(1)
 
 
 def _resampled(

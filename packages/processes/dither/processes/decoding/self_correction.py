@@ -69,7 +69,7 @@ class SelfCorrect(TokenSampler):
         """Yield every state of the draft and of its corrections, the corrected sample last."""
         import torch
 
-        from dither.registry.flow.records import State
+        from dither.registry.flow.records import State, put_rows, readable_rows
 
         from ..tokens.categorical import draw_log
         from ..tokens.prediction import clean_rows
@@ -80,18 +80,17 @@ class SelfCorrect(TokenSampler):
             yield x
         t, free = torch.full((len(x),), self.t, device=x.device), ~like.fixed
         active = free.any(1)
-        for _ in range(self.iterations if bool(active.any()) else 0):
-            where, drafts, scores = free & active[:, None], list[torch.Tensor](), list[torch.Tensor]()
-            for log_p in clean_rows(model(State.of(x), t), where):
+        for _ in range(self.iterations):
+            if not bool(active.any()):
+                return
+            pred, where = model(State.of(x), t), free & active[:, None]
+            read, drafts, scores = readable_rows(pred, where), list[torch.Tensor](), list[torch.Tensor]()
+            for log_p in clean_rows(pred, read):
                 warped = warp_options(log_p, self)
                 drafts.append(draw_log(warped))
                 scores.append(warped.gather(-1, drafts[-1][:, None])[:, 0])
-            draft = x.masked_scatter(where, torch.cat(drafts))
-            score = torch.zeros(x.shape, device=x.device, dtype=scores[0].dtype).masked_scatter(
-                where, torch.cat(scores)
-            )
+            draft = put_rows(x, where, torch.cat(drafts), read)
+            score = put_rows(torch.zeros_like(x, dtype=scores[0].dtype), where, torch.cat(scores), read)
             chosen = top_positions(score, where & (draft != x), active * self.tokens)
             x, active = torch.where(chosen, draft, x), active & chosen.any(1)
             yield x
-            if not bool(active.any()):
-                return

@@ -98,7 +98,7 @@ class MaskedRegionProcess:
     def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
         """Bound the number of visible regions for a fixed ratio, if nothing is known; further ones are masked."""
         rows, length = clean.valid.shape
-        if self.ratio is None or not self.masks.whole_regions or any(clean.known.stride()):
+        if self.ratio is None or not self.masks.whole_regions or not clean.none_known:
             return noised
         mean = (1 - self.ratio) * length
         most = min(math.ceil(mean) + 1, length) if self.masks.exact else likely_most(mean, length, rows)

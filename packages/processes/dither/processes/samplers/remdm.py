@@ -97,8 +97,8 @@ class ReMDM(TokenSteps):
         confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
         times = even_times(self.steps, self.t_min, x.device)
         shown, model_times = _plan(process.schedule, times, self)
-        host_times = times.tolist()
-        for i, (now, then) in enumerate(pairwise(shown.tolist())):
+        shares, host_times = torch.stack((shown, times)).tolist()  # one synchronisation
+        for i, (now, then) in enumerate(pairwise(shares)):
             pred = model(State.of(x), model_times[i].expand(len(x)))
             in_loop = self.t_off <= host_times[i + 1] and host_times[i] <= self.t_on
             p_remask, p_unmask = _probabilities(now, then, masked, free, confidence, in_loop, self)

@@ -9,7 +9,7 @@ Letters: B batch, L length, M features, V vocabulary. `B L *M` is `B L` for toke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -36,7 +36,9 @@ class _TensorRecord:
                 return {key: changed(inner) for key, inner in value.items()}
             return value.apply(change) if isinstance(value, _TensorRecord) else value
 
-        return replace(self, **{f.name: changed(getattr(self, f.name)) for f in fields(self)})  # type: ignore[type-var, arg-type]
+        result = object.__new__(type(self))
+        vars(result).update(changed(vars(self)))
+        return result
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         return self.apply(lambda value: value.to(device, non_blocking=non_blocking))
@@ -52,8 +54,7 @@ class Clean(_TensorRecord):
     Attributes:
         x0: Ids `B L` (int64) or features `B L M` (float).
         valid: True on real positions, False on padding. `B L`.
-        known: True where the value is given: never noised, never changed by a sampler. The shape of x0. On an
-            accelerator a mask of stride 0 is False everywhere.
+        known: True where the value is given: never noised, never changed by a sampler. The shape of x0.
         cond: Conditions by name, each with the batch dimension first.
         goal: Constraints on samples beyond the known values, the same for the whole batch; None for none.
     """
@@ -63,6 +64,7 @@ class Clean(_TensorRecord):
     known: Bool[Tensor, "B L *M"]
     cond: dict[str, Tensor] = field(default_factory=dict)
     goal: Goal | None = None
+    _none_known = False  # `replace` resets it
 
     @classmethod
     def of(cls, x0: Tensor, valid: Tensor | None = None, known: Tensor | None = None, **cond: Tensor) -> Clean:
@@ -70,6 +72,11 @@ class Clean(_TensorRecord):
         valid = torch.ones(x0.shape[:2], dtype=torch.bool, device=x0.device) if valid is None else valid
         known = torch.zeros(x0.shape, dtype=torch.bool, device=x0.device) if known is None else known
         return cls(x0, valid, known, cond)
+
+    @property
+    def none_known(self) -> bool:
+        """Whether the host knows that no value is known; on an accelerator, if `to_device` has read it before."""
+        return self._none_known if self.known.device.type != "cpu" else not self.known.any()
 
     @property
     def fixed(self) -> Bool[Tensor, "B L *M"]:
@@ -257,9 +264,9 @@ def first_rows(chosen: Bool[Tensor, " N"], most: int) -> Int[Tensor, " most"]:
     return (~chosen).byte().argsort(stable=True)[:most]
 
 
-def true_everywhere(mask: Bool[Tensor, "..."]) -> bool:
+def true_everywhere(mask: Shaped[Tensor, "..."]) -> bool:
     """Whether a mask on an accelerator is known to be True without reading it: by convention one of stride 0 is."""
-    return mask.device.type != "cpu" and not any(mask.stride())
+    return mask.dtype == torch.bool and mask.device.type != "cpu" and not any(mask.stride())
 
 
 def none_chosen(where: Bool[Tensor, "*B L"]) -> bool:

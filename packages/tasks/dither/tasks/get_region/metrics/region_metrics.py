@@ -8,7 +8,7 @@ are fixed. Letters: B batch, L length, M or K columns, R resamples, W windows, n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,9 @@ class RegionMetrics:
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add one batch; `pred` has x0."""
-        target = noised.target_mask & noised.valid[..., None]
-        truth, guess = self.in_data_units(noised.x0), self.in_data_units(pred.x0)
+        target = (noised.target_mask & noised.valid[..., None]).to("cpu", non_blocking=True)
+        clean = replace(clean, x0=noised.x0).to("cpu", non_blocking=True)
+        guess, truth = self.in_data_units(pred.x0), self.in_data_units(clean.x0)  # the first waits for all copies
         batch = MaskedBatch.of(truth, target, clean, guess)
         if self.trained is None or self.chromosomes is None:
             self._add(batch)

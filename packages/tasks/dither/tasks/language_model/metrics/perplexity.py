@@ -48,9 +48,9 @@ class TextMetrics:
         """Add a batch."""
         counted = self._counted(clean)
         self._nats.update(measured, counted)
-        ids = clean.x0[counted].cpu().numpy()
-        self._tokens += len(ids)
-        self._characters += self._tokenizer.characters(ids)
+        ids = clean.x0.masked_fill(~counted, -1).cpu().numpy()
+        self._tokens += int((ids >= 0).sum())
+        self._characters += self._tokenizer.characters(ids[ids >= 0])
         if pred is not None:
             self._accuracy.update(replace(noised, target_mask=noised.target_mask & counted), pred)
 
@@ -60,9 +60,9 @@ class TextMetrics:
         nats, tokens = (measured.values.double() * weights).sum(1), (weights * counted).sum(1)
         sums: dict[str, RatioSums] = {"nats_per_token": (nats, tokens)}
         if self._accuracy.unweighted(clean, measured):
-            windows = zip(clean.x0.cpu().numpy(), counted.cpu().numpy(), strict=True)
-            characters = [self._tokenizer.characters(row[free]) for row, free in windows]
-            sums["bits_per_char"] = nats / log(2), torch.tensor(characters, dtype=torch.float64).to(nats.device)
+            windows = clean.x0.masked_fill(~counted, -1).cpu().numpy()
+            characters = torch.tensor([self._tokenizer.characters(ids[ids >= 0]) for ids in windows])
+            sums["bits_per_char"] = nats / log(2), torch.empty_like(nats).copy_(characters, non_blocking=True)
         return sums
 
     def _counted(self, clean: Clean) -> Bool[Tensor, "B L"]:
