@@ -123,6 +123,8 @@ def attend(
 
         return flex_attention(q, k, v, mask)
     has_keys = None if mask is None or float_mask else mask.any(-1, keepdim=True)
+    if has_keys is not None and has_keys.device.type == "cpu" and not torch.compiler.is_compiling() and has_keys.all():
+        has_keys = None
     if mask is not None and has_keys is not None:
         mask = mask | ~has_keys  # without any key some kernels return NaN
     if chosen == "tiles":
@@ -130,7 +132,7 @@ def attend(
     elif chosen == "math":
         scores = (q * q.shape[-1] ** -0.5) @ k.mT
         if mask is not None:
-            scores = scores + mask if has_keys is None else scores.masked_fill(~mask, -torch.inf)
+            scores = scores + mask if float_mask else scores.masked_fill(~mask, -torch.inf)
         y = drop(scores.softmax(-1).to(v.dtype), dropout) @ v
     else:
         rounds = float_mask and q.device.type != "meta"  # autocast, by up to 0.8 %; "meta" has none

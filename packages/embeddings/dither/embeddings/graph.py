@@ -55,6 +55,7 @@ class GraphEmbedding(nn.Module):
     def position_embedding(self) -> Float[Tensor, "L D"]:
         tables = list(self.pair) or [self.node]
         nodes, pairs = self.node.weight, tables[0](self.ends[0]) + tables[-1](self.ends[1])
-        places = {len(nodes) + len(pairs): torch.cat([pairs, nodes]), len(pairs): pairs, len(nodes): nodes}
-        parts = [nodes, pairs, *(places[length] for length in self.lengths[2:])]
+        parts = [nodes, pairs]
+        for length in self.lengths[2:]:
+            parts.append({len(nodes): nodes, len(pairs): pairs}.get(length, torch.cat([pairs, nodes])))
         return torch.cat([entity + part for entity, part in zip(self.entity.weight, parts, strict=True)])

@@ -229,7 +229,7 @@ class Diffusion(nn.Module):
         if drawn and limit_counts is not None and self._skips_positions(device):
             noised = limit_counts(clean, noised)
         drop_conditions = getattr(self.model, "drop_conditions", None)
-        if drop_conditions is not None and self.training:
+        if drop_conditions is not None and clean.cond and self.training:
             clean = replace(clean, cond=dict(drop_conditions(clean.cond)))
         return clean, t, noised
 

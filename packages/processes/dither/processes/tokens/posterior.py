@@ -29,6 +29,8 @@ __all__ = ["Posterior", "lookup"]
 
 def lookup(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Tensor, "B L"]:
     """Return the entry of each position's row at its id."""
+    if len(table) == 1:
+        return table[0][x]
     return table.expand(x.shape[1], -1)[torch.arange(x.shape[1], device=x.device), x]
 
 
@@ -54,15 +56,19 @@ class Posterior:
     ) -> None:
         self.x, self.noise, self.prior, self.clean = x, noise, prior, clean
         self.log_alpha = -wide(over(noise.sigma, x))
-        self.log_one_minus_alpha = (-self.log_alpha.expm1()).log()
-        log_replaced = self.log_one_minus_alpha + lookup(prior, x).log()
-        self.determined = log_replaced == -torch.inf
-        self._log_replaced = log_replaced
+        self._prior_prob = lookup(prior, x)
+        self.determined = (self._prior_prob == 0) | (self.log_alpha == 0)
+
+    @cached_property
+    def log_one_minus_alpha(self) -> Float[Tensor, "B *L"]:
+        """log(1 - alpha), shaped to broadcast over x."""
+        return (-self.log_alpha.expm1()).log()
 
     @cached_property
     def gain(self) -> Float[Tensor, "B L"]:
         """The logarithm of q(x_t | x_0 = x_t) over that of any other x_0; 0 where x_0 is determined."""
-        gain = torch.logaddexp(torch.zeros_like(self._log_replaced), self.log_alpha - self._log_replaced)
+        log_replaced = self.log_one_minus_alpha + self._prior_prob.log()
+        gain = torch.logaddexp(torch.zeros_like(log_replaced), self.log_alpha - log_replaced)
         return gain.masked_fill(self.determined, 0.0)
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Posterior:

@@ -88,8 +88,8 @@ class TokenProcess:
 
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed values do not change."""
-        noise = self.schedule(as_times(t, clean))
-        return self._noised(clean, noise, self._moves(clean.x0, noise) & ~clean.fixed)
+        noise, fixed = self.schedule(as_times(t, clean)), clean.fixed
+        return self._noised(clean, noise, fixed, self._moves(clean.x0, noise) & ~fixed)
 
     def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
         """Draw states for the loss; over uniform times in [t_min, 1] the mean of the loss is that under q(x_t | x_0).
@@ -98,10 +98,11 @@ class TokenProcess:
             The times of the states, which the model is given, and the states.
         """
         t, noise = place_times(self.timesteps, self.estimator, t)
-        moved = self._moves(clean.x0, noise) & ~clean.fixed
+        fixed = clean.fixed
+        moved = self._moves(clean.x0, noise) & ~fixed
         if self.estimator == "mask-count":
-            moved, noise = mask_at_least_one(moved, ~clean.fixed, noise)
-        return t, self._noised(clean, noise, moved)
+            moved, noise = mask_at_least_one(moved, ~fixed, noise)
+        return t, self._noised(clean, noise, fixed, moved)
 
     def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
         """Bound the number of masked tokens of a batch with stratified times; the last ones beyond become visible."""
@@ -187,8 +188,8 @@ class TokenProcess:
     def _moves(self, x: Int[Tensor, "B L"], noise: Noise) -> Bool[Tensor, "B L"]:
         return _uniform(x) < -(-wide(over(noise.sigma, x))).expm1()
 
-    def _noised(self, clean: Clean, noise: Noise, moved: Bool[Tensor, "B L"]) -> Noised:
-        x0, fixed = clean.x0, clean.fixed
+    def _noised(self, clean: Clean, noise: Noise, fixed: Bool[Tensor, "B L"], moved: Bool[Tensor, "B L"]) -> Noised:
+        x0 = clean.x0
         x = torch.where(moved, self._draw_prior(x0), x0)
         prior = self.table.on(x.device)
         target_mask = ~fixed & (lookup(prior, x) > 0)
