@@ -168,18 +168,16 @@ class AdamW(torch.optim.AdamW):
         for group in self.param_groups:
             if not (parameters := [parameter for parameter in group["params"] if parameter.grad is not None]):
                 continue
-            states = [self.state[parameter] for parameter in parameters]
-            if new := [state for state in states if not state]:
+            if not all(states := [self.state[parameter] for parameter in parameters]):
                 self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
-                counts = new[0]["step"].new_zeros(len(new))
-                for number, state in enumerate(new):
-                    state["step"] = counts[number]
             means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
             counts = steps[0]._base
-            together = counts is not None and len(counts) == len(steps) and all(s._base is counts for s in steps)
-            counts = [counts] if together else steps
-            one: Any = torch.ones(()) if steps[0].is_cpu else 1  # a number would become a tensor for each of the steps
-            torch._foreach_add_(counts, one)
+            if counts is None or len(counts) != len(steps) or any(step._base is not counts for step in steps):
+                counts = torch.stack(steps)  # so that one kernel counts for all
+                steps = [counts[number] for number in range(len(steps))]
+                for state, step in zip(states, steps, strict=True):
+                    state["step"] = step
+            counts += 1
             (beta1, beta2), options = group["betas"], {key: group[key] for key in ("lr", "weight_decay", "eps")}
             options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
             gradients = [parameter.grad for parameter in parameters]
@@ -187,5 +185,5 @@ class AdamW(torch.optim.AdamW):
                 parameters, gradients, means, squares, [], steps, grad_scale=scale, found_inf=cancelled, **options
             )
             if cancelled is not None:
-                torch._foreach_sub_(counts, [cancelled] * len(counts))
+                counts -= cancelled
         return value

@@ -30,8 +30,8 @@ __all__ = ["Posterior", "lookup"]
 def lookup(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Tensor, "B L"]:
     """Return the entry of each position's row at its id."""
     if len(table) == 1:
-        return table[0][x]
-    return table.expand(x.shape[1], -1)[torch.arange(x.shape[1], device=x.device), x]
+        return table.take(x)
+    return table[torch.arange(x.shape[1], device=x.device), x]
 
 
 class Posterior:
