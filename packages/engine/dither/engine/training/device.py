@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from dither.registry.config.errors import Problem, Refused
@@ -55,7 +54,9 @@ def to_device(batch: Clean, device: torch.device) -> Clean:
     """
     if device.type == batch.valid.device.type:
         return batch
-    moved = (batch.apply(Tensor.pin_memory) if device.type == "cuda" else batch).to(device, non_blocking=True)
+    if device.type == "cuda":  # a view with strides of 0 cannot be pinned
+        batch = batch.apply(lambda value: value.contiguous().pin_memory())
+    moved = batch.to(device, non_blocking=True)
     if bool(batch.valid.all()):
         moved = replace(moved, valid=moved.valid.new_ones(()).expand(moved.valid.shape))
     vars(moved)["_none_known"] = batch.none_known  # read on the host
