@@ -5,6 +5,9 @@ component. Sizes (width, condition width, vocabulary, length) are passed down by
 experiment file.
 """
 
+from __future__ import annotations
+
+import inspect
 import pathlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -104,7 +107,7 @@ class TaskSpec(Spec):
         """Return the space of one sample. May read data, without torch; raises `Refused` if the data are invalid."""
 
     @abstractmethod
-    def build(self) -> "Task":
+    def build(self) -> Task:
         """Read the data and return the task."""
 
     def restore(self, folder: pathlib.Path, space: Space) -> object:
@@ -183,7 +186,7 @@ class ScheduleSpec(Spec):
         return float(self.build()(torch.ones(1, dtype=torch.float64)).sigma)
 
     @abstractmethod
-    def build(self) -> "Schedule":
+    def build(self) -> Schedule:
         """Return t -> Noise."""
 
 
@@ -199,7 +202,7 @@ class ProcessSpec(OverSpace):
         """Return the properties that losses and samplers need; the model must serve `facts.space`."""
 
     @abstractmethod
-    def build(self, space: Space) -> "Process":
+    def build(self, space: Space) -> Process:
         """Return the process over the task's space."""
 
 
@@ -217,7 +220,7 @@ class SamplerSpec(Spec):
         return ()
 
     @abstractmethod
-    def build(self) -> "Sampler":
+    def build(self) -> Sampler:
         """Return the sampler."""
 
 
@@ -232,12 +235,12 @@ class ModelSpec(OverSpace):
         """Return the properties that samplers need."""
         return ModelFacts()
 
-    def rename(self, layout: str, weights: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of one of the `layouts` with the names of this model, or raise `Refused`."""
         raise NotImplementedError(f'model "{self.name}" has no layouts')
 
     @abstractmethod
-    def build(self, space: Space) -> "nn.Module":
+    def build(self, space: Space) -> nn.Module:
         """Return the model."""
 
 
@@ -251,7 +254,7 @@ class BlockSpec(Spec):
         return self
 
     @abstractmethod
-    def build(self, width: int, cond: int) -> "nn.Module":
+    def build(self, width: int, cond: int) -> nn.Module:
         """Return one layer."""
 
 
@@ -265,7 +268,7 @@ class EmbeddingSpec(OverSpace):
         return 0
 
     @abstractmethod
-    def build(self, space: Space, width: int) -> "nn.Module":
+    def build(self, space: Space, width: int) -> nn.Module:
         """Return the embedding."""
 
 
@@ -275,7 +278,7 @@ class PositionSpec(OverSpace):
     kind: ClassVar[str] = "position"
 
     @abstractmethod
-    def build(self, space: Space, width: int) -> "nn.Module":
+    def build(self, space: Space, width: int) -> nn.Module:
         """Return the position embedding."""
 
 
@@ -301,7 +304,7 @@ class ConditionSpec(Spec):
         return ()
 
     @abstractmethod
-    def build(self, width: int) -> "nn.Module":
+    def build(self, width: int) -> nn.Module:
         """Return the embedding of noise level and conditions."""
 
 
@@ -311,7 +314,7 @@ class HeadSpec(OverSpace):
     kind: ClassVar[str] = "head"
 
     @abstractmethod
-    def build(self, space: Space, width: int) -> "nn.Module":
+    def build(self, space: Space, width: int) -> nn.Module:
         """Return the head."""
 
 
@@ -327,10 +330,10 @@ class LossSpec(OverSpace):
         yield from unserved_space(self, self.serves, process.space, ("process",))
 
     @abstractmethod
-    def build(self, process: ProcessFacts) -> "Loss":
+    def build(self, process: ProcessFacts) -> Loss:
         """Return the loss as a pure function."""
 
-    def build_training(self, process: ProcessFacts) -> "Loss | None":
+    def build_training(self, process: ProcessFacts) -> Loss | None:
         """Return the loss that training minimises, or None if it is that of `build`, which evaluation reports."""
         return None
 
@@ -342,7 +345,7 @@ class OptimizerSpec(Spec):
     built_attributes: ClassVar[tuple[str, ...]] = ("step", "param_groups")
 
     @abstractmethod
-    def build(self, module: "nn.Module") -> "Optimizer":
+    def build(self, module: nn.Module) -> Optimizer:
         """Return an optimizer over the parameters of `module` that require gradients."""
 
 
@@ -377,7 +380,7 @@ class MetricSpec(OverSpace):
             super().check_built(built)
 
     @abstractmethod
-    def build(self, space: Space) -> "PredictionMetric | SampleMetric":
+    def build(self, space: Space) -> PredictionMetric | SampleMetric:
         """Return the metric: a function of samples, an object with `metrics()` for predictions, or both in one."""
 
 
@@ -392,7 +395,7 @@ class TrackerSpec(Spec):
         return ()
 
     @abstractmethod
-    def build(self) -> "Tracker":
+    def build(self) -> Tracker:
         """Return the tracker. Nothing is opened or sent before `Tracker.start`."""
 
 
@@ -403,6 +406,8 @@ _KINDS: tuple[type[Spec], ...] = (
 )
 KINDS = {kind.kind: kind for kind in _KINDS}
 """Every kind by name, in the order of an experiment file."""
+for _kind in [OverSpace, *KINDS.values()]:  # pydantic would evaluate strings again for every component
+    _kind.__annotations__ = inspect.get_annotations(_kind, eval_str=True)
 
 
 def known_kind(kind: str) -> str:
