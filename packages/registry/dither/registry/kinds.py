@@ -406,8 +406,9 @@ _KINDS: tuple[type[Spec], ...] = (
 )
 KINDS = {kind.kind: kind for kind in _KINDS}
 """Every kind by name, in the order of an experiment file."""
-for _kind in [OverSpace, *KINDS.values()]:  # pydantic would evaluate strings again for every component
-    _kind.__annotations__ = inspect.get_annotations(_kind, eval_str=True)
+_BASES: tuple[type, ...] = (OverSpace, *_KINDS)
+for _base in _BASES:  # pydantic would evaluate strings again for every component
+    _base.__annotations__ = inspect.get_annotations(_base, eval_str=True)
 
 
 def known_kind(kind: str) -> str:
