@@ -66,8 +66,8 @@ class Attention(nn.Module):
             positions: Coordinates for RoPE; indices by default.
             rows: Return only these positions, counted over the flattened batch.
         """
-        qkv = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1)).transpose(1, 2)
-        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], 1)
+        qkv = self.qkv(x).view(*x.shape[:2], self.heads + 2 * self.kv_heads, -1).transpose(1, 2)
+        q, k, v = qkv.split_with_sizes([self.heads, self.kv_heads, self.kv_heads], 1)
         if self.rotary is not None:
             start = 0 if cache is None else cache.num_tokens
             q, k = self.rotary(q, start, positions=positions), self.rotary(k, start, positions=positions)
