@@ -196,7 +196,7 @@ def test_labels_are_a_condition_that_guidance_uses(load) -> None:
     assert draw(system, system.like(2, 0), seed=0).shape == (2, 64)
 
 
-def test_chat_templates_render_prompts_in_a_sandbox(load, tmp_path) -> None:
+def test_chat_templates_render_prompts_in_a_sandbox(load, tmp_path, refused) -> None:
     config = tmp_path / "tokenizer_config.json"
     template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant] "
     config.write_text(json.dumps({"bos_token": "<s>", "chat_template": template}))
@@ -207,9 +207,8 @@ def test_chat_templates_render_prompts_in_a_sandbox(load, tmp_path) -> None:
     assert task.text(clean.x0[0][clean.known[0]].tolist()).startswith("<s>[user] ")
     config.write_text(json.dumps({"chat_template": "{{ ''.__class__.__mro__ }}"}))
     (tmp_path / "y.jinja").write_text("{{ ''.__class__.__base__.__subclasses__() }}")
-    with pytest.raises(Refused) as refused:
+    with refused("unreadable-file"):
         load(f"task.data.chat_template={tmp_path / 'y.jinja'}")
-    assert refused.value.problems[0].code == "unreadable-file"
 
 
 @pytest.mark.parametrize(

@@ -141,10 +141,8 @@ from dither.registry import hookimpl
 from dither.registry.kinds import MetricSpec, TrackerSpec
 
 class Recorder:
-    def __init__(self, name):
-        self.name = name
     def start(self, folder, config, step=0):
-        self.file = (folder / self.name).open("a")
+        self.file = (folder / "tracked").open("a")
         self.write("start", step, config["train"]["steps"])
     def write(self, *values):
         print(json.dumps(values), file=self.file, flush=True)
@@ -159,9 +157,8 @@ class Recorder:
 class File(TrackerSpec):
     "Writes calls into a file."
     name: ClassVar[str] = "toy-file"
-    file: str = "tracked"
     def build(self):
-        return Recorder(self.file)
+        return Recorder()
 
 class Broken(TrackerSpec):
     "Cannot be built."

@@ -18,7 +18,6 @@ from dither.engine.runs.list_runs import list_runs, verify_run
 from dither.engine.runs.loading import find_checkpoint
 from dither.engine.runs.run_directory import RunDirectory
 from dither.engine.sampling.session import draw
-from dither.registry.config.errors import Refused
 
 
 def contents(value):
@@ -108,13 +107,6 @@ def test_early_stopping_and_resuming(start, go_on, console):
     assert go_on(path, "evaluate.patience=3", "train.steps=21") == 0
     (listed,) = list_runs(path.parent)
     assert (listed.state, listed.step, listed.steps) == ("done", 12, 21)
-
-
-def test_unknown_metric_names_the_nearest(start):
-    with pytest.raises(Refused) as info:
-        start("evaluate.best='los'")
-    (problem,) = info.value.problems
-    assert (problem.code, problem.help) == ("unknown-metric", 'did you mean "loss"?')
 
 
 def test_scores_are_read_from_metrics(tmp_path):

@@ -144,6 +144,8 @@ RULES = [
     Adjacency(("d",), frozenset({KITCHEN, LIVING}), frozenset({KITCHEN}), frozenset({1}), False, doors=True),
     Adjacency(("e",), frozenset({KITCHEN}), FRONT, frozenset({1}), True, doors=True),
     Adjacency(("f",), frozenset({KITCHEN}), FRONT, frozenset({1}), False, doors=True),
+    Adjacency(("j",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({2}), True),
+    Adjacency(("k",), frozenset({KITCHEN, LIVING}), frozenset({KITCHEN}), frozenset({7}), False),
     PairRelation(("g",), 0, 1, frozenset({0}), doors=True),
     PairRelation(("h",), 1, None, frozenset({1}), doors=True),
 ]
@@ -183,7 +185,7 @@ def test_feasible_agrees_with_enumeration():
     limits = [Area(("x",), None, frozenset(SOME["types"]), 6, 10)]
     answers = []
     for rules in itertools.combinations(
-        [*RULES, Reachable(("i",)), PairRelation(("j",), 0, 1, frozenset({NO_EDGE}))], 3
+        [*RULES, Reachable(("i",)), PairRelation(("l",), 0, 1, frozenset({NO_EDGE}))], 3
     ):
         met = ConstraintGuidance(rules, 2, doors=True, areas=True).satisfied(EVERY)
         answers.append(feasible([*rules, *types, *limits], 2))

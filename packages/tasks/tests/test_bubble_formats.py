@@ -354,14 +354,6 @@ def test_stubs_are_closed():
             load_restricted(persistent)
 
 
-def test_keys_whose_hash_takes_exponential_time():
-    content = b"\x80\x02}K\x01" + b"2\x86" * 45 + b"K\x01s."  # {(((1, 1), (1, 1)), ...): 1}
-    with pytest.raises(pickle.UnpicklingError, match="nested"):
-        load_restricted(content)
-    plain = {(1, (2, 3)): [((0.0, 1.0), (1.0, 1.0))]}
-    assert load_restricted(pickle.dumps(plain)) == plain
-
-
 @given(st.binary(max_size=60), st.integers(0, 400), st.integers(0, 255))
 def test_damaged_pickle_is_an_unpickling_error(noise, position, value):
     content = bytearray(pickle.dumps({"a": [1, (2, 3)], "b": networkx.Graph([(0, 1)]), "c": np.arange(3)}))

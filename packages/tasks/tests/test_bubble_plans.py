@@ -51,12 +51,6 @@ def test_token_round_trip(diagram, rooms):
     assert plans.diagram(1) == diagram
 
 
-def test_tokens_of_three_rooms_in_four_slots():
-    tokens = encode(Diagram((0, 2, 3), ((0, 1, 7), (1, 2, 4))), 4)
-    # pairs 01 02 03 12 13 23
-    assert tokens.tolist() == [0, 2, 3, NODE_PAD, 7, NO_EDGE, EDGE_PAD, 4, EDGE_PAD, EDGE_PAD]
-
-
 @pytest.mark.parametrize(
     ("tokens", "texts"),
     [
@@ -90,17 +84,6 @@ def test_invalid_diagrams_and_sizes():
         encode(Diagram((0, 1, 2), ()), 2)
     with pytest.raises(ValueError, match="3 rooms do not fit into 2"):
         Plans.from_diagrams([Diagram((0, 1, 2), ())], 3).tokens(2)
-
-
-def test_relations_follow_from_boxes():
-    diagram = Diagram.from_boxes((0, 2, 9), [(50, 50, 100, 100), (104, 60, 130, 90), (180, 50, 200, 70)], "a")
-    assert diagram.edges == ((0, 1, 2),)  # the third is too far away
-    plans = Plans.from_diagrams([diagram, Diagram((0, 1), ((0, 1, 3),))], 3)
-    assert plans.rooms.tolist() == [3, 2]
-    assert plans.diagram(0).boxes == diagram.boxes
-    assert plans.diagram(1).boxes is None
-    again = Plans.from_boxes(plans.types[:1], plans.boxes[:1])
-    assert (again.edges == plans.edges[:1]).all()
 
 
 def chain_of(length, kind=0):

@@ -131,19 +131,6 @@ def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source, r
     assert path.is_file()
 
 
-def test_door_relations_survive(tmp_path):
-    """Door relations do not follow from the boxes, and are stored as they are."""
-    walls = [[[0], [1]], [[0, 1]], [[0, 2]], [[1, 2]]]
-    for n in range(4):
-        boxes = [[10, 10, 59, 59], [64, 10, 110 + n, 59], [10, 64, 59, 110]]
-        plan = {"room_type": [1, 2, 4], "boxes": boxes, "edges": [], "ed_rm": walls[n]}
-        (tmp_path / f"{n}.json").write_text(json.dumps(plan))
-    spec = PlanFiles(source=str(tmp_path), destination=str(tmp_path / "out"), adjacency="door")
-    spec.prepare()
-    edges = [part.diagram(row).edges for part in vars(spec.build()).values() for row in range(len(part))]
-    assert sorted(map(len, edges)) == [0, 1, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [({"valid": 0.6, "test": 0.4}, "valid = 0.6"), ({"adjacency": "door", "format": "rplan-png"}, "rplan-png")],

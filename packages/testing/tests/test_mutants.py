@@ -674,10 +674,6 @@ def half_gradient(inner, x, *a, **o):
     return inner(halved(x), *a, **o)
 
 
-def long_unchanged(inner, x, *a, **o):
-    return inner(x, *a, **o) if x.shape[1] <= 64 else x
-
-
 def long_truncated(inner, x, c, **o):
     return inner(x, c, **o) if x.shape[1] <= 64 else torch.cat([inner(x[:, :64], c), x[:, 64:]], 1)
 
@@ -757,7 +753,6 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     ),
     "hidden state of a schedule": ("any_shape", LOG_LINEAR, built(drifting_schedule)),
     "end off by 2 %": ("sigma_end", LOG_LINEAR, lambda base: spec(sigma_end=lambda s: 1.02 * base.sigma_end(s))(base)),
-    "long inputs unchanged": ("padding_inert", BLOCK, module(forward=long_unchanged)),
     "long inputs truncated": ("padding_inert", BLOCK, module(forward=long_truncated)),
     "keys of long inputs": ("permutation_equivariant", BLOCK, module(forward=first_keys)),
     "half the gradient of the input": (GRADIENTS, BLOCK, module(forward=half_gradient)),
@@ -775,11 +770,6 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "repeated levels": ("levels_differ", LEVEL, module(forward=lambda i, level, cond: i(level % 0.5, cond))),
     "climbs": ("descends", "optimizer:adamw", built(climbs)),
     "mean of batch means": ("metric_values", "metric:mean-loss", function(metrics=lambda i: BatchMeans())),
-    "valid is train": (
-        "splits_not_empty",
-        TASK,
-        function(batch=lambda i, split, rows: i.batch("train" if split == "valid" else split, rows)),
-    ),
     "valid is train in reverse": (
         "splits_not_empty",
         TASK,
@@ -788,11 +778,6 @@ ROWS: dict[str, tuple[str, str, Any]] = {
                 *(("train", [39 - r for r in rows]) if split == "valid" else (split, rows))
             )
         ),
-    ),
-    "the judge sees the last sample": (
-        "evaluates_samples",
-        TASK,
-        function(sample_metrics=lambda i, x, like: i.sample_metrics(x[-1:], like[-1:])),
     ),
     "the judge sees one sample": (
         "evaluates_samples",
