@@ -80,8 +80,6 @@ def test_the_plugin_of_the_readme_works(tmp_path):
     (tmp_path / "mine.toml").write_text(toml.replace(base[1], str(ROOT / base[1])))
     schedule = load_experiment(tmp_path / "mine.toml").experiment.process.schedule
     assert type(schedule).__module__.startswith("dither.registry.plugins.plugin_files.")
-    import torch
-
     t = torch.linspace(0.01, 0.99, 9, dtype=torch.float64, requires_grad=True)
     noise = schedule.build()(t)
     (gradient,) = torch.autograd.grad(noise.sigma.sum(), t)
@@ -94,10 +92,8 @@ def test_the_likelihood_of_the_language_page(monkeypatch):
     system = Diffusion.build(experiment)
     monkeypatch.setattr("dither.load", lambda run: system)
     ids = system.task.batch("valid", range(2)).x0
-    (code,), names = (
-        blocks(ROOT / "docs/language.md", "python"),
-        {"ids": ids, "mask": (torch.arange(16) < 4).expand(2, -1)},
-    )
+    mask = (torch.arange(16) < 4).expand(2, -1)
+    (code,), names = blocks(ROOT / "docs/language.md", "python"), {"ids": ids, "mask": mask}
     exec(code, names)
     assert (names["bound"].values + names["bound"].half_widths < 0).all()
 

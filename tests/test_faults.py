@@ -13,6 +13,7 @@ from dither.engine.cli import main
 from dither.engine.files.checksums import with_checksum
 from dither.engine.runs.run_directory import RunDirectory
 from dither.registry.config.errors import Refused
+from dither.registry.files.atomic import sha256_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,12 +38,10 @@ def test_a_damaged_manifest_is_refused_without_side_effects(copy, text, cli):
 
 
 def test_a_checkpoint_with_matching_checksums_and_wrong_contents(copy, capsys):
-    import hashlib
-
     newest = max((copy / "checkpoints").iterdir())
     (newest / "state.json").write_text("{}")
     manifest = json.loads((newest / "MANIFEST.json").read_text())
-    manifest["files"]["state.json"] = {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
+    manifest["files"]["state.json"] = {"size": 2, "sha256": sha256_of(newest / "state.json")}
     (newest / "MANIFEST.json").write_text(json.dumps(with_checksum(manifest)))
     assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 3
     assert "is intact but does not match this run" in capsys.readouterr().err

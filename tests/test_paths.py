@@ -9,9 +9,10 @@ from typing import ClassVar
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.config.load_experiment import load_experiment
+from dither.engine.config.load_experiment import load_experiment, open_experiment
 from dither.engine.config.paths import absolute_paths
 from dither.engine.config.plugins import governing_policy_file
+from dither.engine.sweeps.directory import SweepDirectory
 from dither.registry.kinds import MetricSpec
 from dither.registry.plugins.manager import default_catalog, load_plugins
 
@@ -101,9 +102,6 @@ def test_prepared_data_are_found_from_any_folder(project, tmp_path, monkeypatch)
 def test_a_sweep_outside_the_project_keeps_its_policy(project, tmp_path):
     (project / "registry.toml").write_text("")
     assert main(["sweep", "exp.toml", "--sweep", "seed=[1]", "--runs", str(tmp_path / "far"), "--dry-run"]) == 0
-    from dither.engine.config.load_experiment import open_experiment
-    from dither.engine.sweeps.directory import SweepDirectory
-
     document, _ = open_experiment(project / "exp.toml")
     sweep = SweepDirectory.create(tmp_path / "far", document, ["test"])
     point = sweep.add("1", {"seed": 1}, load_experiment(project / "exp.toml"))

@@ -188,7 +188,6 @@ def test_synonyms_of_places_and_names_of_rows(tmp_path):
 
 MISTAKES = [
     ((4, 4, "NA"), "invalid-sample", 'line 6, column "GATA1": "NA" is not a number'),
-    ((4, 4, "nan"), "invalid-sample", 'line 6, column "GATA1": "nan" is not a number'),
     ((5, 5, -4), "invalid-sample", 'line 7, column "AP1/1": -4.0 is negative'),
     ((4, 1, -3), "invalid-sample", 'line 6, column "start"'),
     ((4, 2, 900.5), "invalid-sample", 'line 6, column "end"'),

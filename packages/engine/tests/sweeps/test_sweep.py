@@ -179,13 +179,8 @@ def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(begin, consol
 def test_a_point_that_ignores_signals_is_killed_by_the_third(begin, child, monkeypatch, states):
     monkeypatch.setattr(scheduler, "stop_signals", lambda: SIGNALS)  # also if the tests run under nohup
     child.write_text("import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60)\n")
-    names = (
-        signal.SIGHUP,
-        signal.SIGHUP,
-        signal.SIGUSR2,
-        signal.SIGTERM,
-    )  # a closed terminal sends two that count once
-    for number, name in enumerate(names):
+    closed = signal.SIGHUP, signal.SIGHUP  # of a closed terminal, which count once
+    for number, name in enumerate((*closed, signal.SIGUSR2, signal.SIGTERM)):
         threading.Timer(0.4 + 0.2 * number, os.kill, (os.getpid(), name)).start()
     code, sweep = begin("seed=[1]")
     assert (code, states(sweep)) == (75, ["stopped"])
