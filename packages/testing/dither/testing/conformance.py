@@ -9,7 +9,7 @@ Kind and traits of a component determine its checks; a declared trait whose chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis.errors import Unsatisfiable
 
 from dither.registry import Catalog, default_catalog
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.plugins.catalog import Component
 
 from .check_utils import NotApplicable, seed_cpu
@@ -287,10 +287,10 @@ def _expectation_problems(
             yield Problem(f"the expected failure of {name} {check} requires a reason", code="missing-argument")
 
 
-def _unknown_component(plugin: str, name: str, names: Iterable[str]) -> Problem:
+def _unknown_component(plugin: str, name: str, names: Collection[str]) -> Problem:
     return Problem(f'plugin "{plugin}" has no component {name}{_hint(name, names)}', code="unknown-component")
 
 
-def _hint(name: str, allowed: Iterable[str]) -> str:
-    close = nearest(name, allowed)
-    return f'; did you mean "{close}"?' if close else f"; there is {', '.join(sorted(allowed)) or 'nothing'}"
+def _hint(name: str, allowed: Collection[str]) -> str:
+    names = ", ".join(sorted(allowed)) or "nothing"
+    return f"; {did_you_mean(name, allowed, f'there is {names}')}"

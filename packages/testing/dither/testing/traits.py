@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dither.registry import Space, Spec, TokenSpace
-from dither.registry.config.errors import nearest
+from dither.registry.config.errors import did_you_mean
 
 __all__ = ["DECLARED_TRAITS", "IMPLIED_TRAITS", "may_declare", "traits_of", "unknown_traits"]
 
@@ -72,7 +72,6 @@ def unknown_traits(spec: Spec) -> list[str]:
     known = [trait for kind, trait in DECLARED_TRAITS if kind == spec.kind]
     messages = []
     for trait in sorted(spec.traits() - set(known)):
-        close = nearest(trait, known)
-        hint = f'; did you mean "{close}"?' if close else f"; traits of a {spec.kind}: {', '.join(known) or 'none'}"
-        messages.append(f'unknown trait "{trait}"{hint}')
+        hint = did_you_mean(trait, known, f"traits of a {spec.kind}: {', '.join(known) or 'none'}")
+        messages.append(f'unknown trait "{trait}"; {hint}')
     return messages

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
-from ..config.errors import Problem, Refused, nearest
+from ..config.errors import Problem, Refused, did_you_mean
 from ..spec.base import Options
 from .status import Installed, PluginStatus
 
@@ -177,9 +177,7 @@ def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
 def _unknown(source: str, names: Collection[str], known: Collection[str]) -> list[Problem]:
     problems = []
     for name in sorted(set(names) - set(known)):
-        close = nearest(name, known)
-        hint = f'did you mean "{close}"? ' if close else ""
-        help_text = f"{hint}installed: {', '.join(sorted(known)) or 'none'}"
+        help_text = f"{did_you_mean(name, known, '')} installed: {', '.join(sorted(known)) or 'none'}".lstrip()
         problems.append(Problem(f'{source}: unknown plugin "{name}"', help=help_text, code="unknown-plugin"))
     return problems
 

@@ -63,11 +63,9 @@ class DnaSequences:
         self._reference = Reference(sequences, kmer)
 
     def size(self, split: Split) -> int:
-        """Return the number of sequences of a split."""
         return len(self.sequences.bases[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return sequences by row number."""
         numbers, size = np.asarray(rows, np.int64), self.size(split)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_write
 from dither.registry.plugins.install_command import install_command
 
@@ -30,8 +30,7 @@ def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
     problems = []
     for form in forms:
         if form not in known:
-            close, listed = nearest(form, known), ", ".join(known) or "none"
-            fix = f'did you mean "{close}"?' if close else None
+            fix, listed = did_you_mean(form, known), ", ".join(known) or "none"
             problems.append(Problem(f'unknown format "{form}"; formats: {listed}', help=fix, code="unknown-format"))
         elif form in LIBRARIES and find_spec(LIBRARIES[form][0]) is None:
             library, extra = LIBRARIES[form]

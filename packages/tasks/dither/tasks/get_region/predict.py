@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_write
 from dither.registry.flow.protocols import DataRequest, Split, TrainedModel
 from dither.registry.flow.records import Clean
@@ -138,8 +138,7 @@ def _cells(task: RegionWindows, name: str | None) -> dict[str, int]:
         return labels
     partial = any(condition.name == "cell" and condition.partial for condition in task.space.conditions)
     if name not in labels and not partial:
-        close = nearest(name, labels)
-        fix = f'did you mean "{close}"?' if close else "a model with valid_cells or test_cells may predict others"
+        fix = did_you_mean(name, labels, "a model with valid_cells or test_cells may predict others")
         message = f'the model was not trained on the cell type "{name}"; it knows {", ".join(trained) or "none"}'
         raise Refused(Problem(message, help=fix, code="unknown-value"))
     return {name: labels.get(name, -1)}

@@ -180,7 +180,6 @@ class LanguageModelling(TextTemplates):
             raise Refused(Problem(what, path=("task", "length"), help=fix, code="no-samples"))
 
     def size(self, split: Split) -> int:
-        """Return the number of windows of a split."""
         return len(self._windows[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:

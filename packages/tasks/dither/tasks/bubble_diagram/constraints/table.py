@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SkipValidation
 
-from dither.registry.config.errors import Problem, Refused, dotted, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
@@ -334,8 +334,7 @@ class _Reader:
             self.reject(f"expected the name of a {what}, got {_shown(wrong[0])}", path, code="wrong-type")
         unknown = [word for word in words if isinstance(word, str) and word not in known]
         for word in unknown:
-            close = nearest(word, known)
-            hint = f'did you mean "{close}"?' if close else f"allowed: {', '.join(known)}"
+            hint = did_you_mean(word, known, f"allowed: {', '.join(known)}")
             self.reject(f'unknown {what} "{word}"', path, code="unknown-value", help_text=hint)
         if not words:
             self.reject(f"expected a {what}, got none", path)

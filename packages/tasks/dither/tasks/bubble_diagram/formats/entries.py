@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
 
-from dither.registry.config.errors import Problem, Refused, dotted, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
 
 from ..plans import Diagram
 from ..relations import GRID
@@ -103,9 +103,8 @@ def single_plan(read: Callable[[Path, ReadOptions], Diagram]) -> Callable[[Path,
 def path_not_found(path: Path, what: str) -> Refused:
     """Return the problem of a path that does not exist, with the most similar name in its folder."""
     folder = path.parent
-    close = nearest(path.name, (other.name for other in folder.glob("*"))) if folder.is_dir() else None
+    hint = did_you_mean(path.name, (other.name for other in folder.glob("*"))) if folder.is_dir() else None
     where = "" if path.is_absolute() else f" (from {Path.cwd()})"
-    hint = f'did you mean "{close}"?' if close else None
     return Refused(Problem(f"{what} not found: {path}{where}", help=hint, code="file-not-found"))
 
 
@@ -122,11 +121,11 @@ def parse_json(model: type[_Model], content: bytes) -> _Model:
         for fault in error.errors(include_url=False):
             path, message = fault["loc"], fault["msg"]
             if fault["type"] == "extra_forbidden":
-                close = nearest(path[-1], model.model_fields)
+                hint = did_you_mean(path[-1], model.model_fields)
             else:
-                close = nearest(fault["input"], (*ROOMS, *RELATIONS)) if fault["type"] == "literal_error" else None
+                hint = did_you_mean(fault["input"], (*ROOMS, *RELATIONS)) if fault["type"] == "literal_error" else None
             message = f"{dotted(path)}: {message}, got {str(fault['input'])[:60]}" if path else message
-            message += f'; did you mean "{close}"?' if close else ""
+            message += f"; {hint}" if hint else ""
             faults.append(Fault(_SORT_OF.get(next(iter(path), None), "text"), message))
         raise RejectedPlan(*faults) from None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Integer, Shaped
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.cache import cache_folder
 
@@ -204,9 +204,9 @@ class RegionMatrix:
     def number(self, cell: str) -> int:
         """Return the index of a cell type; raises Refused if there is none of this name."""
         if cell not in self.cells:
-            close = nearest(cell, self.cells)
-            hint = f' (did you mean "{close}"?)' if close else ""
-            message = f'no cell type "{cell}"{hint}; available: {", ".join(self.cells) or "none"}'
+            hint = did_you_mean(cell, self.cells)
+            what = f'no cell type "{cell}"' + (f" ({hint})" if hint else "")
+            message = f"{what}; available: {', '.join(self.cells) or 'none'}"
             raise Refused(message, code="unknown-value")
         return self.cells.index(cell)
 
@@ -263,8 +263,7 @@ def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
     for split, names in (("valid", matrix.valid), ("test", matrix.test)):
         for name in names:
             if name not in existing:
-                close = nearest(name, existing)
-                help_text = (f'did you mean "{close}"? ' if close else "") + f"available: {', '.join(existing[:30])}"
+                help_text = f"{did_you_mean(name, existing, '')} available: {', '.join(existing[:30])}".lstrip()
                 message = f'{path}: no chromosome "{name}" to hold out for {split}'
                 place = ("task", "data", split)
                 problems.append(Problem(message, path=place, help=help_text, code="unknown-value"))

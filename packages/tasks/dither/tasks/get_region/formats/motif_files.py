@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Shaped
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.cache import fetch_wheel
 
 from ...prepared.progress import Progress
@@ -103,11 +103,8 @@ def scan_regions(
                 features[rows] = _scan([sequence[starts[row] : ends[row]] for row in rows.tolist()], scanned)
             progress.update(sum(int((chromosome == known).sum()) for known in seen), len(features))
     for name in sorted(set(chromosome.tolist()) - seen):
-        close = nearest(name, seen)
-        hint = f'did you mean "{close}"?' if close else None
-        problems.append(
-            Problem(f'{genome}: no sequence "{name}", which {peaks} names', help=hint, code="unknown-value")
-        )
+        what, fix = f'{genome}: no sequence "{name}", which {peaks} names', did_you_mean(name, seen)
+        problems.append(Problem(what, help=fix, code="unknown-value"))
     if problems:
         raise Refused(problems)
     return raw

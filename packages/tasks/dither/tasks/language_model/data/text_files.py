@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 
 from .corpus import Document
 
@@ -93,8 +93,7 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     start = "" if path.is_absolute() else f" (from {Path.cwd()})"
     if glob.has_magic(pattern):
         raise Refused(f"no file matches {path}{start}", code="file-not-found")
-    near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-    fix = f'did you mean "{near}"?' if near else None
+    fix = did_you_mean(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
     raise Refused(Problem(f"{path}: no such file{start}", help=fix, code="file-not-found"))
 
 

@@ -266,7 +266,6 @@ class SplitWriter:
         self._arrays: list[Integer[np.ndarray, " n"]] = [np.zeros(0, self.dtype)]
 
     def add(self, part: Part, ids: Integer[np.ndarray, " n"]) -> None:
-        """Add a part of a document."""
         if part.begins:
             if self._starts:
                 self._write(self._separator)

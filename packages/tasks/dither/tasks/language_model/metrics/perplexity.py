@@ -45,7 +45,6 @@ class TextMetrics:
         self._nats, self._accuracy = NatSums(), Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
-        """Add a batch."""
         counted = self._counted(clean)
         self._nats.update(measured, counted)
         ids = clean.x0.masked_fill(~counted, -1).cpu().numpy()

