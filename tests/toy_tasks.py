@@ -109,36 +109,22 @@ class ToyTask(TaskSpec):
         return (Toy if self.name.startswith("toy") else LabelledTask)(SPACES[self.name])
 
 
-class ToyFeatures(ToyTask):
-    """Six positions of four numbers."""
+def named(key: str, doc: str) -> type[ToyTask]:
+    """Return the task of a name."""
 
-    name: ClassVar[str] = "toy-features"
+    class Named(ToyTask):
+        name: ClassVar[str] = key
 
-
-class ToyGraph(ToyTask):
-    """Three nodes and three edges."""
-
-    name: ClassVar[str] = "toy-graph"
-
-
-class ToyText(ToyTask):
-    """Eight ids of five."""
-
-    name: ClassVar[str] = "toy-text"
-
-
-class LabelledFeatures(ToyTask):
-    """Six positions of four numbers, of two kinds."""
-
-    name: ClassVar[str] = "labelled-features"
-
-
-class LabelledText(ToyTask):
-    """Eight ids of six, of two kinds."""
-
-    name: ClassVar[str] = "labelled-text"
+    Named.__doc__ = doc
+    return Named
 
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    return [ToyFeatures, ToyGraph, ToyText, LabelledFeatures, LabelledText]
+    return [
+        named("toy-features", "Six positions of four numbers."),
+        named("toy-graph", "Three nodes and three edges."),
+        named("toy-text", "Eight ids of five."),
+        named("labelled-features", "Six positions of four numbers, of two kinds."),
+        named("labelled-text", "Eight ids of six, of two kinds."),
+    ]

@@ -19,7 +19,7 @@ from ..plugins.catalog import Catalog
 from ..spec.base import Options, Place, Spec, components_in, default_part, path_mark
 from ..spec.misfit import Misfit, Path
 from .document import Document
-from .errors import MAX_PROBLEMS, Problem, Refused, did_you_mean, omitted_problems
+from .errors import MAX_PROBLEMS, Problem, Refused, did_you_mean, nearest, omitted_problems
 
 __all__ = ["PATTERN_MESSAGE", "alias_warnings", "dump", "located", "path_options", "problems_of", "validate"]
 
@@ -229,7 +229,8 @@ class _Converter:
 
     def unknown_key(self, path: Path, detail: Detail) -> tuple[Problem, str | None]:
         table, allowed = path[:-1], sorted(self.accepted(path[:-1]))
-        hints = [hint] if (hint := did_you_mean(path[-1], allowed)) else []
+        close = nearest(path[-1], allowed)
+        hints = [f'did you mean "{close}"?'] if close else []
         hints += [f"accepted: {', '.join(allowed)}"] if table not in self._listed else []
         self._listed.add(table)
         origin, help_text = self.document.origin(path), " ".join(hints) or None
