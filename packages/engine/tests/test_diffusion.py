@@ -151,9 +151,9 @@ def test_matmul_precision_is_set_by_every_build(load):
         torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize(("amx", "width", "half"), [(True, 512, True), (True, 64, False), (False, 512, False)])
-def test_automatic_precision_on_a_cpu(amx, width, half, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+@pytest.mark.parametrize(("supported", "width", "half"), [(True, 512, True), (True, 64, False), (False, 512, False)])
+def test_automatic_precision_on_a_cpu(supported, width, half, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
     model = torch.nn.Linear(width, 512)
     assert choose_precision("auto", model, "cpu") == ("bfloat16" if half else "float32")
     assert choose_precision("tf32", model, "cpu") == "tf32"

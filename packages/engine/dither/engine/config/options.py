@@ -121,8 +121,8 @@ class Train(Options):
     (1 + step) / (10 + step). 0 disables the average."""
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Mixed precision: bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32. tf32
-    enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 where it pays: on a GPU, and on a CPU with AMX if
-    a linear layer has 2^18 weights or more; else float32."""
+    enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 where it pays: on a GPU, and on a CPU with
+    AVX512-BF16 or AMX if a linear layer has 2^18 weights or more; else float32."""
     compile: bool | Literal["blocks", "reduce-overhead"] | None = None
     """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks" compiles each block
     separately, which starts sooner; "reduce-overhead" also replays the whole step as one CUDA graph, which pays for
