@@ -15,7 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import CODES, Refused
 
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("house")
@@ -70,6 +70,19 @@ def _refused(*codes: str, match: str | None = None) -> Iterator[Any]:
 def refused() -> Callable[..., Any]:
     """Return a context manager that expects problems with these codes."""
     return _refused
+
+
+@pytest.fixture
+def refusal() -> Callable[..., Refused]:
+    """Call something that must be refused, and return the exception."""
+
+    def call(function: Callable[..., Any], *args: Any, **options: Any) -> Refused:
+        with pytest.raises(Refused) as info:
+            function(*args, **options)
+        assert set(info.value.codes) <= set(CODES)
+        return info.value
+
+    return call
 
 
 @pytest.fixture

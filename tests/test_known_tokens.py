@@ -15,7 +15,6 @@ from dither.processes.samplers.ancestral import Ancestral
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.tokens.process import TokenProcess
 from dither.processes.tokens.specs import Uniform
-from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
@@ -107,12 +106,10 @@ def test_random_known_tokens_are_of_four_kinds() -> None:
         (["process=absorbing", "loss=masked-ce"], ""),
     ],
 )
-def test_validate_says_when_a_prompt_would_bias_samples(trained, changes, code) -> None:
+def test_validate_says_when_a_prompt_would_bias_samples(trained, changes, code, refusal) -> None:
     base = ["process=uniform", "loss=score-entropy", "sampler=ancestral", "task.prompt=ab"]
     if code == "misfit":
-        with pytest.raises(Refused) as refused:
-            load_experiment(trained[0], [*base, *changes])
-        assert [problem.code for problem in refused.value.problems] == [code]
+        assert [problem.code for problem in refusal(load_experiment, trained[0], [*base, *changes]).problems] == [code]
         return
     experiment = load_experiment(trained[0], [*base, *changes]).experiment
     warned = [m for m in experiment.warn() if m.path == ("sampler",)]
@@ -221,7 +218,5 @@ def test_chat_templates_render_prompts_in_a_sandbox(load, tmp_path, refused) -> 
         (["task.data.response=answer"], ("task", "data", "paths")),
     ],
 )
-def test_what_does_not_fit_is_said(load, changes, path) -> None:
-    with pytest.raises(Refused) as refused:
-        load(*changes)
-    assert path in [problem.path for problem in refused.value.problems]
+def test_what_does_not_fit_is_said(load, changes, path, refusal) -> None:
+    assert path in [problem.path for problem in refusal(load, *changes).problems]

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
-from dither.registry import Catalog, Options, Refused, Slot
+from dither.registry import Catalog, Options, Slot
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Origin, Problem, dotted
 from dither.registry.config.validation import PATTERN_MESSAGE, validate
@@ -54,11 +54,10 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("file", "changes", "key", "other"), MISFITS, ids=lambda value: str(value)[-60:])
-def test_incompatible_components_name_both_places(file, changes, key, other):
-    with pytest.raises(Refused) as caught:
-        load_experiment(file, changes)
-    found = {".".join(map(str, problem.path)): problem for problem in caught.value.problems}
-    assert key in found, str(caught.value)
+def test_incompatible_components_name_both_places(file, changes, key, other, refusal):
+    caught = refusal(load_experiment, file, changes)
+    found = {".".join(map(str, problem.path)): problem for problem in caught.problems}
+    assert key in found, str(caught)
     problem = found[key]
     assert problem.code in ("misfit", "out-of-range", "process-mismatch", "signal-left-at-end", "no-effect")
     assert problem.origin is not None
@@ -249,12 +248,10 @@ class Wide(Options):
         ("many = [{ size = 1, word = 'b' }]", "many[0].word", "invalid-value", "one or more letters a"),
     ],
 )  # fmt: skip
-def test_unions_and_inner_tables(tmp_path, text, path, code, expected):
+def test_unions_and_inner_tables(tmp_path, text, path, code, expected, refusal):
     file = tmp_path / "e.toml"
     file.write_text(text)
-    with pytest.raises(Refused) as caught:
-        validate(Wide, Document.load(file), Catalog())
-    (problem,) = caught.value.problems
+    (problem,) = refusal(validate, Wide, Document.load(file), Catalog()).problems
     assert (dotted(problem.path), problem.code, problem.origin.line) == (path, code, 1)
     assert expected in problem.message
     if code == "unknown-key":

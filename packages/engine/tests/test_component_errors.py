@@ -55,10 +55,8 @@ def broken(experiment_file):
         ("def warn(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:11)"),
     ],
 )
-def test_exceptions_of_a_check_name_the_component(broken, method, reason):
-    with pytest.raises(Refused) as refused:
-        load_experiment(broken(method))
-    (problem,) = refused.value.problems
+def test_exceptions_of_a_check_name_the_component(broken, method, reason, refusal):
+    (problem,) = refusal(load_experiment, broken(method)).problems
     assert problem.message.startswith(f'loss "broken" of plugin "broken" failed: {reason}')
     assert (problem.code, problem.path, problem.origin.line) == ("plugin-failed", ("loss",), 7)
 

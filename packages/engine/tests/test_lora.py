@@ -95,14 +95,13 @@ def test_merged_weights_are_bit_equal(precision):
     assert merged(plain.state_dict()).keys() == plain.state_dict().keys()
 
 
-def test_unknown_names():
-    with pytest.raises(Refused) as refused:
-        lora(net(), "bodi", "head", "norm", whole=["haed.weight"])
-    problems = [(problem.path, problem.code) for problem in refused.value.problems]
+def test_unknown_names(refusal):
+    refused = refusal(lora, net(), "bodi", "head", "norm", whole=["haed.weight"])
+    problems = [(problem.path, problem.code) for problem in refused.problems]
     paths = [("train", "lora", "on", 0), ("train", "lora", "on", 2), ("train", "lora", "whole", 0)]
     assert problems == [(path, "unknown-value") for path in paths], "norms are not matrices"
-    assert refused.value.problems[0].help == 'did you mean "body"?'
-    assert refused.value.problems[2].help == 'did you mean "head.weight"?'
+    assert refused.problems[0].help == 'did you mean "body"?'
+    assert refused.problems[2].help == 'did you mean "head.weight"?'
 
 
 @pytest.mark.parametrize(
@@ -208,15 +207,13 @@ def test_weights_that_do_not_match_are_listed(tmp_path):
 
 
 @pytest.mark.parametrize("worst", [float("nan"), float("inf"), 1e300])
-def test_non_finite_weights_are_refused(tmp_path, worst):
+def test_non_finite_weights_are_refused(tmp_path, worst, refusal):
     """1e300 is a number in the file, and none in the precision of the model."""
     model, path = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), tmp_path / "x.safetensors"
     good = {name: torch.ones_like(weight) for name, weight in model.state_dict().items()}
     save_file(good | {"1.weight": torch.tensor([[1.0, worst, 1.0]], dtype=torch.float64)}, path)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    with pytest.raises(Refused) as refused:
-        start_from(model, path)
-    (problem,) = refused.value.problems
+    (problem,) = refusal(start_from, model, path).problems
     assert (problem.code, problem.path) == ("non-finite", ("train", "start_from"))
     assert problem.message.endswith(": 1.weight")
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())

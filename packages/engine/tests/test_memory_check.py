@@ -12,7 +12,6 @@ from dither.engine.training import model_summary
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.model_summary import build_on_meta, memory_needs, require_memory
 from dither.engine.training.trainer import Trainer
-from dither.registry import Refused
 
 CHANGES = {
     "adamw": (),
@@ -45,14 +44,13 @@ def test_needs_equal_the_tensors_of_a_trainer_after_a_step(load, changes):
     assert needs.get("EMA", 0) == (0 if experiment.train.ema == 0 else needs["weights"])
 
 
-def test_a_model_that_exceeds_the_memory_is_refused(load):
+def test_a_model_that_exceeds_the_memory_is_refused(load, refusal):
     experiment = load().experiment
     needs = sum(memory_needs(experiment, build_on_meta(experiment)).values())
     require_memory(experiment, room=needs)
     require_memory(experiment, shards=2, room=needs // 2)
-    with pytest.raises(Refused) as info:
-        require_memory(experiment, room=needs - 1)
-    assert [(p.code, p.path) for p in info.value.problems] == [("out-of-memory", ("model",))]
+    info = refusal(require_memory, experiment, room=needs - 1)
+    assert [(p.code, p.path) for p in info.problems] == [("out-of-memory", ("model",))]
 
 
 @pytest.mark.parametrize("limit", [("room", 100), ("tensors", 1)], ids=lambda limit: limit[0])

@@ -98,7 +98,7 @@ def test_warn_once_disables_a_failing_hook_of_a_recorded_plugin(finish, watch, e
     assert resolved["plugins"] == ["plugins/toy_plugin.py", "plugins/watch.py"]
 
 
-def test_changed_components_refuse_a_resume(directory, go_on, console):
+def test_changed_components_refuse_a_resume(directory, go_on, console, refusal):
     """Changed options, of which a new one is listed with its value; a changed version; a changed file."""
     recorded = manifest(directory)
     for place in ("process", "train.optimizer"):
@@ -109,10 +109,9 @@ def test_changed_components_refuse_a_resume(directory, go_on, console):
     path = directory / "resolved.toml"
     lines = path.read_text().partition("# sha256")[0].splitlines()
     path.write_text(text_with_checksum("\n".join(line for line in lines if not line.startswith("eps")) + "\n"))
-    with pytest.raises(Refused) as refused:
-        go_on(8)
-    assert refused.value.codes == ["changed-components"] * 4
-    messages = "\n".join(problem.message for problem in refused.value.problems)
+    refused = refusal(go_on, 8)
+    assert refused.codes == ["changed-components"] * 4
+    messages = "\n".join(problem.message for problem in refused.problems)
     for part in (
         "process: the options of toy-plugin/toy-mask@1 changed",
         "changed; new options: eps = 1e-08",
@@ -135,14 +134,12 @@ def test_another_revision_and_another_component_are_refused(directory, tmp_path,
         load_experiment(directory / "resolved.toml", trust=True)
 
 
-def test_an_external_plugin_file_must_be_selected(experiment_file, tmp_path):
+def test_an_external_plugin_file_must_be_selected(experiment_file, tmp_path, refusal):
     other = tmp_path / "other.py"
     other.write_text(HARMLESS)
     named = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "../other.py", "none.py"]')
     experiment_file.write_text(named)
-    with pytest.raises(Refused) as refused:
-        load_experiment(experiment_file)
-    outside, missing = refused.value.problems
+    outside, missing = refusal(load_experiment, experiment_file).problems
     assert outside.code == "untrusted-plugin"
     assert (outside.origin.line, outside.path) == (2, ("plugins", 1))
     assert "-p" in outside.help

@@ -19,7 +19,6 @@ from dither.engine.sampling.samples import (
 )
 from dither.engine.sampling.session import Session, draw, walk
 from dither.engine.training.diffusion import Diffusion
-from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Picture
 from dither.registry.flow.records import State
 
@@ -219,11 +218,9 @@ def test_each_format_has_a_folder(offers, tmp_path):
     ]
 
 
-def test_unknown_formats_are_refused_together(offers):
+def test_unknown_formats_are_refused_together(offers, refusal):
     check_forms(offers[0].experiment.task, ["lines", "files"])
-    with pytest.raises(Refused) as caught:
-        check_forms(offers[0].experiment.task, ["line", "lines", "dot"])
-    first, second = caught.value.problems
+    first, second = refusal(check_forms, offers[0].experiment.task, ["line", "lines", "dot"]).problems
     assert first.message == 'task "toy-words" does not export "line"; its forms: lines, files'
     assert first.help == 'did you mean "lines"?'
     assert second.help is None

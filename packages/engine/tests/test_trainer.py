@@ -27,7 +27,6 @@ from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.nan_guard import FiniteGuard, NonFinite, all_finite
 from dither.engine.training.randomness import Stream, mix_seed, seed_generators
 from dither.engine.training.trainer import BucketOrder, Prefetcher, SampleOrder, Trainer, divide, divisor_of
-from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Clean
 
 CPU = torch.device("cpu")
@@ -130,11 +129,10 @@ def test_a_single_process_loses_no_rank():
     assert not is_lost_rank(RuntimeError("iglooflow/third_party/gloo timeout"))
 
 
-def test_a_micro_batch_is_divisible_by_the_ranks(load):
+def test_a_micro_batch_is_divisible_by_the_ranks(load, refusal):
     experiment = load("train.batch_size=6", "train.accumulate=2").experiment
-    with pytest.raises(Refused) as refused:
-        Trainer(Diffusion.build(experiment), experiment.train, 0, Ranks(size=2))
-    assert [(p.code, p.path) for p in refused.value.problems] == [("misfit", ("train", "batch_size"))]
+    refused = refusal(Trainer, Diffusion.build(experiment), experiment.train, 0, Ranks(size=2))
+    assert [(p.code, p.path) for p in refused.problems] == [("misfit", ("train", "batch_size"))]
 
 
 SKIP = (f"task.poison={ROW}", "train.non_finite=skip")

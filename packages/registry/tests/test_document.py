@@ -155,11 +155,9 @@ def test_an_override_without_a_valid_key_is_rejected(change, refused):
         ("x = " + "[" * 66 + "]" * 66, "too-large", None, None),
     ],
 )
-def test_invalid_toml_is_located(tmp_path, text, code, line, column):
+def test_invalid_toml_is_located(tmp_path, text, code, line, column, refusal):
     write(tmp_path, e=text)
-    with pytest.raises(Refused) as info:
-        Document.load(tmp_path / "e.toml")
-    (problem,) = info.value.problems
+    (problem,) = refusal(Document.load, tmp_path / "e.toml").problems
     assert problem.code == code
     assert line is None or (problem.origin.line, problem.origin.column) == (line, column)
 
@@ -231,11 +229,9 @@ def test_extends_in_a_circle_is_located(tmp_path, refused):
     assert problem.origin.width == len('"a.toml"')
 
 
-def test_a_missing_parent_is_located_with_a_suggestion(tmp_path):
+def test_a_missing_parent_is_located_with_a_suggestion(tmp_path, refusal):
     write(tmp_path, base="", child='extends = ["base.toml", "bse.toml"]')
-    with pytest.raises(Refused) as caught:
-        Document.load(tmp_path / "child.toml")
-    (problem,) = caught.value.problems
+    (problem,) = refusal(Document.load, tmp_path / "child.toml").problems
     assert (problem.code, problem.help) == ("file-not-found", 'did you mean "base.toml"?')
     assert str(problem.origin).endswith("child.toml:1:25")
     with pytest.raises(Refused, match='did you mean "child.toml"'):

@@ -138,7 +138,7 @@ def test_an_allow_list_and_its_misspellings(install, block, monkeypatch, refused
     assert active(load_plugins(["tp-good"])) == ["tp-good"]
 
 
-def test_required_plugins_without_autoload(install, block):
+def test_required_plugins_without_autoload(install, block, refusal):
     install("tp-good", block("good-block"), version="1.4")
     install("tp-other", block("other"))
     plugins = load_plugins(
@@ -149,10 +149,9 @@ def test_required_plugins_without_autoload(install, block):
     plugins.require()
     assert set(active(plugins)) == {"tp-good", "tasks"}
     plugins = load_plugins(policy=policy({"plugins": {"require": ["tp-good>=2", "nobody", "tasks"]}}))
-    with pytest.raises(Refused) as info:
-        plugins.require()
-    assert [problem.message.split('"')[1] for problem in info.value.problems] == ["tp-good>=2", "nobody"]
-    assert info.value.codes == ["unknown-plugin"] * 2
+    info = refusal(plugins.require)
+    assert [problem.message.split('"')[1] for problem in info.problems] == ["tp-good>=2", "nobody"]
+    assert info.codes == ["unknown-plugin"] * 2
 
 
 def test_a_requirement_covers_all_plugins_of_a_distribution(install, block):
@@ -232,7 +231,7 @@ def test_output_of_a_plugin_goes_to_stderr(install, block, tmp_path, capsys):
     assert capsys.readouterr() == ("", "noise\nmore noise\n")
 
 
-def test_the_nearest_policy_counts_and_its_mistakes_are_named(tmp_path):
+def test_the_nearest_policy_counts_and_its_mistakes_are_named(tmp_path, refusal):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "registry.toml").write_text('[plugins]\nblock = ["x"]\n')
     assert find_policy(tmp_path / "a" / "b").plugins.block == ["x"]
@@ -241,9 +240,7 @@ def test_the_nearest_policy_counts_and_its_mistakes_are_named(tmp_path):
         ('[plugins]\nrequire = ["y 3"]\n', "invalid-value", 2),
     ):
         (tmp_path / "a" / "registry.toml").write_text(text)
-        with pytest.raises(Refused) as info:
-            find_policy(tmp_path / "a" / "b")
-        (problem,) = info.value.problems
+        (problem,) = refusal(find_policy, tmp_path / "a" / "b").problems
         assert (problem.code, problem.origin.line) == (code, line)
 
 

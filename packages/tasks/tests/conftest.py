@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import zarr
 
-from dither.registry.config.errors import CODES, Refused
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 
 
@@ -15,19 +14,6 @@ from dither.tasks.bubble_diagram.data.procedural import make_plans
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def refusal():
-    """Call something that must be refused, and return the exception."""
-
-    def call(function, *args, **options):
-        with pytest.raises(Refused) as info:
-            function(*args, **options)
-        assert set(info.value.codes) <= set(CODES)
-        return info.value
-
-    return call
 
 
 @pytest.fixture(scope="session")

@@ -105,11 +105,9 @@ def test_a_search_prunes_by_the_metric_of_the_run(begin, monkeypatch):
         ("[sweep.search]", "[sweep.grid]\nseed = [1]\n[sweep.search]"),
     ],
 )
-def test_an_invalid_search_is_refused_with_its_line(begin, tmp_path, old, new):
+def test_an_invalid_search_is_refused_with_its_line(begin, tmp_path, old, new, refusal):
     assert old in SPACE
-    with pytest.raises(Refused) as info:
-        begin(text=SPACE.replace(old, new))
-    assert info.value.problems[0].origin.line
+    assert refusal(begin, text=SPACE.replace(old, new)).problems[0].origin.line
     assert not (tmp_path / "runs").exists()
 
 
@@ -190,12 +188,11 @@ def test_a_search_without_disk_space_ends_with_5(searched, console, monkeypatch,
         assert text in output()
 
 
-def test_a_misspelled_metric_ends_a_search_after_its_first_point(begin, tmp_path, console, states):
-    with pytest.raises(Refused) as info:
-        begin(text=SMALL.replace("trials = 3", 'trials = 3\nmetric = "valid/los"'))
+def test_a_misspelled_metric_ends_a_search_after_its_first_point(begin, tmp_path, console, states, refusal):
+    info = refusal(begin, text=SMALL.replace("trials = 3", 'trials = 3\nmetric = "valid/los"'))
     (path,) = (tmp_path / "runs").iterdir()
     sweep, base = SweepDirectory.open(path), path / "base" / "experiment.toml"
-    (problem,) = info.value.problems
+    (problem,) = info.problems
     assert problem.code == "unknown-metric"
     assert 'did you mean "valid/loss"' in problem.help
     assert f"{base}" in problem.message, "where to correct it"
