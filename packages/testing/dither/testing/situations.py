@@ -211,16 +211,9 @@ def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Space:
     """Draw an accepted space of a type that the component serves."""
-    families: list[st.SearchStrategy[Any]] = [
-        family
-        for data, family in (
-            ("tokens", token_spaces()),
-            ("tokens", token_spaces(max_fields=1)),
-            ("tokens", graph_spaces()),
-            ("features", feature_spaces()),
-        )
-        if data in spec.serves
-    ]
+    families: list[st.SearchStrategy[Any]] = []
+    families += [token_spaces(), token_spaces(max_fields=1), graph_spaces()] if "tokens" in spec.serves else []
+    families += [feature_spaces()] if "features" in spec.serves else []
     space: Space = draw(st.one_of(families).filter(accepts))
     return space
 

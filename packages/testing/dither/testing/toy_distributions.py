@@ -56,7 +56,8 @@ def exact_outputs(
     weight = PROBABILITIES.expand(len(x), -1)
     if before is not None:
         weight = weight * (OUTCOMES[None, :, :first] == before[:, None]).all(-1)
-    others = torch.stack([_product_except(likelihood, i) for i in range(x.shape[1])], -1) * weight[..., None]
+    index = torch.arange(x.shape[1], device=x.device)
+    others = torch.stack([likelihood.index_fill(-1, i, 1.0).prod(-1) for i in index], -1) * weight[..., None]
     plug_in = torch.einsum("bol,olv->blv", others, same)
     posterior = torch.einsum("bol,bol,olv->blv", others, likelihood, same)
     score = torch.einsum("bol,bolv->blv", others, q)
@@ -66,11 +67,6 @@ def exact_outputs(
         "plug-in": (plug_in / plug_in.sum(-1, keepdim=True)).log(),
         "score": score.log(),
     }
-
-
-def _product_except(likelihood: Float[Tensor, "B O L"], position: int) -> Float[Tensor, "B O"]:
-    rest = [likelihood[..., other] for other in range(likelihood.shape[-1]) if other != position]
-    return torch.stack(rest, -1).prod(-1) if rest else torch.ones_like(likelihood[..., 0])
 
 
 def forward_table(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> Float[Tensor, "O K"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from functools import partial
 from typing import Any, ClassVar
 
 __all__ = ["MAX_TUPLE_DEPTH", "Stub", "load_restricted"]
@@ -70,16 +71,12 @@ class _RestrictedUnpickler(pickle._Unpickler):
         return type("Stub", (Stub,), {"what": f"{module}.{name}"})
 
 
-def _limited(name: str, load: Any) -> Any:
-    return lambda unpickler: getattr(unpickler, name)(load)
-
-
-for _name, _codes in (
-    ("_load_tuple", (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)),
-    ("_load_integer", (pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4)),
+for _load, _codes in (
+    (_RestrictedUnpickler._load_tuple, (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)),
+    (_RestrictedUnpickler._load_integer, (pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4)),
 ):
     for _code in (code[0] for code in _codes if code[0] in pickle._Unpickler.dispatch):
-        _RestrictedUnpickler.dispatch[_code] = _limited(_name, pickle._Unpickler.dispatch[_code])
+        _RestrictedUnpickler.dispatch[_code] = partial(_load, load=pickle._Unpickler.dispatch[_code])
 
 
 def load_restricted(content: bytes, persistent: bool = False) -> Any:

@@ -49,12 +49,10 @@ class PrepareSpec(DataSpec):
         absolute = [name if is_name(name) else os.path.abspath(Path(name).expanduser()) for name in names]
         # earlier versions: with the working directory, so that a run found its data only where it was started
         earlier = [{key: given, "from": str(Path.cwd())} for key in ("source", "paths")]
-        folders = [self._cached(key) for key in ({"sources": absolute}, *earlier)]
+        keys = ({**self.options(), **key} for key in ({"sources": absolute}, *earlier))
+        digests = (hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16] for key in keys)
+        folders = [cache_folder() / self.stored.name / digest for digest in digests]
         return next((folder for folder in folders if folder.exists()), folders[0])
-
-    def _cached(self, key: dict[str, Any]) -> Path:
-        digest = hashlib.sha256(json.dumps({**self.options(), **key}, sort_keys=True).encode()).hexdigest()
-        return cache_folder() / self.stored.name / digest[:16]
 
     def command(self) -> str:
         """Return the command that prepares the data."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.cache import fetch_wheel
@@ -100,7 +100,9 @@ def scan_regions(
                 what = f"{peaks}: line {bed.lines[row]}: ends at {ends[row]}, but {name} has {len(sequence)} bases"
                 problems.append(Problem(what, code="out-of-range"))
             if not problems:
-                features[rows] = _scan([sequence[starts[row] : ends[row]] for row in rows.tolist()], scanned)
+                longest = int((ends - starts)[rows].max())  # shorter ones end in unknown bases, which have no hits
+                texts = [sequence[starts[row] : ends[row]].ljust(longest, "N") for row in rows.tolist()]
+                features[rows] = scan(encode(texts), scanned)
             progress.update(sum(int((chromosome == known).sum()) for known in seen), len(features))
     for name in sorted(set(chromosome.tolist()) - seen):
         what, fix = f'{genome}: no sequence "{name}", which {peaks} names', did_you_mean(name, seen)
@@ -108,12 +110,6 @@ def scan_regions(
     if problems:
         raise Refused(problems)
     return raw
-
-
-def _scan(sequences: list[str], motifs: Sequence[Motif]) -> Float32[np.ndarray, "P K"]:
-    """Scan sequences of any length: shorter ones are continued with unknown bases, which have no hits."""
-    longest = max(map(len, sequences))
-    return scan(encode([sequence.ljust(longest, "N") for sequence in sequences]), motifs)
 
 
 def _chromosomes(genome: Path, wanted: set[str]) -> Iterator[tuple[str, str]]:

