@@ -53,8 +53,9 @@ class GraphEmbedding(nn.Module):
         return h + self.position_embedding(), extra
 
     def position_embedding(self) -> Float[Tensor, "L D"]:
-        tables = list(self.pair) or [self.node]
-        nodes, pairs = self.node.weight, tables[0](self.ends[0]) + tables[-1](self.ends[1])
+        first, *second = self.pair or [self.node]
+        pairs = first(self.ends[0]) + second[0](self.ends[1]) if second else first(self.ends).sum(0)
+        nodes = self.node.weight
         parts = [nodes, pairs]
         for length in self.lengths[2:]:
             parts.append({len(nodes): nodes, len(pairs): pairs}.get(length, torch.cat([pairs, nodes])))

@@ -90,7 +90,7 @@ class Posterior:
             return (raw if self.clean.all() else raw.masked_fill(~self.clean, -torch.inf)).log_softmax(-1)
         here = torch.arange(raw.shape[-1], device=raw.device) == self.x[..., None]
         determined = self.determined[..., None]
-        logits = raw.masked_fill(torch.where(determined, ~here, ~self.clean), -torch.inf)
+        logits = raw.masked_fill(~torch.where(determined, here, self.clean), -torch.inf)
         # Where x_0 is determined the logit of x does not matter, and may be -inf (PAD).
         return logits.masked_fill_(determined & here, 0.0).log_softmax(-1)
 
