@@ -263,10 +263,11 @@ def test_payloads_as_data(place, make, cli):
     assert "x.npz" in cli("run", *words, "--runs", str(place / "more"), code=2).err
 
 
-def test_pickled_plans(place, capsys):
+def test_pickled_plans(place, cli):
     (place / "plans.pkl").write_bytes(PICKLE)
-    assert main(["prepare", "plans", str(place / "plans.pkl"), "--destination", str(place / "out")]) == 2
-    assert "plans.pkl" in capsys.readouterr().err
+    options = f"source={place}/plans.pkl", "format=resplan", f"destination={place}/out"
+    words = [word for option in options for word in ("--set", option)]
+    assert "got Stub" in cli("prepare", "plans", *words, code=2).err
 
 
 EVIL = "\x1b]0;owned\x07\u202etxt.exe\x9b2J"

@@ -57,6 +57,16 @@ def test_graph_positions_of_the_seed(graph):
     torch.testing.assert_close(h, (tokens + embedding.position_embedding()).expand(2, 10, 8))
 
 
+def test_further_fields_of_a_graph_of_three_nodes():
+    """One token per node takes the vectors of nodes, although there are as many pairs; then one per pair and node."""
+    lengths = {"nodes": 3, "edges": 3, "areas": 3, "doors": 6}
+    embedding = Graph().build(TokenSpace(tuple(Field(name, length, 4) for name, length in lengths.items())), 8)
+    pairs = embedding.pair[0].weight[torch.tensor([0, 0, 1])] + embedding.pair[0].weight[torch.tensor([1, 2, 2])]
+    expected = torch.cat([embedding.node.weight, pairs, embedding.node.weight, pairs, embedding.node.weight])
+    kinds = embedding.entity.weight.repeat_interleave(torch.tensor(list(lengths.values())), 0)
+    torch.testing.assert_close(embedding.position_embedding(), expected + kinds)
+
+
 def test_endpoints_of_a_pair(graph):
     shared, directed, tied = (Graph(endpoint=e).build(graph, 8) for e in ("shared", "directed", "tied"))
     first, second = (table.weight for table in directed.pair)

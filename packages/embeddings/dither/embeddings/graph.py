@@ -56,7 +56,6 @@ class GraphEmbedding(nn.Module):
         first, *second = self.pair or [self.node]
         pairs = first(self.ends[0]) + second[0](self.ends[1]) if second else first(self.ends).sum(0)
         nodes = self.node.weight
-        parts = [nodes, pairs]
-        for length in self.lengths[2:]:
-            parts.append({len(nodes): nodes, len(pairs): pairs}.get(length, torch.cat([pairs, nodes])))
+        rest = (nodes if length == len(nodes) else torch.cat([pairs, nodes]) for length in self.lengths[2:])
+        parts = [nodes, pairs, *rest]
         return torch.cat([entity + part for entity, part in zip(self.entity.weight, parts, strict=True)])

@@ -171,13 +171,15 @@ class AdamW(torch.optim.AdamW):
             if not all(states := [self.state[parameter] for parameter in parameters]):
                 self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
             means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
-            counts = steps[0]._base
-            if counts is None or len(counts) != len(steps) or any(step._base is not counts for step in steps):
-                counts = torch.stack(steps)  # so that one kernel counts for all
-                steps = [counts[number] for number in range(len(steps))]
+            if all(step._base is None for step in steps):  # new or loaded: one kernel shall increment all
+                vector = torch.stack(steps)
+                steps = [vector[number] for number in range(len(steps))]
                 for state, step in zip(states, steps, strict=True):
                     state["step"] = step
-            counts += 1
+            base = steps[0]._base
+            whole = base is not None and base.numel() == len(steps) and all(step._base is base for step in steps)
+            counts = [base] if whole else steps  # in place, as a CUDA graph may have captured the addresses
+            torch._foreach_add_(counts, 1)
             (beta1, beta2), options = group["betas"], {key: group[key] for key in ("lr", "weight_decay", "eps")}
             options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
             gradients = [parameter.grad for parameter in parameters]
@@ -185,5 +187,5 @@ class AdamW(torch.optim.AdamW):
                 parameters, gradients, means, squares, [], steps, grad_scale=scale, found_inf=cancelled, **options
             )
             if cancelled is not None:
-                counts -= cancelled
+                torch._foreach_sub_(counts, [cancelled] * len(counts))
         return value

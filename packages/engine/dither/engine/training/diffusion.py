@@ -398,8 +398,8 @@ def choose_precision(option: Precision | Literal["auto"], model: nn.Module, devi
     kind = choose_device(device).type
     if kind == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    has_products = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)  # all CPUs with AMX have these too
-    return "bfloat16" if kind == "cpu" and largest_layer(model) >= LARGE_MATRIX and has_products() else "float32"
+    has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)  # all CPUs with AMX have these too
+    return "bfloat16" if kind == "cpu" and largest_layer(model) >= LARGE_MATRIX and has_bf16() else "float32"
 
 
 def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:

@@ -31,7 +31,7 @@ def lookup(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Ten
     """Return the entry of each position's row at its id."""
     if len(table) == 1:
         return table.take(x)
-    return table[torch.arange(x.shape[1], device=x.device), x]
+    return table.expand(x.shape[1], -1)[torch.arange(x.shape[1], device=x.device), x]
 
 
 class Posterior:

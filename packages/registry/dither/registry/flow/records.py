@@ -64,7 +64,7 @@ class Clean(_TensorRecord):
     known: Bool[Tensor, "B L *M"]
     cond: dict[str, Tensor] = field(default_factory=dict)
     goal: Goal | None = None
-    _none_known = False  # `replace` resets it
+    _none_known = False  # set by `to_device`; `replace` drops it, as it may change `known`
 
     @classmethod
     def of(cls, x0: Tensor, valid: Tensor | None = None, known: Tensor | None = None, **cond: Tensor) -> Clean:

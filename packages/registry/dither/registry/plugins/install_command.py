@@ -1,4 +1,4 @@
-"""Commands that install what is missing. They never name a distribution that the package index may not have."""
+"""Optional imports, and the commands that install them, which name only distributions of the package index."""
 
 from __future__ import annotations
 

@@ -396,7 +396,7 @@ def field_nats(
     uniform, unigram, count = dict[str, float](), dict[str, float](), dict[str, float]()
     for (name, size), *parts in zip(IDS.items(), split_fields(train, rooms), split_fields(held, rooms), strict=True):
         if parts[0] is not None:
-            fitted, counts = (_counts((size,), part) for part in parts)
+            fitted, counts = (np.array([np.count_nonzero(part == i) for i in range(size)]) for part in parts)
             shares, graphs = (fitted + 1) / (fitted + 1).sum(), max(len(held), 1)
             count[name] = float(counts.sum()) / graphs
             uniform[name], unigram[name] = count[name] * log(size), float(-(counts * np.log(shares)).sum()) / graphs

@@ -28,6 +28,11 @@ __all__ = [
     "ReachableProbability", "contradictory", "count_groups", "impossible_relations",
 ]  # fmt: skip
 
+_ROUNDS: Final = 3
+"""Rounds of propagation; most is known after the first."""
+_BATCH: Final = 64
+"""Diagrams that are closed at once, so that their bounds fit into the CPU cache."""
+
 
 def _properties(*sets: frozenset[int]) -> Float[Tensor, "V K"]:
     """Whether each id is in each of some sets."""
@@ -240,16 +245,6 @@ def _disjoint_pairs(living: Float[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]
     return np.asarray(apart[:, i] & apart[:, j])
 
 
-Probability = CountProbability | AdjacencyProbability | BuildableProbability | AreaProbability | ReachableProbability
-
-
-_ROUNDS: Final = 3
-"""Rounds of propagation; most is known after the first."""
-
-_BATCH: Final = 64
-"""Diagrams that are closed at once, so that their bounds fit into the CPU cache."""
-
-
 def contradictory(
     relations: Int[np.ndarray, "N E"], rooms: int, disjoint: Bool[np.ndarray, "N E"]
 ) -> Bool[np.ndarray, " N"]:
@@ -325,11 +320,14 @@ def _propagate(
         left = alive.sum(-1)
         possible[rows[(left == 0).any(-1)]] = False
         number, choice = np.nonzero(left == 1)
-        rows, bounds = rows[number], bounds[number, choice, alive[number, choice].argmax(-1)]
-        axis, first, second, least = np.moveaxis(bounds, -1, 0)
-        new = (most[rows[:, None], axis, first, second] > least).any(-1) & possible[rows]
-        _impose(most, rows[new], bounds[new])
-        live = np.unique(rows[new])  # those in which a bound changed
+        single, forced = rows[number], bounds[number, choice, alive[number, choice].argmax(-1)]
+        axis, first, second, least = np.moveaxis(forced, -1, 0)
+        new = (most[single[:, None], axis, first, second] > least).any(-1) & possible[single]
+        _impose(most, single[new], forced[new])
+        live = np.unique(single[new])  # those in which a bound changed
         if not len(live):
             break
     return possible
+
+
+Probability = CountProbability | AdjacencyProbability | BuildableProbability | AreaProbability | ReachableProbability

@@ -48,8 +48,9 @@ class TextMetrics:
         counted = self._counted(clean)
         self._nats.update(measured, counted)
         ids = clean.x0.masked_fill(~counted, -1).cpu().numpy()
-        self._tokens += int((ids >= 0).sum())
-        self._characters += self._tokenizer.characters(ids[ids >= 0])
+        ids = ids[ids >= 0]
+        self._tokens += len(ids)
+        self._characters += self._tokenizer.characters(ids)
         if pred is not None:
             self._accuracy.update(replace(noised, target_mask=noised.target_mask & counted), pred)
 
