@@ -131,11 +131,9 @@ def bound_of_all(system, monkeypatch, nodes=80):
     process = system.process
     x0, x_t = pairs(process)
 
-    def enumerated(clean, noise, moved):
+    def enumerated(clean, noise, fixed, moved):
         rows, prior = system.blocks.rows(x_t), process.prior_probs()
-        return Noised(
-            clean.x0, State.of(rows), noise, ~clean.fixed & (prior[0][rows] > 0), clean.valid, clean.fixed, prior
-        )
+        return Noised(clean.x0, State.of(rows), noise, ~fixed & (prior[0][rows] > 0), clean.valid, fixed, prior)
 
     monkeypatch.setattr(process, "_noised", enumerated)
     clean, each, t_min = Clean.of(x0), process.space.vocab**LENGTH, process.timesteps.t_min
