@@ -17,13 +17,14 @@ from typing import IO, cast
 __all__ = ["Step", "alternate", "peak_memory", "serve"]
 
 Step = Callable[[], object]
-MIN_ROUNDS = 3
+MIN_ROUNDS, MIN_SECONDS = 3, 0.1
+"""Rounds at least; CPU seconds for which short steps are repeated in a turn."""
 
 
 def serve(steps: Mapping[str, Callable[[], Step]]) -> bool:
     """Serve the step of `serve NAME`; return False if the script was not called so.
 
-    Short steps are repeated for 0.1 s in a turn, as in a run: after a switch of processes, caches are cold.
+    Short steps are repeated, as in a run: after a switch of processes, caches are cold.
     """
     if sys.argv[1:2] != ["serve"]:
         return False
@@ -31,7 +32,7 @@ def serve(steps: Mapping[str, Callable[[], Step]]) -> bool:
     step = steps[sys.argv[2]]()
     for _ in sys.stdin:
         count, started = 0, time.process_time()
-        while (elapsed := time.process_time() - started) < 0.1:
+        while (elapsed := time.process_time() - started) < MIN_SECONDS:
             step()
             count += 1
         print(1000 * elapsed / count, peak_memory() - imported, flush=True)

@@ -439,6 +439,13 @@ def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
     with FakeTensorMode():
         clean = Clean.of(torch.zeros(2, 3, device="cuda"))
         assert to_device(clean, torch.device("cuda")) is clean  # pinning it would fail
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.stride()) or tensor)
+    with monkeypatch.context() as without_gpu:
+        without_gpu.setattr(Clean, "to", lambda clean, *_, **__: clean)
+        to_device(Clean.of(torch.zeros(2, 3), a=torch.zeros(()).expand(2)), torch.device("cuda"))
+    assert len(pinned) == 4
+    assert all(map(all, pinned)), "a view with strides of 0 cannot be pinned"
     clean = to_device(Clean.of(torch.zeros(2, 3)), trainer.device)
     assert any(clean.known.stride()), "else it would be read as True everywhere"
     assert [c.none_known for c in (clean, clean[:1], Clean(clean.x0, clean.valid, clean.known))] == [True, True, False]

@@ -123,7 +123,7 @@ def attend(
 
         return flex_attention(q, k, v, mask)
     has_keys = None if mask is None or float_mask else mask.any(-1, keepdim=True)
-    if type(has_keys) is Tensor and has_keys.device.type == "cpu" and not torch.compiler.is_compiling():
+    if type(has_keys) is Tensor and has_keys.device.type == "cpu" and not torch.compiler.is_compiling():  # not fake
         has_keys = None if has_keys.all() else has_keys
     if mask is not None and has_keys is not None:
         mask = mask | ~has_keys  # without any key some kernels return NaN

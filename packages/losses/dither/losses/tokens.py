@@ -23,13 +23,8 @@ FAR = 40.0
 
 def cross_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     """-log p(x_0 | x_t) on target tokens, unweighted: a loss of training, no bound. Weights are 1 on these tokens."""
-    values = _cross_entropies(pred, noised)
-    return Measured(values, noised.target_mask.to(values.dtype))
-
-
-def _cross_entropies(pred: TokenPrediction, noised: Noised) -> Float[Tensor, "B L"]:
     log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
-    return -torch.where(noised.target_mask, log_p, 0.0)
+    return Measured(-torch.where(noised.target_mask, log_p, 0.0), noised.target_mask.to(log_p.dtype))
 
 
 def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
@@ -37,7 +32,7 @@ def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
 
     Weights are 1 on real positions that are not known, masked or not, else 0.
     """
-    values = _cross_entropies(pred, noised)
+    values = cross_entropy(pred, noised).values
     sigma, rate = (over(value, noised.x0) for value in (noised.noise.sigma, noised.noise.rate))
     weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(values.dtype)  # at sigma = 0 no token is masked
     return Measured(values * weight, (~noised.fixed).to(values.dtype))

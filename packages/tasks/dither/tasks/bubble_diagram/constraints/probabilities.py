@@ -28,6 +28,8 @@ __all__ = [
     "ReachableProbability", "contradictory", "count_groups", "impossible_relations",
 ]  # fmt: skip
 
+STATES: Final = 512
+"""Largest joint state of counts; beyond it, groups of counts are treated as independent."""
 _ROUNDS: Final = 3
 """Rounds of propagation; most is known after the first."""
 _BATCH: Final = 64
@@ -120,10 +122,6 @@ class ReachableProbability:
         possible = connects(may[:, :pairs] & near, real) & ~(must[:, :pairs] & ~near).any(1)
         possible &= may[:, pairs:].any(1) & (must[:, pairs:].sum(1) <= 1)
         return _padded(torch.from_numpy(possible).to(probs).reshape(len(at), NODE_SIZE).log(), probs)
-
-
-STATES: Final = 512
-"""Largest joint state of counts; beyond it, groups of counts are treated as independent."""
 
 
 def count_groups(rules: Sequence[Count], slots: int) -> list[CountProbability]:
