@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxtyping import Float
-from torch import Tensor, nn, promote_types
+from torch import Tensor, layer_norm, nn, promote_types
 from torch.nn import functional
 
 from .options import Affine, NormName
@@ -16,7 +16,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, input: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         weight, bias = _promote(self.weight, input), _promote(self.bias, input)
-        return functional.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
+        return layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
 
 class RMSNorm(nn.RMSNorm):

@@ -77,9 +77,10 @@ class TransformerBlock(BlockSpec):
     attention_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout of the attention weights. Defaults to `dropout`."""
     attention: AttentionKernel = "auto"
-    """Attention kernel. auto on a CPU: plain matrix products for up to 64 keys, tiles of heads in bfloat16 while all
-    attention weights fit in memory; otherwise torch's fused kernel. flex: on a GPU with a mask, such as that of
-    block_size, flex_attention of torch, which skips blocks of excluded keys; else the fused kernel."""
+    """Attention kernel. auto on a CPU: plain matrix products for up to 64 keys in bfloat16 or with dropout, tiles of
+    heads for more keys in bfloat16 while all attention weights fit in memory; otherwise torch's fused kernel. flex: on
+    a GPU with a mask, such as that of block_size, flex_attention of torch, which skips blocks of excluded keys; else
+    the fused kernel."""
 
     def traits(self) -> frozenset[str]:
         """Without RoPE the block is permutation-equivariant; without dropout equal keys may be merged into one."""

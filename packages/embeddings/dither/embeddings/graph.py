@@ -58,4 +58,4 @@ class GraphEmbedding(nn.Module):
         nodes = self.node.weight
         rest = (nodes if length == len(nodes) else torch.cat([pairs, nodes]) for length in self.lengths[2:])
         parts = [nodes, pairs, *rest]
-        return torch.cat([entity + part for entity, part in zip(self.entity.weight, parts, strict=True)])
+        return torch.cat([entity + part for entity, part in zip(self.entity.weight.unbind(), parts, strict=True)])

@@ -51,7 +51,8 @@ class TokenHead(nn.Module):
         return torch.cat([self._pad(linear(part)) for linear, part in fields], 1)
 
     def _pad(self, logits: Float[Tensor, "B L v"]) -> Float[Tensor, "B L V"]:
-        return functional.pad(logits, (0, self.space.vocab - logits.shape[-1]), value=-torch.inf)
+        missing = self.space.vocab - logits.shape[-1]
+        return functional.pad(logits, (0, missing), value=-torch.inf) if missing else logits
 
 
 class SoftplusHead(nn.Module):

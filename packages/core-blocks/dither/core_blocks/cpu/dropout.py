@@ -32,7 +32,7 @@ class Dropout(nn.Module):
 
     def forward(self, x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         if x.numel() < FEW:
-            return functional.dropout(x, self.p, self.training)
+            return torch.dropout(x, self.p, self.training)
         return drop(x, self.p) if self.training else x
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, optimizer
 
 __all__ = ["Muon", "Orthogonal", "adamw", "orthogonal", "parameter_groups"]
 
@@ -17,6 +17,7 @@ FACTORS = 3.4445, -4.7750, 2.0315
 """Coefficients of x, x^3 and x^5 in a Newton-Schulz iteration (Jordan et al. 2024)."""
 ITERATIONS = 5
 TINY = 1e-7
+GLOBAL_HOOKS = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
 
 
 class Muon(Optimizer):
@@ -158,11 +159,18 @@ def adamw(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], e
 class AdamW(torch.optim.AdamW):
     """AdamW whose step only calls the fused kernel, for parameters of one device and type.
 
-    The step of torch takes 0.2 ms more for 34 tensors, and its first call imports torch._dynamo, which takes 1.5 s.
+    The step of torch takes 0.3 ms more for 34 tensors, and its first call imports torch._dynamo, which takes 1.5 s.
     """
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        hooks = self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks, *GLOBAL_HOOKS
+        value: float | None = (_hooked_step if any(hooks) else AdamW._step)(self, closure)
+        return value
+
+    step.hooked = True  # type: ignore[attr-defined]  # else torch wraps it as it does `_hooked_step`
+
+    @torch.no_grad()
+    def _step(self, closure: Callable[[], float] | None = None) -> float | None:
         value = None if closure is None else torch.enable_grad()(closure)()
         scale, cancelled = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))
         for group in self.param_groups:
@@ -189,3 +197,7 @@ class AdamW(torch.optim.AdamW):
             if cancelled is not None:
                 torch._foreach_sub_(counts, [cancelled] * len(counts))
         return value
+
+
+_hooked_step: Any = Optimizer.profile_hook_step(AdamW._step)
+"""Runs hooks and marks profiles, in 0.08 ms."""
