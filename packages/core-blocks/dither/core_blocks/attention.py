@@ -75,7 +75,7 @@ class Attention(nn.Module):
             k, v = cache.join(layer, k, v)
         if self.kv_heads != self.heads:
             k, v = (part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (k, v))
-        if (single := rows is not None and len(x) == 1):  # a single sample needs the requested queries only
+        if single := rows is not None and len(x) == 1:  # a single sample needs the requested queries only
             q = q.index_select(2, rows)
             mask = mask if mask is None or mask.shape[2] == 1 else mask.index_select(2, rows)
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel)

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from copy import copy
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -175,7 +176,11 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     for entries in ENTRIES:  # of an earlier call in this process
         entries[:] = [entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL]
     _import_verbs([VERBS[word]] if word in VERBS else dict.fromkeys(VERBS.values()))
-    if word in VERBS or word == "--version" or "_DITHER_COMPLETE" in os.environ:
+    if word in VERBS:  # typer inspects the options of every command, which takes 1 ms each
+        called = copy(app)
+        called.registered_commands, called.registered_groups = ([e for e in es if _name(e) == word] for es in ENTRIES)
+        return called, words
+    if word == "--version" or "_DITHER_COMPLETE" in os.environ:
         return app, words
     places = [i for i in range(len(words) - 1) if words[i] == "-p" and words[i + 1].endswith(".py")]
     files = [words[i + 1] for i in places]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import html
 import importlib
 import io
 import math
@@ -180,7 +179,9 @@ class WandBTracker:
         self._run.log({"step": step, **{f"{kind}/{name}": value for name, value in metrics.items()}})
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        shown = _media(pictures, self._wandb.Image, lambda text: self._wandb.Html(f"<pre>{html.escape(text)}</pre>"))
+        from html import escape
+
+        shown = _media(pictures, self._wandb.Image, lambda text: self._wandb.Html(f"<pre>{escape(text)}</pre>"))
         self._run.log({"step": step, **shown})
 
     def finish(self, error: BaseException | None = None) -> None:

@@ -54,7 +54,7 @@ class Kind:
 class ArrayRecord(BaseModel):
     """A .npy file, or the values of one without its header (.bin); `sha256` is that of the values."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.(npy|bin)$")
     dtype: str
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class Manifest(BaseModel):
     `info` is other data of the task, `rejected` the number of rejected rows by reason (the rows are in rejected.jsonl).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     kind: str
     version: int
     made: dict[str, Any]

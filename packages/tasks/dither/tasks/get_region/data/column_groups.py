@@ -77,7 +77,7 @@ class RegionFacts:
 class RegionInfo(BaseModel):
     """What the manifest of prepared regions stores besides the arrays; chromosomes in the order of their indices."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     motifs: tuple[str, ...]
     cells: tuple[str, ...]
     chromosomes: dict[str, int]

@@ -45,7 +45,7 @@ SHARDS = Kind(
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class SplitInfo(_Record):
