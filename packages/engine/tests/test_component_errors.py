@@ -1,6 +1,5 @@
 """A component that raises is named with its plugin."""
 
-from typing import ClassVar
 
 import pytest
 
@@ -19,7 +18,7 @@ from dither.registry.kinds import LossSpec
 
 class Broken(LossSpec):
     '''Broken.'''
-    name: ClassVar[str] = "broken"
+    name = "broken"
     def check(self, process): return ()
     def build(self, process): ...
     {method}
@@ -103,7 +102,7 @@ def test_invalid_schedules_are_found_when_they_are_built(schedule):
     class Wrong(kinds.ScheduleSpec):
         """A schedule."""
 
-        name: ClassVar[str] = "wrong"
+        name = "wrong"
 
         def sigma_end(self):
             return "8"

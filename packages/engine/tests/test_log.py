@@ -156,13 +156,13 @@ class Recorder:
 
 class File(TrackerSpec):
     "Writes calls into a file."
-    name: ClassVar[str] = "toy-file"
+    name = "toy-file"
     def build(self):
         return Recorder()
 
 class Broken(TrackerSpec):
     "Cannot be built."
-    name: ClassVar[str] = "toy-broken"
+    name = "toy-broken"
     def build(self):
         raise SystemExit(3)
 
@@ -185,14 +185,14 @@ class Share:
 
 class LettersMetric(MetricSpec):
     "Counts letters in samples."
-    name: ClassVar[str] = "toy-letters"
+    name = "toy-letters"
     serves: ClassVar[frozenset] = frozenset({"tokens"})
     def build(self, space):
         return Letters()
 
 class ShareMetric(MetricSpec):
     "Share of masked positions."
-    name: ClassVar[str] = "toy-share"
+    name = "toy-share"
     serves: ClassVar[frozenset] = frozenset({"tokens"})
     def build(self, space):
         return Share()

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -77,7 +76,7 @@ class Accuracy:
 class Words(TaskSpec):
     """Words of six letters."""
 
-    name: ClassVar[str] = "toy-words"
+    name = "toy-words"
     size: int = Field(40, ge=0)
     poison: int = -1
 
@@ -129,7 +128,7 @@ class MaskProcess:
 class Mask(ProcessSpec):
     """Letters vanish one by one."""
 
-    name: ClassVar[str] = "toy-mask"
+    name = "toy-mask"
     serves = frozenset({"tokens"})
 
     def facts(self, space):
@@ -175,7 +174,7 @@ class Past:
 class NetSpec(ModelSpec):
     """A small net."""
 
-    name: ClassVar[str] = "toy-net"
+    name = "toy-net"
     width: int = 8
     dropout: float = 0.1
 
@@ -186,7 +185,7 @@ class NetSpec(ModelSpec):
 class CrossEntropy(LossSpec):
     """Cross-entropy of masked letters."""
 
-    name: ClassVar[str] = "toy-ce"
+    name = "toy-ce"
 
     def build(self, process):
         def measure(pred, noised):
@@ -199,7 +198,7 @@ class CrossEntropy(LossSpec):
 class Walk(SamplerSpec):
     """Equal steps; with `block`, block by block of this many letters."""
 
-    name: ClassVar[str] = "toy-walk"
+    name = "toy-walk"
     steps: int = 4
     block: int | None = None
 

@@ -1,6 +1,5 @@
 """Specs of processes, schedules and samplers: defaults build, and incompatibilities are found without torch."""
 
-from typing import ClassVar
 
 import pytest
 
@@ -52,7 +51,7 @@ def test_a_schedule_that_stops_early(part, schedule, left: str, fix: str) -> Non
 class FlatSchedule(ScheduleSpec):
     """A third-party schedule that does not state where it ends."""
 
-    name: ClassVar[str] = "flat"
+    name = "flat"
     sigma_max: float = 0.1
 
     def build(self):

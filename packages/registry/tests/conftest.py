@@ -11,7 +11,7 @@ from dither.registry.kinds import BlockSpec
 
 class Block(BlockSpec):
     '''A block.'''
-    name: ClassVar[str] = "{name}"
+    name = "{name}"
     def build(self, width, cond): ...
 
 @hookimpl

@@ -15,7 +15,7 @@ from dither.registry.spec.base import Alias, Options, Slot
 class New(BlockSpec):
     """A block."""
 
-    name: ClassVar[str] = "new"
+    name = "new"
     aliases: ClassVar[tuple[Alias, ...]] = (
         Alias("old", "0.4", migrate=lambda options: {"heads": options["table"].pop("heads")} if options else {}),
         Alias("older", "0.3"),

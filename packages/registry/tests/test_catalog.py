@@ -1,6 +1,6 @@
 """Names, slots and errors of components in experiment files."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import Field, model_validator
@@ -19,7 +19,7 @@ from dither.registry.spec.base import Options, Slot, Spec, merge_tables, named
 class Plain(BlockSpec):
     """A plain block."""
 
-    name: ClassVar[str] = "plain"
+    name = "plain"
     heads: int = Field(4, ge=1)
     """Number of heads."""
     norm: Literal["layer", "rms"] = "layer"
@@ -30,7 +30,7 @@ class Plain(BlockSpec):
 class Linear(HeadSpec):
     """A linear head."""
 
-    name: ClassVar[str] = "linear"
+    name = "linear"
 
     def build(self, space, width) -> Any: ...
 
@@ -38,7 +38,7 @@ class Linear(HeadSpec):
 class Squared(LossSpec):
     """A loss."""
 
-    name: ClassVar[str] = "squared"
+    name = "squared"
 
     def build(self, process) -> Any: ...
 
@@ -46,7 +46,7 @@ class Squared(LossSpec):
 class Net(ModelSpec):
     """A model."""
 
-    name: ClassVar[str] = "net"
+    name = "net"
     width: int
     block: Slot[BlockSpec] = named("plain", heads=2)
     heads: list[Slot[HeadSpec]] = []
@@ -194,7 +194,7 @@ def test_a_validator_that_fails_is_attributed_to_its_plugin(tmp_path, catalog, e
     class Failing(Plain):
         """Fails."""
 
-        name: ClassVar[str] = "failing"
+        name = "failing"
 
         @model_validator(mode="after")
         def _fail(self) -> Any:

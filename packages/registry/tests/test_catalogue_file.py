@@ -1,6 +1,5 @@
 """registry.toml locks names, revisions and options of components."""
 
-from typing import ClassVar
 
 import pytest
 from pydantic import Field
@@ -17,7 +16,7 @@ from dither.registry.spec.fingerprint import fingerprint
 class Block(BlockSpec):
     """A block."""
 
-    name: ClassVar[str] = "plain"
+    name = "plain"
     heads: int = Field(4, ge=1)
 
     def build(self, width, cond): ...

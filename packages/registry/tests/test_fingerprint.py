@@ -45,7 +45,7 @@ def drawn():
 class Everything(BlockSpec):
     """Options whose text could depend on the process."""
 
-    name: ClassVar[str] = "everything"
+    name = "everything"
     checked: Annotated[int, AfterValidator(even)] = 4
     inside: list[Annotated[int, AfterValidator(lambda value: value)]] = [1]
     letters: frozenset[str] = frozenset("abcdefghijk")
@@ -65,7 +65,7 @@ def block(annotation=int, default=4, **more):
     class Other(BlockSpec):
         """A block."""
 
-        name: ClassVar[str] = "plain"
+        name = "plain"
         heads: annotation = Field(default, **more) if "default_factory" not in more else Field(**more)
 
     return fingerprint(Other)

@@ -51,7 +51,7 @@ ARRAYS = arrays()
 class Given(DataSpec):
     """Arrays of a test, as a source that tells nothing beforehand."""
 
-    name: ClassVar[str] = "given"
+    name = "given"
     gives: ClassVar[str] = "regions"
     without: tuple[str, ...] = ()
 

@@ -218,7 +218,7 @@ def test_digest_of_sources(tmp_path):
 class Boxes(PrepareSpec):
     """Boxes."""
 
-    name: ClassVar[str] = "boxes"
+    name = "boxes"
     gives: ClassVar[str] = "boxes"
     stored: ClassVar[Kind] = KIND
     read_options: ClassVar[frozenset[str]] = frozenset({"valid"})

@@ -4,7 +4,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ class Mixing(nn.Module):
 class Mix(BlockSpec):
     """Attention with one head."""
 
-    name: ClassVar[str] = "mix"
+    name = "mix"
     heads: int = Field(1, ge=1, le=1)
     """Number of heads."""
 
@@ -55,7 +55,7 @@ class Mix(BlockSpec):
 class Straight(ScheduleSpec):
     """Linear sigma."""
 
-    name: ClassVar[str] = "straight"
+    name = "straight"
     end: float = Field(4.0, gt=0)
     """Sigma at t = 1."""
 
@@ -158,7 +158,7 @@ def test_a_slot_without_components_is_named():
     class Net(ModelSpec):
         """A model with a slot for a head."""
 
-        name: ClassVar[str] = "net"
+        name = "net"
         head: Slot[HeadSpec]
         """The head."""
 
@@ -182,7 +182,7 @@ from dither.registry.kinds import ScheduleSpec
 class Straight(ScheduleSpec):
     \"\"\"Sigma in a straight line.\"\"\"
 
-    name: ClassVar[str] = "straight"
+    name = "straight"
     end: float = Field(4.0, gt=0)
     \"\"\"Sigma at t = 1.\"\"\"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import hypothesis
 import pytest
@@ -248,7 +248,7 @@ class Choosy(Toy):
 class Largest(MetricSpec):
     """The largest value of a sample."""
 
-    name: ClassVar[str] = "largest"
+    name = "largest"
 
     def build(self, space: Any) -> Any:
         return lambda samples, like: {"largest": float(samples.max())}
@@ -257,7 +257,7 @@ class Largest(MetricSpec):
 class Memory(TrackerSpec):
     """Metrics in a list."""
 
-    name: ClassVar[str] = "memory"
+    name = "memory"
 
     def build(self) -> Any:
         rows: list = []
@@ -532,7 +532,7 @@ MUTANTS = [
 class GaussianBound(LossSpec):
     """Half the squared error of x0 times the slope of the signal-to-noise ratio (VDM, Kingma et al. 2021, eq. 15)."""
 
-    name: ClassVar[str] = "gaussian-bound"
+    name = "gaussian-bound"
     serves = FEATURES
     bound = True
 
@@ -555,7 +555,7 @@ def half_square(pred, noised):
 class MeanLoss(MetricSpec):
     """The mean loss of predictions."""
 
-    name: ClassVar[str] = "mean-loss"
+    name = "mean-loss"
 
     def build(self, space: Any) -> Any:
         return Means()

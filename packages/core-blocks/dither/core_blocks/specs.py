@@ -35,7 +35,7 @@ __all__ = ["AdaLNZero", "DenoiserModel", "PreNorm", "register_components"]
 class AdaLNZero(TransformerBlock):
     """Self-attention and an MLP, shifted, scaled and gated by the condition (DiT); starts as the identity."""
 
-    name: ClassVar[str] = "adaln-zero"
+    name = "adaln-zero"
 
     def traits(self) -> frozenset[str]:
         """Add "zero-init" to the traits of every transformer block."""
@@ -53,7 +53,7 @@ class PreNorm(TransformerBlock):
     The condition is ignored, so the block depends neither on the noise level nor on other conditions.
     """
 
-    name: ClassVar[str] = "pre-norm"
+    name = "pre-norm"
     reads_condition: ClassVar[bool] = False
     affine: Affine = True
     """Whether norms have a learned scale and shift; "scale" has no shift. RMSNorm never has a shift."""
@@ -74,7 +74,7 @@ class PreNorm(TransformerBlock):
 class DenoiserModel(ModelSpec):
     """A diffusion transformer: embedding, blocks, final norm, head."""
 
-    name: ClassVar[str] = "denoiser"
+    name = "denoiser"
     layouts: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "sedd": "score-entropy models of Lou et al.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ __all__ = ["Label", "Level", "NoCondition", "Outline", "Sum"]
 class Level(ConditionSpec):
     """Noise level: sinusoids, then two linear layers with a SiLU between them (DiT)."""
 
-    name: ClassVar[str] = "level"
+    name = "level"
     frequencies: int = Field(256, ge=2)
     """Number of cosines and sines; an odd number is padded with a 0."""
     max_period: float = Field(10_000.0, gt=1, le=1e9)
@@ -53,8 +53,8 @@ class Label(ConditionSpec):
     Use it in a `sum` with the noise level.
     """
 
-    name: ClassVar[str] = "label"
-    rev: ClassVar[int] = 2
+    name = "label"
+    rev = 2
     of: str = "cell"
     """Name of the condition; the task defines how many labels it has."""
     dropout: float = Field(0.0, ge=0, lt=1)
@@ -92,7 +92,7 @@ class Outline(ConditionSpec):
     Use it in a `sum` with the noise level. Translations of an outline do not matter.
     """
 
-    name: ClassVar[str] = "outline"
+    name = "outline"
     of: str = "boundary"
     """Name of the condition: points x, y of the two ends of the door, then of the corners; -1 after the last."""
     dropout: float = Field(0.0, ge=0, lt=1)
@@ -118,7 +118,7 @@ class Outline(ConditionSpec):
 class Sum(ConditionSpec):
     """Sum of several conditions, such as the noise level and labels."""
 
-    name: ClassVar[str] = "sum"
+    name = "sum"
     parts: list[Slot[ConditionSpec]] = Field([named("level")], min_length=1)
     """The conditions, such as ["level", { use = "label", of = "cell", dropout = 0.1 }]."""
 
@@ -147,7 +147,7 @@ class Sum(ConditionSpec):
 class NoCondition(ConditionSpec):
     """No condition: the model gets neither the noise level nor labels."""
 
-    name: ClassVar[str] = "none"
+    name = "none"
 
     def traits(self) -> frozenset[str]:
         """The output is always the same."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -24,7 +24,7 @@ __all__ = ["FeatureValues", "Softplus", "TokenDiffusion", "TokenLogits", "check_
 class TokenLogits(HeadSpec):
     """Logits: a linear layer per field."""
 
-    name: ClassVar[str] = "tokens"
+    name = "tokens"
     serves = TOKENS
     zero: bool = True
     """Whether the layers start at zero, so that all ids are equally likely."""
@@ -45,7 +45,7 @@ class TokenLogits(HeadSpec):
 class FeatureValues(HeadSpec):
     """A linear layer back to the features."""
 
-    name: ClassVar[str] = "features"
+    name = "features"
     serves = FEATURES
     zero: bool = False
     """Whether the layer starts at zero."""
@@ -65,7 +65,7 @@ class Softplus(HeadSpec):
     With a group, mask only its columns: no others are predicted.
     """
 
-    name: ClassVar[str] = "softplus"
+    name = "softplus"
     serves = FEATURES
     group: str | None = None
     """The predicted columns, such as "expression". Defaults to all."""
@@ -99,7 +99,7 @@ class TokenDiffusion(HeadSpec):
     with its own noise; metrics use its mean, samples are draws. Samples should be standardised.
     """
 
-    name: ClassVar[str] = "token-diffusion"
+    name = "token-diffusion"
     serves = FEATURES
     hidden: int = Field(256, ge=1, le=16_384)
     """Width of the MLP."""

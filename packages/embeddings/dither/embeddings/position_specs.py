@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ __all__ = ["GenomicSinusoid", "LearnedPosition", "NoPosition", "Sinusoid"]
 class NoPosition(PositionSpec):
     """No position embedding."""
 
-    name: ClassVar[str] = "none"
+    name = "none"
 
     def build(self, space: Space, width: int) -> NoPositions:
         from .positions import NoPositions
@@ -32,7 +32,7 @@ class NoPosition(PositionSpec):
 class Sinusoid(PositionSpec):
     """Sinusoids of the index of a position (Vaswani et al., 2017)."""
 
-    name: ClassVar[str] = "sinusoid"
+    name = "sinusoid"
     max_period: float = Field(10_000.0, gt=1, le=1e9)
     """The longest period is 2 pi times this; the original GET model uses 300."""
     layout: Layout = "interleaved"
@@ -50,7 +50,7 @@ class GenomicSinusoid(PositionSpec):
     Unlike an index this encodes how far apart neighbours are. The task provides the coordinates as a condition.
     """
 
-    name: ClassVar[str] = "genomic-sinusoid"
+    name = "genomic-sinusoid"
     of: str = "centre"
     """Name of the condition with the coordinates; get-region provides the centre of each region in bases."""
     unit: float = Field(1000.0, gt=0, le=1e9)
@@ -74,7 +74,7 @@ class GenomicSinusoid(PositionSpec):
 class LearnedPosition(PositionSpec):
     """A learned vector per position."""
 
-    name: ClassVar[str] = "learned"
+    name = "learned"
     std: float = Field(0.02, gt=0, le=100)
     """Initial standard deviation of the vectors."""
 

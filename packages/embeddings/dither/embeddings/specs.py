@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
 from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, PositionSpec
@@ -27,8 +27,8 @@ MAX_TIED_STD = 0.1
 class Tokens(EmbeddingSpec):
     """An embedding table per field."""
 
-    name: ClassVar[str] = "tokens"
-    rev: ClassVar[int] = 2
+    name = "tokens"
+    rev = 2
     serves = TOKENS
     init: Init = "normal"
     """Initialisation of the tables: normal has standard deviation 1, kaiming is uniform between -1/sqrt(width) and
@@ -61,7 +61,7 @@ class Tokens(EmbeddingSpec):
 class Graph(EmbeddingSpec):
     """Tokens of a complete graph: nodes, then every pair of nodes, each with an embedding of its position."""
 
-    name: ClassVar[str] = "graph"
+    name = "graph"
     serves = TOKENS
     endpoint: Endpoint = "shared"
     """Embedding of a pair's two nodes: shared adds a vector per node from one table, directed has one table for the
@@ -89,7 +89,7 @@ class Graph(EmbeddingSpec):
 class Regions(EmbeddingSpec):
     """A linear layer per position, a learned token for fully masked positions, and a class token in front (GET)."""
 
-    name: ClassVar[str] = "regions"
+    name = "regions"
     serves = FEATURES
     cls: bool = True
     """Whether a class token, which every position attends to, comes first."""

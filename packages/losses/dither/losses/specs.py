@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -53,7 +53,7 @@ class MaskedCE(_TokenLoss):
     In nats: the mean is a bound per token, over real tokens that are not known, masked or not.
     """
 
-    name: ClassVar[str] = "masked-ce"
+    name = "masked-ce"
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the closed form does not hold for the process."""
@@ -83,7 +83,7 @@ class ScoreEntropy(_TokenLoss):
     known.
     """
 
-    name: ClassVar[str] = "score-entropy"
+    name = "score-entropy"
 
     def build(self, process: ProcessFacts) -> Loss:
         from .fused.losses import FusedScoreEntropy
@@ -98,7 +98,7 @@ class FlowKL(_TokenLoss):
     known.
     """
 
-    name: ClassVar[str] = "flow-kl"
+    name = "flow-kl"
 
     def traits(self) -> frozenset[str]:
         """Return that it is the bound of jumps straight to x_0."""
@@ -133,7 +133,7 @@ class MSE(_ErrorLoss):
     If the head predicts a distribution ("token-diffusion"), the error is that of its own noise, which trains it.
     """
 
-    name: ClassVar[str] = "mse"
+    name = "mse"
     min_snr: float | None = Field(None, gt=0)
     """Bound on the weight of low Gaussian noise, about 5 (Min-SNR); by default all times have the same weight."""
 
@@ -153,7 +153,7 @@ class MSE(_ErrorLoss):
 class Huber(_ErrorLoss):
     """Squared error that grows linearly beyond delta, so that a few large errors do not dominate."""
 
-    name: ClassVar[str] = "huber"
+    name = "huber"
     delta: float = Field(1.0, gt=0, le=1e6)
     """Error up to which the loss is half the square, in the units of the samples."""
 
@@ -169,7 +169,7 @@ class Poisson(_FeatureLoss):
     Samples must not be negative, so they must not be standardised.
     """
 
-    name: ClassVar[str] = "poisson"
+    name = "poisson"
     link: Link = "none"
     """The rate as a function of the predicted x0. none: it is the rate; use a head without negative output. softplus:
     log(1 + exp x). log: exp x. Under the last two, metrics and samples are of x and not of the rate."""

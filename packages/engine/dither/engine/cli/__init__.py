@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     """
     from ..runs.signals import STOPPED, Stopped, interruption_message, stop_on_signals
 
-    if arguments is None:  # imports leave few cycles: collect rarely, and not when this process exits
+    if arguments is None:  # imports leave few cycles: collect rarely, and neither before a command nor at the exit
+        gc.disable()
         gc.set_threshold(10_000, 10, 10)
         atexit.register(_freeze)
     try:

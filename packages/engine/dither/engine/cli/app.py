@@ -5,6 +5,7 @@ Nothing heavy is imported here: help and completion must be fast.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -38,7 +39,12 @@ class _PlainFlags:
 
 
 class Command(_PlainFlags, TyperCommand):
-    """A command whose flags are shown without a type."""
+    """A command whose flags are shown without a type; it runs with garbage collection, which `main` disables."""
+
+    def invoke(self, ctx: Any) -> Any:
+        gc.freeze()  # else the first collection would search all that was imported
+        gc.enable()
+        return super().invoke(ctx)
 
 
 class Group(_PlainFlags, TyperGroup):
@@ -104,9 +110,14 @@ def load(
     path: Path, overrides: Sequence[str] | None, removals: Sequence[str] | None, plugins: Sequence[str] | None
 ) -> Loaded:
     """Load an experiment with the options of the command line."""
-    from ..config.load_experiment import load_experiment
+    gc.disable()  # imports leave few cycles
+    try:
+        from ..config.load_experiment import load_experiment
 
-    return load_experiment(path, overrides or (), removals or (), plugins)
+        return load_experiment(path, overrides or (), removals or (), plugins)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def parse_checkpoint(word: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class AdamW(OptimizerSpec):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), fused where a kernel exists."""
 
-    name: ClassVar[str] = "adamw"
+    name = "adamw"
     lr: float = Field(1e-3, gt=0)
     """Learning rate, multiplied by the schedule."""
     betas: list[Beta] = Field([0.9, 0.999], min_length=2, max_length=2)
@@ -48,7 +48,7 @@ class Muon(OptimizerSpec):
     Its updates have the RMS of those of AdamW (Liu et al. 2025), so that both use one learning rate.
     """
 
-    name: ClassVar[str] = "muon"
+    name = "muon"
     lr: float = Field(1e-3, gt=0)
     """Learning rate, multiplied by the schedule."""
     momentum: float = Field(0.95, ge=0, lt=1)
@@ -92,13 +92,13 @@ class _WithWarmup(LRScheduleSpec):
 class Constant(_WithWarmup):
     """Constant learning rate after a warm-up."""
 
-    name: ClassVar[str] = "constant"
+    name = "constant"
 
 
 class Cosine(_WithWarmup):
     """Half a cosine from the full learning rate down to its final share (Loshchilov and Hutter, 2017)."""
 
-    name: ClassVar[str] = "cosine"
+    name = "cosine"
     final: float = Field(0.1, ge=0, le=1)
     """Share of the learning rate at the end."""
 
@@ -109,7 +109,7 @@ class Cosine(_WithWarmup):
 class Linear(_WithWarmup):
     """Linear decay from the full learning rate to its final share."""
 
-    name: ClassVar[str] = "linear"
+    name = "linear"
     final: float = Field(0.0, ge=0, le=1)
     """Share of the learning rate at the end."""
 
@@ -123,7 +123,7 @@ class WSD(_WithWarmup):
     Resuming with more steps from a checkpoint before the decay equals a run that had these steps from the beginning.
     """
 
-    name: ClassVar[str] = "wsd"
+    name = "wsd"
     decay: float = Field(0.2, gt=0, le=1)
     """Share of the steps after the warm-up in which the learning rate decays."""
     final: float = Field(0.0, ge=0, le=1)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dither.registry.kinds import TrackerSpec
 from dither.registry.plugins.install_command import install_command
@@ -40,7 +40,7 @@ def _import(module: str, extra: str) -> Any:
 class TensorBoard(TrackerSpec):
     """Event files for TensorBoard. Without the package `tensorboard`, a run warns and continues."""
 
-    name: ClassVar[str] = "tensorboard"
+    name = "tensorboard"
 
     def build(self) -> TensorBoardTracker:
         return TensorBoardTracker()
@@ -117,7 +117,7 @@ def _image_summary(name: str, png: bytes) -> Any:
 class CSV(TrackerSpec):
     """metrics.csv: one row per metric, with step, kind, name and value."""
 
-    name: ClassVar[str] = "csv"
+    name = "csv"
 
     def build(self) -> CSVTracker:
         return CSVTracker()
@@ -149,7 +149,7 @@ class CSVTracker:
 class WandB(TrackerSpec):
     """Weights & Biases, in the project `dither`. Files are in the folder `wandb` of a run."""
 
-    name: ClassVar[str] = "wandb"
+    name = "wandb"
     project: str = "dither"
     """Project of the run."""
     offline: bool = False
@@ -199,7 +199,7 @@ def _media(pictures: Sequence[Picture], image: Callable[[Any], Any], as_text: Ca
 class Trackio(TrackerSpec):
     """Trackio: a database in TRACKIO_DIR, or a server if TRACKIO_SERVER_URL or TRACKIO_SPACE_ID is set."""
 
-    name: ClassVar[str] = "trackio"
+    name = "trackio"
     project: str = "dither"
     """Project of the run."""
 
@@ -234,7 +234,7 @@ class TrackioTracker:
 class MLflow(TrackerSpec):
     """MLflow: metrics, options, and pictures as artifacts."""
 
-    name: ClassVar[str] = "mlflow"
+    name = "mlflow"
     uri: str | None = None
     """Address of a server or database; by default MLFLOW_TRACKING_URI, or else a database in the working folder."""
     experiment: str = "dither"

@@ -44,7 +44,7 @@ class ParticleGibbs(TokenSteps):
     (steps + 1) times. Without known tokens it is ancestral sampling.
     """
 
-    name: ClassVar[str] = "particle-gibbs"
+    name = "particle-gibbs"
     requires = "tokens"
     corrects_known: ClassVar[bool] = True
     particles: int = Field(4, ge=2, le=10_000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -34,7 +34,7 @@ class SelfCorrect(TokenSampler):
     Samples no longer follow the model: they are likelier and less varied. A sample ends when nothing is replaced.
     """
 
-    name: ClassVar[str] = "self-correct"
+    name = "self-correct"
     requires = "tokens"
     inner: Slot[SamplerSpec] = named("ancestral")
     """Sampler of the first draft."""

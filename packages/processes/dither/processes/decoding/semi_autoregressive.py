@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -35,8 +35,8 @@ class SemiAutoregressive(ProcessSampler):
     is faster for a model with model.block_size, whose finished blocks it caches.
     """
 
-    name: ClassVar[str] = "semi-autoregressive"
-    rev: ClassVar[int] = 2
+    name = "semi-autoregressive"
+    rev = 2
     requires = "mask"
     size: int = Field(32, ge=1)
     """Positions per block. The last block may be shorter."""

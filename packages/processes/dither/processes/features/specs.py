@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -81,8 +81,8 @@ class Gaussian(_MaskedProcess):
     an embedding that accepts it, such as "regions" with elements = true.
     """
 
-    name: ClassVar[str] = "gaussian"
-    rev: ClassVar[int] = 2
+    name = "gaussian"
+    rev = 2
     serves = FEATURES
     schedule: Slot[ScheduleSpec] = named("linear-beta")
     """Noise as a function of time."""
@@ -126,8 +126,8 @@ class Gaussian(_MaskedProcess):
 class MaskedRegion(_MaskedProcess):
     """Features are masked and filled in (GET regions): whole regions, single elements, or columns."""
 
-    name: ClassVar[str] = "masked-region"
-    rev: ClassVar[int] = 2
+    name = "masked-region"
+    rev = 2
     serves = FEATURES
     mask: Mask = "region"
     """Unit of the mask. region: all of a region. block: consecutive regions. column: a column over all regions.

@@ -11,7 +11,7 @@ positive from noise to data. Under an absorbing prior c = 0 is ancestral samplin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -30,7 +30,7 @@ class DiscreteFlow(TokenSteps):
     The distribution of samples is exact in the limit of many steps, with and without a corrector.
     """
 
-    name: ClassVar[str] = "discrete-flow"
+    name = "discrete-flow"
     requires = "tokens"
     corrector: float = Field(0.0, ge=0, le=1000)
     """Strength of the corrector, which replaces tokens by noise and draws them again; 0 for none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -34,7 +34,7 @@ Velocity = Callable[["Tensor", "Tensor"], "Tensor"]
 class ODE(ProcessSampler):
     """Follow the probability flow of process "flow-matching" or "gaussian" from noise to data, without new noise."""
 
-    name: ClassVar[str] = "ode"
+    name = "ode"
     requires = "gaussian"
     solver: Literal["euler", "midpoint", "heun", "dopri5"] = "heun"
     """euler: one call of the model a step. midpoint, heun: two, of second order. dopri5: adaptive steps of fifth order

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -28,8 +28,8 @@ class FlowMatching(Gaussian):
     under process "gaussian". Sampler "ode" follows the velocity.
     """
 
-    name: ClassVar[str] = "flow-matching"
-    rev: ClassVar[int] = 1
+    name = "flow-matching"
+    rev = 1
     schedule: Slot[ScheduleSpec] = named("rectified-flow")
     """Noise as a function of time."""
     predict: Literal["velocity", "x0"] = "velocity"
@@ -53,7 +53,7 @@ TINY = 1e-14
 class RectifiedFlow(ScheduleSpec):
     """sqrt(1 - alpha) / sqrt(alpha) = shift t / (1 - t): under process "flow-matching", x_t = (1 - t) x_0 + t eps."""
 
-    name: ClassVar[str] = "rectified-flow"
+    name = "rectified-flow"
     shift: float = Field(1.0, gt=0, le=100)
     """Noise-to-signal ratio relative to that of straight time: above 1 more steps are noisy, as samples of more
     dimensions require (Esser et al. 2024, eq. 23)."""
@@ -75,7 +75,7 @@ class RectifiedFlow(ScheduleSpec):
 class Kappa(AlphaSchedule):
     """alpha = (1 - t)^power, down to eps: the polynomial mixture path of discrete flow matching (Gat et al. 2024)."""
 
-    name: ClassVar[str] = "kappa"
+    name = "kappa"
     power: float = Field(2.0, ge=1, le=16)
     """1 is log-linear; above, tokens are replaced early."""
 

@@ -12,7 +12,7 @@ vocabulary.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from .options import TokenSteps
 
@@ -32,7 +32,7 @@ class Analytic(TokenSteps):
     If the model predicts clean ids (predict = "posterior" or "plug-in") it is ancestral sampling.
     """
 
-    name: ClassVar[str] = "analytic"
+    name = "analytic"
     requires = "tokens"
 
     def step(self, process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:

@@ -6,7 +6,7 @@ Letters: B batch, L length, M features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -31,7 +31,7 @@ class Ancestral(TokenSteps):
     A step draws from p(x_s | x_t) of the process: DDPM, the exact posterior of tokens, or unmasking.
     """
 
-    name: ClassVar[str] = "ancestral"
+    name = "ancestral"
     steps: int = Field(64, ge=1, le=1_000_000)
     """Steps; the model is called once more, at the end."""
 

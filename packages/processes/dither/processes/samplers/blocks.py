@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -33,7 +33,7 @@ class Blocks(SamplerSpec):
     values is that of training. Blocks of which everything is known are not drawn.
     """
 
-    name: ClassVar[str] = "blocks"
+    name = "blocks"
     blockwise = True
     size: int = Field(16, ge=1)
     """Positions per block: the model's block_size. The last block may be shorter."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -35,7 +35,7 @@ class Ordered(TokenSampler):
     except "drawn" has the distribution of the data under a perfect model; several are drawn as if independent.
     """
 
-    name: ClassVar[str] = "ordered"
+    name = "ordered"
     requires = "mask"
     by: Literal["confidence", "drawn", "margin", "entropy", "random"] = "confidence"
     """The confidence score. confidence: probability of the likeliest id. drawn: probability of the id that was drawn,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -26,7 +26,7 @@ __all__ = ["DDIM"]
 class DDIM(GaussianSampler):
     """Few large steps through Gaussian noise, with a chosen amount of new noise (DDIM)."""
 
-    name: ClassVar[str] = "ddim"
+    name = "ddim"
     eta: float = Field(0.0, ge=0, le=1)
     """Noise of a step: 0 adds none, 1 is DDPM."""
 

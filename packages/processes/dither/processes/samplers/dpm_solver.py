@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -28,7 +28,7 @@ __all__ = ["DPMSolver", "log_snr"]
 class DPMSolver(GaussianSampler):
     """DPM-Solver++ 2M: a solver of second order in log-SNR time, for few calls. It adds no noise."""
 
-    name: ClassVar[str] = "dpm-solver"
+    name = "dpm-solver"
     steps: int = Field(20, ge=1, le=1_000_000)
     """K, the calls of the model; the last one predicts the clean sample."""
     order: Literal[1, 2] = 2

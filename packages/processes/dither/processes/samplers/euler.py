@@ -7,7 +7,7 @@ sigma(t) - sigma(s), not from sigma'(t) alone. Letters: B batch, L length.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ __all__ = ["Euler"]
 class Euler(TokenSteps):
     """Small jumps at the reverse rates of a token process (SEDD), in a form that is stable for any step."""
 
-    name: ClassVar[str] = "euler"
+    name = "euler"
     requires = "tokens"
     steps: int = Field(128, ge=1, le=1_000_000)
     """Steps; the model is called once more, at the end. The distribution of samples is exact in the limit of many."""

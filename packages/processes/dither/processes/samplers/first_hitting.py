@@ -7,7 +7,7 @@ which one it is does not depend on the time. Letters: B batch, L length.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from .options import TokenSampler
 
@@ -27,7 +27,7 @@ class FirstHitting(TokenSampler):
     It has the distribution of ancestral sampling with infinitely many steps, with one call per masked position.
     """
 
-    name: ClassVar[str] = "first-hitting"
+    name = "first-hitting"
     requires = "mask"
 
     def traits(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -39,7 +39,7 @@ class Guided(FirstHitting):
     the conditional distribution.
     """
 
-    name: ClassVar[str] = "guided"
+    name = "guided"
     particles: int = Field(4, ge=1, le=1024)
     """Candidates drawn for each sample, one of which is kept; each at the cost of a sample."""
     order: Literal["random", "fields"] = "random"

@@ -9,7 +9,7 @@ elements of a unit. Letters: B batch, L length, M features, U units.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -31,9 +31,9 @@ __all__ = ["OrderedRegions"]
 class OrderedRegions(ProcessSampler):
     """Fill in as many masked units per step as the schedule requires, at random or the most confident first (MAR)."""
 
-    name: ClassVar[str] = "ordered-regions"
+    name = "ordered-regions"
     requires = "hidden"
-    rev: ClassVar[int] = 2
+    rev = 2
     by: Literal["random", "spread"] = "random"
     """Which units come first. random: any. spread: those whose draws have the least variance. Only a head that draws,
     such as "token-diffusion", has any variance; with one predicted value per element the order is random."""

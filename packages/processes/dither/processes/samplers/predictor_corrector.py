@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -32,7 +32,7 @@ class PredictorCorrector(TokenSteps):
     errors of a step.
     """
 
-    name: ClassVar[str] = "predictor-corrector"
+    name = "predictor-corrector"
     requires = "tokens"
     steps: int = Field(64, ge=1, le=1_000_000)
     """Steps; the model is called steps (corrections + 1) + 1 times."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -39,8 +39,8 @@ class ReMDM(TokenSteps):
     "conf-compensated" it does not vanish: unlikely tokens are remasked more often.
     """
 
-    name: ClassVar[str] = "remdm"
-    rev: ClassVar[int] = 2
+    name = "remdm"
+    rev = 2
     requires = "mask"
     strategy: Literal["cap", "rescale", "conf", "conf-compensated", "loop"] = "cap"
     """How sigma, the probability to be masked again, is set. cap: at most eta. rescale: eta times the largest possible.

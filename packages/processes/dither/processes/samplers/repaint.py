@@ -8,7 +8,7 @@ in place. Letters: B batch, L length, M features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -33,7 +33,7 @@ class RePaint(GaussianSampler):
     A process with a mask does not need it, because its model has seen clean values next to noisy ones: use "ddim".
     """
 
-    name: ClassVar[str] = "repaint"
+    name = "repaint"
     steps: int = Field(50, ge=1, le=1_000_000)
     """K, the times of the grid; with jumps the model is called about K visits times."""
     jump: int = Field(10, ge=1, le=1_000_000)

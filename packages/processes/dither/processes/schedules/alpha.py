@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
@@ -53,7 +53,7 @@ class AlphaSchedule(ScheduleSpec):
 class LogLinear(AlphaSchedule):
     """alpha falls linearly from 1 to eps (MDLM, Sahoo et al. 2024); masked cross-entropy has weight 1 / t."""
 
-    name: ClassVar[str] = "log-linear"
+    name = "log-linear"
 
     def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return t, t.new_ones(t.shape)
@@ -62,7 +62,7 @@ class LogLinear(AlphaSchedule):
 class Polynomial(AlphaSchedule):
     """alpha = 1 - (1 - eps) t^power: the larger the power, the later the noise."""
 
-    name: ClassVar[str] = "polynomial"
+    name = "polynomial"
     power: float = Field(2.0, ge=1, le=16)
     """1 is log-linear; below, the rate at t = 0 would be infinite."""
 
@@ -73,7 +73,7 @@ class Polynomial(AlphaSchedule):
 class Cosine(AlphaSchedule):
     """alpha = eps + (1 - eps) cos(pi t / 2): it falls along a quarter of a cosine."""
 
-    name: ClassVar[str] = "cosine"
+    name = "cosine"
 
     def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return 2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (math.pi / 2 * t).sin()
@@ -82,7 +82,7 @@ class Cosine(AlphaSchedule):
 class CosineSquared(AlphaSchedule):
     """alpha = eps + (1 - eps) cos(pi t / 2)^2: slow at both ends."""
 
-    name: ClassVar[str] = "cosine-squared"
+    name = "cosine-squared"
 
     def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
         return (math.pi / 2 * t).sin().square(), math.pi / 2 * (math.pi * t).sin()
@@ -94,7 +94,7 @@ class SigmoidAlpha(AlphaSchedule):
     Jabri et al. (2022), algorithm 1. From start to end of sigmoid(u / tau), scaled to 1 at t = 0 and to eps at t = 1.
     """
 
-    name: ClassVar[str] = "sigmoid-alpha"
+    name = "sigmoid-alpha"
     start: float = Field(-3.0, ge=-50, le=50)
     """Where the stretch begins."""
     end: float = Field(3.0, ge=-50, le=50)

@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
@@ -67,8 +67,8 @@ class LinearBeta(Betas):
     alpha at t = (i + 1) / steps is the product of 1 - beta_0 .. 1 - beta_i; between its steps sigma is a straight line.
     """
 
-    name: ClassVar[str] = "linear-beta"
-    rev: ClassVar[int] = 2
+    name = "linear-beta"
+    rev = 2
     first: float = Field(1e-4, gt=0, lt=1)
     """beta_0."""
     last: float = Field(0.02, gt=0, lt=1)
@@ -87,7 +87,7 @@ def linear(first: float, last: float, steps: int) -> list[float]:
 class ScaledLinearBeta(Betas):
     """The betas of latent diffusion: their square roots are evenly spaced."""
 
-    name: ClassVar[str] = "scaled-linear-beta"
+    name = "scaled-linear-beta"
     first: float = Field(8.5e-4, gt=0, lt=1)
     """beta_0."""
     last: float = Field(0.012, gt=0, lt=1)
@@ -100,7 +100,7 @@ class ScaledLinearBeta(Betas):
 class SigmoidBeta(Betas):
     """Betas that rise along a sigmoid (GeoDiff)."""
 
-    name: ClassVar[str] = "sigmoid-beta"
+    name = "sigmoid-beta"
     first: float = Field(1e-4, gt=0, lt=1)
     """Lower limit of the first beta."""
     last: float = Field(0.02, gt=0, lt=1)
@@ -114,7 +114,7 @@ class SigmoidBeta(Betas):
 class CosineBeta(Betas):
     """Betas under which alpha is nearly a squared cosine (improved DDPM, Nichol and Dhariwal 2021)."""
 
-    name: ClassVar[str] = "cosine-beta"
+    name = "cosine-beta"
     most: float = Field(0.999, gt=0, lt=1)
     """Largest beta."""
 

@@ -7,7 +7,7 @@ cumulative product. All is computed in float64 and returned in the dtype of t.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
@@ -27,7 +27,7 @@ class Geometric(ScheduleSpec):
     sigma = sigma_min^(1-t) sigma_max^t. It is never 0, and alpha at t = 1 is exp(-sigma_max).
     """
 
-    name: ClassVar[str] = "geometric"
+    name = "geometric"
     sigma_min: float = Field(1e-4, gt=0, le=1000)
     """sigma at t = 0."""
     sigma_max: float = Field(20.0, gt=0, le=1000)
@@ -57,7 +57,7 @@ class Geometric(ScheduleSpec):
 class LinearSigma(ScheduleSpec):
     """sigma grows linearly from 0: the rate is constant."""
 
-    name: ClassVar[str] = "linear-sigma"
+    name = "linear-sigma"
     sigma_max: float = Field(10.0, gt=0, le=1000)
     """sigma at t = 1."""
 

@@ -77,7 +77,7 @@ class Absorbing(_Tokens):
     not change (SUBS).
     """
 
-    name: ClassVar[str] = "absorbing"
+    name = "absorbing"
     prior = "mask"
     left_at_end = "of the tokens would stay unmasked"
     estimator: Literal["time", "importance", "mask-count", "exact"] = "time"
@@ -105,7 +105,7 @@ class Absorbing(_Tokens):
 class Uniform(_Tokens):
     """Replaced tokens become any clean id of their field (SEDD uniform, UDLM, DUO)."""
 
-    name: ClassVar[str] = "uniform"
+    name = "uniform"
     prior = "uniform"
     schedule: Slot[ScheduleSpec] = named("geometric")
     """Noise as a function of time."""
@@ -141,7 +141,7 @@ def prior_kl(ids: int, sigma: float) -> float:
 class Marginal(_Tokens):
     """Replaced tokens become clean ids with given frequencies, such as those of the data (DiGress)."""
 
-    name: ClassVar[str] = "marginal"
+    name = "marginal"
     prior = "frequencies"
     frequencies: dict[str, list[Share]] = {}
     """By name of the field: the frequency of each clean id, in order, of any sum. Other fields: uniform."""
@@ -175,7 +175,7 @@ class Hybrid(_Tokens):
     processes the share of wrong tokens depends on time and is 0 at t = 1 (von Ruette et al. 2025); here it is constant.
     """
 
-    name: ClassVar[str] = "hybrid"
+    name = "hybrid"
     prior = "mixture"
     uniform: float = Field(0.1, gt=0, lt=1)
     """Share of the replaced tokens that become any clean id; the others become MASK."""

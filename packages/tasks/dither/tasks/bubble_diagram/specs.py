@@ -31,8 +31,8 @@ __all__ = ["BubbleDiagram", "JsonPlans", "PlanFiles", "ProceduralPlans"]
 class BubbleDiagram(TaskSpec):
     """Floor plans as graphs: room types and pairwise spatial relations, 13 types and 10 relations as in Graph2Plan."""
 
-    name: ClassVar[str] = "bubble-diagram"
-    rev: ClassVar[int] = 2
+    name = "bubble-diagram"
+    rev = 2
     bucketed: ClassVar[bool | None] = True
     headline: ClassVar[tuple[str, ...]] = (
         "valid/nats_per_graph", "valid/nats_per_token", "sample/level_2", "sample/level_4", "sample/level_5",
@@ -111,7 +111,7 @@ class ProceduralPlans(DataSpec):
     validation plans about 5 % are isomorphic to one of 20,000 training plans; `novel_floor` reports the exact share.
     """
 
-    name: ClassVar[str] = "procedural-plans"
+    name = "procedural-plans"
     gives: ClassVar[str] = "plans"
     train: int = Option(20_000, ge=1, le=10_000_000)
     """Training plans."""
@@ -153,8 +153,8 @@ class _HoldOut(DataSpec):
 class JsonPlans(_HoldOut):
     """Plans as JSON lines: {"types": ["Kitchen", ...], "boxes": [[x0, y0, x1, y1], ...]}, or edges for boxes."""
 
-    name: ClassVar[str] = "plans-jsonl"
-    rev: ClassVar[int] = 2
+    name = "plans-jsonl"
+    rev = 2
     gives: ClassVar[str] = "plans"
     path: PathStr = Option(min_length=1)
     """The file, relative to the working directory; UTF-8."""
@@ -180,8 +180,8 @@ class JsonPlans(_HoldOut):
 class PlanFiles(_HoldOut, PrepareSpec):
     """Plans in the formats of RPLAN, Graph2Plan, HouseGAN++, ResPlan or MSD; converted once by `prepare plans`."""
 
-    name: ClassVar[str] = "plans"
-    rev: ClassVar[int] = 3
+    name = "plans"
+    rev = 3
     gives: ClassVar[str] = "plans"
     stored: ClassVar[Kind] = Kind(
         "plans", 4, "dither prepare plans", option="destination", earlier=("plans.npz", "report.json")

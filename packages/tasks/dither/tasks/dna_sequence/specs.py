@@ -32,7 +32,7 @@ class DnaSequence(TaskSpec):
     `facts` that returns `SequenceFacts`.
     """
 
-    name: ClassVar[str] = "dna-sequence"
+    name = "dna-sequence"
     bucketed: ClassVar[bool | None] = False
     exports: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"fasta": "sequences.fa: a record for each sample, with its cell type"}
@@ -84,7 +84,7 @@ class DHSSequences(DataSpec):
     and one of 57 MB with the motifs of JASPAR when samples are first evaluated.
     """
 
-    name: ClassVar[str] = "dhs-sequences"
+    name = "dhs-sequences"
     gives: ClassVar[str] = "sequences"
 
     def facts(self) -> SequenceFacts:
@@ -109,7 +109,7 @@ class PlantedMotifs(DataSpec):
     motif one of the cell type's motifs begins with probability `rate`, if it fits into the sequence.
     """
 
-    name: ClassVar[str] = "planted-motifs"
+    name = "planted-motifs"
     gives: ClassVar[str] = "sequences"
     length: int = Option(200, ge=1, le=10_000)
     """Bases per sequence."""

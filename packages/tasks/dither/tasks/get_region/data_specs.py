@@ -30,7 +30,7 @@ class HumanDHS(DataSpec):
     Chromosome 2 is held out for validation and chromosome 1 for testing. Included in the package.
     """
 
-    name: ClassVar[str] = "human-dhs"
+    name = "human-dhs"
     gives: ClassVar[str] = "regions"
     prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"dhs": {"subset": "built"}})
     subset: Literal["whole", "chr21-22", "built"] = "whole"
@@ -113,19 +113,19 @@ class RegionFile(_AtPath):
     arrays features, motifs, chromosome, start, end, open and cells.
     """
 
-    name: ClassVar[str] = "region-file"
+    name = "region-file"
 
 
 class RegionStore(_AtPath, _ReadOptions):
     """A zarr store of get_model (format 2 or 3), read into memory; `prepare get` converts one too large for that."""
 
-    name: ClassVar[str] = "region-store"
+    name = "region-store"
 
 
 class RegionArrays(_AtPath):
     """A folder of arrays made by `prepare get`; motifs are memory-mapped, so the size does not matter."""
 
-    name: ClassVar[str] = "region-arrays"
+    name = "region-arrays"
 
     def _open(self, *, headers: bool = False) -> RegionMatrix:
         read_manifest(self.source(), REGIONS)
@@ -141,7 +141,7 @@ class RegionArrays(_AtPath):
 class PreparedRegions(_ReadOptions, PrepareSpec):
     """Regions from stores and folders of get_model, matrices or AnnData; converted once by `prepare get`."""
 
-    name: ClassVar[str] = "get"
+    name = "get"
     stored: ClassVar[Kind] = REGIONS
     read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
     paths: list[PathStr] = Option(min_length=1)
@@ -195,7 +195,7 @@ class ScannedRegions(PreparedRegions):
     A feature is the sum of the scores of a motif's hits on both strands, in bits.
     """
 
-    name: ClassVar[str] = "motifs"
+    name = "motifs"
     read_options: ClassVar[frozenset[str]] = PreparedRegions.read_options | {"empty_chunks"}
     paths: list[str] = Option(min_length=2, max_length=3)
     """PEAKS.bed, sorted; GENOME.fa, perhaps gzipped; and a file of motifs, by default vertebrates of JASPAR 2026. The

@@ -45,9 +45,9 @@ class GetRegion(TaskSpec):
     have a method `facts` that returns `RegionFacts`.
     """
 
-    name: ClassVar[str] = "get-region"
+    name = "get-region"
     bucketed: ClassVar[bool | None] = False
-    rev: ClassVar[int] = 3
+    rev = 3
     headline: ClassVar[tuple[str, ...]] = (
         "valid/masked_mse", "valid/masked_gain", "valid/accessibility_auc", "valid/accessibility_auprc",
         "valid/accessibility_pearson", "sample/masked_mse", "sample/accessibility_auc", "sample/accessibility_pearson",

@@ -33,10 +33,10 @@ AUTO = {"auto": "bytes"}
 class LanguageModel(TaskSpec):
     """Windows of text: documents one after the other, cut into windows of equal length."""
 
-    name: ClassVar[str] = "language-model"
+    name = "language-model"
     bucketed: ClassVar[bool | None] = False
     asset_option: ClassVar[str] = "tokenizer"
-    rev: ClassVar[int] = 3
+    rev = 3
     data: Slot[DataSpec] = named("stdlib-text")
     """Source of the text."""
     length: int = Option(1024, ge=1, le=1_048_576)

@@ -64,7 +64,7 @@ class PromptResponse(HoldOut):
     Each response ends with the end-of-text id. Examples without a prompt are learned as a whole.
     """
 
-    name: ClassVar[str] = "prompt-response"
+    name = "prompt-response"
     gives: ClassVar[str] = "text"
     paths: list[PathStr] = Option(min_length=1)
     """Paths or globs of .jsonl files, relative to the working directory: one object per line."""

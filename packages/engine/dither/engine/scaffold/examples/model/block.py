@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ExampleBlock(BlockSpec):
     """x + gate MLP(h, mean of the visible values), h = norm of x modulated by the condition; identity at first."""
 
-    name: ClassVar[str] = "example-block"
+    name = "example-block"
     ratio: float = Field(2.0, gt=0, le=16)
     """Width of the hidden layer, as a multiple of the model width."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ExampleCondition(ConditionSpec):
     """An MLP of asinh(level) and asinh(1000 level), which resolves small and large levels."""
 
-    name: ClassVar[str] = "example-condition"
+    name = "example-condition"
     hidden: int = Field(64, ge=1, le=65_536)
     """Width of the hidden layer."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ExampleEmbedding(EmbeddingSpec):
     """Low-rank tables, one per field, and a linear map to the model width."""
 
-    name: ClassVar[str] = "example-embedding"
+    name = "example-embedding"
     serves = TOKENS
     rank: int = Field(16, ge=1, le=4096)
     """Width of the tables."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class ExampleHead(HeadSpec):
     """A hidden layer shared by all fields, then a linear map per field."""
 
-    name: ClassVar[str] = "example-head"
+    name = "example-head"
     serves = TOKENS
     hidden: int = Field(64, ge=1, le=65_536)
     """Width of the hidden layer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ExampleModel(ModelSpec):
     """Residual MLPs over each position, the mean of all positions, and the noise level."""
 
-    name: ClassVar[str] = "example-model"
+    name = "example-model"
     width: int = Field(64, ge=1, le=65_536)
     """Width of the hidden states."""
     depth: int = Field(2, ge=1, le=1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ExamplePosition(PositionSpec):
     """Sines of the position with learned frequencies and phases, then a linear map."""
 
-    name: ClassVar[str] = "example-position"
+    name = "example-position"
     waves: int = Field(16, ge=1, le=4096)
     """Number of sines."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ExampleProcess(ProcessSpec):
     """Absorbing diffusion: each token becomes MASK with probability 1 - alpha(t)."""
 
-    name: ClassVar[str] = "example-process"
+    name = "example-process"
     serves = TOKENS
     schedule: Slot[ScheduleSpec] = named("log-linear")
     """alpha as a function of time."""

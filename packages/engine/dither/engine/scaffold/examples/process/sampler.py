@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ExampleSampler(SamplerSpec):
     """Ancestral sampling at the times (1 - i / steps)^2."""
 
-    name: ClassVar[str] = "example-sampler"
+    name = "example-sampler"
     steps: int = Field(64, ge=1, le=10_000)
     """Number of steps; the model is called once more at the end."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ExampleSchedule(ScheduleSpec):
     """alpha = 1 - (1 - eps) (3 t^2 - 2 t^3): slow at both ends, fast in the middle."""
 
-    name: ClassVar[str] = "example-schedule"
+    name = "example-schedule"
     eps: float = Field(1e-3, ge=1e-9, lt=1)
     """Signal left at t = 1."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field as Option
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ExampleTask(TaskSpec):
     """Arithmetic progressions: x_i = first + i step, modulo `ids`."""
 
-    name: ClassVar[str] = "example-task"
+    name = "example-task"
     length: int = Option(12, ge=3, le=1024)
     """Ids in a progression."""
     ids: int = Option(16, ge=5, le=1024)

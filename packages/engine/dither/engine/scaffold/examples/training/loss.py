@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ExampleLoss(LossSpec):
     """-(1 - p)^gamma log p of the true token: cross entropy that down-weights well predicted tokens."""
 
-    name: ClassVar[str] = "example-loss"
+    name = "example-loss"
     serves = TOKENS
     gamma: float = Field(1.0, ge=0, le=5)
     """Strength of the down-weighting; 0 is cross entropy."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -15,7 +14,7 @@ from dither.registry.kinds import LRScheduleSpec
 class ExampleLrSchedule(LRScheduleSpec):
     """Linear warm-up, then the inverse square root of the step."""
 
-    name: ClassVar[str] = "example-lr-schedule"
+    name = "example-lr-schedule"
     warmup: int = Field(100, ge=1, le=1_000_000_000)
     """Steps until the full learning rate."""
 

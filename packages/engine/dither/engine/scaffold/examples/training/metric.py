@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from dither.registry import Space, Spec, hookimpl
 from dither.registry.kinds import TOKENS, MetricSpec
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ExampleMetric(MetricSpec):
     """Share of samples that occur only once."""
 
-    name: ClassVar[str] = "example-metric"
+    name = "example-metric"
     serves = TOKENS
 
     def build(self, space: Space) -> SampleMetric:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ExampleOptimizer(OptimizerSpec):
     """Updates of constant size along the sign of a moving average of the gradients (Lion)."""
 
-    name: ClassVar[str] = "example-optimizer"
+    name = "example-optimizer"
     lr: float = Field(3e-4, gt=0, le=1)
     """Learning rate, about a third to a tenth of that of Adam."""
     beta1: float = Field(0.9, ge=0, lt=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dither.registry import Spec, hookimpl
 from dither.registry.kinds import TrackerSpec
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class ExampleTracker(TrackerSpec):
     """Lines `step,name,value` in csv/train.csv, csv/valid.csv and csv/sample.csv of the run directory."""
 
-    name: ClassVar[str] = "example-tracker"
+    name = "example-tracker"
 
     def build(self) -> Tracker:
         return CsvTracker()
