@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -32,7 +32,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class SeedLoss(LossSpec):
     """Score entropy as in the document: of a softmax, without the rate. It is not a bound."""
 
-    name: ClassVar[str] = "seed-004"
+    name = "seed-004"
     serves = TOKENS
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
@@ -90,7 +90,7 @@ class MaskedCEActive(LossSpec):
     With uniform logits it is log V (1 + 1/2 + .. + 1/N), not log V per token.
     """
 
-    name: ClassVar[str] = "masked-ce-active"
+    name = "masked-ce-active"
     serves = TOKENS
     weights: dict[str, Weight | list[Weight]] = {}
     """By name of the field: weight of its tokens (lambda), or one weight per clean id, in order. By default 1."""
@@ -155,7 +155,7 @@ class SeedSampler(SamplerSpec):
     Samples do not have the distribution of the data however good the model is.
     """
 
-    name: ClassVar[str] = "seed-004"
+    name = "seed-004"
     steps: int = Field(128, ge=1, le=1_000_000)
     """Times from 1 to 0, both ends included; the model is called once at each."""
 

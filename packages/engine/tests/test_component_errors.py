@@ -1,6 +1,5 @@
 """A component that raises is named with its plugin."""
 
-
 import pytest
 
 from dither.engine.config.load_experiment import load_experiment

@@ -128,8 +128,8 @@ def test_another_revision_and_another_component_are_refused(directory, tmp_path,
     with pytest.raises(Refused, match=r"train.lr_schedule.use: .*cosine@1.* -> .*constant@1"):
         run(other, tmp_path, resume=directory, console=console)
     copy = directory / "plugins" / "toy_plugin.py"
-    name = 'name: ClassVar[str] = "toy-mask"'
-    copy.write_text(copy.read_text().replace(name, f"{name}\n    rev: ClassVar[int] = 2"))
+    name = 'name = "toy-mask"'
+    copy.write_text(copy.read_text().replace(name, f"{name}\n    rev = 2"))
     with refused("revision-mismatch"):
         load_experiment(directory / "resolved.toml", trust=True)
 
@@ -230,13 +230,13 @@ def test_the_policy_of_the_start_applies_to_a_moved_run(directory, experiment_fi
     assert evaluate_run(directory)[0]
 
 
-RENAMED = """name: ClassVar[str] = "toy-cover"
+RENAMED = """name = "toy-cover"
     aliases: ClassVar[tuple[Alias, ...]] = (Alias("toy-mask", removed_in="9.0"),)"""
 
 
 def rename(directory):
     copy = directory / "plugins" / "toy_plugin.py"
-    text = copy.read_text().replace('name: ClassVar[str] = "toy-mask"', RENAMED)
+    text = copy.read_text().replace('name = "toy-mask"', RENAMED)
     copy.write_text(text.replace("\nimport torch\n", "\nimport torch\nfrom dither.registry.spec import Alias\n", 1))
 
 

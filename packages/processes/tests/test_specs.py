@@ -1,6 +1,5 @@
 """Specs of processes, schedules and samplers: defaults build, and incompatibilities are found without torch."""
 
-
 import pytest
 
 from dither.processes.options import MAX_POSITIONS

@@ -1,6 +1,5 @@
 """registry.toml locks names, revisions and options of components."""
 
-
 import pytest
 from pydantic import Field
 

@@ -105,7 +105,7 @@ class FlowKL(_TokenLoss):
         return frozenset({"own-jumps"})
 
     def build(self, process: ProcessFacts) -> Loss:
-        from .flow import flow_kl
+        from .tokens import flow_kl
 
         return self._reduced(flow_kl)
 

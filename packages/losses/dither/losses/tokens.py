@@ -1,6 +1,6 @@
 """Losses on tokens. Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 
-Both are the integrand of one bound, -log p(x_0) <= integral over t of the loss, up to the terms at the two ends.
+All are the integrand of one bound, -log p(x_0) <= integral over t of the loss, up to the terms at the two ends.
 Numbers per position are in float64; numbers per id stay in the precision of the prediction.
 """
 
@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from dither.registry.flow.records import Measured, Noised, TokenPrediction, over
 
-__all__ = ["cross_entropy", "masked_ce", "score_entropy"]
+__all__ = ["cross_entropy", "flow_kl", "masked_ce", "score_entropy"]
 
 FAR = 40.0
 """log s - log r beyond which a term is s alone; the relative error is 41 exp(-40)."""
@@ -32,7 +32,25 @@ def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
 
     Weights are 1 on real positions that are not known, masked or not, else 0.
     """
-    values = cross_entropy(pred, noised).values
+    return _weighted(cross_entropy(pred, noised).values, noised)
+
+
+def flow_kl(pred: TokenPrediction, noised: Noised) -> Measured:
+    """Generalised KL divergence between the jump rates of x_0 and of the model (Shaul et al. 2024, eq. 26).
+
+        sigma' / (exp(sigma) - 1) (-log p(x_0 | x_t) - p(x_t | x_t)) if x_t != x_0, else (1 - p(x_t | x_t))
+
+    Values are never negative, and 0 where the prior cannot produce x_t. Weights are 1 on real positions that are not
+    known, else 0.
+    """
+    x, x0, log = noised.state.x, noised.x0, pred.log_clean()
+    log_p, log_stay = (log.gather(-1, ids[..., None])[..., 0] for ids in (x0, x))
+    divergence = torch.where(x == x0, -log_stay.expm1(), -log_p - log_stay.exp())
+    return _weighted(torch.where(noised.target_mask, divergence, 0.0), noised)
+
+
+def _weighted(values: Float[Tensor, "B L"], noised: Noised) -> Measured:
+    """Return values times sigma' / (exp(sigma) - 1), the rate at which x_0 is revealed."""
     sigma, rate = (over(value, noised.x0) for value in (noised.noise.sigma, noised.noise.rate))
     weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(values.dtype)  # at sigma = 0 no token is masked
     return Measured(values * weight, (~noised.fixed).to(values.dtype))
