@@ -127,7 +127,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"torch {torch.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; CPU ms, one thread")
     chosen = [name for name in rows if options.only in name]
-    if not torch.cpu._is_avx512_bf16_supported():
+    if not getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)():
         print("bfloat16 left out: this CPU has no instructions for it")
         chosen = [name for name in chosen if "bf16" not in name and "bfloat16" not in name]
     deadline = time.monotonic() + 60 * options.minutes

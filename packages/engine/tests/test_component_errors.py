@@ -11,7 +11,6 @@ from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec.base import WrongReturnError
 
 LOSS = """
-from typing import ClassVar
 from dither.registry import hookimpl
 from dither.registry.kinds import LossSpec
 

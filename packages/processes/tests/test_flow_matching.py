@@ -7,7 +7,7 @@ import torch
 from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
 from torch import Tensor
 
-from dither.losses.flow import flow_kl
+from dither.losses.tokens import flow_kl
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.flow.jumps import DiscreteFlow
 from dither.processes.flow.process import FlowMatchingProcess

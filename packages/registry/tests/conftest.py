@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 BLOCK = """
-from typing import ClassVar
 from dither.registry import hookimpl
 from dither.registry.kinds import BlockSpec
 

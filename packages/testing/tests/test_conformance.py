@@ -169,8 +169,6 @@ def test_a_slot_without_components_is_named():
 
 
 THEIRS = """
-from typing import ClassVar
-
 import torch
 from pydantic import Field
 

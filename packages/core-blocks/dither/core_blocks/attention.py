@@ -75,13 +75,14 @@ class Attention(nn.Module):
             k, v = cache.join(layer, k, v)
         if self.kv_heads != self.heads:
             k, v = (part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (k, v))
-        if single := rows is not None and len(x) == 1:  # a single sample needs the requested queries only
-            q = q.index_select(2, rows)
-            mask = mask if mask is None or mask.shape[2] == 1 else mask.index_select(2, rows)
+        queries = rows if len(x) == 1 and x.device.type == "cpu" else None  # on a GPU masks for all queries are cached
+        if queries is not None:
+            q = q.index_select(2, queries)
+            mask = mask if mask is None or mask.shape[2] == 1 else mask.index_select(2, queries)
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel)
         y = y.transpose(1, 2).flatten(2)
         if rows is not None:
-            y = y.flatten(0, 1) if single else y.flatten(0, 1).index_select(0, rows)
+            y = y[0] if queries is not None else y.flatten(0, 1).index_select(0, rows)
         out: Tensor = self.dropout(self.out(y))
         return out
 

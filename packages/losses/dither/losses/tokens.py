@@ -1,7 +1,7 @@
 """Losses on tokens. Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 
-All are the integrand of one bound, -log p(x_0) <= integral over t of the loss, up to the terms at the two ends.
-Numbers per position are in float64; numbers per id stay in the precision of the prediction.
+All but `cross_entropy` are the integrand of one bound, -log p(x_0) <= integral over t of the loss, up to the terms at
+the two ends.
 """
 
 from __future__ import annotations

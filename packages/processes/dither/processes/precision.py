@@ -36,7 +36,7 @@ class Constant:
         self._copies: dict[torch.device, Tensor] = {torch.device("cpu"): value.cpu()}
 
     def on(self, device: Any) -> Shaped[Tensor, "..."]:
-        device = torch.device(device)
+        device = device if isinstance(device, torch.device) else torch.device(device)
         if device not in self._copies:
             value = self._copies[torch.device("cpu")]
             dtype = wide_dtype(device) if value.is_floating_point() else value.dtype

@@ -9,7 +9,8 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -25,8 +26,26 @@ if TYPE_CHECKING:
 __all__ = [
     "PANELS", "VERBS", "Assignments", "CheckpointOption", "Experiment", "Group", "Json", "OptionalExperiment",
     "Overrides", "PluginOption", "Removals", "RunDirectory", "Runs", "Words", "app", "app_for", "expand_overrides",
-    "load", "parse_checkpoint",
+    "load", "parse_checkpoint", "without_collection",
 ]  # fmt: skip
+
+
+def resume_collection() -> None:
+    """Enable garbage collection, if `main` disabled it; it does not search what was imported until now."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Disable garbage collection during imports, in a process that runs one command: they leave few cycles."""
+    if gc.get_freeze_count():
+        gc.disable()
+    try:
+        yield
+    finally:
+        resume_collection()
 
 
 class _PlainFlags:
@@ -42,8 +61,7 @@ class Command(_PlainFlags, TyperCommand):
     """A command whose flags are shown without a type; it runs with garbage collection, which `main` disables."""
 
     def invoke(self, ctx: Any) -> Any:
-        gc.freeze()  # else the first collection would search all that was imported
-        gc.enable()
+        resume_collection()
         return super().invoke(ctx)
 
 
@@ -110,14 +128,10 @@ def load(
     path: Path, overrides: Sequence[str] | None, removals: Sequence[str] | None, plugins: Sequence[str] | None
 ) -> Loaded:
     """Load an experiment with the options of the command line."""
-    gc.disable()  # imports leave few cycles
-    try:
+    with without_collection():
         from ..config.load_experiment import load_experiment
 
         return load_experiment(path, overrides or (), removals or (), plugins)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def parse_checkpoint(word: str) -> Any:
@@ -197,6 +211,7 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     files = [words[i + 1] for i in places]
     words = [text for i, text in enumerate(words) if not {i, i - 1} & set(places)]
     if files or not _installed_names() <= OURS:
+        resume_collection()  # commands of plugins are not of class `Command`
         _add_plugin_commands(files, word)
     return app, words
 
@@ -217,7 +232,10 @@ def _import_verbs(modules: Iterable[str]) -> None:
 
 
 def _name(entry: Any) -> str:
-    return str(entry.name or entry.callback.__name__)
+    if isinstance(entry.name, str):
+        return entry.name
+    group = getattr(entry, "typer_instance", None)
+    return str(group.info.name if group else entry.callback.__name__)
 
 
 def _installed_names() -> set[str]:

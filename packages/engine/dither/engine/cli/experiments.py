@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -24,6 +23,7 @@ from .app import (
     Words,
     app,
     load,
+    without_collection,
 )
 from .output import echo, echo_json, location_record, print_valid, wants_json
 from .runs import CellOption, OutOption, SplitOption, apply
@@ -72,11 +72,9 @@ def run(
         from ..runs.progress import Screen, say
 
         say(Screen(), f"{path}: valid; loading torch and the data")  # never ends a run, as on a full disk
-    gc.disable()  # collections would take .3 s before the first step, and find nothing
-    from ..runs.launch import run as start
+    with without_collection():
+        from ..runs.launch import run as start
 
-    gc.freeze()
-    gc.enable()
     given = sys.argv[1:]
     argv = ["dither", *([] if "run" in given else ["run"]), *given]  # python -m experiments.run omits the command
     return start(loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest)

@@ -200,4 +200,4 @@ class AdamW(torch.optim.AdamW):
 
 
 _hooked_step: Any = Optimizer.profile_hook_step(AdamW._step)
-"""Runs hooks and marks profiles, in 0.08 ms."""
+"""Runs hooks and marks the step in a profile, in 0.08 ms."""

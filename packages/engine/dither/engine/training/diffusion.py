@@ -438,8 +438,8 @@ def fused_head(system: Diffusion) -> nn.Linear | None:
 
     None for a loss without a fused form, a small vocabulary, and FSDP, which gathers weights only inside the model.
     """
-    linear = linear_head(system)
-    if linear is None or not isinstance(system.training_loss, FusedLoss) or hasattr(system.model, "unshard"):
+    space = system.process.space
+    if not isinstance(space, TokenSpace) or space.vocab < FUSED_FROM or (linear := linear_head(system)) is None:
         return None
-    small = cast(TokenSpace, system.process.space).vocab < FUSED_FROM
-    return None if small or hasattr(linear.weight, "full_tensor") else linear
+    sharded = hasattr(system.model, "unshard") or hasattr(linear.weight, "full_tensor")
+    return linear if isinstance(system.training_loss, FusedLoss) and not sharded else None

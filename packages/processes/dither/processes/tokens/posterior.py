@@ -22,12 +22,12 @@ from torch.nn.functional import softplus
 
 from dither.registry.flow.records import Noise, over, select_rows
 
-from ..precision import wide
+from ..precision import wide, wide_dtype
 
 __all__ = ["Posterior", "lookup"]
 
 LARGE_VOCAB = 4096
-"""Ids above which tables over ids stay in the precision of the model."""
+"""Number of ids above which `context_of_score` computes in the precision of the score."""
 
 
 def lookup(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Tensor, "B L"]:
@@ -91,11 +91,10 @@ class Posterior:
         """Normalise logits over the possible clean ids; where x_0 is determined, all mass is on x (SUBS of MDLM)."""
         if raw.device.type == "cpu" and not self.determined.any():  # elsewhere `any` would synchronise
             return (raw if self.clean.all() else raw.masked_fill(~self.clean, -torch.inf)).log_softmax(-1)
-        here = torch.arange(raw.shape[-1], device=raw.device) == self.x[..., None]
-        determined = self.determined[..., None]
-        logits = raw.masked_fill(~torch.where(determined, here, self.clean), -torch.inf)
-        # Where x_0 is determined the logit of x does not matter, and may be -inf (PAD).
-        return logits.masked_fill_(determined & here, 0.0).log_softmax(-1)
+        free = ~self.determined
+        logit = raw.new_zeros(free.shape).masked_fill_(free, -torch.inf)  # of x, for raw may hold -inf there (PAD)
+        fixed = torch.full_like(raw, -torch.inf).scatter_(-1, self.x[..., None], logit[..., None])
+        return torch.where(self.clean & free[..., None], raw, fixed).log_softmax(-1)
 
     def posterior(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> posterior."""
@@ -124,13 +123,13 @@ class Posterior:
         """Score -> context. Negative probabilities of an inconsistent score are set to 0.
 
         m is the difference p_t - (1 - alpha) prior, which has no significant digits below the rounding of the score.
-        There it is kept positive, proportional to p_t, so that equal scores give a uniform context. It is computed in
-        float64; for a large vocabulary, where that would take most of a sampling step, only its terms per position are.
+        There it is kept positive, proportional to p_t, so that equal scores give a uniform context. m is computed in
+        float64; for a large vocabulary only its terms per position are, for that would take most of a sampling step.
         """
         exact = log_score if log_score.shape[-1] > LARGE_VOCAB else wide(log_score)
         top, peak = exact.detach().amax(-1, keepdim=True), self.prior.amax(-1, keepdim=True).log()
-        total = wide((exact - top).exp().sum(-1, keepdim=True)).log() + top
+        total = (exact - top).exp().sum(-1, keepdim=True, dtype=wide_dtype(exact.device)).log() + top
         row, column = total + self.log_one_minus_alpha[..., None] + peak, self.prior.log() - peak
-        share = (column.to(exact.dtype) - exact.masked_fill(~self.clean, 0.0) + row.to(exact.dtype)).exp()
-        log_m = exact + torch.log1p(-share.clamp_max(1 - torch.finfo(log_score.dtype).eps))
+        log_share = column.to(exact.dtype) - exact.masked_fill(~self.clean, 0.0) + row.to(exact.dtype)
+        log_m = exact + (-log_share.clamp_max(-torch.finfo(log_score.dtype).eps).expm1()).log()
         return self.normalize(log_m).to(log_score.dtype)
