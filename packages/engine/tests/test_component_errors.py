@@ -44,12 +44,12 @@ def broken(experiment_file):
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        ("def check(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:11)"),
-        ("def check(self, process): yield 1 / 0", "ZeroDivisionError: division by zero (broken.py:11)"),
+        ("def check(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:10)"),
+        ("def check(self, process): yield 1 / 0", "ZeroDivisionError: division by zero (broken.py:10)"),
         ("def check(self, process): exit(0)", "SystemExit: 0"),
         ("def check(self, process): return None", "TypeError: "),
         ("def check(self, process): return ['text']", "TypeError: "),
-        ("def warn(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:11)"),
+        ("def warn(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:10)"),
     ],
 )
 def test_exceptions_of_a_check_name_the_component(broken, method, reason, refusal):

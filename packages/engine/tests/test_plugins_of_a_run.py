@@ -231,7 +231,7 @@ def test_the_policy_of_the_start_applies_to_a_moved_run(directory, experiment_fi
 
 
 RENAMED = """name = "toy-cover"
-    aliases: ClassVar[tuple[Alias, ...]] = (Alias("toy-mask", removed_in="9.0"),)"""
+    aliases = (Alias("toy-mask", removed_in="9.0"),)"""
 
 
 def rename(directory):
