@@ -63,7 +63,8 @@ def _plugins_of(dist: Distribution) -> list[Installed]:
 def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:
     name = version = None
     with suppress(Exception):  # damaged metadata raises many types
-        name, version = dist.name, dist.version  # type: ignore[union-attr]
+        metadata = dist.metadata  # type: ignore[union-attr]  # parsed at each access
+        name, version = metadata["Name"], metadata["Version"]
     failure = "" if name and version else "the metadata of its distribution lacks the name or version; reinstall it"
     return Installed(point.name, name or "?", version or "", point, failure)
 
