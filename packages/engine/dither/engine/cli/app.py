@@ -15,7 +15,7 @@ from copy import copy
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "PANELS", "VERBS", "Assignments", "CheckpointOption", "Experiment", "Group", "Json", "OptionalExperiment",
-    "Overrides", "PluginOption", "Removals", "RunDirectory", "Runs", "Words", "app", "app_for", "expand_overrides",
+    "PANELS", "VERBS", "Assignments", "CellOption", "CheckpointOption", "Experiment", "Group", "Json",
+    "OptionalExperiment", "OutOption", "Overrides", "Part", "PluginOption", "Removals", "RunDirectory", "Runs",
+    "SplitOption", "Words", "app", "app_for", "expand_overrides",
     "load", "parse_checkpoint", "without_collection",
 ]  # fmt: skip
 
@@ -108,6 +109,12 @@ PluginOption = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Parent folder of run directories.")]
 RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+Part = Literal["all", "train", "valid", "test"] | None
+SplitOption = Annotated[Part, typer.Option("--split", help="By default valid; all with data of yours.")]
+CellOption = Annotated[
+    str | None, typer.Option("--cell", metavar="NAME", help="Cell type; by default all that the model was trained on.")
+]
+OutOption = Annotated[Path | None, typer.Option("--out", help="New folder; by default inside the run.")]
 CheckpointOption = Annotated[str, typer.Option("--checkpoint", metavar="WHICH", help="newest, best, or a step.")]
 
 

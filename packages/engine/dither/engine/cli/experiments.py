@@ -12,21 +12,23 @@ import typer
 
 from .app import (
     Assignments,
+    CellOption,
     CheckpointOption,
     Experiment,
     Json,
     OptionalExperiment,
+    OutOption,
     Overrides,
     PluginOption,
     Removals,
     Runs,
+    SplitOption,
     Words,
     app,
     load,
     without_collection,
 )
 from .output import echo, echo_json, location_record, print_valid, wants_json
-from .runs import CellOption, OutOption, SplitOption, apply
 
 __all__: list[str] = []
 
@@ -178,6 +180,8 @@ def explain(
     predictions to inputs; --split, --cell, --out and --checkpoint are for these.
     """
     if experiment.is_dir():
+        from .runs import apply
+
         apply("explain", experiment, [Path(word) for word in words or ()], split, cell, None, out, checkpoint, selected)
         return
     import tomlkit

@@ -10,10 +10,23 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .app import Assignments, CheckpointOption, Group, Json, PluginOption, RunDirectory, Words, app, parse_checkpoint
+from .app import (
+    Assignments,
+    CellOption,
+    CheckpointOption,
+    Group,
+    Json,
+    OutOption,
+    PluginOption,
+    RunDirectory,
+    SplitOption,
+    Words,
+    app,
+    parse_checkpoint,
+)
 from .output import echo, echo_json
 
-__all__ = ["CellOption", "OutOption", "SplitOption", "apply"]
+__all__ = ["apply"]
 
 DAMAGED = 3
 LOSS = "valid/loss"
@@ -21,13 +34,7 @@ runs = typer.Typer(name="runs", cls=Group, help="List runs, or verify one.", no_
 app.add_typer(runs, name="runs")
 Paths = list[Path] | None
 Data = Annotated[Paths, typer.Argument(help="Data of yours; by default those of the run.", show_default=False)]
-Part = Literal["all", "train", "valid", "test"] | None
-SplitOption = Annotated[Part, typer.Option("--split", help="By default valid; all with data of yours.")]
-CellOption = Annotated[
-    str | None, typer.Option("--cell", metavar="NAME", help="Cell type; by default all that the model was trained on.")
-]
 ExportOption = Annotated[Words, typer.Option("--export", metavar="FORMAT", help="Format (repeatable).")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="New folder; by default inside the run.")]
 
 
 @runs.command("list", epilog="Example: dither runs list runs --metric valid/nats_per_token")

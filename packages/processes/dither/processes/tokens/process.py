@@ -27,7 +27,7 @@ from dither.registry.flow.records import (
     put_rows,
     readable_rows,
     select_rows,
-)  # fmt: skip
+)
 from dither.registry.flow.spaces import Space, TokenSpace
 
 from ..precision import Constant, wide, wide_dtype

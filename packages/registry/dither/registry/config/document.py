@@ -365,8 +365,8 @@ def shipped_experiments() -> dict[str, FilePath]:
     places = [FilePath(folder) for folder in sys.modules["dither"].__path__]
     checkouts = [place.parents[2] for place in places if place.parents[1].name == "packages"]
     folders = [folder / "experiments" for folder in (*checkouts, *places)]
-    files = ((folder, file) for folder in folders for file in sorted(folder.glob("*/*.toml")))
-    return {name_of(file.relative_to(folder)): file for folder, file in files}
+    files = (file for folder in folders for file in sorted(folder.glob("*/*.toml")))
+    return {f"{file.parent.name}/{file.stem}": file for file in files}
 
 
 def name_of(path: FilePath) -> str:

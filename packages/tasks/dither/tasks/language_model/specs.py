@@ -14,7 +14,7 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathMark, PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
-from .data.pairs import PromptResponse, text_conditions
+from .data.specs import PromptResponse, text_conditions
 from .data.tokenizers import ADD_END, BPE_RANGE, ENDS, NO_END, SIZES, TOKENIZERS, byte_pair_ids, invalid_byte_pairs
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
-from .data.pairs import Pair, PairIds, encode_pairs, text_conditions
+from .data.pairs import Pair, PairIds, encode_pairs
+from .data.specs import text_conditions
 from .data.token_store import Documents, Part, SplitWriter, TokenStore, TokenStream, Windows, encode_corpus, open_store
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Tokenizer

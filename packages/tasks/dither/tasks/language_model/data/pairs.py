@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from pydantic import Field as Option
+from typing import TYPE_CHECKING, Any
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import read_text
-from dither.registry.flow.spaces import Condition
 from dither.registry.plugins.install_command import optional_import
-from dither.registry.spec.base import PathStr
-from dither.registry.spec.misfit import Misfit
 
-from .corpus import Corpus, Document, hold_out
-from .specs import HoldOut
-from .text_files import find_files
+from .corpus import Corpus, Document
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +28,7 @@ if TYPE_CHECKING:
     from .token_store import TokenStore
     from .tokenizers.base import Tokenizer
 
-__all__ = ["Pair", "PairIds", "PromptResponse", "encode_pairs", "text_conditions"]
+__all__ = ["Pair", "PairIds", "encode_pairs", "read_pairs", "render_chat"]
 
 SHOWN = 20
 """Wrong lines that are listed."""
@@ -58,61 +51,11 @@ class PairIds:
     labels: Int64[np.ndarray, " D"]
 
 
-class PromptResponse(HoldOut):
-    """Prompts and responses from JSON lines: prompts are known tokens, and the loss is on responses and their end.
-
-    Each response ends with the end-of-text id. Examples without a prompt are learned as a whole.
-    """
-
-    name = "prompt-response"
-    gives: ClassVar[str] = "text"
-    paths: list[PathStr] = Option(min_length=1)
-    """Paths or globs of .jsonl files, relative to the working directory: one object per line."""
-    prompt: str = "prompt"
-    """Key of the prompt; it may be missing in an object."""
-    response: str = "response"
-    """Key of the response."""
-    label: str | None = None
-    """Key of a label, the condition "label" of samples: a string, or missing."""
-    chat_template: PathStr | None = None
-    """File with a chat template: a tokenizer_config.json with "chat_template", or the template itself (Jinja). Prompts,
-    and task.prompt, become a message of the user and the beginning of the answer. Requires
-    jinja2."""
-
-    def check(self) -> Iterator[Misfit]:
-        """Yield files that are missing, and lines that are not examples."""
-        try:
-            self.pairs()
-        except Refused as refused:
-            for p in refused.problems:
-                yield Misfit(p.message, tuple(p.path or ("paths",)), help=p.help, code=p.code)
-
-    def pairs(self) -> Sequence[Pair]:
-        """Return all examples, in the order of the files; Refused with all wrong lines."""
-        files = tuple(dict.fromkeys(path for pattern in self.paths for path in find_files(pattern)))
-        stamps = tuple((path, path.stat().st_mtime_ns) for path in files)
-        return _read(stamps, self.prompt, self.response, self.label, self.chat_template)
-
-    def label_names(self) -> tuple[str, ...]:
-        """Return all labels, sorted."""
-        return tuple(sorted({pair.label for pair in self.pairs() if pair.label is not None}))
-
-    def render(self, prompt: str) -> str:
-        """Return a prompt as the model sees it: through the chat template, if there is one."""
-        return prompt if self.chat_template is None else _chat(Path(self.chat_template), prompt)
-
-    def build(self) -> Corpus:
-        """Return the examples by split."""
-        pairs = self.pairs()
-        if len(pairs) < 3:
-            raise Refused(Problem(f"{len(pairs)} examples cannot be split", ("task", "data"), code="no-samples"))
-        return Corpus(self.name, hold_out(pairs, valid=self.valid, test=self.test))
-
-
 @lru_cache(maxsize=2)
-def _read(
+def read_pairs(
     files: tuple[tuple[Path, int], ...], prompt: str, response: str, label: str | None, template: str | None
 ) -> tuple[Pair, ...]:
+    """Return the examples of files, given with their modification times; Refused with all wrong lines."""
     pairs, problems = [], []
     for path, _ in files:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -128,7 +71,7 @@ def _read(
                 problems.append(Problem(f"{path}:{number}: {what}", ("paths",), code="invalid-value"))
                 continue
             asked, answer = str(texts[0]), str(texts[1])
-            asked = _chat(Path(template), asked) if template is not None and asked else asked
+            asked = render_chat(Path(template), asked) if template is not None and asked else asked
             name = str(texts[2]) if label is not None and label in entry else None
             key = hashlib.sha256(json.dumps([asked, answer, name]).encode()).hexdigest()
             load = partial(str, asked + answer)
@@ -139,7 +82,7 @@ def _read(
 
 
 @lru_cache(maxsize=4096)
-def _chat(file: Path, prompt: str) -> str:
+def render_chat(file: Path, prompt: str) -> str:
     """Render one message of the user; templates run in a sandbox, as files of data must not run code."""
     where = ("chat_template",)
     with optional_import("jinja2 is not installed", "dither-tasks", "chat", where):
@@ -156,12 +99,6 @@ def _chat(file: Path, prompt: str) -> str:
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         message = f"{file}: no usable chat template: {type(error).__name__}: {error}"
         raise Refused(Problem(message, where, code="unreadable-file")) from None
-
-
-def text_conditions(documents: str, labels: Sequence[str]) -> tuple[Condition, ...]:
-    """Return the conditions of windows: the label of a text, and the document of each id in packed windows."""
-    packed = (Condition("document"),) if documents == "packed" else ()
-    return (*packed, *((Condition("label", len(labels), tuple(labels), partial=True),) if labels else ()))
 
 
 def encode_pairs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field as Option
 from pydantic import model_validator
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.flow.spaces import Condition
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathMark, PathStr
 from dither.registry.spec.misfit import Misfit
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
 
     from .corpus import Corpus
     from .markov import MarkovChain
+    from .pairs import Pair
     from .token_store import TokenStore
 
-__all__ = ["ConvertedText", "HoldOut", "MarkovText", "Shakespeare", "ShardFolder", "StdlibText", "TextFiles"]
+__all__ = [
+    "ConvertedText", "MarkovText", "PromptResponse", "Shakespeare", "ShardFolder", "StdlibText", "TextFiles",
+    "text_conditions",
+]  # fmt: skip
 
 
 class HoldOut(DataSpec):
@@ -290,3 +295,67 @@ def _folder_misfits(folder: Path, key: str, command: str = "") -> Iterator[Misfi
         read_store(folder, command)
     except Refused as refused:
         yield from (Misfit(p.message, (key,), help=p.help, code=p.code) for p in refused.problems)
+
+
+class PromptResponse(HoldOut):
+    """Prompts and responses from JSON lines: prompts are known tokens, and the loss is on responses and their end.
+
+    Each response ends with the end-of-text id. Examples without a prompt are learned as a whole.
+    """
+
+    name = "prompt-response"
+    gives: ClassVar[str] = "text"
+    paths: list[PathStr] = Option(min_length=1)
+    """Paths or globs of .jsonl files, relative to the working directory: one object per line."""
+    prompt: str = "prompt"
+    """Key of the prompt; it may be missing in an object."""
+    response: str = "response"
+    """Key of the response."""
+    label: str | None = None
+    """Key of a label, the condition "label" of samples: a string, or missing."""
+    chat_template: PathStr | None = None
+    """File with a chat template: a tokenizer_config.json with "chat_template", or the template itself (Jinja). Prompts,
+    and task.prompt, become a message of the user and the beginning of the answer. Requires
+    jinja2."""
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield files that are missing, and lines that are not examples."""
+        try:
+            self.pairs()
+        except Refused as refused:
+            for p in refused.problems:
+                yield Misfit(p.message, tuple(p.path or ("paths",)), help=p.help, code=p.code)
+
+    def pairs(self) -> Sequence[Pair]:
+        """Return all examples, in the order of the files; Refused with all wrong lines."""
+        from .pairs import read_pairs
+        from .text_files import find_files
+
+        files = tuple(dict.fromkeys(path for pattern in self.paths for path in find_files(pattern)))
+        stamps = tuple((path, path.stat().st_mtime_ns) for path in files)
+        return read_pairs(stamps, self.prompt, self.response, self.label, self.chat_template)
+
+    def label_names(self) -> tuple[str, ...]:
+        """Return all labels, sorted."""
+        return tuple(sorted({pair.label for pair in self.pairs() if pair.label is not None}))
+
+    def render(self, prompt: str) -> str:
+        """Return a prompt as the model sees it: through the chat template, if there is one."""
+        from .pairs import render_chat
+
+        return prompt if self.chat_template is None else render_chat(Path(self.chat_template), prompt)
+
+    def build(self) -> Corpus:
+        """Return the examples by split."""
+        from .corpus import Corpus, hold_out
+
+        pairs = self.pairs()
+        if len(pairs) < 3:
+            raise Refused(Problem(f"{len(pairs)} examples cannot be split", ("task", "data"), code="no-samples"))
+        return Corpus(self.name, hold_out(pairs, valid=self.valid, test=self.test))
+
+
+def text_conditions(documents: str, labels: Sequence[str]) -> tuple[Condition, ...]:
+    """Return the conditions of windows: the label of a text, and the document of each id in packed windows."""
+    packed = (Condition("document"),) if documents == "packed" else ()
+    return (*packed, *((Condition("label", len(labels), tuple(labels), partial=True),) if labels else ()))
