@@ -1,5 +1,6 @@
 """The command line."""
 
+import gc
 import json
 import os
 import re
@@ -185,6 +186,25 @@ def test_a_plugin_file_adds_commands(tmp_path, cli):
     assert main(["hello"]) == 2, "without the plugin the command is unknown"
     file.write_text(COMMANDS.replace("(app):\n", "(app):\n    1 / 0\n"))
     assert "ZeroDivisionError" in cli("hello", "-p", str(file), code=2).err
+
+
+def test_commands_of_plugins_run_with_garbage_collection(tmp_path, cli):
+    (file := tmp_path / "greeter.py").write_text(COMMANDS.replace('"hello", name', '__import__("gc").isenabled()'))
+    gc.disable()  # as `main` does
+    try:
+        assert cli("hello", "-p", str(file), code=3).out == "True\n"
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_a_plugin_adds_a_group_without_a_name(tmp_path, cli):
+    group = "typer.Typer(name='group'); app.add_typer(group)\n    @group.command()"
+    source = "import typer\n" + COMMANDS.replace("@app.command()\n    def hello", f"group = {group}\n    def hello")
+    (file := tmp_path / "greeter.py").write_text(source)
+    assert cli("group", "hello", "-p", str(file), code=3).out == "hello world\n"
+    file.write_text(source.replace("'group'", "'runs'"))
+    assert 'adds the command "runs", which exists already' in cli("group", "-p", str(file), code=2).err
 
 
 @pytest.fixture

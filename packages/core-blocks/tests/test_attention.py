@@ -117,6 +117,18 @@ def test_weight_dropout_keeps_the_mean_and_is_for_training(kernel):
     assert torch.equal(module.eval()(x), module(x))
 
 
+@pytest.mark.parametrize("shape", [None, (1, 1, 1, 5), (1, 1, 5, 5)])
+def test_one_sample_attends_from_requested_positions_only(monkeypatch, shape):
+    module, x, rows, queries = Attention(8, AdaLNZero(heads=2)), torch.randn(1, 5, 8), torch.tensor([4, 1, 1]), []
+    mask = None if shape is None else (torch.arange(5) != 2) & (torch.arange(shape[2]) != 4)[:, None]
+    mask = None if mask is None else mask.view(shape)
+    whole = module(x, mask)
+    attended = attention.attend
+    monkeypatch.setattr(attention, "attend", lambda q, *rest: queries.append(q.shape[2]) or attended(q, *rest))
+    torch.testing.assert_close(module(x, mask, rows=rows), whole[0, rows])
+    assert queries == [3]
+
+
 def parts(rows=2, queries=70, keys=90, dtype=torch.bfloat16, scale=3.0):
     generator = torch.Generator().manual_seed(0)
     return [

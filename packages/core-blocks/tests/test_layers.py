@@ -82,6 +82,16 @@ def test_gradient_is_the_mask():
     assert torch.equal(seeded(x), y)
 
 
+def test_masks_of_floats_and_of_int8_give_the_same(monkeypatch):
+    x, results = torch.randn(50, 7, requires_grad=True), []
+    for few in (dropout.FEW, 0):
+        monkeypatch.setattr(dropout, "FEW", few)
+        torch.manual_seed(3)
+        y = drop(x, 0.3)
+        results.append([y, *torch.autograd.grad(y.square().sum(), x)])
+    assert all(map(torch.equal, *results))
+
+
 def test_identity_in_evaluation_and_with_probability_zero():
     x = torch.randn(9)
     assert Dropout(0.5).eval()(x) is x

@@ -140,6 +140,14 @@ def test_float32_conversions_are_stable(process_of, vocab: int, sigma: float, ki
     torch.testing.assert_close(again.exp(), log_m.exp(), rtol=1e-5, atol=1e-7 if sigma > 2 else 1e-12)
 
 
+def test_contexts_of_a_large_vocabulary_lose_only_the_rounding_of_scores(process_of) -> None:
+    process = process_of("uniform", TokenSpace((Field("text", 1, 50257),)))
+    evidence = Posterior(torch.tensor([[3]]), noise_of(3.0), process.prior_probs(), process.space.clean())
+    score = evidence.score(context_of(process.space.clean())[None]).float()
+    narrow, exact = (evidence.context_of_score(given).double() for given in (score, score.double()))
+    torch.testing.assert_close(narrow, exact, rtol=0, atol=2e-5)
+
+
 def test_equal_scores_are_an_even_context_at_any_noise(process_of) -> None:
     """What a zero-initialised head says: everything is as likely as x_t, also where the difference is all rounding."""
     process = process_of("uniform", TokenSpace((Field("text", 1, 27),)), "score")

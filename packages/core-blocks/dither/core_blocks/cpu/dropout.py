@@ -42,8 +42,8 @@ def drop(x: Float[Tensor, "*S"], p: float) -> Float[Tensor, "*S"]:
         return functional.dropout(x, p)
     dropped = round(p * STEPS)
     mask, scale = _draw_mask(x, dropped), STEPS / (STEPS - dropped)
-    if x.numel() <= FEW:
-        return x * (mask * scale).to(x.dtype)
+    if x.numel() <= FEW and x.dtype == torch.float32:  # in bfloat16 the scale would be rounded
+        return x * (mask * scale)
     result: Tensor = _Drop.apply(x, mask, scale)  # type: ignore[no-untyped-call]
     return result
 
