@@ -32,7 +32,7 @@ __all__ = ["ModelCalls", "RowHead", "RowwisePrediction", "Session", "draw", "gui
 MIN_ROWWISE = 1 << 22
 """Numbers of raw output above which the head is applied to chosen positions only."""
 
-CHUNK = {"cpu": 1 << 22, "cuda": 1 << 26}
+CHUNK = {"cpu": 1 << 23, "cuda": 1 << 26}
 """Numbers that the head computes at a time: fewer would read its weights too often, more would take memory."""
 
 CPU_PIECE = 1 << 20

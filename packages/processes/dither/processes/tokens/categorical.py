@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..precision import wide, wide_dtype
 
-__all__ = ["draw", "draw_along", "draw_log"]
+__all__ = ["block_sums", "draw", "draw_along", "draw_log"]
 
 CHUNK, LARGE_CHUNK = 1 << 22, 1 << 26
 """Most numbers in float64 at a time on a CPU, and on any other device."""
@@ -86,12 +86,16 @@ def _search(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Te
     return index if u.device.type == "cpu" else index.clamp_max_(cumulative.shape[1] - 1)  # rows without any weight
 
 
+def block_sums(weights: Float[Tensor, "*N V"]) -> Float[Tensor, "*N S"]:
+    """Return the sums of blocks of `BLOCK` ids and of the rest; faster than a sum of float32 numbers in float64."""
+    whole = weights.shape[-1] // BLOCK * BLOCK
+    sums = weights[..., :whole].reshape(*weights.shape[:-1], whole // BLOCK, BLOCK).sum(-1)
+    return torch.cat([sums, weights[..., whole:].sum(-1, keepdim=True)], -1)
+
+
 def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[Tensor, "N 1"]:
     """Return the result of `_pick` up to rounding: the block first, then the id inside it."""
-    vocab = weights.shape[1]
-    whole = vocab // BLOCK * BLOCK
-    sums = rearrange(weights[:, :whole], "n (s i) -> n s i", i=BLOCK).sum(-1)
-    blocks = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], 1)
+    vocab, blocks = weights.shape[1], block_sums(weights)
     ahead = wide(blocks).cumsum(1)
     block = _pick(ahead, u)
     ids = block * BLOCK + torch.arange(BLOCK, device=block.device)

@@ -22,7 +22,8 @@ from torch.nn.functional import softplus
 
 from dither.registry.flow.records import Noise, over, select_rows
 
-from ..precision import wide, wide_dtype
+from ..precision import wide
+from .categorical import block_sums
 
 __all__ = ["Posterior", "lookup"]
 
@@ -128,7 +129,7 @@ class Posterior:
         """
         exact = log_score if log_score.shape[-1] > LARGE_VOCAB else wide(log_score)
         top, peak = exact.detach().amax(-1, keepdim=True), self.prior.amax(-1, keepdim=True).log()
-        total = (exact - top).exp().sum(-1, keepdim=True, dtype=wide_dtype(exact.device)).log() + top
+        total = wide(block_sums((exact - top).exp())).sum(-1, keepdim=True).log() + top
         row, column = total + self.log_one_minus_alpha[..., None] + peak, self.prior.log() - peak
         log_share = column.to(exact.dtype) - exact.masked_fill(~self.clean, 0.0) + row.to(exact.dtype)
         log_m = exact + (-log_share.clamp_max(-torch.finfo(log_score.dtype).eps).expm1()).log()
