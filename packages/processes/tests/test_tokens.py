@@ -131,8 +131,7 @@ def test_float32_conversions_are_stable(process_of, vocab: int, sigma: float, ki
     torch.testing.assert_close(posterior.double(), exact.posterior(log_m), rtol=1e-5, atol=3e-5)
     torch.testing.assert_close(narrow.context(posterior).double(), log_m, rtol=1e-5, atol=3e-5)
     back = narrow.context_of_score(score)
-    # at sigma = 20 torch's log_softmax sums thousands of equal numbers
-    torch.testing.assert_close(back.logsumexp(-1), torch.zeros(1, 2), rtol=0, atol=1e-5 if sigma < 20 else 1e-4)
+    torch.testing.assert_close(back.logsumexp(-1), torch.zeros(1, 2), rtol=0, atol=1e-5)
     assert not narrow.posterior(back).isnan().any()
     if kind == "absorbing" or sigma < 2:  # at sigma = 20 a context is below the rounding of its score in float32
         torch.testing.assert_close(back.exp().double(), log_m.exp(), rtol=1e-2, atol=1e-6)

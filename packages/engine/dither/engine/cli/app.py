@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PANELS", "VERBS", "Assignments", "CellOption", "CheckpointOption", "Experiment", "Group", "Json",
-    "OptionalExperiment", "OutOption", "Overrides", "Part", "PluginOption", "Removals", "RunDirectory", "Runs",
-    "SplitOption", "Words", "app", "app_for", "expand_overrides",
-    "load", "parse_checkpoint", "without_collection",
+    "OptionalExperiment", "OutOption", "Overrides", "PluginOption", "Removals", "RunDirectory", "Runs", "SplitOption",
+    "Words", "app", "app_for", "expand_overrides", "load", "parse_checkpoint", "without_collection",
 ]  # fmt: skip
 
 
@@ -210,7 +209,8 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     _import_verbs([VERBS[word]] if word in VERBS else dict.fromkeys(VERBS.values()))
     if word in VERBS:  # typer inspects the options of every command, which takes 1 ms each
         called = copy(app)
-        called.registered_commands, called.registered_groups = ([e for e in es if _name(e) == word] for es in ENTRIES)
+        commands, groups = ([entry for entry in entries if _name(entry) == word] for entries in ENTRIES)
+        called.registered_commands, called.registered_groups = commands, groups
         return called, words
     if word == "--version" or "_DITHER_COMPLETE" in os.environ:
         return app, words

@@ -128,9 +128,15 @@ class Posterior:
         float64; for a large vocabulary only its terms per position are, for that would take most of a sampling step.
         """
         exact = log_score if log_score.shape[-1] > LARGE_VOCAB else wide(log_score)
-        top, peak = exact.detach().amax(-1, keepdim=True), self.prior.amax(-1, keepdim=True).log()
-        total = wide(block_sums((exact - top).exp())).sum(-1, keepdim=True).log() + top
-        row, column = total + self.log_one_minus_alpha[..., None] + peak, self.prior.log() - peak
+        peak = self.prior.amax(-1, keepdim=True).log()
+        row, column = _log_sum(exact) + self.log_one_minus_alpha[..., None] + peak, self.prior.log() - peak
         log_share = column.to(exact.dtype) - exact.masked_fill(~self.clean, 0.0) + row.to(exact.dtype)
         log_m = exact + (-log_share.clamp_max(-torch.finfo(log_score.dtype).eps).expm1()).log()
-        return self.normalize(log_m).to(log_score.dtype)
+        log_m = self.normalize(log_m)  # by log_softmax, which is off by up to 4e-5 where many numbers are equal
+        return (log_m - _log_sum(log_m).to(log_m.dtype)).to(log_score.dtype)
+
+
+def _log_sum(log: Float[Tensor, "*B V"]) -> Float[Tensor, "*B 1"]:
+    """Return the logarithm of the sum of exp(log), in float64 from sums of blocks."""
+    top = log.detach().amax(-1, keepdim=True)
+    return wide(block_sums((log - top).exp())).sum(-1, keepdim=True).log() + top
