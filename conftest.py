@@ -22,7 +22,9 @@ hypothesis.settings.load_profile("house")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 state = tempfile.TemporaryDirectory(prefix="dither-state-")
 atexit.register(state.cleanup)
-os.environ["XDG_STATE_HOME"] = state.name  # plugin files of tests have not run for whoever runs the tests
+os.environ["XDG_STATE_HOME"] = (
+    state.name
+)  # plugin files of tests have not run for whoever runs the tests
 
 
 def pytest_collection_finish() -> None:

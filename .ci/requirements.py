@@ -18,7 +18,9 @@ def requirements() -> list[str]:
     found = set()
     for path in ROOT.glob("packages/*/pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
-        extras = (project["optional-dependencies"][name] for name in EXTRAS.get(project["name"], ()))
+        extras = (
+            project["optional-dependencies"][name] for name in EXTRAS.get(project["name"], ())
+        )
         found.update(project["dependencies"], *extras)
     return sorted(requirement for requirement in found if not requirement.startswith("dither-"))
 

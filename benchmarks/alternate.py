@@ -1,7 +1,7 @@
 """Alternate steps of several programs, each in its own process, since allocator settings hold for a whole process.
 
-A script called with `serve NAME` runs one step per line of its input, and prints the milliseconds of CPU time, which
-other work on the machine changes least, and the peak memory in MB.
+A script called with `serve NAME` runs one step per line of its input, and prints the milliseconds
+of CPU time, which other work on the machine changes least, and the peak memory in MB.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import IO, cast
 __all__ = ["Step", "alternate", "peak_memory", "serve"]
 
 Step = Callable[[], object]
-MIN_ROUNDS, MIN_SECONDS = 3, 0.1
+MIN_ROUNDS = 3
+MIN_SECONDS = 0.1
 """Rounds at least; CPU seconds for which short steps are repeated in a turn."""
 
 
@@ -31,7 +32,8 @@ def serve(steps: Mapping[str, Callable[[], Step]]) -> bool:
     imported = peak_memory()
     step = steps[sys.argv[2]]()
     for _ in sys.stdin:
-        count, started = 0, time.process_time()
+        count = 0
+        started = time.process_time()
         while (elapsed := time.process_time() - started) < MIN_SECONDS:
             step()
             count += 1
@@ -45,17 +47,23 @@ def peak_memory() -> float:
     return int(match[1]) / 1000 if match else float("nan")
 
 
-def alternate(names: Sequence[str], seconds: float, warmup: int = 1) -> tuple[dict[str, list[float]], dict[str, float]]:
+def alternate(
+    names: Sequence[str], seconds: float, warmup: int = 1
+) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Run one step of each process in turn, three rounds at least; return milliseconds of steps, and peak memory."""
     processes = [
         subprocess.Popen(
-            [sys.executable, sys.argv[0], "serve", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, sys.argv[0], "serve", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for name in names
     ]
     times: dict[str, list[float]] = {name: [] for name in names}
     peaks = dict.fromkeys(names, 0.0)
-    began, number = time.perf_counter(), -warmup
+    began = time.perf_counter()
+    number = -warmup
     while number < MIN_ROUNDS or time.perf_counter() - began < seconds:
         for name, process in zip(names, processes, strict=True):
             print(file=cast(IO[str], process.stdin), flush=True)

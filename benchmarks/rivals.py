@@ -1,7 +1,7 @@
 """Training steps of the reference models: those of dither, and competent rivals in plain PyTorch.
 
-A rival does the same work in the same precision: the model written with torch's layers and fused attention, the loss on
-all positions or logits, gradient clipping, fused AdamW, freed memory kept.
+A rival does the same work in the same precision: the model written with torch's layers and fused
+attention, the loss on all positions or logits, gradient clipping, fused AdamW, freed memory kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from dither.engine.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent / "experiments"
 FILES = {
-    "bubbles": ("bubble_diagram/seed_small.toml", "task.data.train=2000 task.data.valid=10 task.data.test=10"),
+    "bubbles": (
+        "bubble_diagram/seed_small.toml",
+        "task.data.train=2000 task.data.valid=10 task.data.test=10",
+    ),
     "regions": ("get_region/seed.toml", "train.batch_size=1"),
     "text": ("language_model/seed.toml", ""),
 }
@@ -49,21 +52,41 @@ def engine(task: str, changes: str) -> Step:
 class Block(nn.Module):
     """A DiT block: attention and MLP, each modulated by adaLN."""
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, *, affine: bool = False) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        dropout: float = 0.0,
+        *,
+        affine: bool = False,
+    ) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = (nn.LayerNorm(width, eps=1e-6, elementwise_affine=affine) for _ in range(2))
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        self.drop, self.modulation = nn.Dropout(dropout), nn.Linear(width, 6 * width)
+        self.norm1, self.norm2 = (
+            nn.LayerNorm(width, eps=1e-6, elementwise_affine=affine) for _ in range(2)
+        )
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+        self.drop = nn.Dropout(dropout)
+        self.modulation = nn.Linear(width, 6 * width)
 
-    def forward(self, x: Tensor, c: Tensor, mask: Tensor | None, angles: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        c: Tensor,
+        mask: Tensor | None,
+        angles: Tensor | None = None,
+    ) -> Tensor:
         """Return B L D."""
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)[:, None].chunk(6, -1)
         h = self.norm1(x) * (1 + scale1) + shift1
         q, k, v = self.qkv(h).view(*h.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if angles is not None:
-            q, k = rotated(q, angles), rotated(k, angles)
+            q = rotated(q, angles)
+            k = rotated(k, angles)
         y = functional.scaled_dot_product_attention(q, k, v, mask)
         x = x + gate1 * self.drop(self.out(y.transpose(1, 2).reshape(h.shape)))
         out: Tensor = x + gate2 * self.drop(self.mlp(self.norm2(x) * (1 + scale2) + shift2))
@@ -93,20 +116,34 @@ class SwiGLU(nn.Module):
 class Text(nn.Module):
     """The language model: tokens in, blocks with RoPE, RMSNorm and SwiGLU, a score of every token out."""
 
-    def __init__(self, vocabulary: int = 50_257, width: int = 512, heads: int = 8, depth: int = 6) -> None:
+    def __init__(
+        self,
+        vocabulary: int = 50_257,
+        width: int = 512,
+        heads: int = 8,
+        depth: int = 6,
+    ) -> None:
         super().__init__()
-        self.embed, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
-        self.time, self.blocks = conditioning(128), nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.embed = nn.Embedding(vocabulary, width)
+        self.head = nn.Linear(width, vocabulary)
+        self.time = conditioning(128)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
         for block in self.blocks:
             block.norm1, block.norm2 = (nn.RMSNorm(width, eps=1e-6) for _ in range(2))
-            block.qkv, block.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            block.mlp, block.modulation = SwiGLU(width), nn.Linear(128, 6 * width)
-        self.norm, self.modulation = nn.RMSNorm(width, eps=1e-6), nn.Linear(128, 2 * width)
-        self.register_buffer("frequencies", 10_000 ** -torch.linspace(0, 1, width // heads // 2 + 1)[:-1])
+            block.qkv = nn.Linear(width, 3 * width, bias=False)
+            block.out = nn.Linear(width, width, bias=False)
+            block.mlp = SwiGLU(width)
+            block.modulation = nn.Linear(128, 6 * width)
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.modulation = nn.Linear(128, 2 * width)
+        self.register_buffer(
+            "frequencies", 10_000 ** -torch.linspace(0, 1, width // heads // 2 + 1)[:-1]
+        )
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Return B L V."""
-        h, c = self.embed(x), self.time(timestep(sigma))
+        h = self.embed(x)
+        c = self.time(timestep(sigma))
         angles = torch.arange(x.shape[1])[:, None] * self.get_buffer("frequencies")
         for block in self.blocks:
             h = block(h, c, None, angles)
@@ -131,18 +168,27 @@ class Graphs(nn.Module):
 
     def __init__(self, width: int = 128, depth: int = 4, nodes: int = 8) -> None:
         super().__init__()
-        self.nodes, self.ends = nodes, torch.triu_indices(nodes, nodes, 1)
+        self.nodes = nodes
+        self.ends = torch.triu_indices(nodes, nodes, 1)
         self.node, self.edge, self.entity = (nn.Embedding(n, width) for n in (15, 13, 2))
-        self.place, self.pair = nn.Embedding(nodes, width), nn.Embedding(nodes, width)
+        self.place = nn.Embedding(nodes, width)
+        self.pair = nn.Embedding(nodes, width)
         blocks = (Block(width, 4, 0.1, affine=True) for _ in range(depth))
-        self.time, self.blocks = conditioning(width), nn.ModuleList(blocks)
-        self.norm, self.modulation = nn.LayerNorm(width), nn.Linear(width, 2 * width)
-        self.node_head, self.edge_head = nn.Linear(width, 15), nn.Linear(width, 13)
+        self.time = conditioning(width)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(width)
+        self.modulation = nn.Linear(width, 2 * width)
+        self.node_head = nn.Linear(width, 15)
+        self.edge_head = nn.Linear(width, 13)
 
     def forward(self, x: Tensor, t: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of rooms and of relations."""
-        c, n = self.time(timestep(t)), self.nodes
-        places = self.place.weight + self.entity.weight[0], self.pair(self.ends).sum(0) + self.entity.weight[1]
+        c = self.time(timestep(t))
+        n = self.nodes
+        places = (
+            self.place.weight + self.entity.weight[0],
+            self.pair(self.ends).sum(0) + self.entity.weight[1],
+        )
         h = torch.cat([self.node(x[:, :n]), self.edge(x[:, n:])], 1) + torch.cat(places)
         for block in self.blocks:
             h = block(h, c, valid[:, None, None])
@@ -156,14 +202,20 @@ class Regions(nn.Module):
 
     def __init__(self, features: int, width: int = 768) -> None:
         super().__init__()
-        self.embed, self.head, self.time = nn.Linear(features, width), nn.Linear(width, features), conditioning(width)
-        self.mask_token, self.cls_token = (nn.Parameter(torch.randn(width) * 0.02) for _ in range(2))
-        self.blocks, self.norm = nn.ModuleList(Block(width, 12) for _ in range(12)), nn.LayerNorm(width, eps=1e-6)
+        self.embed = nn.Linear(features, width)
+        self.head = nn.Linear(width, features)
+        self.time = conditioning(width)
+        self.mask_token, self.cls_token = (
+            nn.Parameter(torch.randn(width) * 0.02) for _ in range(2)
+        )
+        self.blocks = nn.ModuleList(Block(width, 12) for _ in range(12))
+        self.norm = nn.LayerNorm(width, eps=1e-6)
 
     def forward(self, x: Tensor, mask: Tensor, t: Tensor) -> Tensor:
         """Return a prediction of every region."""
         h = torch.where(mask, self.mask_token, self.embed(x))
-        h, c = torch.cat([self.cls_token.expand(len(h), 1, -1), h], 1), self.time(timestep(t))
+        h = torch.cat([self.cls_token.expand(len(h), 1, -1), h], 1)
+        c = self.time(timestep(t))
         for block in self.blocks:
             h = block(h, c, None)
         out: Tensor = self.head(self.norm(h[:, 1:]))
@@ -179,7 +231,9 @@ def graph_loss(model: nn.Module, clean: Any) -> Tensor:
     total = torch.zeros(())
     for part, where, size in zip(logits, (slice(0, 8), slice(8, None)), (13, 11), strict=True):
         chosen = masked[:, where]
-        ce = functional.cross_entropy(part[..., :size][chosen], clean.x0[:, where][chosen], reduction="none")
+        ce = functional.cross_entropy(
+            part[..., :size][chosen], clean.x0[:, where][chosen], reduction="none"
+        )
         total = total + (ce / t[:, None].expand(-1, chosen.shape[1])[chosen].clamp_min(1e-3)).sum()
     return total / clean.valid.sum()
 
@@ -187,14 +241,18 @@ def graph_loss(model: nn.Module, clean: Any) -> Tensor:
 def region_loss(model: nn.Module, clean: Any) -> Tensor:
     """Mean square of prediction times mask less target times mask."""
     mask = torch.rand(*clean.x0.shape[:2], 1) < 0.5
-    return functional.mse_loss(model(clean.x0, mask, torch.randint(0, 1000, (len(mask),))) * mask, clean.x0 * mask)
+    return functional.mse_loss(
+        model(clean.x0, mask, torch.randint(0, 1000, (len(mask),))) * mask, clean.x0 * mask
+    )
 
 
 def text_loss(system: Diffusion, model: nn.Module, clean: Any) -> Tensor:
     """SEDD's score entropy of a uniform graph on all logits at once, in float32, of the noise that dither draws."""
     process: Any = system.process
     t, noised = system.noise(clean, system.times(len(clean.x0)))
-    x, x0, sigma = noised.state.x, noised.x0, noised.noise.sigma.float()[:, None]
+    x = noised.state.x
+    x0 = noised.x0
+    sigma = noised.noise.sigma.float()[:, None]
     score = model(x, process.level(t)).float()
     size = score.shape[-1]
     score = score.scatter(-1, x[..., None], 0.0)
@@ -206,7 +264,9 @@ def text_loss(system: Diffusion, model: nn.Module, clean: Any) -> Tensor:
     constant = torch.where(x == x0, unchanged, ((-ratio.log() - 1) / ratio - (size - 2)) / size)
     exponential = score.exp()
     positive = exponential.mean(-1) - exponential.gather(-1, x[..., None])[..., 0] / size
-    return ((positive - negative + constant) * noised.noise.rate.float()[:, None]).sum() / clean.valid.sum()
+    return (
+        (positive - negative + constant) * noised.noise.rate.float()[:, None]
+    ).sum() / clean.valid.sum()
 
 
 def rival(task: str, changes: str = "") -> Step:
@@ -224,10 +284,13 @@ def rival(task: str, changes: str = "") -> Step:
     else:
         model = Regions(data.batch("train", [0]).x0.shape[-1])
         loss = partial(region_loss, model)
-    if (ours := sum(p.numel() for p in built.parameters)) != (size := sum(p.numel() for p in model.parameters())):
+    if (ours := sum(p.numel() for p in built.parameters)) != (
+        size := sum(p.numel() for p in model.parameters())
+    ):
         raise AssertionError(f"{task}: {size:,} parameters, not {ours:,} as dither")
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-    step, half = iter(range(10**9)), "bfloat16" in changes
+    step = iter(range(10**9))
+    half = "bfloat16" in changes
 
     def advance() -> None:
         optimizer.zero_grad()

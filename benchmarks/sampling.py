@@ -1,7 +1,7 @@
 """One sampling step of the reference language model (79 M parameters, B = 1, L = 1024, V = 50,257).
 
-The rival's step uses the model of dither, so that only the step differs: logits of all positions, exp, rates, and a
-race of Gumbel numbers, in float32, as SEDD writes Euler's method.
+The rival's step uses the model of dither, so that only the step differs: logits of all positions,
+exp, rates, and a race of Gumbel numbers, in float32, as SEDD writes Euler's method.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from dither.engine.config.load_experiment import load_experiment
 from dither.engine.sampling.session import Session
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace
-from dither.registry.flow.records import Clean, State
+from dither.registry.contracts.records import Clean, State
 
 FILE = Path(__file__).parent.parent / "experiments" / "language_model" / "seed.toml"
-V, LENGTH, STEPS = 50_257, 1024, 128
+V = 50_257
+LENGTH = 1024
+STEPS = 128
 TIMES = (0.9, 0.5, 0.1)
 CASES = {
     "ancestral, uniform, scores": ("uniform", "score", "float32"),
@@ -34,7 +36,11 @@ Step = Callable[[float], object]
 
 def build(kind: str, predict: str, precision: str) -> Diffusion:
     """Return the reference model under a process, with a random head instead of a zero one."""
-    schedule = '"log-linear"' if kind == "absorbing" else '{ use = "geometric", sigma_min = 1e-4, sigma_max = 20.0 }'
+    schedule = (
+        '"log-linear"'
+        if kind == "absorbing"
+        else '{ use = "geometric", sigma_min = 1e-4, sigma_max = 20.0 }'
+    )
     change = f'process={{ use = "{kind}", predict = "{predict}", level = "sigma", schedule = {schedule} }}'
     experiment = load_experiment(FILE, [change, "loss=score-entropy"]).experiment
     process = experiment.process.build(TokenSpace((Field("text", LENGTH, V),)))
@@ -50,7 +56,8 @@ def build(kind: str, predict: str, precision: str) -> Diffusion:
 def straightforward() -> Step:
     """Return a step of Euler's method as SEDD writes it."""
     system = build("uniform", "score", "float32")
-    x, valid = torch.randint(V, (1, LENGTH)), torch.ones(1, LENGTH, dtype=torch.bool)
+    x = torch.randint(V, (1, LENGTH))
+    valid = torch.ones(1, LENGTH, dtype=torch.bool)
 
     def step(t: float) -> None:
         now = system.process.schedule(torch.tensor([t]))
@@ -73,7 +80,11 @@ def ancestral(kind: str, predict: str, precision: str) -> Step:
 
     def step(t: float) -> None:
         now, then = (process.schedule(torch.tensor([time])) for time in (t, t - 1 / STEPS))
-        state = process.corrupt(like, torch.tensor([t])).state if kind == "absorbing" else State.of(like.x0)
+        state = (
+            process.corrupt(like, torch.tensor([t])).state
+            if kind == "absorbing"
+            else State.of(like.x0)
+        )
         process.step(state, session(state, torch.tensor([t])), now, then, like)
 
     return step

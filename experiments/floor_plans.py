@@ -2,9 +2,9 @@
 
     python -m experiments.floor_plans --rplan floorplan_dataset --resplan ResPlan.pkl --msd graph_out
 
-Every source that is given is prepared, trained on and sampled; procedural plans are always in the table.
-`--made-up N` writes N procedural plans in each of the three layouts, to try the commands without the data.
-docs/floor-plans.md explains the columns.
+Every source that is given is prepared, trained on and sampled; procedural plans are always in the
+table. `--made-up N` writes N procedural plans in each of the three layouts, to try the commands
+without the data. docs/floor-plans.md explains the columns.
 """
 
 from __future__ import annotations
@@ -23,35 +23,59 @@ DRAWN = 64
 """Samples that are drawn for the graph edit distance."""
 
 COLUMNS = {
-    "L5": "level_5", "GED": "edit_distance", "IoU": "outline_iou", "unique": "unique", "novel": "novel",
-    "archetypes": "archetype_coverage", "type JS": "type_js", "edge JS": "edge_js",
-}  # fmt: skip
+    "L5": "level_5",
+    "GED": "edit_distance",
+    "IoU": "outline_iou",
+    "unique": "unique",
+    "novel": "novel",
+    "archetypes": "archetype_coverage",
+    "type JS": "type_js",
+    "edge JS": "edge_js",
+}
 
 
 def main(
     rplan: Annotated[Path | None, typer.Option(help="Folder of the RPLAN pictures.")] = None,
     resplan: Annotated[Path | None, typer.Option(help="ResPlan.pkl.")] = None,
     msd: Annotated[Path | None, typer.Option(help="Folder of the MSD graphs.")] = None,
-    made_up: Annotated[int, typer.Option(help="Procedural plans to write in each of the three layouts.")] = 0,
+    made_up: Annotated[
+        int, typer.Option(help="Procedural plans to write in each of the three layouts.")
+    ] = 0,
     experiment: Annotated[str, typer.Option(help="Experiment to train.")] = "bubble_diagram/small",
-    steps: Annotated[int | None, typer.Option(help="Steps, instead of those of the experiment.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps, instead of those of the experiment.")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Samples of each model.")] = 1000,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/floor-plans"),
 ) -> None:
     """Print two rows of metrics for each source, of samples and of test plans, as Markdown."""
-    sources = {form: path for form, path in (("rplan-png", rplan), ("resplan", resplan), ("msd", msd)) if path}
+    sources = {
+        form: path
+        for form, path in (("rplan-png", rplan), ("resplan", resplan), ("msd", msd))
+        if path
+    }
     changes: dict[str, Any] = {"sample.count": samples}
     changes |= {"train.steps": steps, "evaluate.every": steps} if steps else {}
     with tempfile.TemporaryDirectory() as folder:
         if made_up:
             sources = write_made_up(Path(folder), made_up) | sources
-        results = {"procedural": measure(experiment, changes | {"name": "plans-procedural"}, samples, runs)}
+        results = {
+            "procedural": measure(experiment, changes | {"name": "plans-procedural"}, samples, runs)
+        }
         for form, path in sources.items():
             results[form] = measure(experiment, changes | prepare(form, path), samples, runs)
-    typer.echo("| plans | train | nats | " + " | ".join(COLUMNS) + " |\n" + "|---" * (len(COLUMNS) + 3) + "|")
+    typer.echo(
+        "| plans | train | nats | "
+        + " | ".join(COLUMNS)
+        + " |\n"
+        + "|---" * (len(COLUMNS) + 3)
+        + "|"
+    )
     for name, metrics in results.items():
         for kind, end in (("samples", ""), ("test plans", "_floor")):
-            values = [metrics.get(key + end) for key in ("train", "nats_per_graph", *COLUMNS.values())]
+            values = [
+                metrics.get(key + end) for key in ("train", "nats_per_graph", *COLUMNS.values())
+            ]
             cells = ("-" if value is None else f"{value:.4g}" for value in values)
             typer.echo(f"| {name}, {kind} | " + " | ".join(cells) + " |")
 
@@ -62,10 +86,19 @@ def prepare(form: str, path: Path) -> dict[str, Any]:
 
     options = {"source": str(path), "format": form, "most": MOST[form]}
     typer.echo(PlanFiles.model_validate(options).prepare(), err=True)
-    return {"name": f"plans-{form}", "task.rooms": MOST[form], "task.data": {"use": "plans", **options}}
+    return {
+        "name": f"plans-{form}",
+        "task.rooms": MOST[form],
+        "task.data": {"use": "plans", **options},
+    }
 
 
-def measure(experiment: str, changes: dict[str, Any], samples: int, runs: Path) -> dict[str, float]:
+def measure(
+    experiment: str,
+    changes: dict[str, Any],
+    samples: int,
+    runs: Path,
+) -> dict[str, float]:
     """Train, evaluate and sample; return metrics by name."""
     import dither
     from dither.tasks.bubble_diagram.decoded_samples import decode_samples, edit_distance
@@ -77,9 +110,14 @@ def measure(experiment: str, changes: dict[str, Any], samples: int, runs: Path) 
     assert tokens is not None
     metrics: dict[str, float] = task.sample_metrics(tokens, like)
     metrics |= dither.evaluate(system, samples=min(2000, task.size("valid")))
-    drawn = [one.placement for one in decode_samples(tokens[:DRAWN].numpy(), task.rooms) if one.placement]
+    drawn = [
+        one.placement for one in decode_samples(tokens[:DRAWN].numpy(), task.rooms) if one.placement
+    ]
     distances = [edit_distance(placement) for placement in drawn]
-    return metrics | {"train": task.size("train"), "edit_distance": sum(distances) / max(len(distances), 1)}
+    return metrics | {
+        "train": task.size("train"),
+        "edit_distance": sum(distances) / max(len(distances), 1),
+    }
 
 
 def write_made_up(folder: Path, count: int) -> dict[str, Path]:
@@ -90,16 +128,22 @@ def write_made_up(folder: Path, count: int) -> dict[str, Path]:
     from PIL import Image
 
     from dither.tasks.bubble_diagram.data.procedural import make_plans
-    from dither.tasks.bubble_diagram.formats.resplan import MSD_ROOMS, PIXELS_PER_METRE, RESPLAN_ROOMS
+    from dither.tasks.bubble_diagram.formats.resplan import (
+        MSD_ROOMS,
+        PIXELS_PER_METRE,
+        RESPLAN_ROOMS,
+    )
     from dither.tasks.bubble_diagram.geometry.boundary import boundaries_of_boxes, corners_of
     from dither.tasks.bubble_diagram.vocabulary import LIVING, ROOMS
 
     keys = {kind: key for key, kind in reversed(RESPLAN_ROOMS.items())}
-    plans, resplan = make_plans(1, 0, count), list[dict[str, Any]]()
+    plans = make_plans(1, 0, count)
+    resplan = list[dict[str, Any]]()
     for name in ("rplan", "msd"):
         (folder / name).mkdir()
     for row, boundary in enumerate(boundaries_of_boxes(plans.types, plans.boxes)):
-        diagram, corners = plans.diagram(row), np.array(corners_of(boundary))
+        diagram = plans.diagram(row)
+        corners = np.array(corners_of(boundary))
         assert diagram.boxes is not None
         pixels = np.zeros((256, 256, 4), np.uint8)
         pixels[..., 1] = 13
@@ -107,12 +151,18 @@ def write_made_up(folder: Path, count: int) -> dict[str, Path]:
         pixels[y0:y1, x0:x1, 3] = 255
         plan: dict[str, Any] = {"id": row}
         graph = networkx.Graph()
-        rooms = sorted(enumerate(zip(diagram.types, diagram.boxes, strict=True)), key=lambda room: room[1][0] != LIVING)
+        rooms = sorted(
+            enumerate(zip(diagram.types, diagram.boxes, strict=True)),
+            key=lambda room: room[1][0] != LIVING,
+        )
         for number, (kind, box) in rooms:
             pixels[box[1] : box[3], box[0] : box[2], 1:3] = kind, number + 1
-            key, shape = keys.get(ROOMS[kind], "bedroom"), shapely.box(*box)
+            key = keys.get(ROOMS[kind], "bedroom")
+            shape = shapely.box(*box)
             plan[key] = shapely.MultiPolygon([*getattr(plan.get(key), "geoms", ()), shape])
-            points = [(x / PIXELS_PER_METRE, -y / PIXELS_PER_METRE) for x, y in shape.exterior.coords]
+            points = [
+                (x / PIXELS_PER_METRE, -y / PIXELS_PER_METRE) for x, y in shape.exterior.coords
+            ]
             room = MSD_ROOMS.index(ROOMS[kind]) if ROOMS[kind] in MSD_ROOMS else 0
             graph.add_node(number, room_type=room, geometry=points)
         Image.fromarray(pixels).save(folder / "rplan" / f"{row}.png")

@@ -54,12 +54,18 @@ def text_experiment() -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, text_experiment: Callable[..., str]) -> tuple[Path, Path]:
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, text_experiment: Callable[..., str]
+) -> tuple[Path, Path]:
     """An experiment file, and a run of it with three steps and two checkpoints; tests change copies."""
     folder = tmp_path_factory.mktemp("trained")
     for n in range(6):
-        (folder / f"{n}.txt").write_text(f"the cat {n} sat on the mat, and the dog {n + 1} on the log. " * 2)
-    text = text_experiment(str(folder / "*.txt")).replace("steps = 2", "steps = 3\ncheckpoint_every = 2")
+        (folder / f"{n}.txt").write_text(
+            f"the cat {n} sat on the mat, and the dog {n + 1} on the log. " * 2
+        )
+    text = text_experiment(str(folder / "*.txt")).replace(
+        "steps = 2", "steps = 3\ncheckpoint_every = 2"
+    )
     (folder / "exp.toml").write_text(text)
     assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
     (run,) = (folder / "runs").glob("*-*")

@@ -50,13 +50,26 @@ def test_every_command_has_help_without_heavy_imports():
         assert code == 0, f"{verb}: {text}"
         assert f" {verb} " in text, verb
         before_options = text.partition("Usage:")[2].partition("╭")[0]
-        assert len([line for line in before_options.splitlines() if line.strip()]) >= 2, f"{verb} has no help"
+        assert len([line for line in before_options.splitlines() if line.strip()]) >= 2, (
+            f"{verb} has no help"
+        )
         assert "<bool>" not in text
-        assert not verb or text.rstrip().splitlines()[-1].startswith(" Example: dither ") or "Commands" in text, verb
+        assert (
+            not verb
+            or text.rstrip().splitlines()[-1].startswith(" Example: dither ")
+            or "Commands" in text
+        ), verb
 
 
 def test_light_commands_import_no_torch():
-    verbs = [["list"], ["plugins"], ["doctor"], ["schema"], ["--help"], ["describe", "block", "adaln-zero"]]
+    verbs = [
+        ["list"],
+        ["plugins"],
+        ["doctor"],
+        ["schema"],
+        ["--help"],
+        ["describe", "block", "adaln-zero"],
+    ]
     verbs.append(["runs", "list", "."])
     files = [["validate", QUICK], ["resolve", QUICK], ["explain", QUICK], ["diff", QUICK, QUICK]]
     code = (
@@ -78,9 +91,16 @@ def test_shell_completion():
 
 def test_list_and_plugins(cli):
     def listed(*arguments: str) -> list[tuple[str, str]]:
-        return [(row["kind"], row["name"]) for row in json.loads(cli("list", "--json", *arguments).out)]
+        return [
+            (row["kind"], row["name"]) for row in json.loads(cli("list", "--json", *arguments).out)
+        ]
 
-    wanted = {("task", "bubble-diagram"), ("process", "uniform"), ("sampler", "blocks"), ("optimizer", "adamw")}
+    wanted = {
+        ("task", "bubble-diagram"),
+        ("process", "uniform"),
+        ("sampler", "blocks"),
+        ("optimizer", "adamw"),
+    }
     assert wanted <= set(listed())
     assert listed("--filter", "log-*") == [("schedule", "log-linear")]
     assert listed("block", "--filter", "ada*") == [("block", "adaln-zero")]
@@ -91,15 +111,23 @@ def test_list_and_plugins(cli):
     assert "score-entropy" not in page
     assert "save_total_limit" not in page
     states = {row["name"]: row["state"] for row in json.loads(cli("plugins", "--json").out)}
-    assert {states[name] for name in ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")} == {
-        "loaded"
-    }
+    assert {
+        states[name]
+        for name in ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
+    } == {"loaded"}
 
 
 def test_describe(cli, monkeypatch):
     monkeypatch.chdir(ROOT)
     page = cli("describe", "loss", "masked-ce").out
-    for word in ("loss masked-ce", 'use = "masked-ce"', "losses/masked-ce@1", "plugin", "source", "used in"):
+    for word in (
+        "loss masked-ce",
+        'use = "masked-ce"',
+        "losses/masked-ce@1",
+        "plugin",
+        "source",
+        "used in",
+    ):
         assert word in page
     facts = json.loads(cli("describe", "loss", "masked-ce", "--json").out)
     assert (facts["kind"], facts["pinned"]) == ("loss", "losses/masked-ce@1")
@@ -143,7 +171,11 @@ def test_describe(cli, monkeypatch):
         (["validate", QUICK, "train.start_from=EXPOR"], "file-not-found", "EXPORT"),
         (["validate", QUICK, "train.start_from=RUN"], "file-not-found", ""),
         (["validate", QUICK, "train.start_layout=get"], "", "start_layout requires start_from"),
-        (["validate", QUICK, "train.lora={on=['attention']}", "train.freeze=['head.*']"], "misfit", "freeze"),
+        (
+            ["validate", QUICK, "train.lora={on=['attention']}", "train.freeze=['head.*']"],
+            "misfit",
+            "freeze",
+        ),
     ],
 )
 def test_invalid_input_is_refused_with_a_hint(arguments, code, word, cli, tmp_path, monkeypatch):
@@ -189,7 +221,9 @@ def test_a_plugin_file_adds_commands(tmp_path, cli):
 
 
 def test_commands_of_plugins_run_with_garbage_collection(tmp_path, cli):
-    (file := tmp_path / "greeter.py").write_text(COMMANDS.replace('"hello", name', '__import__("gc").isenabled()'))
+    (file := tmp_path / "greeter.py").write_text(
+        COMMANDS.replace('"hello", name', '__import__("gc").isenabled()')
+    )
     gc.disable()  # as `main` does
     try:
         assert cli("hello", "-p", str(file), code=3).out == "True\n"
@@ -200,11 +234,15 @@ def test_commands_of_plugins_run_with_garbage_collection(tmp_path, cli):
 
 def test_a_plugin_adds_a_group_without_a_name(tmp_path, cli):
     group = "typer.Typer(name='group'); app.add_typer(group)\n    @group.command()"
-    source = "import typer\n" + COMMANDS.replace("@app.command()\n    def hello", f"group = {group}\n    def hello")
+    source = "import typer\n" + COMMANDS.replace(
+        "@app.command()\n    def hello", f"group = {group}\n    def hello"
+    )
     (file := tmp_path / "greeter.py").write_text(source)
     assert cli("group", "hello", "-p", str(file), code=3).out == "hello world\n"
     file.write_text(source.replace("'group'", "'runs'"))
-    assert 'adds the command "runs", which exists already' in cli("group", "-p", str(file), code=2).err
+    assert (
+        'adds the command "runs", which exists already' in cli("group", "-p", str(file), code=2).err
+    )
 
 
 @pytest.fixture
@@ -248,13 +286,19 @@ def test_one_plugin_that_fails_to_add_commands_takes_no_others_away(site, cli):
         site(name, COMMANDS.replace("hello", f"hello-{name}").replace("def hello-", "def hello_"))
     Path("tp_bbb.py").write_text(COMMANDS.replace("(app):\n", "(app):\n    raise SystemExit(0)\n"))
     printed = cli("--help")
-    assert [name for name in ("tp-aaa", "tp-bbb", "tp-ccc") if f"hello-{name}" in printed.out] == ["tp-aaa", "tp-ccc"]
+    assert [name for name in ("tp-aaa", "tp-bbb", "tp-ccc") if f"hello-{name}" in printed.out] == [
+        "tp-aaa",
+        "tp-ccc",
+    ]
     assert "─ plugins ─" in printed.out
     assert 'plugin "tp_bbb" (tp_bbb 1) failed in register_commands' in printed.err
 
 
 def test_a_command_of_a_plugin_may_have_an_option_p(site, cli):
-    site("tp_greeter", "import typer\n" + COMMANDS.replace('str = "world"', 'str = typer.Option("world", "-p")'))
+    site(
+        "tp_greeter",
+        "import typer\n" + COMMANDS.replace('str = "world"', 'str = typer.Option("world", "-p")'),
+    )
     assert cli("hello", "-p", "8080", code=3).out == "hello 8080\n"
     assert main(["hello", "-p"]) == 2
 
@@ -271,9 +315,13 @@ def register_components(): return [Block]
 """
 BROKEN = {
     "tp_raises": "raise RuntimeError('no luck')",
-    "tp_half": BLOCK.format(name="half").replace("return [Block]", "yield Block; raise ValueError('half')"),
+    "tp_half": BLOCK.format(name="half").replace(
+        "return [Block]", "yield Block; raise ValueError('half')"
+    ),
 }
-LINGERS = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
+LINGERS = (
+    "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
+)
 OTHERS = {
     "tp_prints": "print('noise')\n" + BLOCK.format(name="prints"),
     "tp_lingers": LINGERS + BLOCK.format(name="lingers"),
@@ -283,7 +331,9 @@ OTHERS = {
 }
 
 
-def test_broken_plugins_are_listed_and_stop_only_experiments_that_use_them(site, capsys, monkeypatch, cli):
+def test_broken_plugins_are_listed_and_stop_only_experiments_that_use_them(
+    site, capsys, monkeypatch, cli
+):
     for name, source in {**BROKEN, **OTHERS}.items():
         site(name, source, "tp_same" if name in ("tp_one", "tp_two") else "")
     monkeypatch.chdir(ROOT)  # registry.toml lists the owner of each name
@@ -335,7 +385,14 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
 
     assert (trained[1].parent / "latest").resolve() == trained[1].resolve()
     run = Path(shutil.copytree(trained[1], tmp_path / "a run"))
-    for name in ("experiment.toml", "resolved.toml", "manifest.json", "metrics.jsonl", "checkpoints", "samples"):
+    for name in (
+        "experiment.toml",
+        "resolved.toml",
+        "manifest.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "samples",
+    ):
         assert (run / name).exists(), name
     before = (run / "metrics.jsonl").read_bytes()
     measured = json.loads(printed("evaluate", str(run), "--json"))
@@ -345,11 +402,17 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
     baselines = {name: known[name] for name in known if name.partition("/")[0] in again}
     assert {name: value for name, value in measured.items() if "/" in name} == baselines
     lines = [json.loads(line) for line in before.decode().splitlines()]
-    assert {key: value for key, value in lines[-2].items() if key in again} == pytest.approx(again), "as in the run"
+    assert {key: value for key, value in lines[-2].items() if key in again} == pytest.approx(
+        again
+    ), "as in the run"
     other = json.loads(printed("evaluate", str(run), "--json", "--split", "test"))
     assert other["nats_per_token"] not in (0, again["nats_per_token"])
     assert other["nats_per_token/unigram"] not in (0, baselines["nats_per_token/unigram"])
-    (line,) = [line for line in printed("evaluate", str(run)).splitlines() if line.startswith("nats_per_token ")]
+    (line,) = [
+        line
+        for line in printed("evaluate", str(run)).splitlines()
+        if line.startswith("nats_per_token ")
+    ]
     assert f"{again['nats_per_token']:.6g} ± " in line
     assert f"unigram {baselines['nats_per_token/unigram']:.4g}" in line
     output = printed("sample", str(run), "--count", "3", "--out", str(tmp_path / "samples"))
@@ -358,18 +421,27 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
     assert (run / "metrics.jsonl").read_bytes() == before
     printed("--resume", str(run), "--set", "train.steps=5")
     assert (run.parent / "latest").resolve() == run
-    steps = [json.loads(line).get("step") for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line).get("step") for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     assert max(step for step in steps if step is not None) == 5
 
 
 def test_experiments_are_found_by_name_in_any_folder_and_copied(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "experiment", "mine.toml", "--from", "bubble_diagram/seed_base"]) == 0
-    for words in (["mine"], ["experiments/bubble_diagram/quick.toml"], ["language_model/quick", "seed=3"]):
+    for words in (
+        ["mine"],
+        ["experiments/bubble_diagram/quick.toml"],
+        ["language_model/quick", "seed=3"],
+    ):
         assert main(["validate", *words]) == 0
     (tmp_path / "more.toml").write_text('extends = "get_region/quick"\nseed = 3\n')
     assert load_experiment("more").experiment.seed == 3
-    assert "exists already" in cli("new", "experiment", "mine.toml", "--from", "language_model/quick", code=2).err
+    assert (
+        "exists already"
+        in cli("new", "experiment", "mine.toml", "--from", "language_model/quick", code=2).err
+    )
 
 
 @pytest.mark.parametrize("task", ["bubble-diagram", "get-region", "language-model"])
@@ -399,7 +471,10 @@ def explained(cli):
 
     def call(*words: str) -> dict[str, tuple[str, str]]:
         split = (line.partition(" = ") for line in cli("explain", *words).out.splitlines())
-        return {key.strip(): tuple(part.strip() for part in rest.split("  ", 1)) for key, _, rest in split}
+        return {
+            key.strip(): tuple(part.strip() for part in rest.split("  ", 1))
+            for key, _, rest in split
+        }
 
     return call
 
@@ -412,12 +487,28 @@ def place(name: str, text: str, part: str) -> str:
 
 
 def test_explain_shows_origins_and_overridden_values(here, explained):
-    changes = ["--set", "train.optimizer.lr=1e-5", "--unset", "model.affine", "--set", "sampler=first-hitting"]
+    changes = [
+        "--set",
+        "train.optimizer.lr=1e-5",
+        "--unset",
+        "model.affine",
+        "--set",
+        "sampler=first-hitting",
+    ]
     found = explained("seed_base.toml", *changes)
-    base, small = place("seed_base.toml", "lr = ", "5e-4"), place("seed_small.toml", "lr = ", "1.5e-3")
-    assert found["train.optimizer.lr"] == ("1e-05", f"from --set train.optimizer.lr=1e-5, over {base}, {small}")
+    base, small = (
+        place("seed_base.toml", "lr = ", "5e-4"),
+        place("seed_small.toml", "lr = ", "1.5e-3"),
+    )
+    assert found["train.optimizer.lr"] == (
+        "1e-05",
+        f"from --set train.optimizer.lr=1e-5, over {base}, {small}",
+    )
     affine = place("seed_small.toml", "affine = true", "true")
-    assert found["model.affine"] == ("false", f"default of denoiser after --unset model.affine, over {affine}")
+    assert found["model.affine"] == (
+        "false",
+        f"default of denoiser after --unset model.affine, over {affine}",
+    )
     assert found["sampler.use"][0] == '"processes/first-hitting@1"'
     assert found["sampler.use"][1].startswith("from --set sampler=first-hitting")
     head = place("seed_small.toml", "head = ", '"tokens"')
@@ -433,7 +524,11 @@ def test_explain_one_key_or_table(here, cli, explained):
     assert all(key.startswith("model.block.") for key in found)
     steps = explained("quick.toml", "train.steps")
     assert steps == {"train.steps": ("1500", "from " + place("quick.toml", "steps = 1500", "1500"))}
-    suggestions = {"model.bolck": "model.block", "train.stpes": "train.steps", "heads": "model.block.heads"}
+    suggestions = {
+        "model.bolck": "model.block",
+        "train.stpes": "train.steps",
+        "heads": "model.block.heads",
+    }
     for wrong, right in suggestions.items():
         assert f'did you mean "{right}"?' in cli("explain", "quick.toml", wrong, code=2).err
 
@@ -442,13 +537,27 @@ def test_explain_as_json(here, cli, explained):
     found = cli("explain", "quick.toml", "train", "--set", "train.steps=3", "--json").out
     rows = {row["key"]: row for row in json.loads(found)}
     steps = rows["train.steps"]
-    assert (steps["value"], steps["from"]["file"], steps["default_of"]) == (3, "--set train.steps=3", None)
+    assert (steps["value"], steps["from"]["file"], steps["default_of"]) == (
+        3,
+        "--set train.steps=3",
+        None,
+    )
     assert steps["over"][0]["file"] == "quick.toml"
     assert (rows["train.keep"]["from"], rows["train.keep"]["default_of"]) == (None, "[train]")
     for words in (["train.steps=7"], ["--train.steps", "7"], ["--train.steps=7"]):
-        assert json.loads(cli("explain", "quick.toml", "train.steps", *words, "--json").out)[0]["value"] == 7
+        assert (
+            json.loads(cli("explain", "quick.toml", "train.steps", *words, "--json").out)[0][
+                "value"
+            ]
+            == 7
+        )
     assert "[unknown-key]" in cli("explain", "quick.toml", "--set", "train.stpes=3", code=2).err
-    assert explained("quick.toml", "model.block.heads", "--set", "model.block.heads=7")["model.block.heads"][0] == "7"
+    assert (
+        explained("quick.toml", "model.block.heads", "--set", "model.block.heads=7")[
+            "model.block.heads"
+        ][0]
+        == "7"
+    )
 
 
 def test_diff_of_two_files(here, cli):
@@ -465,7 +574,11 @@ def test_diff_of_two_runs(here, cli):
     for name, one in {"one": True, "other": False}.items():
         (here / name).mkdir()
         manifest = {
-            "environment": {"python": "3.11.7" if one else "3.12.1", "torch": "2.13.0", "threads": 1},
+            "environment": {
+                "python": "3.11.7" if one else "3.12.1",
+                "torch": "2.13.0",
+                "threads": 1,
+            },
             "git": {"commit": ("a" if one else "b") * 40, "clean": one},
             "plugins": {"core-blocks": {"version": "0.1.0" if one else "0.2.0", "sha256": ""}},
             "parts": {"model": {"part": "core-blocks/denoiser@1", "options": f"sha256:{name}"}},
@@ -488,5 +601,9 @@ def test_diff_of_two_runs(here, cli):
 
 def test_diff_refuses_other_folders(here, cli):
     (here / "folder").mkdir()
-    for wrong, message in {"folder": "[not-a-run]", "nowhere.toml": "nowhere.toml", ".": "[not-a-run]"}.items():
+    for wrong, message in {
+        "folder": "[not-a-run]",
+        "nowhere.toml": "nowhere.toml",
+        ".": "[not-a-run]",
+    }.items():
         assert message in cli("diff", wrong, "quick.toml", code=2).err

@@ -20,13 +20,23 @@ from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.validation import dump
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import FeatureSpace
 from dither.registry.plugins.manager import load_plugins
 
 ENDS = {
-    "labelled-features": ({"use": "regions", "position": "genomic-sinusoid"}, "features", "mse", "gaussian"),
-    "labelled-text": ({"use": "tokens", "position": "genomic-sinusoid"}, "tokens", "masked-ce", "absorbing"),
+    "labelled-features": (
+        {"use": "regions", "position": "genomic-sinusoid"},
+        "features",
+        "mse",
+        "gaussian",
+    ),
+    "labelled-text": (
+        {"use": "tokens", "position": "genomic-sinusoid"},
+        "tokens",
+        "masked-ce",
+        "absorbing",
+    ),
 }
 """Embedding, head, loss and process of each task."""
 KINDS = {"use": "label", "of": "kind", "dropout": 0.2}
@@ -50,7 +60,10 @@ def experiment(task="labelled-text", model=None, **tables):
             "width": 16,
             "depth": 1,
             "embedding": embedding,
-            "condition": {"use": "sum", "parts": [{"use": "level", "frequencies": 8, "time_scale": 100.0}, KINDS]},
+            "condition": {
+                "use": "sum",
+                "parts": [{"use": "level", "frequencies": 8, "time_scale": 100.0}, KINDS],
+            },
             "block": {"use": "adaln-zero", "heads": 2, "rope": "centre", "rope_unit": 10_000.0},
             "head": head,
             **(model or {}),
@@ -166,13 +179,25 @@ NO_DROPOUT = {"condition": {"use": "sum", "parts": ["level", {"use": "label", "o
     ("tables", "path"),
     [
         ({"sample": {"guidance": {"condition": "kin"}}}, "sample.guidance.condition"),
-        ({"sample": {"guidance": {"condition": "centre"}}}, "sample.guidance.condition"),  # a number, not a label
-        ({"sample": {"guidance": {"condition": "kind"}}, "model": NO_DROPOUT}, "sample.guidance.condition"),
-        ({"sample": {"guidance": {"condition": "kind"}}, "model": {"condition": "level"}}, "sample.guidance.condition"),
+        (
+            {"sample": {"guidance": {"condition": "centre"}}},
+            "sample.guidance.condition",
+        ),  # a number, not a label
+        (
+            {"sample": {"guidance": {"condition": "kind"}}, "model": NO_DROPOUT},
+            "sample.guidance.condition",
+        ),
+        (
+            {"sample": {"guidance": {"condition": "kind"}}, "model": {"condition": "level"}},
+            "sample.guidance.condition",
+        ),
         ({"sample": {"cond": {"kind": "hih"}}}, "sample.cond.kind"),
         ({"sample": {"cond": {"kind": -2}}}, "sample.cond.kind"),
         ({"sample": {"cond": {"cell": 1}}}, "sample.cond.cell"),
-        ({"model": {"condition": {"use": "sum", "parts": ["level", "label"]}}}, "model.condition.parts.1.of"),
+        (
+            {"model": {"condition": {"use": "sum", "parts": ["level", "label"]}}},
+            "model.condition.parts.1.of",
+        ),
     ],
 )
 def test_invalid_conditions_and_guidance(tables, path):
@@ -190,17 +215,27 @@ def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, c
     (tmp_path / "exp.toml").write_text(
         'plugins = ["./toy_tasks.py"]\n' + tomlkit.dumps(tree).replace("plugins = []", "")
     )
-    assert main(["run", str(tmp_path / "exp.toml"), "train.steps=2", "--runs", str(tmp_path / "runs")]) == 0
+    assert (
+        main(["run", str(tmp_path / "exp.toml"), "train.steps=2", "--runs", str(tmp_path / "runs")])
+        == 0
+    )
     (run,) = (tmp_path / "runs").glob("*-*")
     calls = []
-    for name, changes in (("a", []), ("b", ["sample.guidance.weight=1", "sample.cond.kind=high", "sampler.steps=4"])):
+    for name, changes in (
+        ("a", []),
+        ("b", ["sample.guidance.weight=1", "sample.cond.kind=high", "sampler.steps=4"]),
+    ):
         arguments = [word for change in changes for word in ("--set", change)]
         assert main(["sample", str(run), "-n", "8", "--out", str(tmp_path / name), *arguments]) == 0
-        calls.append(float(re.search(r"model_calls_per_sample\D*([\d.]+)", capsys.readouterr().out)[1]))
+        calls.append(
+            float(re.search(r"model_calls_per_sample\D*([\d.]+)", capsys.readouterr().out)[1])
+        )
         drawn = load_file(tmp_path / name / "samples.safetensors")["samples"]
         assert drawn.shape == (8, 8)
     assert calls[0] == 2 * calls[1]
-    assert main(["sample", str(run), "--set", "model.width=8", "--set", "sample.cond.kind=hihg"]) == 2
+    assert (
+        main(["sample", str(run), "--set", "model.width=8", "--set", "sample.cond.kind=hihg"]) == 2
+    )
     assert "error: model.width: " in capsys.readouterr().err
 
 
@@ -214,7 +249,13 @@ def assemble(**changes: Any) -> Experiment:
         "block": {"use": "adaln-zero", "heads": 2},
         "head": changes.pop("head", "features"),
     }
-    tree = {"task": "toy-features", "process": "masked-region", "model": model, "loss": "mse", "sampler": "ancestral"}
+    tree = {
+        "task": "toy-features",
+        "process": "masked-region",
+        "model": model,
+        "loss": "mse",
+        "sampler": "ancestral",
+    }
     return Experiment.model_validate(tree | changes, context={"catalog": catalog()})
 
 
@@ -227,7 +268,13 @@ class Pairs:
         return 512
 
     def batch(self, split: str, rows) -> Clean:
-        signs = torch.randint(2, (512, 6, 1), generator=torch.Generator().manual_seed(len(split)))[list(rows)] * 2.0 - 1
+        signs = (
+            torch.randint(2, (512, 6, 1), generator=torch.Generator().manual_seed(len(split)))[
+                list(rows)
+            ]
+            * 2.0
+            - 1
+        )
         return Clean.of(signs.expand(-1, -1, 4).clone())
 
     def metrics(self):
@@ -246,7 +293,9 @@ def train_on_pairs(experiment: Experiment, steps: int) -> Diffusion:
     system.task = Pairs()
     optimizer = torch.optim.Adam(system.parameters(), 3e-3)
     for step in range(steps):
-        loss = system(system.task.batch("train", range(32 * (step % 16), 32 * (step % 16) + 32))).mean()
+        loss = system(
+            system.task.batch("train", range(32 * (step % 16), 32 * (step % 16) + 32))
+        ).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

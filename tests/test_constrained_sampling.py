@@ -36,7 +36,13 @@ def run(tmp_path_factory):
 def sample(run, tmp_path):
     def sample(constraints, *options):
         (tmp_path / "c.toml").write_text(constraints)
-        words = ["--constraints", str(tmp_path / "c.toml"), "--out", str(tmp_path / "out"), "--no-pictures"]
+        words = [
+            "--constraints",
+            str(tmp_path / "c.toml"),
+            "--out",
+            str(tmp_path / "out"),
+            "--no-pictures",
+        ]
         assert main(["sample", str(run), *words, *options]) == 0
         return load_file(tmp_path / "out/samples.safetensors")["samples"]
 
@@ -68,16 +74,29 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, sample, 
     "parts",
     [
         ["process={use='uniform'}", "loss='score-entropy'", "sampler={use='analytic', steps=3}"],
-        ["process={use='marginal', schedule='log-linear'}", "loss='flow-kl'", "sampler={use='ancestral', steps=3}"],
-        ["process={use='hybrid', schedule='log-linear'}", "loss='flow-kl'", "sampler={use='ancestral', steps=3}"],
-        ["process={use='absorbing', schedule='kappa'}", "sampler={use='discrete-flow', steps=3, corrector=0.5}"],
+        [
+            "process={use='marginal', schedule='log-linear'}",
+            "loss='flow-kl'",
+            "sampler={use='ancestral', steps=3}",
+        ],
+        [
+            "process={use='hybrid', schedule='log-linear'}",
+            "loss='flow-kl'",
+            "sampler={use='ancestral', steps=3}",
+        ],
+        [
+            "process={use='absorbing', schedule='kappa'}",
+            "sampler={use='discrete-flow', steps=3, corrector=0.5}",
+        ],
     ],
     ids=["uniform", "marginal", "hybrid", "discrete-flow"],
 )
 def test_doors_areas_and_outlines_with_other_processes(parts, tmp_path):
     fields = ["task.doors=true", "task.areas=true", "task.boundary=true"]
     outline = "model.condition={use='sum', parts=[{use='level'}, {use='outline'}]}"
-    assert main(["run", str(QUICK), *TINY[:7], *fields, outline, *parts, "--runs", str(tmp_path)]) == 0
+    assert (
+        main(["run", str(QUICK), *TINY[:7], *fields, outline, *parts, "--runs", str(tmp_path)]) == 0
+    )
     (summary,) = tmp_path.glob("*-*/summary.json")
     metrics = json.loads(summary.read_text())["figures"]
     for name in ("nodes", "edges", "doors", "areas"):
@@ -101,11 +120,23 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
         (["--keep", "0,2", "--redraw", "2"], [0, 2], 4),
     )):  # fmt: skip
         out = tmp_path / str(number)
-        options = ["-n", "4", "--from", str(path), *words, "--no-metrics", "--no-pictures", "--out", str(out)]
+        options = [
+            "-n",
+            "4",
+            "--from",
+            str(path),
+            *words,
+            "--no-metrics",
+            "--no-pictures",
+            "--out",
+            str(out),
+        ]
         assert main(["sample", str(run), *options]) == 0
         samples = load_file(out / "samples.safetensors")["samples"]
         assert ((samples[:, :8] != 14).sum(1) == total).all()
-        assert (samples[:, : len(kept)] == torch.tensor([diagram.types[room] for room in kept])).all()
+        assert (
+            samples[:, : len(kept)] == torch.tensor([diagram.types[room] for room in kept])
+        ).all()
         for (u, i), (v, j) in combinations(enumerate(kept), 2):
             assert (samples[:, 8 + pair_index(u, v, 8)] == edges[i, j]).all()
         assert len({tuple(row.tolist()) for row in samples}) > 1
@@ -117,7 +148,10 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
         ["--keep", "x"],
         ["--keep", "3-0"],
     ):
-        assert main(["sample", str(run), "--from", str(path), *words, "--out", str(tmp_path / "none")]) == 2
+        assert (
+            main(["sample", str(run), "--from", str(path), *words, "--out", str(tmp_path / "none")])
+            == 2
+        )
     assert main(["sample", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
 
 
@@ -138,9 +172,18 @@ def test_samples_that_can_be_built_may_be_asked_for(sample, capsys):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[task.constraints]\nrooms = 4\ncounts = { bedrooms = 5 }", ["c.toml:3", "contradicts rooms = 4", "c.toml:2"]),
-        ("[task.constraints]\ncount = { Kitchen = 1 }", ["c.toml:2", "unknown key", 'did you mean "counts"?']),
-        ("[task]\nrooms = 3\n[train]\nsteps = 3", ["error: task.rooms: ", "error: train.steps: ", "[unknown-key]"]),
+        (
+            "[task.constraints]\nrooms = 4\ncounts = { bedrooms = 5 }",
+            ["c.toml:3", "contradicts rooms = 4", "c.toml:2"],
+        ),
+        (
+            "[task.constraints]\ncount = { Kitchen = 1 }",
+            ["c.toml:2", "unknown key", 'did you mean "counts"?'],
+        ),
+        (
+            "[task]\nrooms = 3\n[train]\nsteps = 3",
+            ["error: task.rooms: ", "error: train.steps: ", "[unknown-key]"],
+        ),
         ("sampler = 'guided'", ["[task.constraints]", "[missing-key]", "c.toml"]),
     ],
 )
@@ -154,7 +197,9 @@ def test_a_wrong_file_of_constraints_is_refused(run, tmp_path, cli, text, said):
 
 def test_the_page_about_constraints_says_what_is_so(tmp_path, capsys):
     page = (QUICK.parents[2] / "docs/constraints.md").read_text()
-    (toml,), (code, *_) = (re.findall(rf"^```{word}\n(.*?)^```", page, re.M | re.S) for word in ("toml", "python"))
+    (toml,), (code, *_) = (
+        re.findall(rf"^```{word}\n(.*?)^```", page, re.M | re.S) for word in ("toml", "python")
+    )
     (tmp_path / "flat.toml").write_text(f"extends = {str(QUICK)!r}\n{toml}")
     assert main(["validate", str(tmp_path / "flat.toml")]) == 0
     exec(code, {})

@@ -69,14 +69,18 @@ def change_value(text, dice):
 
 
 def misspell(text, dice):
-    start, end = dice.choice([match.span() for match in re.finditer(r"[a-z_]{2,}", text)] or [(0, 0)])
+    start, end = dice.choice(
+        [match.span() for match in re.finditer(r"[a-z_]{2,}", text)] or [(0, 0)]
+    )
     at = dice.randrange(start, max(end - 1, 1))
     return text[:at] + text[at : at + 2][::-1] + text[at + 2 :]
 
 
 def put_letter(text, dice):
     at = dice.randrange(len(text) + 1)
-    return text[:at] + (dice.choice(LETTERS) + text[at + dice.randrange(2) :] if dice.randrange(2) else "")
+    return text[:at] + (
+        dice.choice(LETTERS) + text[at + dice.randrange(2) :] if dice.randrange(2) else ""
+    )
 
 
 def flip_bit(text, dice):
@@ -86,7 +90,9 @@ def flip_bit(text, dice):
 
 
 def change_ends(text, dice):
-    return dice.choice(("\ufeff" + text, text.replace("\n", "\r\n"), text.replace("\n", "\r"), text + "\ufeff"))
+    return dice.choice(
+        ("\ufeff" + text, text.replace("\n", "\r\n"), text.replace("\n", "\r"), text + "\ufeff")
+    )
 
 
 def encoded(text):
@@ -125,17 +131,26 @@ def examine(path, text, catalog):
     return problems, seconds
 
 
-@pytest.mark.parametrize("share", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(EXAMPLES)))])
+@pytest.mark.parametrize(
+    "share", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(EXAMPLES)))]
+)
 def test_damaged_files_are_read_or_refused_with_a_place(folder, share):
     catalog = load_plugins().catalog
     texts = [(folder / file).read_text(encoding="utf-8") for file in FILES]
     figures = {"valid": 0, "refused": 0, "seconds": 0.0}
 
     @seed(share)
-    @settings(max_examples=EXAMPLES[share], deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EXAMPLES[share],
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(
         st.integers(0, len(FILES) - 1),
-        st.lists(st.tuples(st.sampled_from(DAMAGES), st.integers(0, 2**32)), min_size=1, max_size=3),
+        st.lists(
+            st.tuples(st.sampled_from(DAMAGES), st.integers(0, 2**32)), min_size=1, max_size=3
+        ),
     )
     def read(number, damages):
         text = texts[number]
@@ -172,7 +187,10 @@ TEXTS = {
     "huge hexadecimal": ("a = 0x" + "f" * 200_000, "out-of-range"),
     "200,000 keys": ("".join(f"k{number} = 1\n" for number in range(200_000)), "too-large"),
     "32,000 keys": ("".join(f"{number:x}=1\n" for number in range(32_000)), "more-problems"),
-    "names of plugins": (f"plugins = {[f'no{number}' for number in range(8_000)]}", "unknown-plugin"),
+    "names of plugins": (
+        f"plugins = {[f'no{number}' for number in range(8_000)]}",
+        "unknown-plugin",
+    ),
     "conditions": (
         f'extends = "{FINE}"\nsample.cond = {{ {", ".join(f"k{number} = 1" for number in range(9_000))} }}',
         "more-problems",
@@ -185,7 +203,10 @@ TEXTS = {
     "long key": (f"{'k' * 250_000} = 1", "unknown-key"),
     "escapes": ('name = "' + "\\n" * 120_000 + '"', "invalid-value"),
     "quotes without an end": ("a = " + '\\"' * 100_000 + "." * 40, "syntax-error"),
-    "long strings without an end": ("." * 40 + '\na = """' + '\\"""' * 60_000 + "\\", "syntax-error"),
+    "long strings without an end": (
+        "." * 40 + '\na = """' + '\\"""' * 60_000 + "\\",
+        "syntax-error",
+    ),
     "10 MB": ("# " + "x" * 10_000_000, "too-large"),
 }
 
@@ -255,7 +276,9 @@ def write_special_files(folder: Path) -> None:
     write("a circle", 'extends = "other.toml"')
     write("other", 'extends = "a circle.toml"')
     for number in range(1, 25):
-        write(f"twice{number}", f'extends = ["twice{number - 1}.toml", "./twice{number - 1}.toml"]\n')
+        write(
+            f"twice{number}", f'extends = ["twice{number - 1}.toml", "./twice{number - 1}.toml"]\n'
+        )
     shutil.copyfile(FINE, folder / "twice0.toml")
     write("twice each", 'extends = ["twice24.toml", "twice24.toml"]\n')
     write("chain0", "")
@@ -265,7 +288,13 @@ def write_special_files(folder: Path) -> None:
 
 
 def file_of(name: str) -> str:
-    return name if name.startswith("/") else "round/x.toml" if name.startswith("a folder of") else f"{name}.toml"
+    return (
+        name
+        if name.startswith("/")
+        else "round/x.toml"
+        if name.startswith("a folder of")
+        else f"{name}.toml"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +308,12 @@ def results(tmp_path_factory):
     cases |= {f"set {name}": ["fine.toml", *words] for name, (words, _) in CHANGES.items()}
     (folder / "cases.json").write_text(json.dumps(cases))
     done = subprocess.run(
-        [sys.executable, "-c", READER], capture_output=True, text=True, cwd=folder, timeout=300, check=False
+        [sys.executable, "-c", READER],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads((folder / "results.json").read_text())

@@ -35,9 +35,15 @@ def zeros(gigabytes: int) -> bytes:
 
 
 def tokenizer(path, steps=12, **step):
-    normalizers = [step or {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaa"}] * steps
+    normalizers = [
+        step or {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaa"}
+    ] * steps
     model = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
-    whole = {"version": "1.0", "added_tokens": [], "normalizer": {"type": "Sequence", "normalizers": normalizers}}
+    whole = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+    }
     empty = dict.fromkeys(("truncation", "padding", "pre_tokenizer", "post_processor", "decoder"))
     path.write_text(json.dumps({**whole, **empty, "model": model}))
     return lambda: read_tokenizer(str(path)).encode("a" * 1000)
@@ -48,7 +54,10 @@ def regex(path):
 
 
 def ligatures(path):
-    to, back = ({"type": "Replace", "pattern": {"String": a}, "content": b} for a, b in (("a", LONG), ("\u0644", "a")))
+    to, back = (
+        {"type": "Replace", "pattern": {"String": a}, "content": b}
+        for a, b in (("a", LONG), ("\u0644", "a"))
+    )
     return tokenizer(path, 4, type="Sequence", normalizers=[to, {"type": "NFKC"}, back])
 
 
@@ -70,7 +79,9 @@ def parquet(path):
     from pyarrow import array, parquet, table
 
     path = path.with_suffix(".parquet")
-    with parquet.ParquetWriter(path, (part := table({"a": array(np.zeros(1 << 22))})).schema) as writer:
+    with parquet.ParquetWriter(
+        path, (part := table({"a": array(np.zeros(1 << 22))})).schema
+    ) as writer:
         for _ in range(10):
             writer.write_table(part)
     return lambda: read_table(path)
@@ -92,7 +103,9 @@ def zarr(path):
     import numcodecs
     from zarr import create_array
 
-    create_array(str(path), shape=(9,), chunks=(9,), dtype="f4", zarr_format=2, compressors=numcodecs.GZip())[:] = 1
+    create_array(
+        str(path), shape=(9,), chunks=(9,), dtype="f4", zarr_format=2, compressors=numcodecs.GZip()
+    )[:] = 1
     (path / "0").write_bytes(zeros(2))
     return lambda: ZarrArray(path)[0:9]
 
@@ -115,8 +128,13 @@ def long_name(path):
 
 
 def npz(path):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file, file.open("a.npy", "w") as member:
-        np.lib.format.write_array_header_1_0(member, {"descr": "<f4", "fortran_order": False, "shape": (5 << 24,)})
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file,
+        file.open("a.npy", "w") as member,
+    ):
+        np.lib.format.write_array_header_1_0(
+            member, {"descr": "<f4", "fortran_order": False, "shape": (5 << 24,)}
+        )
         for _ in range(20):
             member.write(bytes(1 << 24))
     return lambda: load_npz(path, path)
@@ -124,7 +142,9 @@ def npz(path):
 
 def same_hashes(path):
     keys = [(key * ((1 << 61) - 1)).to_bytes(11, "little", signed=True) for key in range(1, 60_000)]
-    return hashed_keys(path, b"\x80\x02}(" + b"".join(b"\x8a\x0b" + key + b"K\x01" for key in keys) + b"u.")
+    return hashed_keys(
+        path, b"\x80\x02}(" + b"".join(b"\x8a\x0b" + key + b"K\x01" for key in keys) + b"u."
+    )
 
 
 def hashed_keys(path, data=b"\x80\x02}K\x01" + b"2\x86" * 45 + b"K\x01s."):
@@ -163,7 +183,10 @@ def measure(bomb, folder):
             if problems := getattr(read(), "problems", ()):
                 raise Refused(list(problems))
         except Refused as refused:
-            result = [str(refused), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024]
+            result = [
+                str(refused),
+                (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+            ]
         except BaseException as error:
             result = repr(error)
         os.write(back, json.dumps(result).encode())
@@ -178,7 +201,9 @@ def measure(bomb, folder):
 def results(tmp_path_factory):
     """Results from a new process: memory that a process once used, and keeps, would not count against limits."""
     folder = tmp_path_factory.mktemp("bombs")
-    done = subprocess.run([sys.executable, __file__, folder], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, __file__, folder], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -192,10 +217,20 @@ def test_a_bomb_is_refused_by_name(results, name):
 
 
 def test_sound_tokenizers_are_read(tmp_path):
-    for step in ({"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, {"type": "NFKC"}):
+    for step in (
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        {"type": "NFKC"},
+    ):
         assert len(tokenizer(tmp_path / "t.json", 1, **step)()) == 1
-    charsmap = base64.b64encode((1024).to_bytes(4, "little") + bytes(1024) + normalize("NFKC", LONG).encode() + b"\0")
-    replace = [("String", "``", '"'), ("String", "''", '"'), ("Regex", " {2,}", " "), ("Regex", r"[\n\t]\s+", "\u2581")]
+    charsmap = base64.b64encode(
+        (1024).to_bytes(4, "little") + bytes(1024) + normalize("NFKC", LONG).encode() + b"\0"
+    )
+    replace = [
+        ("String", "``", '"'),
+        ("String", "''", '"'),
+        ("Regex", " {2,}", " "),
+        ("Regex", r"[\n\t]\s+", "\u2581"),
+    ]
     albert = [{"type": "Replace", "pattern": {kind: of}, "content": to} for kind, of, to in replace]
     albert += [{"type": "NFKD"}, {"type": "Precompiled", "precompiled_charsmap": charsmap.decode()}]
     assert len(tokenizer(tmp_path / "t.json", 1, type="Sequence", normalizers=albert)()) == 1
@@ -207,7 +242,9 @@ def test_parquet_is_read_on_machines_with_many_cores(tmp_path, request):
 
     path = tmp_path / "x.parquet"
     request.addfinalizer(partial(pyarrow.set_cpu_count, pyarrow.cpu_count()))
-    pandas.DataFrame(np.ones((100, 1000)), columns=[f"A{number}" for number in range(1000)]).to_parquet(path)
+    pandas.DataFrame(
+        np.ones((100, 1000)), columns=[f"A{number}" for number in range(1000)]
+    ).to_parquet(path)
     pyarrow.set_cpu_count(512)  # their stacks would take 4 GB
     assert read_table(path).arrays["features"].all()
 
@@ -222,4 +259,6 @@ if __name__ == "__main__":
     folders = {bomb: Path(sys.argv[1], bomb.__name__) for bomb in BOMBS}
     for folder in folders.values():
         folder.mkdir()
-    sys.stdout.write(json.dumps({bomb.__name__: measure(bomb, folder) for bomb, folder in folders.items()}))
+    sys.stdout.write(
+        json.dumps({bomb.__name__: measure(bomb, folder) for bomb, folder in folders.items()})
+    )

@@ -99,7 +99,11 @@ def test_the_likelihood_of_the_language_page(monkeypatch):
 
 
 def test_links_resolve():
-    links = [(page, target) for page in PAGES for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())]
+    links = [
+        (page, target)
+        for page in PAGES
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
+    ]
     assert [link for link in links if not (link[0].parent / link[1]).exists()] == []
 
 
@@ -113,7 +117,9 @@ def test_the_experiments_of_the_pages_are_valid(tmp_path):
 def test_the_component_reference_has_a_section_for_every_component(cli):
     page = cli("list", "--markdown").out
     components = load_plugins().catalog.parts()
-    assert re.findall(r"^### (.+)$", page, re.MULTILINE) == [component.name for component in components]
+    assert re.findall(r"^### (.+)$", page, re.MULTILINE) == [
+        component.name for component in components
+    ]
 
 
 def sections(page: str) -> dict[str, str]:
@@ -144,19 +150,30 @@ def test_every_hook_is_documented_with_its_signature():
     for name, hook in HOOKS.items():
         exact = signature(name, hook)
         assert f"\n`{exact}`\n" in page[name], exact
-        assert f"@hookimpl\ndef {name}(" in page[name], f"the example of {name} implements something else"
+        assert f"@hookimpl\ndef {name}(" in page[name], (
+            f"the example of {name} implements something else"
+        )
 
 
 def with_methods(page: str) -> str:
     """Return docs/kinds.md with the current methods of each kind."""
     for kind, spec in KINDS.items():
-        own = {name: method for name, method in vars(spec).items() if inspect.isfunction(method) and name[0] != "_"}
+        own = {
+            name: method
+            for name, method in vars(spec).items()
+            if inspect.isfunction(method) and name[0] != "_"
+        }
         methods = {name: method for name, method in own.items() if name != "model_post_init"}
         assert "build" in methods, kind
-        lines = [f"- `{signature(name, m)}`: {inspect.getdoc(m).partition(chr(10))[0]}" for name, m in methods.items()]
+        lines = [
+            f"- `{signature(name, m)}`: {inspect.getdoc(m).partition(chr(10))[0]}"
+            for name, m in methods.items()
+        ]
         lines.append(f"- [example](../{example_file(kind).relative_to(ROOT)})")
         new = f"## {kind}\n\n" + "\n".join(lines) + "\n\n"
-        page, found = re.subn(rf"^## {kind}\n\n(?:- .*\n)*\n?", lambda _, new=new: new, page, flags=re.MULTILINE)
+        page, found = re.subn(
+            rf"^## {kind}\n\n(?:- .*\n)*\n?", lambda _, new=new: new, page, flags=re.MULTILINE
+        )
         assert found == 1, kind
     return page
 
@@ -180,7 +197,9 @@ sample = { count = 0 }
 
 def test_the_hook_examples_run(tmp_path, capsys, cli):
     files = examples("docs/hooks.md", tmp_path)
-    (tmp_path / "tiny.toml").write_text(f"plugins = {[f'./{file.name}' for file in files.values()]}\n{TINY}")
+    (tmp_path / "tiny.toml").write_text(
+        f"plugins = {[f'./{file.name}' for file in files.values()]}\n{TINY}"
+    )
     runs = ["--runs", str(tmp_path / "runs")]
     assert main(["run", str(tmp_path / "tiny.toml"), *runs]) == 0
     (run,) = (tmp_path / "runs").glob("*-*")
@@ -196,13 +215,20 @@ def test_the_hook_examples_run(tmp_path, capsys, cli):
     assert (run / "done.txt").read_text().startswith("experiment: {'loss': ")
     assert not (run / "error.txt").exists()
     capsys.readouterr()
-    assert "hello plugins" in cli("greet", "--name", "plugins", "-p", str(files["register_commands"])).out
+    assert (
+        "hello plugins"
+        in cli("greet", "--name", "plugins", "-p", str(files["register_commands"])).out
+    )
     assert main(["validate", str(tmp_path / "tiny.toml"), "--set", "train.batch_size=8192"]) == 2
     assert "train.batch_size: this project allows 4096" in capsys.readouterr().err
     error = FloatingPointError("a test")
     directory = SimpleNamespace(path=tmp_path)
     stopped = SimpleNamespace(directory=directory, trainer=SimpleNamespace(step=3))
-    list(load_plugins(files=[files["on_run_error"]]).call_each("on_run_error", run=stopped, error=error))
+    list(
+        load_plugins(files=[files["on_run_error"]]).call_each(
+            "on_run_error", run=stopped, error=error
+        )
+    )
     assert (tmp_path / "error.txt").read_text() == "step 3: FloatingPointError: a test\n"
 
 
@@ -215,19 +241,27 @@ def test_the_alias_example_resolves(tmp_path):
 
 
 def test_the_policy_examples_are_valid(tmp_path):
-    shown = [text for page in ("docs/registry.md", "docs/tutorial.md") for text in blocks(ROOT / page, "toml")]
+    shown = [
+        text
+        for page in ("docs/registry.md", "docs/tutorial.md")
+        for text in blocks(ROOT / page, "toml")
+    ]
     assert len(shown) == 2
     for number, text in enumerate(shown):
         (tmp_path / f"{number}.toml").write_text(text)
     policy = read_policy(tmp_path / "0.toml")
-    assert set(PluginPolicy.model_fields) == policy.plugins.model_fields_set, "the page leaves out a key"
+    assert set(PluginPolicy.model_fields) == policy.plugins.model_fields_set, (
+        "the page leaves out a key"
+    )
     assert read_policy(tmp_path / "1.toml").known_parts().keys() == {"schedule:slow-start"}
 
 
 def test_documented_commands_exist():
     known = set(VERBS)
     for page in PAGES:
-        for line in re.findall(r"^    (?:python -m experiments\.run|dither) (.*)$", page.read_text(), re.MULTILINE):
+        for line in re.findall(
+            r"^    (?:python -m experiments\.run|dither) (.*)$", page.read_text(), re.MULTILINE
+        ):
             word = line.split()[0]
             assert word in known or word.endswith(".toml") or word == "--resume", line
 
@@ -245,12 +279,20 @@ PRETRAIN, LORA, EXPRESSION = blocks(PAGE, "toml")
 def made(width: int, depth: int, features: int = 283) -> dict[str, torch.Tensor]:
     """Weights of a GET, as Lightning saves them."""
     shapes = {"mask_token": (1, 1, width), "cls_token": (1, 1, width)}
-    sizes = {"region_embed.embed": (width, features), "encoder.norm": (width,), "head_mask": (features, width)}
+    sizes = {
+        "region_embed.embed": (width, features),
+        "encoder.norm": (width,),
+        "head_mask": (features, width),
+    }
     for n in range(depth):
         block = f"encoder.blocks.{n}"
         shapes |= {f"{block}.attn.{name}": (width,) for name in ("q_bias", "v_bias")}
         shapes |= {f"{block}.attn.qkv.weight": (3 * width, width)}
-        sizes |= {f"{block}.attn.proj": (width, width), f"{block}.norm1": (width,), f"{block}.norm2": (width,)}
+        sizes |= {
+            f"{block}.attn.proj": (width, width),
+            f"{block}.norm1": (width,),
+            f"{block}.norm2": (width,),
+        }
         sizes |= {f"{block}.mlp.fc1": (4 * width, width), f"{block}.mlp.fc2": (width, 4 * width)}
     for name, shape in sizes.items():
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
@@ -276,7 +318,9 @@ HUMAN = "task.data.subset='chr21-22'"
 def begun(folder: Path, name: str, *changes: str) -> tuple[dict[str, torch.Tensor], str]:
     """Run an experiment; return its last weights, and what it said."""
     console = Console(file=io.StringIO(), width=200)
-    loaded = load_experiment(folder / name, [*SMALL, *([] if name == "expression.toml" else [HUMAN]), *changes])
+    loaded = load_experiment(
+        folder / name, [*SMALL, *([] if name == "expression.toml" else [HUMAN]), *changes]
+    )
     assert run(loaded, folder / "runs", [], console=console) == 0
     (path,) = (folder / "runs").glob("*/checkpoints/*/model.safetensors")
     return load_file(path), console.file.getvalue()
@@ -319,7 +363,9 @@ def store(folder: Path, regions: int = 120) -> np.ndarray:
     atpm = generator.random(3 * regions, np.float32)
     expression = np.stack([motifs[:, 0] + 3 * atpm, 2 * motifs[:, 1]], -1)
     group = zarr.create_group(str(folder / "astrocyte.zarr"), zarr_format=2)
-    places = [f"chr{number}:{1000 * n}-{1000 * n + 500}" for number in (1, 2, 3) for n in range(regions)]
+    places = [
+        f"chr{number}:{1000 * n}-{1000 * n + 500}" for number in (1, 2, 3) for n in range(regions)
+    ]
     group.create_array("peak_names", data=np.array(places))
     group.create_array("motif_names", data=np.array([f"m{n}" for n in range(282)]))
     group.create_array("data", data=motifs)
@@ -332,7 +378,13 @@ def store(folder: Path, regions: int = 120) -> np.ndarray:
 def test_expression_is_predicted_from_the_other_columns(folder):
     expression = store(folder)
     assert expression.std() > 0.5
-    changes = ["loss='poisson'", "train.steps=40", "train.log_every=10", "train.optimizer.lr=0.01", "train.ema=0"]
+    changes = [
+        "loss='poisson'",
+        "train.steps=40",
+        "train.log_every=10",
+        "train.optimizer.lr=0.01",
+        "train.ema=0",
+    ]
     found, said = begun(folder, "expression.toml", *changes)
     assert "1 weights without counterpart" not in said
     assert "head.linear.weight, head.linear.bias" in said

@@ -7,8 +7,8 @@ import pytest
 
 from dither.engine.cli import doctor
 from dither.registry import Catalog
+from dither.registry.plugins.discovery import PluginStatus
 from dither.registry.plugins.policy import Policy
-from dither.registry.plugins.status import PluginStatus
 
 
 def codes(findings):
@@ -28,7 +28,9 @@ def test_free_space(tmp_path, monkeypatch, free, expected):
 
 def test_an_unwritable_folder(tmp_path):
     (tmp_path / "runs").write_text("a file")
-    assert codes(doctor.check_folder("runs", tmp_path / "runs", "move")) == [("broken", "unwritable-file")]
+    assert codes(doctor.check_folder("runs", tmp_path / "runs", "move")) == [
+        ("broken", "unwritable-file")
+    ]
 
 
 def test_states_of_plugins():
@@ -58,13 +60,26 @@ def test_requirements_of_registry_toml():
     assert found == [("ok", ""), ("broken", "unknown-plugin"), ("broken", "unknown-plugin")]
     entry = {"plugin": "mine", "rev": 1, "options": "sha256:0"}
     policy = Policy.model_validate({"components": {"block": {"gone": entry}}})
-    assert codes(doctor.check_policy(None, policy, plugins)) == [("ok", ""), ("note", "lockfile-outdated")]
+    assert codes(doctor.check_policy(None, policy, plugins)) == [
+        ("ok", ""),
+        ("note", "lockfile-outdated"),
+    ]
 
 
 def test_every_problem_of_registry_toml_is_a_finding(tmp_path):
-    (tmp_path / "registry.toml").write_text('[plugins]\nblok = []\nrequire = ["a>>1"]\n[prefer]\nx = 3\n')
-    broken = [finding.message for finding in doctor.examine(tmp_path, tmp_path / "runs") if finding.state == "broken"]
-    assert [message.partition(":")[0] for message in broken[:3]] == ["plugins.blok", "plugins.require", "prefer.x"]
+    (tmp_path / "registry.toml").write_text(
+        '[plugins]\nblok = []\nrequire = ["a>>1"]\n[prefer]\nx = 3\n'
+    )
+    broken = [
+        finding.message
+        for finding in doctor.examine(tmp_path, tmp_path / "runs")
+        if finding.state == "broken"
+    ]
+    assert [message.partition(":")[0] for message in broken[:3]] == [
+        "plugins.blok",
+        "plugins.require",
+        "prefer.x",
+    ]
     assert "registry.toml:2" in broken[0]
 
 

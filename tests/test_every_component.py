@@ -35,17 +35,27 @@ def write_files() -> None:
     (FILES / "regions.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     with (FILES / "plans.jsonl").open("w", encoding="utf-8") as file:
         for i in range(40):
-            boxes = [[20, 20, 100 + i, 120], [100 + i, 20, 200, 80], [100 + i, 80, 200, 120]][: 2 + i % 2]
+            boxes = [[20, 20, 100 + i, 120], [100 + i, 20, 200, 80], [100 + i, 80, 200, 120]][
+                : 2 + i % 2
+            ]
             types = ["LivingRoom", ROOMS[i % 5], ROOMS[i % 3]][: 2 + i % 2]
             file.write(json.dumps({"types": types, "boxes": boxes}) + "\n")
     for i in range(12):
-        (FILES / f"text{i}.txt").write_text(f"The {i}th letter says little, and says it {'very ' * i}well.\n" * 8)
+        (FILES / f"text{i}.txt").write_text(
+            f"The {i}th letter says little, and says it {'very ' * i}well.\n" * 8
+        )
     store = zarr.create_group(str(FILES / "regions.zarr"), zarr_format=2)
     peaks = [f"chr{n}:{1000 * i}-{1000 * i + 500}" for n in (1, 2, 3) for i in range(12)]
-    for name, values in (("peak_names", peaks), ("motif_names", ["GATA1"]), ("data", np.eye(36, 1, dtype=np.float32))):
+    for name, values in (
+        ("peak_names", peaks),
+        ("motif_names", ["GATA1"]),
+        ("data", np.eye(36, 1, dtype=np.float32)),
+    ):
         store.create_array(name, data=np.array(values))
 
-    (FILES / "genome.fa").write_text("".join(f">chr{n}\n{'ACGGATAAGTCAGTTTACG' * 40}\n" for n in (1, 2, 3)))
+    (FILES / "genome.fa").write_text(
+        "".join(f">chr{n}\n{'ACGGATAAGTCAGTTTACG' * 40}\n" for n in (1, 2, 3))
+    )
     peaks = [f"chr{n}\t{20 * i}\t{20 * i + 20}\n" for n in (1, 2, 3) for i in range(12)]
     (FILES / "peaks.bed").write_text("".join(peaks))
     (FILES / "motifs.jaspar").write_text(">MA0035 GATA1\n0 9 0 9\n0 0 0 0\n9 0 0 0\n0 0 9 0\n")
@@ -63,7 +73,10 @@ PlanFiles(**PREPARED).prepare()
 REGIONS = {"use": "region-file", "path": str(FILES / "regions.csv")}
 ARRAYS = {"paths": [REGIONS["path"]], "out": str(FILES / "regions")}
 PreparedRegions(**ARRAYS).prepare()
-SCANNED = {"paths": [str(FILES / name) for name in ("peaks.bed", "genome.fa", "motifs.jaspar")], "p_value": 0.01}
+SCANNED = {
+    "paths": [str(FILES / name) for name in ("peaks.bed", "genome.fa", "motifs.jaspar")],
+    "p_value": 0.01,
+}
 SCANNED["out"] = str(FILES / "scanned")
 ScannedRegions(**SCANNED).prepare()
 PLANTED = {"use": "planted-motifs", "length": 24, "width": 6, "train": 200, "held": 60}
@@ -98,7 +111,12 @@ EXAMPLES = {
     ],
     "task:dna-sequence": [
         {"data": PLANTED},
-        {"data": PLANTED | {"cells": 1}, "kmer": 2, "reverse_complement": True, "motifs": SCANNED["paths"][2]},
+        {
+            "data": PLANTED | {"cells": 1},
+            "kmer": 2,
+            "reverse_complement": True,
+            "motifs": SCANNED["paths"][2],
+        },
     ],
     "task:language-model": [
         {},
@@ -108,7 +126,9 @@ EXAMPLES = {
     ],
 }
 ROOT = Path(__file__).parent.parent
-FAILURES = {("loss:poisson", "truth_is_best"): "samples of the kit may be negative, which counts are not"}
+FAILURES = {
+    ("loss:poisson", "truth_is_best"): "samples of the kit may be negative, which counts are not"
+}
 
 
 @conformance.parametrize("core-blocks", strict=True)
@@ -147,8 +167,14 @@ def test_every_plugin_runs_the_kit():
     """No plugin is missing, and every kind except data, which its task checks, has checks."""
     parts = default_catalog().parts()
     ours = set(conformance.BUILT_IN)
-    metadata = [tomllib.loads(path.read_text("utf-8")) for path in ROOT.glob("packages/*/pyproject.toml")]
-    offering = {name for meta in metadata for name in meta["project"].get("entry-points", {}).get("dither.plugins", {})}
+    metadata = [
+        tomllib.loads(path.read_text("utf-8")) for path in ROOT.glob("packages/*/pyproject.toml")
+    ]
+    offering = {
+        name
+        for meta in metadata
+        for name in meta["project"].get("entry-points", {}).get("dither.plugins", {})
+    }
     assert offering == ours
     kinds = {part.spec.kind for part in parts if part.plugin in ours}
     assert kinds | {"metric"} == set(KINDS), "only metrics have no built-in component"

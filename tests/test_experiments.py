@@ -19,7 +19,11 @@ from dither.registry.config.validation import dump, validate
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "experiments").rglob("*.toml"))
-NEEDED = {"text8": ("file-not-found", "paths"), "owt": ("not-prepared", "path"), "lm1b": ("not-prepared", "path")}
+NEEDED = {
+    "text8": ("file-not-found", "paths"),
+    "owt": ("not-prepared", "path"),
+    "lm1b": ("not-prepared", "path"),
+}
 """Experiments whose data a user must provide: code and option of the problem without them."""
 
 
@@ -64,7 +68,9 @@ def test_parameter_counts_of_each_module(name, expected):
     with torch.device("meta"):
         model = experiment.model.build(experiment.process.facts(experiment.task.space()).space)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    assert {part: sum(n for name, n in sizes.items() if name.startswith(part)) for part in expected} == expected
+    assert {
+        part: sum(n for name, n in sizes.items() if name.startswith(part)) for part in expected
+    } == expected
 
 
 QUICK = ROOT / "experiments/bubble_diagram/quick.toml"
@@ -93,17 +99,24 @@ def test_host_synchronisations_on_a_simulated_gpu(change, monkeypatch):
     name, *overrides = change.split()
     if name.startswith("bubble"):
         overrides.append("task.data.train=8")
-    overrides += ["train.batch_size=2", f"train.optimizer={'muon' if 'blocks' in name else 'adamw'}"]
+    overrides += [
+        "train.batch_size=2",
+        f"train.optimizer={'muon' if 'blocks' in name else 'adamw'}",
+    ]
     overrides += ["train.precision=float32", "train.device=cpu"]
     experiment = load_experiment(ROOT / "experiments" / f"{name}.toml", overrides).experiment
-    expected = float(Trainer(Diffusion.build(experiment).train(), experiment.train, 0).advance()["loss"])
+    expected = float(
+        Trainer(Diffusion.build(experiment).train(), experiment.train, 0).advance()["loss"]
+    )
     system, masks, shapes = Diffusion.build(experiment).train(), [], []
     for module in system.modules():
         if type(module).__name__ == "Attention":
             module.register_forward_pre_hook(lambda _, arguments: masks.append(arguments[1]))
     for block in system.model.blocks:
         for part in (block.attention, block.mlp):
-            part.register_forward_pre_hook(lambda _, arguments: shapes[-1].append(arguments[0].shape))
+            part.register_forward_pre_hook(
+                lambda _, arguments: shapes[-1].append(arguments[0].shape)
+            )
     with DeviceTrace() as trace:
         trainer = Trainer(trace.move(system), experiment.train, 0)
         for step in range(3):
@@ -115,12 +128,16 @@ def test_host_synchronisations_on_a_simulated_gpu(change, monkeypatch):
         assert shapes[0] == shapes[1] == shapes[2]
         assert (shapes[0][0].numel() > shapes[0][-1].numel()) == ("seed" in name or "256" in change)
         assert trace.kernels.total() > 100
-    if "quick" in name and "bubble" not in name:  # nothing is padded, so that flash attention is possible
+    if (
+        "quick" in name and "bubble" not in name
+    ):  # nothing is padded, so that flash attention is possible
         assert masks
         assert all(mask is None for mask in masks)
 
 
-@pytest.mark.parametrize("name", ["get_region/seed", "bubble_diagram/seed_small", "language_model/seed"])
+@pytest.mark.parametrize(
+    "name", ["get_region/seed", "bubble_diagram/seed_small", "language_model/seed"]
+)
 def test_models_of_the_seed_files_compile_to_one_graph(name):
     """Without graph breaks, so that norms, modulation and RoPE are fused, and without recompiling as masks vary."""
     small = ["model.width=16", "model.depth=2", "model.block.heads=2", "train.precision=float32"]
@@ -133,7 +150,9 @@ def test_models_of_the_seed_files_compile_to_one_graph(name):
         if "get" in name:
             noised = system.process.limit_counts(clean, noised)
             assert noised.state.most_visible < 180
-        state = replace(noised.state, requested=noised.target_mask.flatten(2).any(-1) if "get" in name else None)
+        state = replace(
+            noised.state, requested=noised.target_mask.flatten(2).any(-1) if "get" in name else None
+        )
         system.call(model, state, t, clean).sum().backward()
     assert counter.frame_count == 1
 
@@ -161,23 +180,38 @@ def test_host_synchronisations_of_samplers_on_a_simulated_gpu(sampler):
         assert trace.syncs.total() <= SAMPLERS[sampler], trace.syncs
 
 
-@pytest.mark.parametrize(("name", "waits"), [("bubble_diagram", 0), ("get_region", 1), ("language_model", 2)])
+@pytest.mark.parametrize(
+    ("name", "waits"), [("bubble_diagram", 0), ("get_region", 1), ("language_model", 2)]
+)
 def test_host_synchronisations_of_metrics_on_a_simulated_gpu(name, waits):
     with DeviceTrace() as trace:
-        system = trace.move(Diffusion.build(load_experiment(ROOT / f"experiments/{name}/quick.toml").experiment))
+        system = trace.move(
+            Diffusion.build(load_experiment(ROOT / f"experiments/{name}/quick.toml").experiment)
+        )
         counts = [(evaluate(system, samples, 4), trace.syncs.total())[1] for samples in (4, 4, 8)]
-    assert counts[2] - 2 * counts[1] + counts[0] == waits, "a batch more; the first evaluation copies constants"
+    assert counts[2] - 2 * counts[1] + counts[0] == waits, (
+        "a batch more; the first evaluation copies constants"
+    )
 
 
-@pytest.mark.parametrize("blocks", [(), ("model.block_size=4", 'sampler={use = "blocks", size = 4}')])
+@pytest.mark.parametrize(
+    "blocks", [(), ("model.block_size=4", 'sampler={use = "blocks", size = 4}')]
+)
 def test_loss_and_gradient_norm_do_not_depend_on_accumulation(blocks):
     """Also where micro-batches have different numbers of weighted positions."""
     metrics = []
     small = ("model.width=16", "model.depth=1", "model.block.heads=2", "model.block.dropout=0.0")
-    data = ("task.data.length=20000", "task.data.held=4096", "train.batch_size=8", "train.device=cpu")
+    data = (
+        "task.data.length=20000",
+        "task.data.held=4096",
+        "train.batch_size=8",
+        "train.device=cpu",
+    )
     for accumulate in (1, 4):
         changes = (*small, *data, *blocks, f"train.accumulate={accumulate}")
-        experiment = load_experiment(ROOT / "experiments/language_model/markov.toml", changes).experiment
+        experiment = load_experiment(
+            ROOT / "experiments/language_model/markov.toml", changes
+        ).experiment
         trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
         metrics.append([value.item() for _ in range(2) for value in trainer.advance().values()])
     assert metrics[1] == pytest.approx(metrics[0], rel=3e-6)
@@ -228,7 +262,9 @@ def folder(tmp_path, monkeypatch, text_experiment):
     (tmp_path / "text.toml").write_text(text_experiment("a.txt", tokenizer="chars"))
     (tmp_path / "regions.toml").write_text(REGIONS)
     rows = [f"chr{c},{p},{p + 1},1,0.{p},0.5" for c in (1, 2, 3) for p in range(0, 400, 20)]
-    (tmp_path / "table.csv").write_text("\n".join(["chromosome,start,end,open:K562,A,B", *rows, ""]))
+    (tmp_path / "table.csv").write_text(
+        "\n".join(["chromosome,start,end,open:K562,A,B", *rows, ""])
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -272,7 +308,9 @@ def test_mistakes_are_found_before_the_first_step(folder, cli, table, line, code
 
 def test_buckets_with_a_batch_larger_than_the_data(folder, cli):
     data = '[task.data]\nuse = "procedural-plans"\ntrain = 100\nvalid = 20\ntest = 20'
-    (folder / "plans.toml").write_text(f'extends = "{QUICK}"\n{data}\n[train]\nbatch_size = 500\nbuckets = true\n')
+    (folder / "plans.toml").write_text(
+        f'extends = "{QUICK}"\n{data}\n[train]\nbatch_size = 500\nbuckets = true\n'
+    )
     message = cli("run", "plans.toml", code=2).err
     assert "[no-samples]" in message
     assert "plans.toml:9:" in message
@@ -297,7 +335,10 @@ def test_mistakes_below_a_wrong_task_are_reported_at_once(folder, refusal):
     ):  # fmt: skip
         write(folder, table, line)
     expected = {"task.prompt", "model.block.heads", "train.buckets", "train.accumulate"}
-    for changes in ([], ["task.use=languages", "train.buckets=false", "process=uniform", "sampler=first-hitting"]):
+    for changes in (
+        [],
+        ["task.use=languages", "train.buckets=false", "process=uniform", "sampler=first-hitting"],
+    ):
         refused = refusal(load_experiment, folder / "text.toml", changes)
         assert {".".join(map(str, problem.path)) for problem in refused.problems} == expected
         expected = {"task", "model.block.heads", "loss", "sampler", "train.accumulate"}

@@ -21,8 +21,8 @@ from dither.engine.runs.exports import pack, read_missing_data, space_as_json, s
 from dither.engine.runs.frontier import frontier
 from dither.engine.training.evaluation import task_baselines
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.plugins.manager import default_catalog
 from dither.tasks.language_model.data import builtin_texts
 from dither.tasks.language_model.data.corpus import Document
@@ -66,31 +66,46 @@ def export(made, tmp_path, monkeypatch):
 def test_an_export_loads_without_its_data(export):
     given, _, _ = export
     system = dither.load(given, device="cpu")
-    assert system.task.space.fields[0].size == len(set("the cat sat on the mat. the dog lay on the log.")) + 1
-    assert dither.draw(system, Clean.of(torch.zeros(2, 8, dtype=torch.int64)), seed=0).shape == (2, 8)
+    assert (
+        system.task.space.fields[0].size
+        == len(set("the cat sat on the mat. the dog lay on the log.")) + 1
+    )
+    assert dither.draw(system, Clean.of(torch.zeros(2, 8, dtype=torch.int64)), seed=0).shape == (
+        2,
+        8,
+    )
     with pytest.raises(Refused, match=r"task\.batch requires data .*task\.data\.paths") as no:
         system.task.batch("train", [0])
     assert system.task.text(system.task.tokens("the cat")) == "the cat"
     assert "task.data.paths = data/*.txt; task.data.paths = data/more.txt" in str(no.value)
     assert "load(..., changes=" in no.value.problems[0].help
     x = dither.draw(system, system.task.infill("the[MASK:2]cat", 2, seed=0), seed=0)
-    assert all(picture.text.startswith("the") for picture in system.task.plots(x, system.task.like(2, 0)))
+    assert all(
+        picture.text.startswith("the") for picture in system.task.plots(x, system.task.like(2, 0))
+    )
     (record,) = (given / "assets").glob("tokenizer-record.json")
     record.write_text("{}")
     with pytest.raises(Damaged):
         dither.load(given)
 
 
-def test_an_export_of_built_in_text_keeps_its_tokenizer(tmp_path, text_experiment, monkeypatch) -> None:
+def test_an_export_of_built_in_text_keeps_its_tokenizer(
+    tmp_path, text_experiment, monkeypatch
+) -> None:
     """The alphabet of Python's documentation differs between versions, and plays must be downloaded."""
     text = text_experiment(tokenizer="chars").replace('"text-files", paths = []', '"stdlib-text"')
     (tmp_path / "exp.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
     assert main(["run", "exp.toml"]) == 0
     assert main(["export", "runs/latest", "--to", "given"]) == 0
-    size, ids = dither.load("given").task.space.fields[0].size, dither.load("given").task.tokens("the cat")
+    size, ids = (
+        dither.load("given").task.space.fields[0].size,
+        dither.load("given").task.tokens("the cat"),
+    )
     monkeypatch.setattr(
-        builtin_texts, "read_stdlib", lambda docstrings: [Document.of(n, f"catéhe {n}" * 9) for n in "uvwxyz"]
+        builtin_texts,
+        "read_stdlib",
+        lambda docstrings: [Document.of(n, f"catéhe {n}" * 9) for n in "uvwxyz"],
     )
     other = dither.load("given")
     assert (other.task.space.fields[0].size, other.task.tokens("the cat")) == (size, ids)
@@ -140,11 +155,26 @@ def test_small_files_are_bundled(tmp_path):
         "name": "x/y.json",
         "plugins": ["plugins/a.py", "/a/b.py"],
         "task": {**task, "tokenizer": f"{tmp_path}/tokenizer.json", "data": data},
-        "train": {"steps": 3, "device": "cuda:7", "threads": 3, "start_from": str(tmp_path), "start_layout": "get"},
+        "train": {
+            "steps": 3,
+            "device": "cuda:7",
+            "threads": 3,
+            "start_from": str(tmp_path),
+            "start_layout": "get",
+        },
     }
     bundle = pack(tree, default_catalog())
-    task |= {"tokenizer": "files/tokenizer.json", "data": {**data, "path": "data/2-corpus"}, "judge": "data/corpus"}
-    assert bundle.tree == {"name": "x/y.json", "plugins": tree["plugins"], "task": task, "train": {"steps": 3}}
+    task |= {
+        "tokenizer": "files/tokenizer.json",
+        "data": {**data, "path": "data/2-corpus"},
+        "judge": "data/corpus",
+    }
+    assert bundle.tree == {
+        "name": "x/y.json",
+        "plugins": tree["plugins"],
+        "task": task,
+        "train": {"steps": 3},
+    }
     assert bundle.files == {"files/tokenizer.json": tmp_path / "tokenizer.json"}
     assert bundle.data == [("task.judge", "data/corpus"), ("task.data.path", "data/2-corpus")]
 
@@ -161,7 +191,10 @@ def test_text_like_a_path_is_kept(prompt):
 @pytest.mark.parametrize(
     "space",
     [
-        TokenSpace((Field("a", 3, 5, mask=4), Field("b", 2, 7, pad=1, end=0)), (Condition("c", 2, ("x", "y"), True),)),
+        TokenSpace(
+            (Field("a", 3, 5, mask=4), Field("b", 2, 7, pad=1, end=0)),
+            (Condition("c", 2, ("x", "y"), True),),
+        ),
         FeatureSpace(4, 6, (Group("g", 0, 2),), (Condition("place"),)),
         FeatureSpace(4, 6, (Group("g", 0, 2),), given=("g",), standardised=True),
     ],
@@ -189,16 +222,32 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path, re
     file.write_text(task.text(task.ids["valid"].tolist()))
     every = f"evaluate.samples={task.size('valid')}"
     assert evaluate_run(run, texts=[file]) == evaluate_run(run, changes=[every])
-    assert evaluate_run(run, texts=[file], changes=["evaluate.repeats=2"]) != evaluate_run(run, texts=[file])
+    assert evaluate_run(run, texts=[file], changes=["evaluate.repeats=2"]) != evaluate_run(
+        run, texts=[file]
+    )
     for name, tokenizer in (("same", "bytes"), ("other", "chars")):
-        (tmp_path / f"{name}.txt").write_text("the dog sat on the log, and the cat on the mat. " * 5)
-        options = ["--valid", "0.4", "--test", "0", "--tokenizer", tokenizer, "--to", str(tmp_path / name)]
+        (tmp_path / f"{name}.txt").write_text(
+            "the dog sat on the log, and the cat on the mat. " * 5
+        )
+        options = [
+            "--valid",
+            "0.4",
+            "--test",
+            "0",
+            "--tokenizer",
+            tokenizer,
+            "--to",
+            str(tmp_path / name),
+        ]
         assert main(["prepare", "text", str(tmp_path / f"{name}.txt"), *options]) == 0
     file.write_text(task.text(open_store(tmp_path / "same").splits["valid"].ids.tolist()))
     assert evaluate_run(run, data=tmp_path / "same") == evaluate_run(run, texts=[file])
     with pytest.raises(Refused):
         evaluate_run(run, data=tmp_path / "other")
-    assert refusal(evaluate_run, run, changes=["train.steps=4"]).problems[0].path == ("train", "steps")
+    assert refusal(evaluate_run, run, changes=["train.steps=4"]).problems[0].path == (
+        "train",
+        "steps",
+    )
     with pytest.raises(Refused, match="cannot be read"):
         evaluate_run(run, texts=[tmp_path / "none.txt"])
 
@@ -209,27 +258,37 @@ def test_baselines_predict_the_windows_of_the_model(run) -> None:
     three, first = task_baselines(task, "valid", 3), task.batch("valid", range(3)).x0.numpy()
     nats = sum(task._ngrams.nats(window)[1] for window in first)
     assert three["nats_per_token/2-gram"] == pytest.approx(nats / first.size)
-    assert three["nats_per_token/unigram"] != task_baselines(task, "valid")["nats_per_token/unigram"]
+    assert (
+        three["nats_per_token/unigram"] != task_baselines(task, "valid")["nats_per_token/unigram"]
+    )
 
 
 def test_infilling_keeps_what_is_known(run, tmp_path, refused) -> None:
     assert not sample_run(run, 3, out=tmp_path / "out", infill="at[MASK:3]on[MASK]")
     tensors = load_file(tmp_path / "out" / "samples.safetensors")
     assert tensors["known"][0].int().tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
-    assert [bytes(row.tolist())[:2] + bytes(row.tolist())[5:7] for row in tensors["samples"]] == [b"aton"] * 3
+    assert [bytes(row.tolist())[:2] + bytes(row.tolist())[5:7] for row in tensors["samples"]] == [
+        b"aton"
+    ] * 3
     for text in ("longer than the window[MASK:4]", "[MASK:9]"):
         with refused("misfit"):
             sample_run(run, 1, infill=text)
 
 
 def test_a_frontier_compares_options_of_sampling_with_real_text(run, tmp_path, refusal) -> None:
-    changes, grid = ["sampler=ancestral", "evaluate.samples=4"], {"temperature": ["0.5", "1"], "steps": ["2", "4"]}
+    changes, grid = (
+        ["sampler=ancestral", "evaluate.samples=4"],
+        {"temperature": ["0.5", "1"], "steps": ["2", "4"]},
+    )
     run = Path(shutil.copytree(run, tmp_path / "run"))
     rows, picture = frontier(run, grid, changes=changes)
     assert [row.get("temperature") for row in rows] == [None, 0.5, 0.5, 1.0, 1.0]
     assert [row.get("steps") for row in rows] == [None, 2, 4, 2, 4]
     assert all(0 < row["model_calls_per_sample"] <= row["steps"] + 1 for row in rows[1:])
-    assert all({"ngram_perplexity", "sample_unigram_bits", "distinct_2", "mauve"} <= row.keys() for row in rows)
+    assert all(
+        {"ngram_perplexity", "sample_unigram_bits", "distinct_2", "mauve"} <= row.keys()
+        for row in rows
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert json.loads((picture.parent / "frontier.json").read_text()) == rows
     for change, path in (
@@ -245,15 +304,20 @@ def test_a_likelihood_given_all_other_ids_is_that_of_the_model(run) -> None:
     ids = torch.tensor([list(b"the cat ")])
     known = torch.arange(8)[None] != 3
     found = system.log_likelihood(ids, known, samples=4000)
-    like = dither.registry.flow.records.Clean.of(ids, known=known)
+    like = dither.registry.contracts.records.Clean.of(ids, known=known)
     t = torch.linspace(0.0005, 0.9995, 1000)
     state = system.process.prior(like)
     with torch.no_grad():
-        log = torch.stack([system.denoise(state, u[None], like).log_clean()[0, 3, ids[0, 3]] for u in t[::50]])
+        log = torch.stack(
+            [system.denoise(state, u[None], like).log_clean()[0, 3, ids[0, 3]] for u in t[::50]]
+        )
     half = float(found.half_widths)
     assert log.min() - 1.5 * half < float(found.values) < log.max() + 1.5 * half
     assert 0 < half < 0.5
-    assert system.log_likelihood(ids, known, samples=8).values == system.log_likelihood(ids, known, samples=8).values
+    assert (
+        system.log_likelihood(ids, known, samples=8).values
+        == system.log_likelihood(ids, known, samples=8).values
+    )
     with pytest.raises(Refused):
         system.log_likelihood(torch.zeros(1, 9, dtype=torch.long))
 
@@ -261,7 +325,9 @@ def test_a_likelihood_given_all_other_ids_is_that_of_the_model(run) -> None:
 @pytest.fixture
 def toy_task(tmp_path) -> Path:
     """A task of the harness with local data."""
-    (tmp_path / "data.json").write_text(json.dumps([{"q": "the c", "a": "at"}, {"q": "the ", "a": "mat"}]))
+    (tmp_path / "data.json").write_text(
+        json.dumps([{"q": "the c", "a": "at"}, {"q": "the ", "a": "mat"}])
+    )
     (tmp_path / "toy.yaml").write_text(
         f"task: toy_cat\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {tmp_path / 'data.json'}\n"
         "test_split: test\noutput_type: loglikelihood\ndoc_to_text: '{{q}}'\ndoc_to_target: '{{a}}'\n"
@@ -271,17 +337,29 @@ def toy_task(tmp_path) -> Path:
 
 
 @pytest.mark.slow  # seven commands
-def test_the_commands_of_the_language_page_run(tmp_path, monkeypatch, text_experiment, toy_task) -> None:
+def test_the_commands_of_the_language_page_run(
+    tmp_path, monkeypatch, text_experiment, toy_task
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text("the cat sat on the mat, and the dog on the log. " * 60)
-    (tmp_path / "my.toml").write_text(text_experiment("book.txt").replace("length = 8", "length = 64"))
+    (tmp_path / "my.toml").write_text(
+        text_experiment("book.txt").replace("length = 8", "length = 64")
+    )
     assert main(["run", "my.toml"]) == 0
     options = "--tokenizer bytes --valid 0.2 --test 0 --to data/owt"
     assert main(["prepare", "text", "book.txt", *options.split(" ")]) == 0
     page = (Path(__file__).parents[1] / "docs/language.md").read_text()
-    lines = [line for line in page.splitlines() if re.match(" {4}dither (evaluate|sample) runs/NAME", line)]
+    lines = [
+        line
+        for line in page.splitlines()
+        if re.match(" {4}dither (evaluate|sample) runs/NAME", line)
+    ]
     assert len(lines) == 7
-    changes = {"tasks/my.yaml": str(toy_task), "evaluate.samples=256": "evaluate.samples=3", "runs/NAME": "runs/latest"}
+    changes = {
+        "tasks/my.yaml": str(toy_task),
+        "evaluate.samples=256": "evaluate.samples=3",
+        "runs/NAME": "runs/latest",
+    }
     for line in lines:
         command = re.sub("|".join(changes), lambda found: changes[found[0]], line)
         assert main(shlex.split(command, comments=True)[1:]) == 0, line
@@ -293,7 +371,9 @@ def test_the_harness_runs_a_local_task(run, toy_task) -> None:
     found = evaluate_tasks(run, [str(toy_task)], samples=8)["toy_cat"]
     model = HarnessModel(run, samples=8)
     values = [model._score([*q, *a], len(q))[0] for q, a in ((b"the c", b"at"), (b"the ", b"mat"))]
-    assert found["perplexity,none"] == pytest.approx(float(torch.tensor(values).mean().neg().exp()), rel=1e-6)
+    assert found["perplexity,none"] == pytest.approx(
+        float(torch.tensor(values).mean().neg().exp()), rel=1e-6
+    )
 
     class Request:
         def __init__(self, *args):

@@ -25,7 +25,9 @@ def copy(trained, tmp_path):
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {
-        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "run.lock"
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.is_file() and p.name != "run.lock"
     }
 
 
@@ -33,7 +35,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_damaged_manifest_is_refused_without_side_effects(copy, text, cli):
     (copy / "manifest.json").write_text(text)
     before = contents(copy)
-    assert "manifest.json" in cli("run", "--resume", str(copy), "--set", "train.steps=4", code=2).err
+    assert (
+        "manifest.json" in cli("run", "--resume", str(copy), "--set", "train.steps=4", code=2).err
+    )
     assert contents(copy) == before
 
 
@@ -50,7 +54,9 @@ def test_a_checkpoint_with_matching_checksums_and_wrong_contents(copy, capsys):
 def test_a_closed_output_pipe_does_not_stop_a_run(trained, tmp_path):
     command = f"{sys.executable} -m experiments.run {trained[0]} --runs {tmp_path / 'runs'}"
     line = f"{command} | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.stdout.splitlines()[-1] == "0", done.stderr
     (run,) = (tmp_path / "runs").glob("*-*")
     assert (run / "checkpoints" / "step-00000003").is_dir()
@@ -70,14 +76,24 @@ WITHIN = "compile('os.kill(os.getpid(), 15)\\nfor _ in range(9): pass', '<frozen
         ("", "with stop_on_signals(True) as stop: stop.code = 3\nimport late\nprint('on')", 3, ""),
         ("", "with stop_on_signals(): pass\nimport late\nprint('on')", -15, ""),
     ],
-    ids=["in an import of torch", "in another import", "in the import system", "after the command", "after the block"],
+    ids=[
+        "in an import of torch",
+        "in another import",
+        "in the import system",
+        "after the command",
+        "after the block",
+    ],
 )
 def test_a_signal(tmp_path, torch, code, status, output):
     """An exception would abort an import of torch, and be lost in the import system."""
     (tmp_path / "torch.py").write_text(torch)
     (tmp_path / "late.py").write_text(KILLED)
     done = subprocess.run(
-        [sys.executable, "-c", SIGNALS + code], capture_output=True, text=True, cwd=tmp_path, check=False
+        [sys.executable, "-c", SIGNALS + code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (status, output)
     message = "stopped by SIGTERM; nothing is lost, repeat the command to continue\n"
@@ -123,7 +139,11 @@ def test_a_run_in_an_unusual_environment(tmp_path):
 
     Under strace, no command opens a network connection: check, run, resume, evaluate, sample, report.
     """
-    place, elsewhere, calls = tmp_path / ("a b ü 😀\n" + "x" * 190), tmp_path / "elsewhere", tmp_path / "calls"
+    place, elsewhere, calls = (
+        tmp_path / ("a b ü 😀\n" + "x" * 190),
+        tmp_path / "elsewhere",
+        tmp_path / "calls",
+    )
     place.mkdir()
     elsewhere.mkdir(mode=0o555)
     shutil.copyfile(EXPERIMENT, place / "e.toml")

@@ -101,10 +101,19 @@ def test_no_command_executes_the_plugin_without_a_flag(copies, foreign):
         code, output = dither_cli(*words.split())
         assert code == 2, words
         assert "[untrusted-plugin]" in output
-        assert "-p run/plugins/toy_plugin.py" in output or "-p export/plugins/toy_plugin.py" in output, words
-    for file in ("run/experiment", "run/extends/1-parent", "sweep/experiment", "sweep/extends/1-parent"):
+        assert (
+            "-p run/plugins/toy_plugin.py" in output or "-p export/plugins/toy_plugin.py" in output
+        ), words
+    for file in (
+        "run/experiment",
+        "run/extends/1-parent",
+        "sweep/experiment",
+        "sweep/extends/1-parent",
+    ):
         (copies / f"{file}.toml").write_text(TEXT)
-        (copies / file).with_name("toy_plugin.py").write_bytes((copies / "run/plugins/toy_plugin.py").read_bytes())
+        (copies / file).with_name("toy_plugin.py").write_bytes(
+            (copies / "run/plugins/toy_plugin.py").read_bytes()
+        )
         assert "[untrusted-plugin]" in dither_cli("validate", f"{file}.toml")[1], file
     (copies / "own.toml").write_text('extends = "run/resolved.toml"\n')
     assert dither_cli("validate", "own.toml")[0] == 2, "an own file that extends a foreign one"
@@ -116,7 +125,9 @@ def test_no_command_executes_the_plugin_without_a_flag(copies, foreign):
     assert not (copies / "runs").exists()
 
 
-@pytest.mark.parametrize("words", [["evaluate", "run"], ["run", "--resume", "run", "--set", "train.steps=3"]])
+@pytest.mark.parametrize(
+    "words", [["evaluate", "run"], ["run", "--resume", "run", "--set", "train.steps=3"]]
+)
 def test_a_plugin_executed_with_a_flag_is_trusted_afterwards(copies, foreign, words):
     assert dither_cli(*words, "-p", "run/plugins/toy_plugin.py")[0] == 0
     assert (foreign / "ran").exists()
@@ -193,13 +204,21 @@ def test_a_run_warns_that_nothing_was_recorded_and_how_to_resume(own):
     assert dither_cli(*longer, "-p", own / "toy_plugin.py")[0] == 0
 
 
-@pytest.mark.parametrize(("search", "more"), [(False, []), (False, ["--executor", "local"]), (True, [])])
+@pytest.mark.parametrize(
+    ("search", "more"), [(False, []), (False, ["--executor", "local"]), (True, [])]
+)
 def test_only_points_of_a_new_sweep_are_trusted(own, monkeypatch, search, more):
     given = []
-    monkeypatch.setattr(launch, "run_points", lambda source, jobs, console, select, keep_going: given.append(select))
-    monkeypatch.setattr(launch, "_submit", lambda sweep, executor, select, console: given.append(select))
+    monkeypatch.setattr(
+        launch, "run_points", lambda source, jobs, console, select, keep_going: given.append(select)
+    )
+    monkeypatch.setattr(
+        launch, "_submit", lambda sweep, executor, select, console: given.append(select)
+    )
     if search:
-        (own / "exp.toml").write_text(TEXT + "[sweep.search]\ntrials = 1\nspace = { seed = [1, 2] }\n")
+        (own / "exp.toml").write_text(
+            TEXT + "[sweep.search]\ntrials = 1\nspace = { seed = [1, 2] }\n"
+        )
     _, output = dither_cli("sweep", "exp.toml", *([] if search else ["--sweep", "seed=[1]"]), *more)
     assert given == [("--trusted",)], output
     (sweep,) = (own / "runs").glob("*-*")
@@ -207,9 +226,13 @@ def test_only_points_of_a_new_sweep_are_trusted(own, monkeypatch, search, more):
     assert given[1:] == [("toy_plugin.py",)]
 
 
-def test_an_export_describes_its_space_with_a_trusted_or_given_plugin(own, foreign, monkeypatch, text_experiment):
+def test_an_export_describes_its_space_with_a_trusted_or_given_plugin(
+    own, foreign, monkeypatch, text_experiment
+):
     (own / "a.txt").write_text("some words of a text\n" * 40)
-    (own / "watch.py").write_text("from dither.registry import hookimpl\n@hookimpl\ndef after_step(step): pass\n")
+    (own / "watch.py").write_text(
+        "from dither.registry import hookimpl\n@hookimpl\ndef after_step(step): pass\n"
+    )
     (own / "exp.toml").write_text('plugins = ["watch.py"]\n' + text_experiment(str(own / "a.txt")))
     assert dither_cli("run", "exp.toml")[0] == 0
     (run,) = (own / "runs").glob("*-*")
@@ -247,17 +270,40 @@ FORWARD = "made = super().build(*given); made.forward = lambda *a, **o: {}; retu
     ("kind", "base", "place", "body", "reason"),
     [
         ("sampler", "first-hitting", "sampler", "return self.build(*given)", "RecursionError"),
-        ("lr-schedule", "constant", "train.lr_schedule", "return lambda step: None", "the factor of step 0 is None"),
+        (
+            "lr-schedule",
+            "constant",
+            "train.lr_schedule",
+            "return lambda step: None",
+            "the factor of step 0 is None",
+        ),
         ("block", "adaln-zero", "model.block", FORWARD.format("None"), "forward returned None"),
-        ("block", "adaln-zero", "model.block", FORWARD.format("a[0][:, :1]"), "forward returned shape"),
+        (
+            "block",
+            "adaln-zero",
+            "model.block",
+            FORWARD.format("a[0][:, :1]"),
+            "forward returned shape",
+        ),
         ("condition", "level", "model.condition", FORWARD.format("None"), "forward returned None"),
     ],
 )
-def test_wrong_results_name_component_and_plugin(tmp_path, text_experiment, capsys, kind, base, place, body, reason):
+def test_wrong_results_name_component_and_plugin(
+    tmp_path, text_experiment, capsys, kind, base, place, body, reason
+):
     (tmp_path / "a.txt").write_text("the cat sat on the mat. " * 20)
     (tmp_path / "exp.toml").write_text(text_experiment(str(tmp_path / "a.txt")))
     (tmp_path / "mine.py").write_text(WRONG.format(kind=kind, base=base, body=body))
-    words = ["run", str(tmp_path / "exp.toml"), "--set", f"{place}.use=wrong", "-p", str(tmp_path / "mine.py")]
+    words = [
+        "run",
+        str(tmp_path / "exp.toml"),
+        "--set",
+        f"{place}.use=wrong",
+        "-p",
+        str(tmp_path / "mine.py"),
+    ]
     words += ["--set", f"{place}=wrong"] if place == "sampler" else []
     assert main([*words, "--runs", str(tmp_path / "runs")]) == 2
-    assert f'{kind} "wrong" of plugin "mine" failed: {reason}' in " ".join(capsys.readouterr().err.split())
+    assert f'{kind} "wrong" of plugin "mine" failed: {reason}' in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -18,7 +18,11 @@ from dither.engine.training.diffusion import Diffusion
 from dither.registry import TokenSpace
 from dither.registry.plugins.manager import load_plugins
 
-TASKS = {"toy-features": ("regions", "features"), "toy-graph": ("graph", "tokens"), "toy-text": ("tokens", "tokens")}
+TASKS = {
+    "toy-features": ("regions", "features"),
+    "toy-graph": ("graph", "tokens"),
+    "toy-text": ("tokens", "tokens"),
+}
 """Embedding and head of each task."""
 
 
@@ -54,7 +58,14 @@ def assemble(task: str, process: dict, loss: Any, **changes: Any) -> Experiment:
         "head": head,
     }
     sampler = {"use": "ancestral", "steps": 3, "t_min": 0.3}
-    tree = {"task": task, "process": process, "model": model, "loss": loss, "sampler": sampler, **changes}
+    tree = {
+        "task": task,
+        "process": process,
+        "model": model,
+        "loss": loss,
+        "sampler": sampler,
+        **changes,
+    }
     return Experiment.model_validate(tree, context={"catalog": catalog()})
 
 
@@ -63,7 +74,11 @@ def compatible(task: str, process: dict, schedule: str, loss: str) -> bool:
     features, name, predict = task == "toy-features", process["use"], process.get("predict")
     if features != (name in ("flow-matching", "gaussian", "masked-region")):
         return False
-    if (name, predict, schedule) == ("gaussian", "eps", "rectified-flow"):  # x_0 = (x - b eps) / a, and a ends at 1e-14
+    if (name, predict, schedule) == (
+        "gaussian",
+        "eps",
+        "rectified-flow",
+    ):  # x_0 = (x - b eps) / a, and a ends at 1e-14
         return False
     if loss == "masked-ce":  # MDLM's closed form: an absorbing process and a model of clean ids
         return name == "absorbing" and predict != "score"
@@ -82,9 +97,13 @@ def test_combinations_train_or_are_rejected(task, process):
         experiment = assemble(task, process | {"schedule": schedule}, loss)
         misfits = list(experiment.check())
         where = f"{task}, {process}, {schedule}, {loss}"
-        assert bool(misfits) != compatible(task, process, schedule, loss["use"]), f"{where}: {misfits}"
+        assert bool(misfits) != compatible(task, process, schedule, loss["use"]), (
+            f"{where}: {misfits}"
+        )
         if misfits:
-            assert all(misfit.message and misfit.path[0] in Experiment.model_fields for misfit in misfits), where
+            assert all(
+                misfit.message and misfit.path[0] in Experiment.model_fields for misfit in misfits
+            ), where
         elif not {schedule, str(loss)} <= trained:
             trained |= {schedule, str(loss)}
             check_training(Diffusion.build(experiment), where)
@@ -100,7 +119,9 @@ def check_training(system: Diffusion, where: str) -> None:
         assert loss.isfinite(), f"{where}: the loss is {loss}"
         optimizer.zero_grad()
         loss.backward()
-        assert all(p.grad is not None and p.grad.isfinite().all() for p in head), f"{where}: gradient of the head"
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in head), (
+            f"{where}: gradient of the head"
+        )
         optimizer.step()
     assert any(not torch.equal(old, new) for old, new in zip(before, head, strict=True)), (
         f"{where}: the head is unchanged"
@@ -114,7 +135,9 @@ def check_samples(x: torch.Tensor, like, space, where: str) -> None:
     assert torch.equal(x[like.fixed], like.x0[like.fixed]), f"{where}: fixed values changed"
     if isinstance(space, TokenSpace):
         clean = space.clean().expand(*x.shape, -1).gather(-1, x[..., None])[..., 0]
-        assert clean[~like.fixed].all(), f"{where}: MASK, PAD or an id outside the vocabulary was drawn"
+        assert clean[~like.fixed].all(), (
+            f"{where}: MASK, PAD or an id outside the vocabulary was drawn"
+        )
     else:
         assert x.isfinite().all(), f"{where}: a value is not finite"
 
@@ -176,7 +199,9 @@ def test_samplers_work_with_every_compatible_process(sampler):
 
 
 DNA = {"use": "planted-motifs", "length": 10, "cells": 2, "width": 4, "train": 32, "held": 16}
-TOKEN_PROCESSES = [p for p in PROCESSES if p["use"] not in ("gaussian", "flow-matching", "masked-region")]
+TOKEN_PROCESSES = [
+    p for p in PROCESSES if p["use"] not in ("gaussian", "flow-matching", "masked-region")
+]
 UNMASKING = ("first-hitting", "guided", "ordered", "remdm", "semi-autoregressive")
 OF_FEATURES = ("ddim", "dpm-solver", "ode", "ordered-regions", "repaint")
 
@@ -189,7 +214,9 @@ def test_dna_sequences_with_every_token_process_and_sampler(sampler):
         for n, process in enumerate(TOKEN_PROCESSES)
     ]
     names = {process["use"] for process, own in zip(TOKEN_PROCESSES, ran, strict=True) if own}
-    expected = {"hybrid", "marginal", "uniform"} | (set() if sampler == "self-correct" else {"absorbing"})
+    expected = {"hybrid", "marginal", "uniform"} | (
+        set() if sampler == "self-correct" else {"absorbing"}
+    )
     assert names == ({"absorbing"} if sampler in UNMASKING else expected)
 
 
@@ -197,7 +224,12 @@ def dna_sequences_run(process, sampler, weight, reverse_complement) -> bool:
     """Train, sample and compute metrics, and return True; False if the combination is rejected."""
     torch.manual_seed(0)
     tree = assemble("toy-text", process, "score-entropy").model_dump()
-    tree["task"] = {"use": "dna-sequence", "data": DNA, "kmer": 2, "reverse_complement": reverse_complement}
+    tree["task"] = {
+        "use": "dna-sequence",
+        "data": DNA,
+        "kmer": 2,
+        "reverse_complement": reverse_complement,
+    }
     tree["sampler"] = {"use": sampler, **SAMPLERS[sampler]}
     label = {"use": "label", "of": "cell", "dropout": 0.5}
     tree["model"] |= {"condition": {"use": "sum", "parts": ["level", label]}}

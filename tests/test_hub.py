@@ -37,7 +37,11 @@ class Hub(BaseHTTPRequestHandler):
     def reply(self, body, code=200, **headers):
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(code)
-        for name, value in {"Content-Length": len(content), "X-Repo-Commit": COMMIT, **headers}.items():
+        for name, value in {
+            "Content-Length": len(content),
+            "X-Repo-Commit": COMMIT,
+            **headers,
+        }.items():
             self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
         if self.command != "HEAD":
@@ -49,7 +53,10 @@ class Hub(BaseHTTPRequestHandler):
             return self.reply({"error": "forbidden"}, 403)
         where = f"http://{self.headers['Host']}/me/model"
         if self.path.endswith("/preupload/main"):
-            sent = [{"path": file["path"], "uploadMode": "regular"} for file in json.loads(body)["files"]]
+            sent = [
+                {"path": file["path"], "uploadMode": "regular"}
+                for file in json.loads(body)["files"]
+            ]
             return self.reply({"files": [{**file, "shouldIgnore": False} for file in sent]})
         if self.path.endswith("/commit/main"):
             for line in map(json.loads, body.splitlines()):
@@ -63,12 +70,19 @@ class Hub(BaseHTTPRequestHandler):
         if "/other/" in self.path:
             return self.reply({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
         if name:
-            return self.reply(self.files[name], ETag=f'"{hashlib.sha256(self.files[name]).hexdigest()}"')
+            return self.reply(
+                self.files[name], ETag=f'"{hashlib.sha256(self.files[name]).hexdigest()}"'
+            )
         if "/tree/" in self.path:
-            found = [{"type": "file", "path": path, "oid": "0", "size": len(file)} for path, file in self.files.items()]
+            found = [
+                {"type": "file", "path": path, "oid": "0", "size": len(file)}
+                for path, file in self.files.items()
+            ]
             return self.reply(found)
         files = [{"rfilename": path} for path in self.files]
-        return self.reply({"id": "me/model", "sha": COMMIT, "siblings": files, "private": False, "tags": []})
+        return self.reply(
+            {"id": "me/model", "sha": COMMIT, "siblings": files, "private": False, "tags": []}
+        )
 
     do_HEAD = do_GET
 
@@ -118,10 +132,16 @@ def test_push_and_load_by_name(folder, tmp_path):
     Hub.files, Hub.calls = {}, []
     server = ThreadingHTTPServer(("localhost", 0), Hub)
     Thread(target=server.serve_forever, daemon=True).start()
-    names = {"HF_ENDPOINT": f"http://localhost:{server.server_port}", "HF_HOME": str(tmp_path), "HF_TOKEN": "hf_x"}
+    names = {
+        "HF_ENDPOINT": f"http://localhost:{server.server_port}",
+        "HF_HOME": str(tmp_path),
+        "HF_TOKEN": "hf_x",
+    }
     command = [sys.executable, "-c", SCRIPT, str(folder), str(tmp_path)]
     env = {**os.environ, **names, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
     server.shutdown()
     server.server_close()
     assert done.returncode == 0, done.stderr
@@ -130,20 +150,27 @@ def test_push_and_load_by_name(folder, tmp_path):
     assert ["[upload-failed]" in done.stderr, "[file-not-found]" in done.stderr] == [True, True]
     assert refused == ["download-failed"]
     assert Hub.files["weights.safetensors"] == (folder / "weights.safetensors").read_bytes()
-    mine = sum(weights.double().sum().item() for weights in dither.load(folder, device="cpu").model.parameters())
+    mine = sum(
+        weights.double().sum().item()
+        for weights in dither.load(folder, device="cpu").model.parameters()
+    )
     assert total == pytest.approx(mine)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bubble_diagram/quick", "get_region/quick"])
 def test_program_equals_the_model(name, tmp_path, monkeypatch):
-    system = Diffusion.build(load_experiment(name, ["model.width=32", "model.depth=1"]).experiment).eval()
+    system = Diffusion.build(
+        load_experiment(name, ["model.width=32", "model.depth=1"]).experiment
+    ).eval()
     with torch.no_grad():
         for weights in system.model.parameters():
             weights.add_(0.05 * torch.randn_like(weights))
     program = torch.export.load(export_program(system, tmp_path / "denoiser.pt2")).module()
     inputs = _inputs(system, 4, 0.7, seed=9)
-    torch.testing.assert_close(program(*inputs), _Tensors(system.model)(*inputs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        program(*inputs), _Tensors(system.model)(*inputs), rtol=1e-4, atol=1e-5
+    )
     for value in (1.0, math.nan):
         wrong = SimpleNamespace(module=lambda value=value: lambda *_: torch.full((), value))
         monkeypatch.setattr(torch.export, "export", lambda *_, wrong=wrong, **__: wrong)

@@ -15,8 +15,8 @@ from dither.processes.samplers.ancestral import Ancestral
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.tokens.process import TokenProcess
 from dither.processes.tokens.specs import Uniform
-from dither.registry.flow.records import Clean, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 SPACE = TokenSpace((Field("text", 2, 3),))
 JOINT = torch.tensor([[0.5, 0.01, 0.01], [0.02, 0.02, 0.2], [0.02, 0.2, 0.02]])
@@ -30,7 +30,9 @@ class Exact(torch.nn.Module):
         self.process, self.told, self.seen = process, told, []
         self.weight = torch.nn.Parameter(torch.zeros(()))
 
-    def forward(self, state: State, level: torch.Tensor, valid: torch.Tensor, cond: dict) -> torch.Tensor:
+    def forward(
+        self, state: State, level: torch.Tensor, valid: torch.Tensor, cond: dict
+    ) -> torch.Tensor:
         self.seen.append(state.noisy)
         alpha = (-level.double()).exp()[:, None, None]
         likelihood = alpha * torch.eye(3)[state.x] + (1 - alpha) / 3
@@ -51,7 +53,9 @@ def test_a_model_that_is_told_gives_the_conditional_law(told: bool) -> None:
     for training, share in ((True, 0.38), (False, 0.0)):
         system.train(training)(clean).mean()
         assert (~model.seen[-1]).any(1).float().mean() == pytest.approx(share, abs=0.05)
-    like = Clean.of(torch.tensor([[1, 0]]).expand(rows, 2), known=torch.tensor([[True, False]]).expand(rows, 2))
+    like = Clean.of(
+        torch.tensor([[1, 0]]).expand(rows, 2), known=torch.tensor([[True, False]]).expand(rows, 2)
+    )
     found = torch.bincount(draw(system, like, seed=0)[:, 1], minlength=3) / rows
     distance = float((found - JOINT[1] / JOINT[1].sum()).abs().sum() / 2)
     assert (distance < 0.03) == told
@@ -61,7 +65,9 @@ def test_a_model_that_is_told_gives_the_conditional_law(told: bool) -> None:
 def test_the_bound_of_an_exact_model_is_the_log_likelihood() -> None:
     """Of every sample, and of one token given the other, within four standard errors."""
     process = Uniform(schedule=LogLinear(), predict="posterior").build(SPACE)
-    system = Diffusion(None, process, Exact(process, told=True), score_entropy, Ancestral().build(), bound=True)
+    system = Diffusion(
+        None, process, Exact(process, told=True), score_entropy, Ancestral().build(), bound=True
+    )
     ids = torch.cartesian_prod(torch.arange(3), torch.arange(3))
     exact = JOINT.flatten().double()
     for known, law in (
@@ -75,9 +81,13 @@ def test_the_bound_of_an_exact_model_is_the_log_likelihood() -> None:
 
 def test_the_vector_of_known_tokens_is_trained() -> None:
     embedding = {"use": "tokens", "known": True}
-    spec = DenoiserModel(width=8, depth=1, embedding=embedding, block={"use": "pre-norm", "heads": 2})
+    spec = DenoiserModel(
+        width=8, depth=1, embedding=embedding, block={"use": "pre-norm", "heads": 2}
+    )
     process = Uniform(predict="posterior").build(SPACE)
-    system = Diffusion(None, process, spec.build(SPACE), score_entropy, Ancestral().build(), known=1.0)
+    system = Diffusion(
+        None, process, spec.build(SPACE), score_entropy, Ancestral().build(), known=1.0
+    )
     assert spec.facts().reads_known
     torch.nn.init.normal_(system.model.head.linear.weight)
     system(Clean.of(torch.zeros(64, 2, dtype=torch.long))).mean().backward()
@@ -92,7 +102,12 @@ def test_random_known_tokens_are_of_four_kinds() -> None:
     assert known.any(1).float().mean() == pytest.approx(0.47, abs=0.04)
     rises = (known[:, 1:] > known[:, :-1]).sum(1)
     first = known[:, 0]
-    for kind in ((rises == 0) & first & ~known.all(1), (rises == 1) & ~first, (rises == 1) & first, rises > 1):
+    for kind in (
+        (rises == 0) & first & ~known.all(1),
+        (rises == 1) & ~first,
+        (rises == 1) & first,
+        rises > 1,
+    ):
         assert kind.float().mean() > 0.04
 
 
@@ -109,7 +124,10 @@ def test_random_known_tokens_are_of_four_kinds() -> None:
 def test_validate_says_when_a_prompt_would_bias_samples(trained, changes, code, refusal) -> None:
     base = ["process=uniform", "loss=score-entropy", "sampler=ancestral", "task.prompt=ab"]
     if code == "misfit":
-        assert [problem.code for problem in refusal(load_experiment, trained[0], [*base, *changes]).problems] == [code]
+        assert [
+            problem.code
+            for problem in refusal(load_experiment, trained[0], [*base, *changes]).problems
+        ] == [code]
         return
     experiment = load_experiment(trained[0], [*base, *changes]).experiment
     warned = [m for m in experiment.warn() if m.path == ("sampler",)]
@@ -117,7 +135,12 @@ def test_validate_says_when_a_prompt_would_bias_samples(trained, changes, code, 
 
 
 PAIRS = [
-    {"prompt": f"{n} times two? ", "response": f"it is {2 * n}.", "kind": "low" if n < 8 else "high"} for n in range(16)
+    {
+        "prompt": f"{n} times two? ",
+        "response": f"it is {2 * n}.",
+        "kind": "low" if n < 8 else "high",
+    }
+    for n in range(16)
 ]
 CHANGES = (
     "task.length=64", "task.end_of_text=true", "task.documents=packed", "model.width=16", "model.depth=2",
@@ -142,7 +165,10 @@ def test_prompts_are_known_and_responses_with_their_end_are_learned(load) -> Non
         for document in clean.cond["document"][row][clean.valid[row]].unique():
             mine = (clean.cond["document"][row] == document) & clean.valid[row]
             ids, known = clean.x0[row][mine], clean.known[row][mine]
-            pair = (task.text(ids[known].tolist()), task.text(ids[~known].tolist()).removesuffix("<|endoftext|>"))
+            pair = (
+                task.text(ids[known].tolist()),
+                task.text(ids[~known].tolist()).removesuffix("<|endoftext|>"),
+            )
             assert int(ids[-1]) == task.tokenizer.end
             assert pair in [(example["prompt"], example["response"]) for example in PAIRS]
             learned.add(pair)
@@ -169,7 +195,9 @@ def test_packed_documents_do_not_see_each_other(load) -> None:
             part = clean[:1].slice_positions(int(place[0]), int(place[-1]) + 1)
             part.cond.clear()
             state = noised.state[:1].apply(lambda x, mine=mine: x[:, mine])
-            torch.testing.assert_close(system.raw(state, t[:1], part)[0], packed[0, mine], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                system.raw(state, t[:1], part)[0], packed[0, mine], rtol=1e-4, atol=1e-4
+            )
     measured = system(clean)
     assert torch.equal(measured.weights > 0, clean.valid & ~clean.known)
     assert draw(system, system.like(2, 0), seed=0).shape == (2, 64)

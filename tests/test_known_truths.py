@@ -46,7 +46,9 @@ def train(experiment):
     return system.task, system.with_model(trainer.average.module).eval()
 
 
-@pytest.mark.parametrize(("process", "above"), [([], 1.03), (UNIFORM, 1.08)], ids=["absorbing", "uniform"])
+@pytest.mark.parametrize(
+    ("process", "above"), [([], 1.03), (UNIFORM, 1.08)], ids=["absorbing", "uniform"]
+)
 def test_the_bound_stands_just_above_the_entropy_of_the_source(process, above):
     """The bound never falls below the entropy."""
     task, system = train(load_experiment(MARKOV, [*SMALL, *process]).experiment)
@@ -133,7 +135,11 @@ def test_compiled_model_and_blocks_equal_eager(tmp_path):
         experiment = load_experiment(EXPERIMENTS / name, changes).experiment
         trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
         losses[compiled] = [trainer.advance()["loss"].item() for _ in range(3)]
-        frames = torch._dynamo.utils.counters["stats"].get("unique_graphs", 0) if compiled != "false" else 0
+        frames = (
+            torch._dynamo.utils.counters["stats"].get("unique_graphs", 0)
+            if compiled != "false"
+            else 0
+        )
         assert bool(frames) == (compiled != "false")
         torch._dynamo.utils.counters.clear()
     for compiled, found in losses.items():

@@ -29,25 +29,38 @@ def test_every_requirement_is_locked_with_hashes():
         requirement = Requirement(line)
         versions = [version for name, version in PINNED if name == requirement.name]
         fits = bool(versions) and all(version in requirement.specifier for version in versions)
-        assert fits, f"{line}, and locked is {versions}: compile the lock again, see .ci/requirements.py"
+        assert fits, (
+            f"{line}, and locked is {versions}: compile the lock again, see .ci/requirements.py"
+        )
     assert f"torch=={dict(PINNED)['torch']}\n" in (ROOT / "constraints.txt").read_text()
     entries = re.split(r"^(?=[a-z0-9])", LOCK, flags=re.MULTILINE)[1:]
     assert len(entries) == len(PINNED)
-    without = [entry.partition(" ")[0] for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry)]
+    without = [
+        entry.partition(" ")[0]
+        for entry in entries
+        if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry)
+    ]
     assert not without, without
 
 
 @pytest.mark.slow
 def test_the_bill_of_materials_lists_everything_in_the_lock():
-    bill = json.loads(printed(str(ROOT / ".ci" / "sbom"), env={**os.environ, "PYTHON": sys.executable}, cwd="/"))
-    assert {component["purl"] for component in bill["components"]} == {f"pkg:pypi/{name}@{v}" for name, v in PINNED}
+    bill = json.loads(
+        printed(str(ROOT / ".ci" / "sbom"), env={**os.environ, "PYTHON": sys.executable}, cwd="/")
+    )
+    assert {component["purl"] for component in bill["components"]} == {
+        f"pkg:pypi/{name}@{v}" for name, v in PINNED
+    }
 
 
 def test_wheels_are_reproducible(tmp_path):
     digests = set()
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()
-        where = {"cwd": ROOT / "packages" / "engine", "env": {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}}
+        where = {
+            "cwd": ROOT / "packages" / "engine",
+            "env": {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+        }
         name = printed(sys.executable, "-c", BUILD, str(tmp_path / str(number)), **where).strip()
         digests.add(hashlib.sha256((tmp_path / str(number) / name).read_bytes()).hexdigest())
     assert len(digests) == 1
@@ -55,34 +68,56 @@ def test_wheels_are_reproducible(tmp_path):
 
 def test_installation_runs_no_code_and_ci_fetches_nothing():
     projects = [path.read_text() for path in ROOT.glob("packages/*/pyproject.toml")]
-    assert all('build-backend = "flit_core.buildapi"' in text for text in projects), "flit runs no code of a project"
-    assert "hooks" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert not [path for path in ROOT.glob("packages/*/*") if path.name in ("setup.py", "setup.cfg")]
+    assert all('build-backend = "flit_core.buildapi"' in text for text in projects), (
+        "flit runs no code of a project"
+    )
+    assert (
+        "hooks"
+        not in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    )
+    assert not [
+        path for path in ROOT.glob("packages/*/*") if path.name in ("setup.py", "setup.cfg")
+    ]
     assert not list(ROOT.glob("packages/**/*.pth"))
     steps = (ROOT / ".ci" / "run").read_text()
     assert not re.search(r"\buses:|curl|wget|git clone", steps)
     actions = [
-        word for path in ROOT.glob(".github/workflows/*.yml") for word in re.findall("uses: (.*)", path.read_text())
+        word
+        for path in ROOT.glob(".github/workflows/*.yml")
+        for word in re.findall("uses: (.*)", path.read_text())
     ]
-    assert [word for word in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", word)] == []
+    assert [
+        word for word in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", word)
+    ] == []
 
 
 def test_no_message_or_page_installs_a_distribution_that_no_index_has():
     sources = (
-        path for pattern in ("packages/*/dither/**/*.py", "docs/*.md", "README.md") for path in ROOT.glob(pattern)
+        path
+        for pattern in ("packages/*/dither/**/*.py", "docs/*.md", "README.md")
+        for path in ROOT.glob(pattern)
     )
-    assert not [path for path in sources if re.search(r"dither-\w+\[", path.read_text(encoding="utf-8"))]
+    assert not [
+        path for path in sources if re.search(r"dither-\w+\[", path.read_text(encoding="utf-8"))
+    ]
 
 
 def test_every_package_has_the_licence_and_requires_the_others_by_version():
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = {*root["dependencies"]}
-    extras = [word for words in root["optional-dependencies"].values() for word in words if word.startswith("dither-")]
+    extras = [
+        word
+        for words in root["optional-dependencies"].values()
+        for word in words
+        if word.startswith("dither-")
+    ]
     assert all(word.endswith(f"=={root['version']}") for word in extras)
     for path in ROOT.glob("packages/*/pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
         assert project["version"] == root["version"]
-        assert f"{project['name']}=={root['version']}" in {word.replace("[tensorboard]", "") for word in required}
+        assert f"{project['name']}=={root['version']}" in {
+            word.replace("[tensorboard]", "") for word in required
+        }
         ours = [word for word in project["dependencies"] if word.startswith("dither-")]
         assert all(word.endswith(f"=={root['version']}") for word in ours), path
         for name in ("LICENSE", "NOTICE"):
@@ -97,7 +132,9 @@ def python(code, *folders, expected=0):
     """Run code with nothing but these folders, and what is installed that is not ours, on the path."""
     begin = f"import sys; sys.path[:] = [p for p in sys.path if {str(PACKAGES)!r} not in p]\n"
     begin += f"sys.path[:0] = {[str(folder) for folder in folders]!r}\n"
-    done = subprocess.run([sys.executable, "-c", begin + code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", begin + code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == expected, done.stderr
     return done.stdout + done.stderr
 
@@ -115,7 +152,9 @@ def test_all_packages_are_found_also_one_that_others_add_later(tmp_path):
     theirs = tmp_path / "dither" / "theirs"
     theirs.mkdir(parents=True)
     (theirs / "__init__.py").write_text("")
-    assert python(code, *FOLDERS) == " ".join(sorted(f.name.replace("-", "_") for f in FOLDERS)) + "\n"
+    assert (
+        python(code, *FOLDERS) == " ".join(sorted(f.name.replace("-", "_") for f in FOLDERS)) + "\n"
+    )
 
 
 def test_without_the_engine_it_is_a_namespace():
@@ -126,7 +165,11 @@ def test_without_the_engine_it_is_a_namespace():
 
 
 def test_what_editors_read_is_the_same_everywhere():
-    stubs = {(folder / "dither/__init__.pyi").read_text() for folder in FOLDERS if folder.name != "engine"}
+    stubs = {
+        (folder / "dither/__init__.pyi").read_text()
+        for folder in FOLDERS
+        if folder.name != "engine"
+    }
     assert len(stubs) == 1
     for name in dither.__all__:
         assert f" import {name} as {name}\n" in stubs.copy().pop()

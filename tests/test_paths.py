@@ -29,14 +29,20 @@ def project(tmp_path, monkeypatch, text_experiment):
     return folder
 
 
-def test_a_run_resumes_from_another_folder_and_with_moved_data(project, tmp_path, monkeypatch, capsys, cli):
+def test_a_run_resumes_from_another_folder_and_with_moved_data(
+    project, tmp_path, monkeypatch, capsys, cli
+):
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").glob("*-*")
-    early = Path(shutil.copytree(run, tmp_path / "early"))  # as of an early version, with relative paths
+    early = Path(
+        shutil.copytree(run, tmp_path / "early")
+    )  # as of an early version, with relative paths
     resolved = early / "resolved.toml"
     resolved.write_text(resolved.read_text().rpartition("# sha256")[0].replace(f"{project}/", ""))
     manifest = json.loads((early / "manifest.json").read_text())
-    (early / "manifest.json").write_text(json.dumps({key: value for key, value in manifest.items() if key != "sha256"}))
+    (early / "manifest.json").write_text(
+        json.dumps({key: value for key, value in manifest.items() if key != "sha256"})
+    )
     assert main(["run", "--resume", str(early), "--set", "train.steps=3"]) == 0
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main(["evaluate", str(run)]) == 0
@@ -67,31 +73,58 @@ def test_only_existing_paths_become_absolute(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "bytes").mkdir()
     data = {"use": "text-files", "paths": ["*.txt", "none*", "/root.txt", "x" * 5000 + ".txt"]}
-    task = {"use": "language-model", "tokenizer": "tokenizer.json", "prompt": "a.txt", "judge": "folder", "data": data}
-    names = {"evaluate": {"best": "a.txt"}, "train": {"freeze": ["a.txt"], "start_from": "folder"}, "name": "a.txt"}
+    task = {
+        "use": "language-model",
+        "tokenizer": "tokenizer.json",
+        "prompt": "a.txt",
+        "judge": "folder",
+        "data": data,
+    }
+    names = {
+        "evaluate": {"best": "a.txt"},
+        "train": {"freeze": ["a.txt"], "start_from": "folder"},
+        "name": "a.txt",
+    }
     given = {**names, "task": task, "loss": "bytes", "plugins": ["a.txt"], "seed": 3}
     made = absolute_paths(given, tmp_path, default_catalog())
     data = {**data, "paths": [f"{tmp_path}/*.txt", *data["paths"][1:]]}
-    task = {**task, "tokenizer": f"{tmp_path}/tokenizer.json", "judge": f"{tmp_path}/folder", "data": data}
+    task = {
+        **task,
+        "tokenizer": f"{tmp_path}/tokenizer.json",
+        "judge": f"{tmp_path}/folder",
+        "data": data,
+    }
     train = {**given["train"], "start_from": f"{tmp_path}/folder"}
     assert made == {**given, "train": train, "task": task}
-    task = {**task, "tokenizer": "bytes", "data": {"use": "text", "paths": ["stdlib", "bytes"], "to": "folder"}}
+    task = {
+        **task,
+        "tokenizer": "bytes",
+        "data": {"use": "text", "paths": ["stdlib", "bytes"], "to": "folder"},
+    }
     metric = {"use": "counting", "file": "a.txt", "more": ["a.txt"], "word": "a.txt"}
     catalog = load_plugins().catalog
     catalog.add("mine", [Counting])
     made = absolute_paths({"task": task, "evaluate": {"metrics": [metric]}}, tmp_path, catalog)
     path = f"{tmp_path}/a.txt"
-    assert made["evaluate"]["metrics"] == [{**metric, "file": path, "more": [path]}], "options that are paths"
+    assert made["evaluate"]["metrics"] == [{**metric, "file": path, "more": [path]}], (
+        "options that are paths"
+    )
     made = made["task"]
     assert made["tokenizer"] == "bytes", "a tokenizer of this name exists"
-    assert made["data"] == {"use": "text", "paths": ["stdlib", f"{tmp_path}/bytes"], "to": f"{tmp_path}/folder"}
+    assert made["data"] == {
+        "use": "text",
+        "paths": ["stdlib", f"{tmp_path}/bytes"],
+        "to": f"{tmp_path}/folder",
+    }
 
 
 def test_prepared_data_are_found_from_any_folder(project, tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
     data = 'data = { use = "text", tokenizer = "bytes", paths = ["texts"] }'
     lines = (project / "exp.toml").read_text().splitlines()
-    (project / "exp.toml").write_text("\n".join(data if line.startswith("data =") else line for line in lines))
+    (project / "exp.toml").write_text(
+        "\n".join(data if line.startswith("data =") else line for line in lines)
+    )
     assert main(["prepare", "text", "texts", "--tokenizer", "bytes"]) == 0
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").glob("*-*")
@@ -101,7 +134,20 @@ def test_prepared_data_are_found_from_any_folder(project, tmp_path, monkeypatch)
 
 def test_a_sweep_outside_the_project_keeps_its_policy(project, tmp_path):
     (project / "registry.toml").write_text("")
-    assert main(["sweep", "exp.toml", "--sweep", "seed=[1]", "--runs", str(tmp_path / "far"), "--dry-run"]) == 0
+    assert (
+        main(
+            [
+                "sweep",
+                "exp.toml",
+                "--sweep",
+                "seed=[1]",
+                "--runs",
+                str(tmp_path / "far"),
+                "--dry-run",
+            ]
+        )
+        == 0
+    )
     document, _ = open_experiment(project / "exp.toml")
     sweep = SweepDirectory.create(tmp_path / "far", document, ["test"])
     point = sweep.add("1", {"seed": 1}, load_experiment(project / "exp.toml"))
@@ -114,7 +160,11 @@ def test_a_policy_inside_a_run_is_ignored(tmp_path):
     run.mkdir(parents=True)
     for place in (run, tmp_path / "mine", tmp_path):
         (place / "registry.toml").write_text("")
-    for planted in (run / "registry.toml", run / "other.toml", tmp_path / "nowhere" / "registry.toml"):
+    for planted in (
+        run / "registry.toml",
+        run / "other.toml",
+        tmp_path / "nowhere" / "registry.toml",
+    ):
         (run / "manifest.json").write_text(json.dumps({"registry": str(planted)}))
         assert governing_policy_file(run / "resolved.toml") == tmp_path / "mine" / "registry.toml"
     (run / "manifest.json").write_text(json.dumps({"registry": str(tmp_path / "registry.toml")}))

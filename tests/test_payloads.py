@@ -75,7 +75,14 @@ def verbs(place, *wanted):
         "diff": ["diff", run, str(place / "exp.toml")],
         "export": ["export", run, "--to", str(place / "exported")],
         "resume": ["run", "--resume", run, "--set", "train.steps=4"],
-        "start": ["run", str(place / "exp.toml"), "--set", f"train.start_from={run}", "--runs", str(place / "more")],
+        "start": [
+            "run",
+            str(place / "exp.toml"),
+            "--set",
+            f"train.start_from={run}",
+            "--runs",
+            str(place / "more"),
+        ],
     }
     codes = {name: main(known[name]) for name in wanted or known}
     assert set(codes.values()) <= {0, 2, 3}
@@ -92,7 +99,13 @@ def reseal(folder, name):
 
 
 FILES = ["resolved.toml", "manifest.json", "metrics.jsonl", "summary.json", "experiment.toml"]
-WRITTEN = ["model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
+WRITTEN = [
+    "model.safetensors",
+    "ema.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+    "MANIFEST.json",
+]
 
 
 def replace(path, kind):
@@ -135,7 +148,10 @@ def test_special_files_are_refused_by_name_in_little_memory(place, name, kind, c
             output = "".join(capsys.readouterr())
             assert "Traceback" not in output
             assert "emory" not in output
-            assert code == 0 or name in output or "checkpoint" in output or "not a run" in output, (verb, output)
+            assert code == 0 or name in output or "checkpoint" in output or "not a run" in output, (
+                verb,
+                output,
+            )
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
@@ -151,39 +167,68 @@ def test_pickled_exports_and_start_weights(place):
     (place / "x.bin").write_bytes(pickle.dumps({"a": Payload()}))
     for name in ("x.pt", "x.bin"):
         for more in ([], ["--set", "train.start_layout=get"], ["--set", "train.start_layout=sedd"]):
-            assert main(["run", str(place / "exp.toml"), "--set", f"train.start_from={place / name}", *more]) == 2
+            assert (
+                main(
+                    [
+                        "run",
+                        str(place / "exp.toml"),
+                        "--set",
+                        f"train.start_from={place / name}",
+                        *more,
+                    ]
+                )
+                == 2
+            )
 
 
 def test_names_that_are_paths(place):
     checkpoint = place / "run" / "checkpoints" / "step-00000003"
     for name in ("model", "ema"):
         weights = load_file(checkpoint / f"{name}.safetensors")
-        save_file({**weights, "../../../outside/x": torch.ones(1)}, checkpoint / f"{name}.safetensors")
+        save_file(
+            {**weights, "../../../outside/x": torch.ones(1)}, checkpoint / f"{name}.safetensors"
+        )
         reseal(checkpoint, f"{name}.safetensors")
     manifest = json.loads((checkpoint / "MANIFEST.json").read_text())
     manifest["files"]["../../../../outside/precious.txt"] = {"size": 9, "sha256": "0" * 64}
     (checkpoint / "MANIFEST.json").write_text(json.dumps(manifest))
     with (place / "run" / "metrics.jsonl").open("a") as lines:
-        lines.write(json.dumps({"step": 1, "kind": "../../outside", "../../../outside/x": 1.0}) + "\n")
+        lines.write(
+            json.dumps({"step": 1, "kind": "../../outside", "../../../outside/x": 1.0}) + "\n"
+        )
     verbs(place, "verify", "evaluate", "report", "start")
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "run.lock", "summary.json", "samples", "tensorboard", "checkpoints"])
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "run.lock", "summary.json", "samples", "tensorboard", "checkpoints"]
+)
 def test_links_out_of_a_run_are_refused(place, name, capsys):
-    path, target = place / "run" / name, place.parent / "outside" / ("" if "." not in name else "precious.txt")
+    path, target = (
+        place / "run" / name,
+        place.parent / "outside" / ("" if "." not in name else "precious.txt"),
+    )
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(target)
     assert verbs(place, "resume", "sample", "list")["resume"] == 2
-    assert f"{path} links outside the run directory [escaping-link]" in capsys.readouterr().err.replace("\n", "")
+    assert (
+        f"{path} links outside the run directory [escaping-link]"
+        in capsys.readouterr().err.replace("\n", "")
+    )
 
 
 def test_a_run_that_names_external_code_and_files(place):
     text = (place / "run" / "resolved.toml").read_text().partition("# sha256")[0]
-    for plugin in ("../../outside/evil.py", str(place.parent / "outside" / "evil.py"), "plugins/link.py"):
+    for plugin in (
+        "../../outside/evil.py",
+        str(place.parent / "outside" / "evil.py"),
+        "plugins/link.py",
+    ):
         (place / "run" / "plugins").mkdir(exist_ok=True)
         with suppress(FileExistsError):
             (place / "run" / "plugins" / "link.py").symlink_to(place.parent / "outside" / "evil.py")
-        (place / "run" / "resolved.toml").write_text(text.replace("plugins = []", f"plugins = [{json.dumps(plugin)}]"))
+        (place / "run" / "resolved.toml").write_text(
+            text.replace("plugins = []", f"plugins = [{json.dumps(plugin)}]")
+        )
         assert set(verbs(place, "evaluate", "resume").values()) == {2}
 
 
@@ -208,13 +253,27 @@ def test_an_experiment_file_that_names_external_code(place, name, capsys):
     (place / "pickle.json").write_bytes(PICKLE)
     (place / "judge").mkdir()
     (place / "judge" / "pytorch_model.bin").write_bytes(PICKLE)
-    (place / "judge" / "config.json").write_text('{"auto_map": {"AutoModelForCausalLM": "evil.Model"}}')
+    (place / "judge" / "config.json").write_text(
+        '{"auto_map": {"AutoModelForCausalLM": "evil.Model"}}'
+    )
     (place / "judge" / "evil.py").write_text(CODE)
     line = LINES[name].replace("MINE", str(place)).replace("OUTSIDE", str(place.parent / "outside"))
     text = (place / "exp.toml").read_text()
     if line.startswith("task."):
         key, _, value = line.partition(" = ")
-        assert main(["run", str(place / "exp.toml"), "--set", f"{key}={value}", "--runs", str(place / "more")]) == 2
+        assert (
+            main(
+                [
+                    "run",
+                    str(place / "exp.toml"),
+                    "--set",
+                    f"{key}={value}",
+                    "--runs",
+                    str(place / "more"),
+                ]
+            )
+            == 2
+        )
     else:
         text = text.replace('loss = "masked-ce"', "") if line.startswith("loss") else text
         (place / "exp.toml").write_text(f"{line}\n{text}")
@@ -237,7 +296,9 @@ def test_plugin_files_and_modules_shadow_no_installed_one(place, cli):
 def bomb(path):
     """A compressed npz file with an array far larger than the file."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_2_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40,)})
+    np.lib.format.write_array_header_2_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40,)}
+    )
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("features.npy", header.getvalue() + bytes(1 << 24))
 
@@ -254,7 +315,9 @@ def out_of_the_archive(path):
         file.writestr("/features.npy", PICKLE)
 
 
-@pytest.mark.parametrize("make", [bomb, objects, out_of_the_archive, lambda path: path.write_bytes(PICKLE)])
+@pytest.mark.parametrize(
+    "make", [bomb, objects, out_of_the_archive, lambda path: path.write_bytes(PICKLE)]
+)
 def test_payloads_as_data(place, make, cli):
     make(place / "x.npz")
     data = f"task.data={{ use = 'region-file', path = '{place}/x.npz' }}"
@@ -279,7 +342,9 @@ def run(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copyfile(trained[0], tmp_path / "exp.toml")
     run = Path(shutil.copytree(trained[1], tmp_path / "runs" / f"x{EVIL}"))
-    resolved = (run / "resolved.toml").read_text().rpartition("# sha256")[0].replace('name = "text"', "")
+    resolved = (
+        (run / "resolved.toml").read_text().rpartition("# sha256")[0].replace('name = "text"', "")
+    )
     lines = [line for line in resolved.splitlines() if not line.startswith(("name =", "prompt ="))]
     text = json.dumps(EVIL)
     (run / "resolved.toml").write_text(

@@ -76,7 +76,22 @@ def test_planted_activities_are_recovered(planted, tmp_path):
 def test_predictions_of_a_run(planted, tmp_path, cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)  # slow
     run, data, features, activity = planted
-    assert main(["predict", str(run), str(data), "--cell", "b", "--export", "npz", "--out", str(tmp_path / "p")]) == 0
+    assert (
+        main(
+            [
+                "predict",
+                str(run),
+                str(data),
+                "--cell",
+                "b",
+                "--export",
+                "npz",
+                "--out",
+                str(tmp_path / "p"),
+            ]
+        )
+        == 0
+    )
     found = dict(np.load(tmp_path / "p/predictions.npz", allow_pickle=False))
     assert found["prediction"].shape == (1, 900, 1)
     assert np.corrcoef(found["prediction"][0, :, 0], features @ activity[:, 1])[0, 1] > 0.8
@@ -127,7 +142,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_regions_are_prepared_and_run(folder, capsys, cli):
-    assert "run: dither prepare get regions.csv --out arrays" in cli("validate", "prepared.toml", code=2).err
+    assert (
+        "run: dither prepare get regions.csv --out arrays"
+        in cli("validate", "prepared.toml", code=2).err
+    )
     assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 0
     assert "36 regions x 2 motifs, 2 cell types with atpm" in capsys.readouterr().out
     assert main(["validate", "prepared.toml"]) == 0
@@ -135,7 +153,9 @@ def test_regions_are_prepared_and_run(folder, capsys, cli):
     assert (folder / "runs").is_dir()
     task = load_experiment(folder / "prepared.toml").experiment.task.build()
     assert task.batch("train", [0]).cond.keys() == {"chromosome", "centre", "cell"}
-    assert task.size("train") == 2 * (5 * 3 - 2)  # neither the first window nor the last is shifted over its end
+    assert task.size("train") == 2 * (
+        5 * 3 - 2
+    )  # neither the first window nor the last is shifted over its end
 
 
 def test_all_problems_are_printed_and_nothing_is_written(folder, cli):
@@ -143,7 +163,10 @@ def test_all_problems_are_printed_and_nothing_is_written(folder, cli):
     lines[3], lines[5] = "chr1,0,50,-1,0,nan,1", "chr1,400,90,0,0,1,-1"
     (folder / "regions.csv").write_text("\n".join(lines) + "\n")
     messages = cli("prepare", "get", "regions.csv", "--out", "arrays", code=2).err
-    for message in ("regions are not sorted: chr1:0 after chr1:100", "the region ends at 90, not after its start 400"):
+    for message in (
+        "regions are not sorted: chr1:0 after chr1:100",
+        "the region ends at 90, not after its start 400",
+    ):
         assert message in messages
     assert messages.count(" is negative") == 2
     assert "Traceback" not in messages

@@ -34,15 +34,35 @@ MISFITS = [
     (PLANS, ["model.head=features"], "model.head", "process"),
     (PLANS, ["loss=mse"], "loss", "process"),
     (TEXT, ["model.block.heads=3"], "model.block.heads", "width"),
-    (TEXT, ["model.block.heads=128"], "model.block.heads", "width"),  # rope requires an even width of heads
-    (TEXT, ['model.condition={use="level",frequencies=3,freq_shift=1}'], "model.condition.frequencies", "width"),
+    (
+        TEXT,
+        ["model.block.heads=128"],
+        "model.block.heads",
+        "width",
+    ),  # rope requires an even width of heads
+    (
+        TEXT,
+        ['model.condition={use="level",frequencies=3,freq_shift=1}'],
+        "model.condition.frequencies",
+        "width",
+    ),
     (REGIONS, ['loss={use="mse",min_snr=5}'], "loss.min_snr", "process"),
-    (TEXT, ["process=uniform", "loss=score-entropy", "sampler=first-hitting"], "sampler", "process"),
+    (
+        TEXT,
+        ["process=uniform", "loss=score-entropy", "sampler=first-hitting"],
+        "sampler",
+        "process",
+    ),
     (TEXT, ["sampler=blocks"], "sampler", "model"),  # a cache requires block-causal attention
     (PLANS, ['sampler={use="blocks",approximate=true}'], "sampler", "task"),  # and one field
     (TEXT, ["model.block_size=65", 'sampler={use="blocks",size=65}'], "model.block_size", "task"),
     (TEXT, ["model.block_size=8"], "sampler", "block_size"),
-    (TEXT, ["model.block_size=8", 'sampler={use="blocks",size=8,stop=true}'], "sampler.stop", "task"),
+    (
+        TEXT,
+        ["model.block_size=8", 'sampler={use="blocks",size=8,stop=true}'],
+        "sampler.stop",
+        "task",
+    ),
     (REGIONS, ["process=gaussian", SHORT], "process.schedule", None),  # the schedule ends too early
     (REGIONS, ["process.group=motifs"], "process.group", "given"),
     (REGIONS, ["task.standardise=true", "loss=poisson"], "loss", "standardise"),
@@ -53,13 +73,21 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("file", "changes", "key", "other"), MISFITS, ids=lambda value: str(value)[-60:])
+@pytest.mark.parametrize(
+    ("file", "changes", "key", "other"), MISFITS, ids=lambda value: str(value)[-60:]
+)
 def test_incompatible_components_name_both_places(file, changes, key, other, refusal):
     caught = refusal(load_experiment, file, changes)
     found = {".".join(map(str, problem.path)): problem for problem in caught.problems}
     assert key in found, str(caught)
     problem = found[key]
-    assert problem.code in ("misfit", "out-of-range", "process-mismatch", "signal-left-at-end", "no-effect")
+    assert problem.code in (
+        "misfit",
+        "out-of-range",
+        "process-mismatch",
+        "signal-left-at-end",
+        "no-effect",
+    )
     assert problem.origin is not None
     if other is not None:
         assert any(other in word for word, _ in problem.related), problem.related
@@ -68,8 +96,18 @@ def test_incompatible_components_name_both_places(file, changes, key, other, ref
 @pytest.mark.parametrize(
     ("file", "changes", "path", "message"),
     [
-        (TEXT, ["process=uniform", "loss=score-entropy", SHORT], ("process", "schedule"), "37 % of the tokens would"),
-        (TEXT, ['sampler={use="blocks",approximate=true}'], ("sampler", "approximate"), "approximate"),
+        (
+            TEXT,
+            ["process=uniform", "loss=score-entropy", SHORT],
+            ("process", "schedule"),
+            "37 % of the tokens would",
+        ),
+        (
+            TEXT,
+            ['sampler={use="blocks",approximate=true}'],
+            ("sampler", "approximate"),
+            "approximate",
+        ),
         (REGIONS, ["task.largest=window"], ("task", "largest"), "largest has no effect"),
     ],
 )
@@ -83,7 +121,9 @@ def test_valid_options_that_are_likely_a_mistake_are_warned_about(file, changes,
 def test_a_model_larger_than_the_memory_is_refused_before_the_run(monkeypatch, cli, tmp_path):
     monkeypatch.setattr("dither.engine.training.model_summary.total_memory", lambda: 2**30)
     changes = ["model.width=9000000000000000000", "model.block.heads=1"]
-    assert "model: " in (message := cli("run", str(PLANS), *changes, "--runs", str(tmp_path), code=2).err)
+    assert "model: " in (
+        message := cli("run", str(PLANS), *changes, "--runs", str(tmp_path), code=2).err
+    )
     assert "[out-of-memory]" in message
     assert not list(tmp_path.iterdir())
 
@@ -110,7 +150,13 @@ def test_validate_deep_prints_one_page_that_counts_every_part_of_a_batch(cli, mo
     monkeypatch.setenv("COLUMNS", "100")
     deep, parts = ["validate", str(PLANS), "--deep"], ["--set", "train.accumulate=4"]
     page = cli(*deep, *parts).out
-    for words in ("258,652", 'embedding "graph"', "16 x 36 x 64", "training step", "optimizer state"):
+    for words in (
+        "258,652",
+        'embedding "graph"',
+        "16 x 36 x 64",
+        "training step",
+        "optimizer state",
+    ):
         assert words in page
     steps = []
     for changes in ([], parts):
@@ -124,12 +170,17 @@ def test_a_part_that_fails_is_named_without_our_traceback(monkeypatch, cli):
 
     monkeypatch.setattr("dither.core_blocks.blocks.AdaLNZeroBlock.forward", forward)
     said = cli("validate", str(PLANS), "--deep", code=2).err
-    assert 'block "adaln-zero" cannot be run on a batch: ValueError: the shapes of my block are wrong' in said
+    assert (
+        'block "adaln-zero" cannot be run on a batch: ValueError: the shapes of my block are wrong'
+        in said
+    )
     assert "test_problems.py:" in said
     assert "Traceback" not in said
 
 
-QUICK = (Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml").read_text(encoding="utf-8")
+QUICK = (Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml").read_text(
+    encoding="utf-8"
+)
 
 
 @pytest.fixture
@@ -139,7 +190,9 @@ def validate_edited(tmp_path, monkeypatch, cli):
 
     def run(old: str = "", new: str = "", *arguments: str) -> str:
         assert old in QUICK
-        (tmp_path / "e.toml").write_text(QUICK.replace(old, new) if old else QUICK, encoding="utf-8")
+        (tmp_path / "e.toml").write_text(
+            QUICK.replace(old, new) if old else QUICK, encoding="utf-8"
+        )
         printed = cli("validate", "e.toml", *arguments, code=2)
         assert "Traceback" not in printed.err
         return printed.err + printed.out
@@ -187,7 +240,9 @@ def under_carets(text: str) -> list[str]:
         ("[sample]", '[sample]\n"日本" = "日本"', "unknown-key", 'sample."日本"', '"日本" ='),
     ],
 )  # fmt: skip
-def test_each_mistake_has_a_code_a_path_and_a_caret(validate_edited, problems_of, old, new, code, path, at_fault):
+def test_each_mistake_has_a_code_a_path_and_a_caret(
+    validate_edited, problems_of, old, new, code, path, at_fault
+):
     problem = problems_of(old, new)[0]
     assert (problem["code"], problem["path"]) == (code, path)
     assert problem["file"] == "e.toml"
@@ -197,8 +252,15 @@ def test_each_mistake_has_a_code_a_path_and_a_caret(validate_edited, problems_of
 
 
 def test_all_problems_are_reported_in_line_order(problems_of):
-    found = problems_of("[train]\nsteps = 1500", '[train]\nsteps = "many"\nstpes = 1\nbatch = 2', "--set", "seed=-1")
-    assert [problem["code"] for problem in found] == ["out-of-range", "wrong-type", "unknown-key", "unknown-key"]
+    found = problems_of(
+        "[train]\nsteps = 1500", '[train]\nsteps = "many"\nstpes = 1\nbatch = 2', "--set", "seed=-1"
+    )
+    assert [problem["code"] for problem in found] == [
+        "out-of-range",
+        "wrong-type",
+        "unknown-key",
+        "unknown-key",
+    ]
     lines = [problem["line"] for problem in found if problem["line"]]
     assert lines == sorted(lines)
     assert sum("accepted: " in (problem.get("help") or "") for problem in found) == 1
@@ -217,7 +279,9 @@ def test_missing_keys(problems_of, cli):
     assert problem["code"] == "unknown-key"
     assert 'did you mean "loss"' in problem["help"]
     Path("empty.toml").write_text("")
-    (problem,) = json.loads(cli("--format", "json", "validate", "empty.toml", code=2).out)["problems"]
+    (problem,) = json.loads(cli("--format", "json", "validate", "empty.toml", code=2).out)[
+        "problems"
+    ]
     assert (problem["code"], problem["file"]) == ("missing-key", "empty.toml")
     assert re.search(r'process = "..."  # absorbing, .* or uniform', problem["help"])
 
@@ -225,7 +289,9 @@ def test_missing_keys(problems_of, cli):
 class Inner(Options):
     size: int
     """Size."""
-    word: str = Field("a", pattern="^a+$", json_schema_extra={PATTERN_MESSAGE: "one or more letters a"})
+    word: str = Field(
+        "a", pattern="^a+$", json_schema_extra={PATTERN_MESSAGE: "one or more letters a"}
+    )
 
 
 class Wide(Options):
@@ -259,7 +325,9 @@ def test_unions_and_inner_tables(tmp_path, text, path, code, expected, refusal):
 
 
 def test_control_characters_are_not_printed():
-    problem = Problem("odd \x1b[31m", ("a.b", "\x1b]0;x\x07", 3), Origin.within("f", "x\ta = '\x1b[0m'", 2, 3))
+    problem = Problem(
+        "odd \x1b[31m", ("a.b", "\x1b]0;x\x07", 3), Origin.within("f", "x\ta = '\x1b[0m'", 2, 3)
+    )
     text = str(problem)
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -274,19 +342,25 @@ def test_json_output_is_one_document(problems_of, validate_edited, cli):
     assert problem["column"] > 1
     related = problems_of('loss = "masked-ce"', 'loss = "mse"')[0]["related"]
     assert related[0]["line"] == 13
-    document = json.loads(cli("--format", "json", "validate", "e.toml", "--set", "loss=masked-ce").out)
+    document = json.loads(
+        cli("--format", "json", "validate", "e.toml", "--set", "loss=masked-ce").out
+    )
     assert document["valid"] is True
     assert document["problems"] == []
 
 
-@pytest.mark.parametrize("value", ["1e999", "1979-05-27", '"' + "x" * 5000 + '"', "{ a = { b = nan } }"])
+@pytest.mark.parametrize(
+    "value", ["1e999", "1979-05-27", '"' + "x" * 5000 + '"', "{ a = { b = nan } }"]
+)
 def test_json_output_represents_any_value(problems_of, value):
     assert len(json.dumps(problems_of("depth = 3", f"depth = {value}")[0]["given"])) < 300
 
 
 def test_github_annotations(validate_edited):
     text = validate_edited("depth = 3", "dpeth = 3", "--format", "github")
-    assert text.startswith("::error file=e.toml,line=20,endLine=20,col=1,endColumn=6::model.dpeth: ")
+    assert text.startswith(
+        "::error file=e.toml,line=20,endLine=20,col=1,endColumn=6::model.dpeth: "
+    )
     assert text.count("\n") == 1
     text = validate_edited("", "", "--set", "train.steps=-1", "--format", "github")
     assert text.startswith("::error::train.steps: ")

@@ -112,7 +112,9 @@ def train(tmp_path):
     def forked(words):
         launch = (free_port(), secrets.token_hex(4))
         commands = [
-            Command(["run", *words], tmp_path / f"{launch[1]}-{rank}", ("be_rank", rank, 2, *launch)).start()
+            Command(
+                ["run", *words], tmp_path / f"{launch[1]}-{rank}", ("be_rank", rank, 2, *launch)
+            ).start()
             for rank in range(2)
         ]
         codes = [command.wait(250) for command in commands]
@@ -178,18 +180,31 @@ def test_compiled_ranks_with_accumulation_equal_one(train):
     half = ("--set", "train.precision=bfloat16", "--set", "train.steps=4")
     single, _ = train(*half, "--set", "train.accumulate=1", ranks=1)
     more = ("train.strategy=fsdp", "train.compile='blocks'", "model.checkpointing=true")
-    both, done = train(*half, *(word for change in more for word in ("--set", change)), ranks=2, torchrun=True)
-    assert lines(both, "train") == pytest.approx(lines(single, "train"), rel=3e-3), done.stderr[-3000:]
+    both, done = train(
+        *half, *(word for change in more for word in ("--set", change)), ranks=2, torchrun=True
+    )
+    assert lines(both, "train") == pytest.approx(lines(single, "train"), rel=3e-3), done.stderr[
+        -3000:
+    ]
     assert lines(both, "valid") == pytest.approx(lines(single, "valid"), rel=3e-3)
 
 
 def test_fsdp_gathers_in_bfloat16(train):
     """Autocast rounds matrices anyway; weights of norms differ, and half as many bytes are sent."""
-    half = ("--set", "train.precision=bfloat16", "--set", "train.strategy=fsdp", "--set", "train.steps=4")
+    half = (
+        "--set",
+        "train.precision=bfloat16",
+        "--set",
+        "train.strategy=fsdp",
+        "--set",
+        "train.steps=4",
+    )
     half += ("--set", "model.block.affine=true")
     whole, _ = train(*half, ranks=2)
     narrow, done = train(*half, "--set", "train.gather=bfloat16", ranks=2)
-    assert lines(narrow, "train") == pytest.approx(lines(whole, "train"), rel=1e-3), done.stderr[-3000:]
+    assert lines(narrow, "train") == pytest.approx(lines(whole, "train"), rel=1e-3), done.stderr[
+        -3000:
+    ]
     assert all(tensor.dtype == torch.float32 for tensor in weights(narrow, 4).values())
     before, now = (json.loads((path / "counts.json").read_text())[1] for path in (whole, narrow))
     assert before.keys() == {"torch.float32"}
@@ -207,7 +222,9 @@ def test_muon_is_sharded(train):
 def test_lora_is_sharded(train):
     lora = "train.lora={rank = 2, alpha = 4, on = ['attention', 'mlp'], whole = ['head.*']}"
     single, _ = train("--set", lora, ranks=1)
-    half, _ = train("--set", lora, "--set", "train.strategy=fsdp", "--set", "train.steps=4", ranks=2)
+    half, _ = train(
+        "--set", lora, "--set", "train.strategy=fsdp", "--set", "train.steps=4", ranks=2
+    )
     train("--set", "train.steps=8", ranks=2, resume=half)
     assert_same(single, half)
 
@@ -228,7 +245,9 @@ def test_sharded_checkpoints(train, single, tmp_path, capsys, cli):
     half, done = train(*cut, "--set", "train.steps=4", ranks=2)
     folder = half / "checkpoints" / "step-00000004"
     assert len(list((folder / "model").glob("shard-*.safetensors"))) == 2, done.stderr[-3000:]
-    assert len(list((folder / "optimizer").glob("*.safetensors"))) == 3, "and tensors that are not sharded"
+    assert len(list((folder / "optimizer").glob("*.safetensors"))) == 3, (
+        "and tensors that are not sharded"
+    )
     assert main(["evaluate", str(half)]) == 0
     assert main(["export", str(half), "--to", str(tmp_path / "given")]) == 0
     assert main(["runs", "verify", str(half)]) == 0
@@ -258,9 +277,24 @@ def rank_of(launcher, rank, start):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
 def test_ranks_restart_from_the_checkpoint_after_a_kill(train, tmp_path):
     """Each rank is killed once; the run equals an uninterrupted one on two ranks."""
-    settings = ["--set", "train.steps=100", "--set", "train.checkpoint_every=10", "--set", "evaluate.every=50"]
+    settings = [
+        "--set",
+        "train.steps=100",
+        "--set",
+        "train.checkpoint_every=10",
+        "--set",
+        "evaluate.every=50",
+    ]
     whole, _ = train(*settings, ranks=2)
-    launch = [*TORCHRUN, "--max-restarts", "2", "-m", "experiments.run", str(tmp_path / "exp.toml"), *settings]
+    launch = [
+        *TORCHRUN,
+        "--max-restarts",
+        "2",
+        "-m",
+        "experiments.run",
+        str(tmp_path / "exp.toml"),
+        *settings,
+    ]
     with subprocess.Popen(
         [sys.executable, *launch, "--runs", str(tmp_path / "two")], cwd=ROOT, env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

@@ -12,7 +12,7 @@ from dither.engine.sampling import session as sessions
 from dither.engine.sampling.session import ModelCalls, Session
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace
-from dither.registry.flow.records import Clean, State
+from dither.registry.contracts.records import Clean, State
 from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.manager import load_plugins
 
@@ -33,16 +33,28 @@ SAMPLERS: dict[str, list[dict[str, Any]]] = {
     "remdm": [{**STEPS, "strategy": name} for name in ("cap", "conf-compensated", "loop")],
 }
 """Options of each sampler of tokens to walk with; of one that is not named here the defaults are taken."""
-OTHERS = {"blocks", "ode", "semi-autoregressive", "ddim", "dpm-solver", "ordered-regions", "repaint"}
+OTHERS = {
+    "blocks",
+    "ode",
+    "semi-autoregressive",
+    "ddim",
+    "dpm-solver",
+    "ordered-regions",
+    "repaint",
+}
 """Tested elsewhere: in pieces, and of features."""
 PROCESSES = [
-    (kind, predict) for kind in ("absorbing", "uniform", "marginal") for predict in ("posterior", "plug-in", "score")
+    (kind, predict)
+    for kind in ("absorbing", "uniform", "marginal")
+    for predict in ("posterior", "plug-in", "score")
 ]
 
 
 @cache
 def catalog():
-    return load_plugins(["core-blocks", "embeddings", "engine", "losses", "processes", "tasks"]).catalog
+    return load_plugins(
+        ["core-blocks", "embeddings", "engine", "losses", "processes", "tasks"]
+    ).catalog
 
 
 class Whole(Session):
@@ -55,12 +67,28 @@ class Whole(Session):
 def system_of(kind: str, predict: str) -> Diffusion:
     parse = catalog().parse
     options = {"frequencies": {"text": [1.0 + i for i in range(V)]}} if kind == "marginal" else {}
-    process = parse("process", {"use": kind, "predict": predict, "schedule": "log-linear", **options}).build(SPACE)
+    process = parse(
+        "process", {"use": kind, "predict": predict, "schedule": "log-linear", **options}
+    ).build(SPACE)
     torch.manual_seed(3)
-    block = {"use": "adaln-zero", "heads": 2, "ratio": 2.0, "rope": True}  # no two masks are told the same
+    block = {
+        "use": "adaln-zero",
+        "heads": 2,
+        "ratio": 2.0,
+        "rope": True,
+    }  # no two masks are told the same
     embedding = {"use": "tokens", "known": True}
-    model = {"use": "denoiser", "width": 16, "depth": 2, "embedding": embedding, "head": "tokens", "block": block}
-    built = parse("model", {**model, "condition": {"use": "level", "frequencies": 8}}).build(process.space)
+    model = {
+        "use": "denoiser",
+        "width": 16,
+        "depth": 2,
+        "embedding": embedding,
+        "head": "tokens",
+        "block": block,
+    }
+    built = parse("model", {**model, "condition": {"use": "level", "frequencies": 8}}).build(
+        process.space
+    )
     for parameter in built.parameters():
         nn.init.normal_(parameter, std=0.3)
     none: Any = None
@@ -79,22 +107,30 @@ def like_of() -> Clean:
 def walks() -> list[Any]:
     """Every sampler of tokens with each process that it supports."""
     parse, found = catalog().parse, []
-    for name in (part.spec.name for part in catalog().parts("sampler") if part.spec.name not in OTHERS):
+    for name in (
+        part.spec.name for part in catalog().parts("sampler") if part.spec.name not in OTHERS
+    ):
         for options, (kind, predict) in itertools.product(SAMPLERS.get(name, [{}]), PROCESSES):
             spec = parse("sampler", {"use": name, **options})
             facts = parse("process", {"use": kind, "predict": predict}).facts(SPACE)
             if not list(spec.check(facts, ModelFacts(LENGTH))):
-                found.append(pytest.param(spec, kind, predict, id=f"{name} {options} {kind} {predict}"))
+                found.append(
+                    pytest.param(spec, kind, predict, id=f"{name} {options} {kind} {predict}")
+                )
     return found
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("spec", "kind", "predict"), walks())
-def test_rowwise_and_whole_predictions_give_the_same_states(monkeypatch, spec, kind: str, predict: str) -> None:
+def test_rowwise_and_whole_predictions_give_the_same_states(
+    monkeypatch, spec, kind: str, predict: str
+) -> None:
     system, like = system_of(kind, predict), like_of()
     found = []
     monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
-    monkeypatch.setitem(sessions.CHUNK, "cpu", 7 * V)  # several chunks, and pieces that do not fill them
+    monkeypatch.setitem(
+        sessions.CHUNK, "cpu", 7 * V
+    )  # several chunks, and pieces that do not fill them
     monkeypatch.setattr(sessions, "CPU_PIECE", 3 * V)
     for session in (Whole(system, like), Session(system, like)):
         torch.manual_seed(11)
@@ -115,7 +151,9 @@ def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> No
     monkeypatch.setitem(sessions.CHUNK, "cpu", 2 * V)
     system, like = system_of(kind, "posterior"), Clean.of(torch.zeros(8, LENGTH, dtype=torch.long))
     read, made = [], system.process.read
-    monkeypatch.setattr(system.process, "read", lambda raw, *rest: (read.append(raw.shape), made(raw, *rest))[1])
+    monkeypatch.setattr(
+        system.process, "read", lambda raw, *rest: (read.append(raw.shape), made(raw, *rest))[1]
+    )
     session = Session(system, like)
     now, then = (system.process.schedule(torch.full((8,), t)) for t in (0.5, 0.4))
     state = system.process.corrupt(like, torch.full((8,), 0.5)).state
@@ -137,12 +175,17 @@ def test_blocks_between_cached_positions(monkeypatch, size: int) -> None:
     found, seen = [], []
     for cached in (False, True):
         torch.manual_seed(11)
-        spec, session = catalog().parse("sampler", {**options, "approximate": cached}), Session(system, like, calls)
+        spec, session = (
+            catalog().parse("sampler", {**options, "approximate": cached}),
+            Session(system, like, calls),
+        )
         found.append(list(spec.build()(system.process, session, like)))
         assert torch.equal(found[-1][-1][like.fixed], like.x0[like.fixed])
         seen.append(calls.rows)
     assert seen[1] - 2 * seen[0] == ROWS * -(-LENGTH // size), "a call for each block more"
-    assert size < LENGTH or all(torch.equal(ours, exact) for ours, exact in zip(*found, strict=True))
+    assert size < LENGTH or all(
+        torch.equal(ours, exact) for ours, exact in zip(*found, strict=True)
+    )
     x, t, part = found[0][0], torch.rand(ROWS), slice(LENGTH - size, LENGTH)
     session.refresh(x, t, part.start)
     whole = system.denoise(State.of(x), t, like).log_clean()
@@ -160,7 +203,9 @@ def test_rows_read_later_are_those_of_the_whole(monkeypatch) -> None:
     few[0, 1] = few[1, 4] = True
     whole = system.denoise(state, t, like).log_clean()
     for where in (few, ~few):
-        torch.testing.assert_close(torch.cat([rows.log_clean() for rows in pred.rows(where)], 1)[0], whole[where])
+        torch.testing.assert_close(
+            torch.cat([rows.log_clean() for rows in pred.rows(where)], 1)[0], whole[where]
+        )
     torch.testing.assert_close(pred.log_clean(), whole)
     assert pred.log_context().shape == pred.log_score().shape == (2, LENGTH, V)
     assert calls.rows == 4

@@ -28,22 +28,34 @@ def test_an_example_validates_and_passes_the_conformance_kit(kind, tmp_path, mon
     folder, file = tmp_path / names.distribution, tmp_path / "mine.py"
     texts = {path.name: path.read_text() for path in folder.rglob("*.*")}
     assert not [path for path, text in texts.items() if "$" in text]
-    assert not [path for path, text in texts.items() if "example" in text.lower().replace(f"{names.name}-example", "")]
+    assert not [
+        path
+        for path, text in texts.items()
+        if "example" in text.lower().replace(f"{names.name}-example", "")
+    ]
     project = tomllib.loads(texts["pyproject.toml"])["project"]
     assert project["entry-points"]["dither.plugins"] == {names.name: names.module}
     tree = ast.parse(texts["__init__.py"])
-    assert not any("torch" in ast.unparse(node) for node in tree.body if isinstance(node, ast.ImportFrom | ast.Import))
+    assert not any(
+        "torch" in ast.unparse(node)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom | ast.Import)
+    )
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)]
     modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
     needed = " ".join(project["dependencies"])
     own = {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"dither"}
     assert not [module for module in own if module not in needed]
-    assert ("dither-tasks" in needed) == any(module.startswith("dither.tasks") for module in modules)
+    assert ("dither-tasks" in needed) == any(
+        module.startswith("dither.tasks") for module in modules
+    )
 
     file.write_text(f"from {names.module} import register_components\n")
     monkeypatch.syspath_prepend(str(folder))
     assert main(["validate", str(folder / "experiment.toml"), "-p", str(file)]) == 0
-    assert main(["validate", str(folder / "experiment.toml")]) == 2, "the experiment does not use the component"
+    assert main(["validate", str(folder / "experiment.toml")]) == 2, (
+        "the experiment does not use the component"
+    )
     catalog = load_plugins(files=[file]).catalog
     assert catalog.find(kind, names.name).spec.__name__ == names.spec
     for case in cases("mine", catalog):  # each check in one situation
@@ -87,7 +99,11 @@ def test_invalid_arguments_are_refused(arguments, code, hint, tmp_path, capsys, 
 
 def test_nothing_is_overwritten(tmp_path, capsys):
     target = tmp_path / "dither-tidy-trial"
-    for make in (target.mkdir, lambda: target.write_text("mine"), lambda: target.symlink_to(tmp_path / "nowhere")):
+    for make in (
+        target.mkdir,
+        lambda: target.write_text("mine"),
+        lambda: target.symlink_to(tmp_path / "nowhere"),
+    ):
         make()
         assert new("tidy-trial", "--kind", "block", "--into", str(tmp_path)) == 2
         assert "[file-exists]" in capsys.readouterr().err
@@ -154,7 +170,11 @@ def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_pa
     assert "lr-schedule:wrong-factor_valid" in capfd.readouterr().out
     for expected, code, text in (
         ([], 1, "lr-schedule:wrong-factor_valid"),
-        (["--expect", "lr-schedule:wrong-factor_valid=it is negative on purpose"], 0, "it is negative on purpose"),
+        (
+            ["--expect", "lr-schedule:wrong-factor_valid=it is negative on purpose"],
+            0,
+            "it is negative on purpose",
+        ),
         (["--expect", "lr-schedule:wrong-factor_is_sond=why"], 2, "factor_valid"),
     ):
         assert main(["test-plugin", "odd", *expected]) == code
@@ -164,7 +184,8 @@ def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("code", "problem"), [("raise ImportError('no such thing')", "plugin-failed"), (HOOKS_ONLY, "unknown-component")]
+    ("code", "problem"),
+    [("raise ImportError('no such thing')", "plugin-failed"), (HOOKS_ONLY, "unknown-component")],
 )
 def test_a_plugin_without_components_is_refused(code, problem, install, cli):
     install(code)
@@ -174,7 +195,9 @@ def test_a_plugin_without_components_is_refused(code, problem, install, cli):
 def test_invalid_arguments_of_test_plugin_are_refused(monkeypatch, cli):
     assert "[file-not-found]" in cli("test-plugin", "./missing.py", code=2).err
     assert 'did you mean "core-blocks"?' in cli("test-plugin", "core-block", code=2).err
-    wrong = cli("test-plugin", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= ", code=2)
+    wrong = cli(
+        "test-plugin", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= ", code=2
+    )
     assert wrong.err.count("[usage]") == 2
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "[missing-dependency]" in cli("test-plugin", "core-blocks", code=2).err

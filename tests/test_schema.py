@@ -44,7 +44,9 @@ def ours() -> dict:
 def test_the_schemas_are_up_to_date_and_draft_07_without_alternatives(of, monkeypatch):
     monkeypatch.setenv("DITHER_PLUGINS", OURS)
     text = (ROOT / f"docs/schema/{of}.schema.json").read_text(encoding="utf-8")
-    assert schema_text(of) == text, f"DITHER_PLUGINS={OURS} dither schema --of {of} --out docs/schema/{of}.schema.json"
+    assert schema_text(of) == text, (
+        f"DITHER_PLUGINS={OURS} dither schema --of {of} --out docs/schema/{of}.schema.json"
+    )
     jsonschema.Draft7Validator.check_schema(json.loads(text))
     for absent in ('"oneOf"', '"anyOf"', '"default": null'):
         assert absent not in text
@@ -91,7 +93,13 @@ BROKEN = [
 
 
 def lint(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sysconfig.get_path("scripts")) / "taplo"), "lint", "--colors", "never", *arguments]
+    command = [
+        str(Path(sysconfig.get_path("scripts")) / "taplo"),
+        "lint",
+        "--colors",
+        "never",
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -109,7 +117,9 @@ def test_every_mistake_is_marked(ours, tmp_path):
     done = lint("--schema", SCHEMA.as_uri(), *places)
     assert done.returncode != 0
     found: dict[str, set] = {}
-    for path, line, column in re.findall(r"┌─ (.+):(\d+):(\d+)$", done.stdout + done.stderr, re.MULTILINE):
+    for path, line, column in re.findall(
+        r"┌─ (.+):(\d+):(\d+)$", done.stdout + done.stderr, re.MULTILINE
+    ):
         found.setdefault(path, set()).add((int(line), int(column)))
     assert found == places
 
@@ -120,7 +130,11 @@ def test_our_files_and_their_resolved_form_are_valid(ours, tmp_path):
         first = file.read_text().splitlines()[0]
         assert first.startswith("#:schema "), file
         assert (file.parent / first.split()[1]).resolve() == SCHEMA, file
-        other = ["task.data=stdlib-text", "task.tokenizer=bytes"] if file.stem in ("text8", "lm1b", "owt") else []
+        other = (
+            ["task.data=stdlib-text", "task.tokenizer=bytes"]
+            if file.stem in ("text8", "lm1b", "owt")
+            else []
+        )
         experiment = validate(Experiment, Document.load(file, other), catalog)
         resolved.append(tmp_path / f"{file.parent.name}-{file.name}")
         resolved[-1].write_text(tomlkit.dumps(dump(experiment, catalog)))
@@ -149,7 +163,10 @@ def test_schema_and_validation_agree_on_the_bounds_of_every_option(monkeypatch):
                     options = {key: limit + beyond}
                     with pytest.raises(ValueError, match=key):
                         part.spec.model_validate(options, context={"catalog": catalog})
-                    assert key in paths(definition, {"use": part.name, **options}), (part.pinned, options)
+                    assert key in paths(definition, {"use": part.name, **options}), (
+                        part.pinned,
+                        options,
+                    )
                     tried += 1
     assert tried > 50
 
@@ -233,7 +250,17 @@ def small() -> dict:
         ("simple", []),
         ("basic", []),
         ("plane", [""]),
-        ({"use": "plain", "width": 3, "shape": 2.5, "maybe": 2, "inside": {"size": 4}, "pair": [1, 2]}, []),
+        (
+            {
+                "use": "plain",
+                "width": 3,
+                "shape": 2.5,
+                "maybe": 2,
+                "inside": {"size": 4},
+                "pair": [1, 2],
+            },
+            [],
+        ),
         ({"use": "plain", "width": 0}, ["width"]),
         ({"use": "simple", "widht": 3}, ["widht"]),
         ({"use": "basic", "size": 3}, []),
@@ -257,7 +284,9 @@ def small() -> dict:
 )
 def test_a_component_is_checked_at_its_key(small, block, wrong):
     assert paths(small, {"block": block}) == [f"block.{key}".removesuffix(".") for key in wrong]
-    assert paths(small, {"blocks": [block]}) == [f"blocks.0.{key}".removesuffix(".") for key in wrong]
+    assert paths(small, {"blocks": [block]}) == [
+        f"blocks.0.{key}".removesuffix(".") for key in wrong
+    ]
 
 
 def test_descriptions_and_defaults(small):
@@ -265,8 +294,14 @@ def test_descriptions_and_defaults(small):
     assert kind["use"]["enum"][:3] == ["basic", "other", "plain"]
     assert kind["maybe"] == {"type": "integer", "minimum": 2}
     assert kind["width"] == {"description": "Other words. / Words that agree."}
-    assert small["definitions"]["block.mine.plain"]["properties"]["width"]["description"] == "Words that agree."
-    assert kind["schedule"] == {"default": "none-here", "allOf": [{"$ref": "#/definitions/schedule"}]}
+    assert (
+        small["definitions"]["block.mine.plain"]["properties"]["width"]["description"]
+        == "Words that agree."
+    )
+    assert kind["schedule"] == {
+        "default": "none-here",
+        "allOf": [{"$ref": "#/definitions/schedule"}],
+    }
 
 
 def test_required_options_are_required_in_files_that_extend_no_other(small):
@@ -286,7 +321,9 @@ def test_a_name_of_two_plugins_must_be_written_with_its_plugin():
         made = schema_of(Holder, catalog, title="t")
         assert paths(made, {"block": {"use": "other", "shape": True}}) == wrong
         assert paths(made, {"block": {"use": "mine/other", "shape": True}}) == []
-        assert paths(made, {"block": {"use": "yours/other", "width": 1, "shape": True}}) == ["block.shape"]
+        assert paths(made, {"block": {"use": "yours/other", "width": 1, "shape": True}}) == [
+            "block.shape"
+        ]
 
 
 def test_a_table_that_holds_itself_ends():

@@ -14,7 +14,9 @@ from dither.registry.kinds import TaskSpec
 CONDITIONS = (Condition("kind", 2, ("low", "high")), Condition("centre"))
 SPACES: dict[str, Space] = {
     "toy-features": FeatureSpace(6, 4, (Group("left", 0, 2), Group("right", 2, 4))),
-    "toy-graph": TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3))),
+    "toy-graph": TokenSpace(
+        (Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3))
+    ),
     "toy-text": TokenSpace((Field("text", 8, 5),)),
     "labelled-features": FeatureSpace(6, 4, conditions=CONDITIONS),
     "labelled-text": TokenSpace((Field("text", 8, 6),), CONDITIONS),
@@ -33,7 +35,7 @@ class Toy:
     def batch(self, split: str, rows: Sequence[int]) -> Any:
         import torch
 
-        from dither.registry.flow.records import Clean
+        from dither.registry.contracts.records import Clean
 
         space, rows = self.space, torch.as_tensor(list(rows))
         generator = torch.Generator().manual_seed(len(split))
@@ -43,7 +45,9 @@ class Toy:
             x0 = torch.randn(64, space.length, space.width, generator=generator) * valid[..., None]
         else:
             clean = space.clean().expand(space.length, -1).float()
-            x0 = torch.stack([torch.multinomial(clean, 1, generator=generator)[:, 0] for _ in range(64)])
+            x0 = torch.stack(
+                [torch.multinomial(clean, 1, generator=generator)[:, 0] for _ in range(64)]
+            )
             x0 = torch.where(valid, x0, space.table(lambda field: torch.tensor(field.pad or 0)))
         known = torch.zeros_like(x0, dtype=torch.bool)
         known[::2, 0] = True
@@ -60,7 +64,7 @@ class LabelledTask(Toy):
     def batch(self, split: str, rows: Sequence[int]) -> Any:
         import torch
 
-        from dither.registry.flow.records import Clean
+        from dither.registry.contracts.records import Clean
 
         rows = torch.as_tensor(list(rows), dtype=torch.int64)
         generator = torch.Generator().manual_seed(len(split))
@@ -82,8 +86,16 @@ class LabelledTask(Toy):
         return {}
 
     def sample_metrics(self, samples: Any, like: Any) -> dict[str, float]:
-        high = (samples.float() > (0 if isinstance(self.space, FeatureSpace) else 2.5)).flatten(1).float().mean(1)
-        return {"high": high.mean().item(), "label_accuracy": (high.round() == like.cond["kind"]).float().mean().item()}
+        high = (
+            (samples.float() > (0 if isinstance(self.space, FeatureSpace) else 2.5))
+            .flatten(1)
+            .float()
+            .mean(1)
+        )
+        return {
+            "high": high.mean().item(),
+            "label_accuracy": (high.round() == like.cond["kind"]).float().mean().item(),
+        }
 
     def plots(self, samples: Any, like: Any) -> list[Any]:
         return []

@@ -15,7 +15,7 @@ import dither
 from dither.engine.sampling.session import Session
 from dither.processes.tokens.process import TokenProcess
 from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow.records import Clean, State
+from dither.registry.contracts.records import Clean, State
 from dither.tasks.language_model.data.markov import MarkovChain
 
 ROWS, LENGTH, IDS = 500, 32, 8
@@ -36,7 +36,12 @@ TRAINED: list[dict[str, Any]] = [
     *({"use": "ordered", "threshold": threshold} for threshold in (0.8, 0.5)),
     *({"use": "ordered", "by": "entropy", "entropy_bound": bound} for bound in (2.0, 8.0)),
     *(
-        {"use": "semi-autoregressive", "size": size, "inner": {"use": "ordered", **inner}, "approximate": cached}
+        {
+            "use": "semi-autoregressive",
+            "size": size,
+            "inner": {"use": "ordered", **inner},
+            "approximate": cached,
+        }
         for size, inner in ((8, {"threshold": 0.5}), (16, {"steps": 8}))
         for cached in (False, True)
     ),
@@ -72,11 +77,15 @@ class Exact:
     def __call__(self, state: State, t: Tensor) -> Any:
         x = state.x
         self.calls += (x == IDS).any(1)
-        seen = torch.where((x == IDS)[..., None], 1.0, torch.nn.functional.one_hot(x, IDS + 1)[..., :IDS].double())
+        seen = torch.where(
+            (x == IDS)[..., None], 1.0, torch.nn.functional.one_hot(x, IDS + 1)[..., :IDS].double()
+        )
         ahead, behind = [FIRST * seen[:, 0]], [torch.ones(len(x), IDS, dtype=torch.float64)]
         for place in range(1, LENGTH):
             ahead.append(torch.nn.functional.normalize((ahead[-1] @ P) * seen[:, place], 1, -1))
-            behind.append(torch.nn.functional.normalize((behind[-1] * seen[:, LENGTH - place]) @ P.T, 1, -1))
+            behind.append(
+                torch.nn.functional.normalize((behind[-1] * seen[:, LENGTH - place]) @ P.T, 1, -1)
+            )
         log_p = (torch.stack(ahead, 1) * torch.stack(behind[::-1], 1)).log()
         raw = torch.nn.functional.pad(log_p, (0, 1), value=-torch.inf)
         return self.process.read(raw, state, self.process.schedule(t))
@@ -89,7 +98,10 @@ def trained(run: str) -> None:
     like = system.task.like(128, 0)
     for options in TRAINED:
         torch.manual_seed(0)
-        sampler, session = default_catalog().parse("sampler", options).build(), Counting(system, like)
+        sampler, session = (
+            default_catalog().parse("sampler", options).build(),
+            Counting(system, like),
+        )
         start = process_time()
         (*_, x) = sampler(system.process, session, like)
         seconds, found = process_time() - start, system.task.sample_metrics(x, like)
@@ -103,7 +115,11 @@ def trained(run: str) -> None:
 
 def main() -> None:
     """Print a row per sampler."""
-    process: Any = default_catalog().parse("process", "absorbing").build(TokenSpace((Field("text", LENGTH, IDS),)))
+    process: Any = (
+        default_catalog()
+        .parse("process", "absorbing")
+        .build(TokenSpace((Field("text", LENGTH, IDS),)))
+    )
     pairs = FIRST[:, None] * P
     print(f"entropy {CHAIN.entropy(LENGTH) / LENGTH:.3f} nats per token")
     for options in SAMPLERS:

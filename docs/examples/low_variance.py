@@ -40,7 +40,11 @@ def bounds(changes: list[str], seed: int) -> list[float]:
         trainer.advance()
         if trainer.step % 50 == 0:
             assert trainer.average is not None
-            found.append((evaluate(judge.with_model(trainer.average.module), 512, 128) or {})["nats_per_token"])
+            found.append(
+                (evaluate(judge.with_model(trainer.average.module), 512, 128) or {})[
+                    "nats_per_token"
+                ]
+            )
     return found
 
 
@@ -49,9 +53,19 @@ if __name__ == "__main__":
         final = []
         for seed in map(int, sys.argv[1:]):
             found = bounds(way, seed)
-            steps = [next((50 * i for i, nats in enumerate(found, 1) if nats <= target), None) for target in TARGETS]
+            steps = [
+                next((50 * i for i, nats in enumerate(found, 1) if nats <= target), None)
+                for target in TARGETS
+            ]
             final.append(found[-1])
-            print(*way, seed, "steps to", dict(zip(TARGETS, steps, strict=True)), f"last {found[-1]:.4f}", flush=True)
+            print(
+                *way,
+                seed,
+                "steps to",
+                dict(zip(TARGETS, steps, strict=True)),
+                f"last {found[-1]:.4f}",
+                flush=True,
+            )
         if len(final) > 1:
             half = t.ppf(0.975, len(final) - 1) * np.std(final, ddof=1) / len(final) ** 0.5
             print(*way, f"last {np.mean(final):.3f} +- {half:.3f}", flush=True)

@@ -23,8 +23,8 @@ from dither.registry.kinds import TOKENS, LossSpec, ModelFacts, ProcessFacts, Sa
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Loss, Process, Sampler, Session
-    from dither.registry.flow.records import Clean, Measured, Noised, TokenPrediction
+    from dither.registry.contracts.protocols import Loss, Process, Sampler, Session
+    from dither.registry.contracts.records import Clean, Measured, Noised, TokenPrediction
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -63,7 +63,7 @@ def seed_004(pred: TokenPrediction, noised: Noised) -> Measured:
     """
     import torch
 
-    from dither.registry.flow.records import Measured, over
+    from dither.registry.contracts.records import Measured, over
 
     if noised.prior is None:
         raise TypeError("loss seed-004 requires a token process")
@@ -80,7 +80,9 @@ def seed_004(pred: TokenPrediction, noised: Noised) -> Measured:
     stayed = (size - 1) / size * (torch.special.xlogy(r, r) - r)
     safe = torch.where(x == x0, 1.0, r)  # a replaced token had some noise, so that r > 0
     moved = ((-safe.log() - 1) / safe - (size - 2)) / size
-    values: Tensor = torch.where(active, p - n + torch.where(x == x0, stayed, moved), 0.0).to(s.dtype)
+    values: Tensor = torch.where(active, p - n + torch.where(x == x0, stayed, moved), 0.0).to(
+        s.dtype
+    )
     return Measured(values, (~noised.fixed).to(values.dtype))
 
 
@@ -101,9 +103,19 @@ class MaskedCEActive(LossSpec):
         if not isinstance(process.space, TokenSpace):
             return
         if (process.prior, process.predict) != ("mask", "posterior"):
-            message = f'loss "{self.name}" requires a process that masks tokens and predict = "posterior"'
-            yield Misfit(message, related=("process",), help='use loss "score-entropy"', code="process-mismatch")
-        clean = {f.name: sum(i not in (f.mask, f.pad) for i in range(f.size)) for f in process.space.fields}
+            message = (
+                f'loss "{self.name}" requires a process that masks tokens and predict = "posterior"'
+            )
+            yield Misfit(
+                message,
+                related=("process",),
+                help='use loss "score-entropy"',
+                code="process-mismatch",
+            )
+        clean = {
+            f.name: sum(i not in (f.mask, f.pad) for i in range(f.size))
+            for f in process.space.fields
+        }
         for name, weight in self.weights.items():
             if name not in clean:
                 message = f'unknown field "{name}"; fields: {", ".join(clean)}'
@@ -120,19 +132,27 @@ class MaskedCEActive(LossSpec):
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
         assert isinstance(process.space, TokenSpace)
-        return partial(masked_ce_active, table=weight_table(process.space, self.weights) if self.weights else None)
+        return partial(
+            masked_ce_active,
+            table=weight_table(process.space, self.weights) if self.weights else None,
+        )
 
 
-def masked_ce_active(pred: TokenPrediction, noised: Noised, *, table: Tensor | None = None) -> Measured:
+def masked_ce_active(
+    pred: TokenPrediction, noised: Noised, *, table: Tensor | None = None
+) -> Measured:
     """Return the mean over samples of weighted cross-entropy per masked token; `table` weighs positions and ids."""
     from dither.losses.reductions import PerSample
     from dither.losses.tokens import masked_ce
-    from dither.registry.flow.records import Measured
+    from dither.registry.contracts.records import Measured
 
     measured = PerSample(masked_ce)(pred, noised)
     values = measured.values / noised.target_mask.sum(1, keepdim=True).clamp_min(1)
     if table is not None:
-        values = values * table.to(values).expand(*noised.x0.shape, -1).gather(-1, noised.x0[..., None])[..., 0]
+        values = (
+            values
+            * table.to(values).expand(*noised.x0.shape, -1).gather(-1, noised.x0[..., None])[..., 0]
+        )
     return Measured(values, measured.weights)
 
 
@@ -141,7 +161,9 @@ def weight_table(space: TokenSpace, weights: Mapping[str, float | Sequence[float
     import torch
 
     table = torch.ones(space.length, space.vocab)
-    for field, rows in zip(space.fields, space.split(torch.arange(space.length)[None]).values(), strict=True):
+    for field, rows in zip(
+        space.fields, space.split(torch.arange(space.length)[None]).values(), strict=True
+    ):
         weight = weights.get(field.name, 1.0)
         clean = [i for i in range(field.size) if i not in (field.mask, field.pad)]
         for place, i in enumerate(clean):
@@ -167,7 +189,8 @@ class SeedSampler(SamplerSpec):
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield what is wrong with it."""
         message = (
-            'sampler "seed-004" redraws every token at every step: samples have another distribution than the model'
+            'sampler "seed-004" redraws every token at every step: '
+            "samples have another distribution than the model"
         )
         yield Misfit(message, help='use sampler "ancestral"')
 
@@ -176,12 +199,14 @@ class SeedSampler(SamplerSpec):
         return partial(sample, options=self)
 
 
-def sample(process: Process, model: Session, like: Clean, *, options: SeedSampler) -> Iterator[Tensor]:
+def sample(
+    process: Process, model: Session, like: Clean, *, options: SeedSampler
+) -> Iterator[Tensor]:
     """Resample every position given the others as they were, all at once; yield every state, the sample last."""
     import torch
 
     from dither.processes.tokens.categorical import draw
-    from dither.registry.flow.records import State
+    from dither.registry.contracts.records import State
 
     state = process.prior(like)
     for t in torch.linspace(1, 0, options.steps, device=like.valid.device):
@@ -194,7 +219,12 @@ def uniform_scores(spec: Spec, process: ProcessFacts) -> Iterable[Misfit]:
     """Yield unless the process is uniform with predicted scores."""
     if process.space.data == "tokens" and (process.prior, process.predict) != ("uniform", "score"):
         message = f'{spec.kind} "{spec.name}" requires process "uniform" with predict = "score"'
-        yield Misfit(message, related=("process",), help='use "score-entropy" or "ancestral"', code="process-mismatch")
+        yield Misfit(
+            message,
+            related=("process",),
+            help='use "score-entropy" or "ancestral"',
+            code="process-mismatch",
+        )
 
 
 @hookimpl

@@ -15,7 +15,7 @@ from dither.losses.tokens import score_entropy
 from dither.processes.samplers.ancestral import Ancestral
 from dither.processes.tokens.specs import prior_kl
 from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow.records import Clean, Measured, State
+from dither.registry.contracts.records import Clean, Measured, State
 
 IDS, LENGTH, STEPS, BATCH = 8, 16, 800, 64
 SPACE = TokenSpace((Field("text", LENGTH, IDS),))
@@ -44,7 +44,13 @@ class Trained:
 
     def __init__(self, ends: tuple[float, float]) -> None:
         schedule = {"use": "geometric", "sigma_min": ends[0], "sigma_max": ends[1]}
-        options = {"use": "uniform", "predict": "score", "level": "log-sigma", "schedule": schedule, "t_min": 0.0}
+        options = {
+            "use": "uniform",
+            "predict": "score",
+            "level": "log-sigma",
+            "schedule": schedule,
+            "t_min": 0.0,
+        }
         self.process = default_catalog().parse("process", options).build(SPACE)
         torch.manual_seed(1)
         self.model = default_catalog().parse("model", MODEL).build(SPACE)
@@ -110,7 +116,9 @@ def main() -> None:
     entropy = (first + (LENGTH - 1) * rate) / LENGTH
     held = data(1024)
     print(f"entropy {entropy:.3f} nats per token; unigrams {first:.3f}; even {math.log(IDS):.3f}\n")
-    print("| loss | sigma | whole bound | of it prior KL | -log p of `ancestral` samples | of `seed-004` samples |")
+    print(
+        "| loss | sigma | whole bound | of it prior KL | -log p of `ancestral` samples | of `seed-004` samples |"
+    )
     print("|---|---|---|---|---|---|")
     for name, loss in (("score-entropy", score_entropy), ("seed-004", seed_004)):
         for label, ends in RANGES.items():
@@ -119,11 +127,17 @@ def main() -> None:
             bound, error = trained.bound(held)
             ours, theirs = (
                 trained.surprise(sampler, score)
-                for sampler in (Ancestral(steps=64, t_min=1e-3).build(), SeedSampler(steps=65).build())
+                for sampler in (
+                    Ancestral(steps=64, t_min=1e-3).build(),
+                    SeedSampler(steps=65).build(),
+                )
             )
             kl = prior_kl(IDS, ends[1])
             said = f"{bound:.3f} ± {error:.3f}" if bound < 1e3 else f"{bound:.2g}"
-            print(f"| `{name}` | {label} | {said} | {kl:.3f} | {ours:.3f} | {theirs:.3f} |", flush=True)
+            print(
+                f"| `{name}` | {label} | {said} | {kl:.3f} | {ours:.3f} | {theirs:.3f} |",
+                flush=True,
+            )
             print(f"{time.perf_counter() - began:.0f} s", flush=True, file=sys.stderr)
 
 

@@ -27,7 +27,9 @@ def calls(place: str, callback: Callable[[], None]) -> None:
     from dither.engine.checkpoints import checkpoint
 
     def audit(event: str, given: tuple[Any, ...]) -> None:
-        if event in DISK and any(place in str(word) for word in given[:2] if isinstance(word, str | os.PathLike)):
+        if event in DISK and any(
+            place in str(word) for word in given[:2] if isinstance(word, str | os.PathLike)
+        ):
             if event == "open" and not (given[2] or 0) & (os.O_WRONLY | os.O_RDWR):
                 return
             callback()
@@ -145,7 +147,9 @@ def broken_log() -> None:
                 raise OSError(28, "No space left on device")
         return write(handle, data)
 
-    metrics_file.os = type("os", (), {**{k: getattr(os, k) for k in dir(os)}, "write": staticmethod(full)})
+    metrics_file.os = type(
+        "os", (), {**{k: getattr(os, k) for k in dir(os)}, "write": staticmethod(full)}
+    )
 
     def nothing(self: Any, *given: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -221,7 +225,9 @@ def kill_in_save(nth: int, share: float) -> None:
 def measure_memory(file: str) -> None:
     """Write the peak growth of the address space of the process into a file."""
     before, leave = _addresses("VmSize"), os._exit
-    resource.setrlimit(resource.RLIMIT_AS, (2**46, 2**46))  # under a limit, no addresses are taken beforehand
+    resource.setrlimit(
+        resource.RLIMIT_AS, (2**46, 2**46)
+    )  # under a limit, no addresses are taken beforehand
 
     def leaving(code: int) -> None:
         Path(file).write_text(str(_addresses("VmPeak") - before))

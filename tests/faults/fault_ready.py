@@ -17,17 +17,23 @@ import torch
 from fault_trial import arguments, write_experiment
 
 from dither.engine.cli import main
-from dither.registry.flow.protocols import Picture
+from dither.registry.contracts.protocols import Picture
 from dither.tasks.bubble_diagram.task import BubbleDiagrams
 from dither.tasks.get_region.task import RegionWindows
 
 for owner in (BubbleDiagrams, RegionWindows):
-    owner.plots = lambda self, samples, like: iter([Picture("shown", text=str(tuple(samples.shape)))])
+    owner.plots = lambda self, samples, like: iter(
+        [Picture("shown", text=str(tuple(samples.shape)))]
+    )
     owner.trajectory_plots = lambda self, path, like: iter(())
 
 torch.set_num_threads(1)
 quiet, before = io.StringIO(), Path.cwd()
-with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+with (
+    tempfile.TemporaryDirectory() as name,
+    contextlib.redirect_stdout(quiet),
+    contextlib.redirect_stderr(quiet),
+):
     os.chdir(name)
     for task in os.environ["DITHER_FAULT_TASKS"].split():
         more = ("train.steps=1", "evaluate.samples=1", "train.keep_memory=false")

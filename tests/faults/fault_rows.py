@@ -50,7 +50,9 @@ def _most(more: tuple[str, ...]) -> int:
     return 4 if more else 2
 
 
-def _killed(whole: Whole, place: Path, row: Row, *hook: object, more: tuple[str, ...] = (), most: int = 2) -> None:
+def _killed(
+    whole: Whole, place: Path, row: Row, *hook: object, more: tuple[str, ...] = (), most: int = 2
+) -> None:
     """Run with a hook that kills the process, resume, and remove the run if it is good."""
     code = whole.again(place, *hook, more=more).wait(600)
     wrong = go_on(whole, place, most)
@@ -80,7 +82,16 @@ def inside_saves(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
     row, dice = Row("kill -9 at random moments within a save"), random.Random(seed)
     for number in range(trials):
         nth, share, more = dice.randint(2, 6), dice.uniform(0, 1.1), ASYNC if number % 2 else PLAIN
-        _killed(whole, folder / f"inside-{number}", row, "kill_in_save", nth, share, more=more, most=_most(more))
+        _killed(
+            whole,
+            folder / f"inside-{number}",
+            row,
+            "kill_in_save",
+            nth,
+            share,
+            more=more,
+            most=_most(more),
+        )
     return row
 
 
@@ -101,10 +112,20 @@ MOMENTS = ("first", "middle", "boundary", "last", "evaluation", "drawing")
 
 def resumptions(whole: Whole, folder: Path, moments: Iterable[str] = MOMENTS) -> Row:
     """Kill -9 in the middle, and resume: bit-equal to an undisturbed run, with and without async_save."""
-    row = Row("resumed at step 1, in an epoch, at its end, at the last step, in an evaluation, in sampling")
+    row = Row(
+        "resumed at step 1, in an epoch, at its end, at the last step, in an evaluation, in sampling"
+    )
     for moment in moments:
         for more in (PLAIN, ASYNC):
-            _killed(whole, folder / f"{moment}-{len(more)}", row, "kill_after", moment, more=more, most=_most(more))
+            _killed(
+                whole,
+                folder / f"{moment}-{len(more)}",
+                row,
+                "kill_after",
+                moment,
+                more=more,
+                most=_most(more),
+            )
     return row
 
 
@@ -134,7 +155,9 @@ def settings(whole: Whole, folder: Path, chosen: slice = slice(None)) -> Row:
     """Resume with another value of an option: refused with both values, or accepted and reported."""
     row = Row("resumed with another value of an option: refused, or accepted and reported")
     base = whole.half(folder / "half")
-    every = [(change, 2) for change in (*FIXED, *OF_TASKS[whole.task])] + [(change, 0) for change in HARMLESS]
+    every = [(change, 2) for change in (*FIXED, *OF_TASKS[whole.task])] + [
+        (change, 0) for change in HARMLESS
+    ]
     for number, (change, code) in enumerate(every[chosen]):
         copy = Path(shutil.copytree(base, folder / f"changed-{number}" / base.name))
         command = resume(copy, copy.parent / "log", more=(change,))
@@ -161,10 +184,15 @@ def largest_files(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row
 def full_logs(whole: Whole, folder: Path) -> Row:
     """The disk of the logs is full: training continues, and buffered lines are written later."""
     row = Row("disk of the logs full, output to a full disk")
-    for before, out, words in ((("broken_log",), None, ["buffered in memory"]), ((), "/dev/full", [])):
+    for before, out, words in (
+        (("broken_log",), None, ["buffered in memory"]),
+        ((), "/dev/full", []),
+    ):
         place = folder / f"log-{len(before)}"
         wrong = whole.again(place, *before, out=out).wrong(0, *words)
-        row.add(wrong or ("" if digest(only(place / "runs")) == whole.digest else "another result"), out)
+        row.add(
+            wrong or ("" if digest(only(place / "runs")) == whole.digest else "another result"), out
+        )
     return row
 
 
@@ -189,7 +217,10 @@ def signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -> Row
             wrong = command.wrong(75)
             took = time.monotonic() - began
             slowest = max(slowest, took)
-            row.add(wrong or ("too slow" if took > 5 else go_on(whole, place, most=0)), f"{number} in {activity}")
+            row.add(
+                wrong or ("too slow" if took > 5 else go_on(whole, place, most=0)),
+                f"{number} in {activity}",
+            )
             shutil.rmtree(place)
     row.note = f"slowest end {slowest:.1f} s"
     return row
@@ -197,7 +228,9 @@ def signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -> Row
 
 def _last_step(runs: Path) -> int:
     run = begun(runs)
-    return -1 if run is None else max((step for step, _ in lines_of(run / "metrics.jsonl")), default=0)
+    return (
+        -1 if run is None else max((step for step, _ in lines_of(run / "metrics.jsonl")), default=0)
+    )
 
 
 def second_signal(whole: Whole, folder: Path, numbers: Iterable[int] = TWICE) -> Row:
@@ -212,7 +245,9 @@ def second_signal(whole: Whole, folder: Path, numbers: Iterable[int] = TWICE) ->
         until(lambda log=command: "repeat to end immediately" in log.output)
         began = time.monotonic()
         command.signal(number)
-        wrong = command.wrong(128 + number) or ("" if time.monotonic() - began < 1 else "not immediately")
+        wrong = command.wrong(128 + number) or (
+            "" if time.monotonic() - began < 1 else "not immediately"
+        )
         row.add(wrong or go_on(whole, place), number)
         shutil.rmtree(place)
     return row
@@ -228,12 +263,21 @@ def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -
         "prepare": ["prepare", "shakespeare"],
     }
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "DITHER_DATA": str(folder / "data"), "PYTHONPATH": paths}
+    variables = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "DITHER_DATA": str(folder / "data"),
+        "PYTHONPATH": paths,
+    }
     for number, later in zip(numbers, (0.05, 1.8, 0.6), strict=False):
         for name, words in commands.items():
             command = [sys.executable, "-m", "experiments.run", *words]
             with subprocess.Popen(
-                command, cwd=whole.experiment.parent, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                command,
+                cwd=whole.experiment.parent,
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
             ) as process:
                 until(lambda pid=process.pid, number=number: _catches(pid, number))
                 time.sleep(0.05 if name == "prepare" else later)
@@ -241,7 +285,9 @@ def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -
                 began = time.monotonic()
                 out, err = process.communicate(timeout=60)
             done = place / "runs" if name == "run" else None
-            ended = process.returncode == 75 or (process.returncode == 0 and _complete(whole, done, out))
+            ended = process.returncode == 75 or (
+                process.returncode == 0 and _complete(whole, done, out)
+            )
             good = ended and b"Traceback" not in err and time.monotonic() - began < 5
             row.add("" if good else f"{process.returncode}: {err[-400:]!r}", f"{number} {name}")
         row.add(go_on(whole, place), f"{number} run, resumed")
@@ -257,7 +303,11 @@ def imports(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
         place = folder / f"import-{number}"
         for _ in range(2):
             begin = begun(place / "runs")
-            words = ["run", "--resume", str(begin)] if begin else arguments(whole.experiment, place / "runs")
+            words = (
+                ["run", "--resume", str(begin)]
+                if begin
+                else arguments(whole.experiment, place / "runs")
+            )
             with subprocess.Popen(
                 [sys.executable, "-m", "experiments.run", *words], cwd=whole.experiment.parent,
                 env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -277,7 +327,10 @@ def clocks(whole: Whole, folder: Path, jumps: Iterable[float] = (3600.0, 4e8)) -
         row.add(whole.again(place, "jump_clock", jump).wrong(0) or go_on(whole, place), jump)
         half = folder / f"clock-half-{number}"
         run = whole.half(half)
-        row.add(resume(run, half / "on", "jump_clock", jump).wrong(0) or go_on(whole, half), f"{jump}, resumed")
+        row.add(
+            resume(run, half / "on", "jump_clock", jump).wrong(0) or go_on(whole, half),
+            f"{jump}, resumed",
+        )
     return row
 
 
@@ -296,7 +349,12 @@ def pauses(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
     return row
 
 
-SOAK = ("train.log_every=1000", "train.checkpoint_every=1000", "evaluate.every=5000", "sample.every=5000")
+SOAK = (
+    "train.log_every=1000",
+    "train.checkpoint_every=1000",
+    "evaluate.every=5000",
+    "sample.every=5000",
+)
 
 
 def soak(whole: Whole, folder: Path, steps: int = 20_000) -> Row:
@@ -329,22 +387,31 @@ def ranks(whole: Whole, folder: Path, victims: Iterable[int] = (0, 1)) -> Row:
     """Two ranks: one is killed, or stopped and continued: bit-equal; or stopped for good: resumed by one process."""
     row = Row("a rank of two killed, stopped, stopped for good; resumed by one or two ranks")
 
-    def start(place: Path, victim: int | None = None, *then: object, more: tuple[str, ...] = ()) -> list[Command]:
+    def start(
+        place: Path, victim: int | None = None, *then: object, more: tuple[str, ...] = ()
+    ) -> list[Command]:
         launch, run = (free_port(), secrets.token_hex(4)), begun(place / "runs")
         words = (
             ["run", "--resume", str(run)]
             if run
             else arguments(whole.experiment, place / "runs", "model.dropout=0", *more)
         )
-        hooks = [("be_rank", rank, 2, *launch, *(then if rank == victim else ())) for rank in range(2)]
-        return [Command(words, place / f"{launch[1]}-{h[1]}", h, whole.experiment.parent).start() for h in hooks]
+        hooks = [
+            ("be_rank", rank, 2, *launch, *(then if rank == victim else ())) for rank in range(2)
+        ]
+        return [
+            Command(words, place / f"{launch[1]}-{h[1]}", h, whole.experiment.parent).start()
+            for h in hooks
+        ]
 
     def ended(commands: list[Command]) -> str:
         return "; ".join(filter(None, [command.wrong(0) for command in commands]))
 
     def same(place: Path) -> str:
         wrong, results = ended(start(place)), digest(only(place / "runs"))
-        return wrong or "; ".join(f"{name} differs" for name, value in expected.items() if results[name] != value)
+        return wrong or "; ".join(
+            f"{name} differs" for name, value in expected.items() if results[name] != value
+        )
 
     two = folder / "two"
     row.add(ended(start(two)), "undisturbed")
@@ -364,9 +431,16 @@ def ranks(whole: Whole, folder: Path, victims: Iterable[int] = (0, 1)) -> Row:
         both[victim].kill(0)
         alone = resume(only(place / "runs"), place / "alone")
         wrong = wrong or alone.wrong(0)
-        losses = [[line["loss"] for line in _losses(runs)] for runs in (place / "runs", two / "runs")]
-        close = len(losses[0]) == len(losses[1]) and all(abs(a - b) < 1e-4 for a, b in zip(*losses, strict=True))
-        row.add(wrong or ("" if close else f"losses {losses}"), f"rank {victim} stopped, resumed by one process")
+        losses = [
+            [line["loss"] for line in _losses(runs)] for runs in (place / "runs", two / "runs")
+        ]
+        close = len(losses[0]) == len(losses[1]) and all(
+            abs(a - b) < 1e-4 for a, b in zip(*losses, strict=True)
+        )
+        row.add(
+            wrong or ("" if close else f"losses {losses}"),
+            f"rank {victim} stopped, resumed by one process",
+        )
     return row
 
 
@@ -406,10 +480,14 @@ def numbers(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS) -> Row:
     for rate, more in ((rate, more) for rate in ("1e20", "1e39") for more in RATES):
         place = folder / f"{rate}-{len(more)}"
         command = whole.again(place, more=(f"train.optimizer.lr={rate}", *more))
-        wrong = command.wrong(4) or ("" if re.search("step [12]:", command.output) else command.output[-500:])
+        wrong = command.wrong(4) or (
+            "" if re.search("step [12]:", command.output) else command.output[-500:]
+        )
         for file in only(place / "runs").glob("checkpoints/*/*.safetensors"):
             weights = [tensor for tensor in load_file(file).values() if tensor.is_floating_point()]
-            wrong = wrong or ("" if all(weight.isfinite().all() for weight in weights) else f"non-finite {file}")
+            wrong = wrong or (
+                "" if all(weight.isfinite().all() for weight in weights) else f"non-finite {file}"
+            )
         row.add(wrong, f"learning rate {rate}")
     return row
 
@@ -423,7 +501,10 @@ def limits(whole: Whole, folder: Path, trials: int) -> Row:
     row, codes = Row("no more than 50 to 95 % of the memory that a run takes (RLIMIT_AS)"), {}
     file, large = folder / "taken", replace(whole, more=LARGE if whole.task != "toy" else ())
     assert large.again(folder / "measured", "measure_memory", str(file)).wait() == 0
-    whole, taken = replace(large, digest=digest(only(folder / "measured" / "runs"))), int(file.read_text())
+    whole, taken = (
+        replace(large, digest=digest(only(folder / "measured" / "runs"))),
+        int(file.read_text()),
+    )
     for number in range(trials):
         place, share = folder / f"limit-{number}", 0.5 + 0.45 * number / max(trials - 1, 1)
         command = whole.again(place, "limit_memory", int(share * taken))
@@ -441,16 +522,26 @@ def crowd(whole: Whole, folder: Path, count: int) -> Row:
     row, place = Row(f"{count} processes on one run directory"), folder / f"crowd-{count}"
     first = whole.again(place, "slow", 0.5)
     run = until(lambda: begun(place / "runs"))
-    others = [(time.monotonic(), resume(run, place / f"other-{number}")) for number in range(count - 1)]
+    others = [
+        (time.monotonic(), resume(run, place / f"other-{number}")) for number in range(count - 1)
+    ]
     for began, other in others:
         wrong = other.wrong(2, f"process {first.process.pid} ")
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        row.add(wrong or ("" if time.monotonic() - began <= 3 * busy else "too slow"), "one of the others")
+        row.add(
+            wrong or ("" if time.monotonic() - began <= 3 * busy else "too slow"),
+            "one of the others",
+        )
     first.kill(0)
     race = [resume(run, place / f"race-{number}", "slow", 0.1) for number in range(count)]
     codes = sorted(other.wait() for other in race)
-    row.add("" if codes == [0] + [2] * (count - 1) else f"exit codes {codes}", "after its holder was killed")
-    same = digest(run) == whole.digest and lines_of(run / "metrics.jsonl") == lines_of(whole.path / "metrics.jsonl")
+    row.add(
+        "" if codes == [0] + [2] * (count - 1) else f"exit codes {codes}",
+        "after its holder was killed",
+    )
+    same = digest(run) == whole.digest and lines_of(run / "metrics.jsonl") == lines_of(
+        whole.path / "metrics.jsonl"
+    )
     row.add("" if same else "another result", "the one that ran")
     return row
 
@@ -466,14 +557,19 @@ def places(whole: Whole, folder: Path, names: Iterable[str] = NAMES) -> Row:
         wrong = whole.again(place).wrong(0)
         if not wrong and digest(only(place / "runs")) != whole.digest:
             wrong = "another result"
-        for verb in (["evaluate"], ["sample", "--count", "1"], ["runs", "verify"]) if not wrong else ():
+        for verb in (
+            (["evaluate"], ["sample", "--count", "1"], ["runs", "verify"]) if not wrong else ()
+        ):
             words = [*verb, str(only(place / "runs"))]
             wrong = wrong or Command(words, folder / f"odd-{number}" / "verb").start().wrong(0)
         row.add(wrong, repr(name[:20]))
     closed = folder / "closed"
     (closed / "log").mkdir(parents=True)
     closed.chmod(0o555)
-    row.add(whole.again(closed, "bound_by_permissions").wrong(2, "[unreadable-file]"), "new run in a read-only folder")
+    row.add(
+        whole.again(closed, "bound_by_permissions").wrong(2, "[unreadable-file]"),
+        "new run in a read-only folder",
+    )
     run = Path(shutil.copytree(whole.path, folder / "sealed"))
     for path in (run, *run.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -523,18 +619,29 @@ def damage(path: Path, kind: str, flag: Path) -> None:
 
 
 def _files(run: Path) -> list[str]:
-    return sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file() and path.stat().st_size)
+    return sorted(
+        str(path.relative_to(run))
+        for path in run.rglob("*")
+        if path.is_file() and path.stat().st_size
+    )
 
 
 def damages(whole: Whole, folder: Path, every: int = 1) -> Row:
     """Each file of a killed run damaged in each way: named, or skipped, or not needed."""
     row = Row("every file truncated, emptied, zeroed, flipped, deleted, replaced, no permission")
-    flag, base, trial, named = folder / "executed", whole.half(folder / "half"), folder / "damaged", 0
+    flag, base, trial, named = (
+        folder / "executed",
+        whole.half(folder / "half"),
+        folder / "damaged",
+        0,
+    )
     cases = [(name, kind) for name in _files(base) for kind in KINDS_OF_DAMAGE]
     for name, kind in cases[::every]:
         copy = Path(shutil.copytree(base, trial / base.name))
         damage(copy / name, kind, flag)
-        command = resume(copy, trial / "log", *(["bound_by_permissions"] if kind == "no permission" else []))
+        command = resume(
+            copy, trial / "log", *(["bound_by_permissions"] if kind == "no permission" else [])
+        )
         wrong, output = command.wrong((0, 2, 3)), command.output
         shown = Path(name).name if not name.startswith("checkpoints") else Path(name).parts[1]
         named += shown in output
@@ -542,8 +649,16 @@ def damages(whole: Whole, folder: Path, every: int = 1) -> Row:
             wrong = "" if shown in output else f"not named: {output[-300:]}"
         elif not wrong:
             found = digest(copy)
-            excused = {"metrics.jsonl", "state.json"} if shown == "metrics.jsonl" and shown in output else set()
-            differing = [key for key, value in whole.digest.items() if found[key] != value and key not in excused]
+            excused = (
+                {"metrics.jsonl", "state.json"}
+                if shown == "metrics.jsonl" and shown in output
+                else set()
+            )
+            differing = [
+                key
+                for key, value in whole.digest.items()
+                if found[key] != value and key not in excused
+            ]
             wrong = f"silently {differing}" if differing else ""
         row.add("a pickle was executed" if flag.exists() else wrong, f"{name} {kind}")
         shutil.rmtree(trial)
@@ -558,7 +673,9 @@ def damaged_data(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS_OF_DAM
     before = table.read_bytes()
     for kind in kinds:
         damage(table, kind, flag)
-        command = resume(base, folder / "log", *(["bound_by_permissions"] if kind == "no permission" else []))
+        command = resume(
+            base, folder / "log", *(["bound_by_permissions"] if kind == "no permission" else [])
+        )
         row.add(command.wrong(2, table.name) or ("executed" if flag.exists() else ""), kind)
         shutil.rmtree(table) if table.is_dir() else table.unlink(missing_ok=True)
         table.write_bytes(before)

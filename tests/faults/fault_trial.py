@@ -99,7 +99,9 @@ def _write_regions(path: Path) -> None:
     for chromosome, count in (("chr1", 16), ("chr2", 16), ("chr3", 55)):
         for place in range(count):
             motifs = ",".join(f"{dice.uniform(0, 9):.2f}" for _ in range(6))
-            lines.append(f"{chromosome},{place * 1000},{place * 1000 + 500},{dice.randrange(2)},{motifs}")
+            lines.append(
+                f"{chromosome},{place * 1000},{place * 1000 + 500},{dice.randrange(2)},{motifs}"
+            )
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -138,7 +140,9 @@ def context(tasks: str = "toy") -> Any:
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["fault_ready"])
     # The fork server finds modules only through PYTHONPATH.
-    paths = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(
+        filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+    )
     before = dict(os.environ)
     os.environ.update({"PYTHONPATH": paths, "DITHER_FAULT_TASKS": tasks})
     try:
@@ -208,7 +212,9 @@ class Command:
         code, output = self.wait(), self.output
         expected = codes if isinstance(codes, tuple) else (codes,)
         flat = " ".join(output.split())
-        good = code in expected and "Traceback" not in output and all(word in flat for word in words)
+        good = (
+            code in expected and "Traceback" not in output and all(word in flat for word in words)
+        )
         return "" if good else f"exit code {code}: {output[-600:]}"
 
 
@@ -261,7 +267,9 @@ class Whole:
     more: tuple[str, ...] = ()
     steps: int = STEPS
 
-    def again(self, place: Path, *before: Any, more: tuple[str, ...] = (), out: str | None = None) -> Command:
+    def again(
+        self, place: Path, *before: Any, more: tuple[str, ...] = (), out: str | None = None
+    ) -> Command:
         """Start the same run in `place`/runs, after a function of `fault_hooks`."""
         given = arguments(self.experiment, place / "runs", *self.more, *more)
         return Command(given, place / "log", before, self.experiment.parent, out).start()
@@ -300,7 +308,9 @@ def digest(path: Path, steps: int = STEPS) -> dict[str, str]:
     files = {name: last / name for name in FILES} | {"metrics.jsonl": path / "metrics.jsonl"}
     files["samples"] = path / "samples" / f"step-{steps:08d}" / "samples.safetensors"
     return {
-        name: hashlib.sha256(without_times(file.read_bytes())).hexdigest() if file.exists() else "missing"
+        name: hashlib.sha256(without_times(file.read_bytes())).hexdigest()
+        if file.exists()
+        else "missing"
         for name, file in files.items()
     }
 
@@ -325,7 +335,11 @@ def go_on(whole: Whole, place: Path, most: int | None = None) -> str:
         most: Largest number of steps that may be repeated.
     """
     run = begun(place / "runs")
-    done = 0 if run is None or most is None else max((step for step, _ in lines_of(run / "metrics.jsonl")), default=0)
+    done = (
+        0
+        if run is None or most is None
+        else max((step for step, _ in lines_of(run / "metrics.jsonl")), default=0)
+    )
     command = whole.again(place) if run is None else resume(run, place / "on")
     code = command.wait(600)
     if code:

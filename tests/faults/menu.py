@@ -52,7 +52,9 @@ def variants(kind: str, option: str = "") -> tuple[str, ...]:
     for part in default_catalog().parts(kind):
         field = part.spec.model_fields.get(option)
         values = get_args(field.annotation) if field else ()
-        found += [f"{{use='{part.spec.name}',{option}='{value}'}}" for value in values] or [part.spec.name]
+        found += [f"{{use='{part.spec.name}',{option}='{value}'}}" for value in values] or [
+            part.spec.name
+        ]
     return tuple(found)
 
 
@@ -66,7 +68,9 @@ def combinations() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _write(folder: Path) -> dict[str, Path]:
     files = {task: write_experiment(folder / task, task) for task in TASKS if task != "dna"}
-    files["region"].write_text(files["region"].read_text().replace("regions.csv", f"{folder}/region/regions.csv"))
+    files["region"].write_text(
+        files["region"].read_text().replace("regions.csv", f"{folder}/region/regions.csv")
+    )
     files["dna"] = folder / "dna.toml"
     files["dna"].write_text(DNA)
     return files
@@ -77,7 +81,9 @@ def _validate(file: Path, changes: tuple[str, ...]) -> tuple[bool, str]:
     try:
         load_experiment(file, changes)
     except Refused as refused:
-        lost = [str(problem) for problem in refused.problems if not problem.path or not problem.origin]
+        lost = [
+            str(problem) for problem in refused.problems if not problem.path or not problem.origin
+        ]
         return False, "; ".join(f"without a place: {text}" for text in lost)
     except BaseException:
         return False, traceback.format_exc()
@@ -86,7 +92,11 @@ def _validate(file: Path, changes: tuple[str, ...]) -> tuple[bool, str]:
 
 def cross(_: Whole, folder: Path, every: int = 1) -> Row:
     """Validate every combination: accepted, or refused with a place in the file."""
-    row, files, accepted = Row("every task, process, loss, sampler and head validated"), _write(folder), 0
+    row, files, accepted = (
+        Row("every task, process, loss, sampler and head validated"),
+        _write(folder),
+        0,
+    )
     for task, changes in itertools.islice(combinations(), 0, None, every):
         valid, wrong = _validate(files[task], changes)
         accepted += valid
@@ -97,7 +107,11 @@ def cross(_: Whole, folder: Path, every: int = 1) -> Row:
 
 def experiments(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
     """Run random accepted experiments for three steps, with evaluation and sampling."""
-    row, dice, files = Row("random accepted experiments run for three steps"), random.Random(seed), _write(folder)
+    row, dice, files = (
+        Row("random accepted experiments run for three steps"),
+        random.Random(seed),
+        _write(folder),
+    )
     choices, drawn = list(combinations()), 0
     while row.trials < trials:
         task, changes = dice.choice(choices)
@@ -109,7 +123,12 @@ def experiments(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
             more = (*changes, f"{key}={dice.choice(menu[key])}")
             changes = more if _validate(files[task], more)[0] else changes
         words = [word for change in (*STEPS, *changes) for word in ("--set", change)]
-        command = Command(["run", str(files[task]), "--runs", str(folder / "runs"), *words], folder / "log", (), folder)
+        command = Command(
+            ["run", str(files[task]), "--runs", str(folder / "runs"), *words],
+            folder / "log",
+            (),
+            folder,
+        )
         row.add(command.start().wrong(0), f"{task} {changes}")
         shutil.rmtree(folder / "runs", ignore_errors=True)
     row.note = f"{drawn} drawn"

@@ -52,7 +52,10 @@ ROWS: dict[str, tuple[str, Case]] = {
     "stopped-data": ("region", lambda whole, folder, n: rows.damaged_data(whole, folder)),
     "memory": (REAL, lambda whole, folder, n: rows.limits(whole, folder, n(7, 7))),
     "eight": (ALL, lambda whole, folder, n: rows.crowd(whole, folder, 8)),
-    "damages": (ALL, lambda whole, folder, n: rows.damages(whole, folder, 1 if whole.task == "toy" else 3)),
+    "damages": (
+        ALL,
+        lambda whole, folder, n: rows.damages(whole, folder, 1 if whole.task == "toy" else 3),
+    ),
     "menu": ("toy", lambda whole, folder, n: menu.cross(whole, folder)),
     "experiments": ("toy", lambda whole, folder, n: menu.experiments(whole, folder, n(300, 0))),
     "places": (ALL, lambda whole, folder, n: rows.places(whole, folder)),
@@ -62,21 +65,37 @@ ROWS: dict[str, tuple[str, Case]] = {
 
 def main() -> int:
     """Print the table; the exit code is 1 if a trial was bad."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--share", type=float, default=1.0, help="share of the trials that are drawn at random")
-    parser.add_argument("--only", action="append", choices=list(ROWS), help="name of a row (repeatable)")
-    parser.add_argument("--task", action="append", choices=sorted(TASKS), help="toy by default (repeatable)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of the trials that are drawn at random"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(ROWS), help="name of a row (repeatable)"
+    )
+    parser.add_argument(
+        "--task", action="append", choices=sorted(TASKS), help="toy by default (repeatable)"
+    )
     parser.add_argument("--keep", type=Path, help="work in this folder and keep it")
     parser.add_argument("--quick", action="store_true", help="a few trials of every row")
     parser.add_argument("--full", action="store_true", help="every row and trial, the default")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="dither-faults-")) if options.keep is None else options.keep.absolute()
+    folder = (
+        Path(tempfile.mkdtemp(prefix="dither-faults-"))
+        if options.keep is None
+        else options.keep.absolute()
+    )
     failed = 0
     tasks = options.task or ["toy"]
-    cases = {name: ("toy", lambda w, f, n, case=case: case(w, f)) for name, case in rows.QUICK.items()}
+    cases = {
+        name: ("toy", lambda w, f, n, case=case: case(w, f)) for name, case in rows.QUICK.items()
+    }
     cases = cases if options.quick else ROWS
     try:
-        print(f"| {'fault':85} | task | trials | bad | seconds | |\n| {'-' * 85} | --- | ---: | ---: | ---: | --- |")
+        print(
+            f"| {'fault':85} | task | trials | bad | seconds | |\n| {'-' * 85} | --- | ---: | ---: | ---: | --- |"
+        )
         for task in tasks:
             whole = whole_run(folder / task, task, " ".join(tasks))
             for name, (wanted, case) in cases.items():
@@ -93,11 +112,18 @@ def _show(whole: Whole, folder: Path, case: Case, share: float) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     try:
-        row = case(whole, folder, lambda toy, real: max(3, round(share * (toy if whole.task == "toy" else real))))
+        row = case(
+            whole,
+            folder,
+            lambda toy, real: max(3, round(share * (toy if whole.task == "toy" else real))),
+        )
     except Exception:  # the other rows are measured nevertheless
         row = Row(folder.name, 1, [traceback.format_exc()])
     seconds = time.monotonic() - began
-    print(f"| {row.fault:85} | {whole.task} | {row.trials} | {len(row.bad)} | {seconds:.0f} | {row.note} |", flush=True)
+    print(
+        f"| {row.fault:85} | {whole.task} | {row.trials} | {len(row.bad)} | {seconds:.0f} | {row.note} |",
+        flush=True,
+    )
     for line in row.bad[:10]:
         print("    " + line.replace("\n", "\n    "), file=sys.stderr, flush=True)
     return len(row.bad)

@@ -20,7 +20,9 @@ from pathlib import Path
 from dither.registry.kinds import KINDS
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
-STEP = re.compile(r"Write `(?P<path>.+)`:\n\n```python\n(?P<text>[\s\S]*?)^```|^    (?P<command>.+)", re.M)
+STEP = re.compile(
+    r"Write `(?P<path>.+)`:\n\n```python\n(?P<text>[\s\S]*?)^```|^    (?P<command>.+)", re.M
+)
 """Steps of the tutorial: a file to write, or a command."""
 SCRIPT = """#!{python}
 import sys
@@ -49,10 +51,14 @@ def say(what: str) -> None:
 def do(folder: Path, environment: dict[str, str], *command: object, expected: int = 0) -> None:
     """Run a command; show its output only if the exit code is unexpected."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode != expected:
         shown = " ".join(words[-1:] if words[0] == "bash" else words)[:300]
-        raise RuntimeError(f"{shown}: exit code {done.returncode}, not {expected}\n{done.stdout}\n{done.stderr}")
+        raise RuntimeError(
+            f"{shown}: exit code {done.returncode}, not {expected}\n{done.stdout}\n{done.stderr}"
+        )
     for line in done.stdout.splitlines():
         if line.startswith("conformance: "):
             say(line)
@@ -63,28 +69,81 @@ def fresh_environment(folder: Path) -> dict[str, str]:
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
     # `addsitedir` reads the .pth files of editable packages; a bare path would not.
-    (site / "shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    (site / "shared.pth").write_text(
+        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    )
     for name, module in (("dither", "dither.engine.cli"), ("pytest", "pytest")):
-        (folder / "bin" / name).write_text(SCRIPT.format(python=folder / "bin" / "python", module=module))
+        (folder / "bin" / name).write_text(
+            SCRIPT.format(python=folder / "bin" / "python", module=module)
+        )
         (folder / "bin" / name).chmod(0o755)
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    own = {"PATH": path, "VIRTUAL_ENV": str(folder), "DITHER_DATA": str(folder / "data"), "OMP_NUM_THREADS": "1"}
+    own = {
+        "PATH": path,
+        "VIRTUAL_ENV": str(folder),
+        "DITHER_DATA": str(folder / "data"),
+        "OMP_NUM_THREADS": "1",
+    }
     return {**os.environ, **own, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
 
 
 def check_style(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
     for package in packages:  # each under its own configuration
         do(package, environment, sys.executable, "-m", "ruff", "check", "-q", "--no-cache", ".")
-        do(package, environment, sys.executable, "-m", "ruff", "format", "-q", "--no-cache", "--check", ".")
+        do(
+            package,
+            environment,
+            sys.executable,
+            "-m",
+            "ruff",
+            "format",
+            "-q",
+            "--no-cache",
+            "--check",
+            ".",
+        )
     modules = [next(package.glob("dither_*")) for package in packages]
-    do(folder, environment, sys.executable, "-m", "mypy", "--strict", "--cache-dir", folder / "mypy", *modules)
+    do(
+        folder,
+        environment,
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        folder / "mypy",
+        *modules,
+    )
     say("style and types: done")
 
 
 def try_kit(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
-    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", os.devnull, f"--rootdir={folder}"]
-    do(folder, environment, "python", "-m", "pytest", *options, *(package / "tests" for package in packages))
-    do(folder, environment, "python", "-c", RUN_EACH, *(package / "experiment.toml" for package in packages))
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "-c",
+        os.devnull,
+        f"--rootdir={folder}",
+    ]
+    do(
+        folder,
+        environment,
+        "python",
+        "-m",
+        "pytest",
+        *options,
+        *(package / "tests" for package in packages),
+    )
+    do(
+        folder,
+        environment,
+        "python",
+        "-c",
+        RUN_EACH,
+        *(package / "experiment.toml" for package in packages),
+    )
     say("their own tests and experiments: done")
 
 
@@ -109,7 +168,17 @@ def main(folder: Path) -> None:
     do(folder, environment, "python", "-c", NEW_EACH, *KINDS)
     packages = [plugins / f"dither-trial-{kind}" for kind in KINDS]
     every = [word for package in packages for word in ("-e", package)]
-    do(folder, environment, "python", "-m", "pip", "install", "--no-deps", "--no-build-isolation", *every)
+    do(
+        folder,
+        environment,
+        "python",
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-build-isolation",
+        *every,
+    )
     say(f"{len(packages)} plugins: written and installed")
     with ThreadPoolExecutor(2) as pool:  # of processes that each take one core
         jobs = [pool.submit(try_tutorial, folder / "tutorial")]

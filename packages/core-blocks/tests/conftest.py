@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dither.registry import FeatureSpace, Field, TokenSpace, default_catalog
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 torch.set_num_threads(1)
 
@@ -38,7 +38,9 @@ def opened():
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for weight in module.parameters():
-                weight.add_(torch.randn(weight.shape, generator=generator).to(weight.dtype), alpha=std)
+                weight.add_(
+                    torch.randn(weight.shape, generator=generator).to(weight.dtype), alpha=std
+                )
         return module
 
     return move
@@ -53,7 +55,9 @@ def state_of():
         if isinstance(space, TokenSpace):
             sizes = space.table(lambda field: torch.tensor(field.size))
             return State.of((torch.rand(rows, space.length, generator=generator) * sizes).long())
-        masked = (torch.rand(rows, space.length, 1, generator=generator) < ratio).expand(-1, -1, space.width)
+        masked = (torch.rand(rows, space.length, 1, generator=generator) < ratio).expand(
+            -1, -1, space.width
+        )
         x = torch.randn(masked.shape, dtype=dtype, generator=generator)
         return State(x.masked_fill(masked, 0.0), masked)
 

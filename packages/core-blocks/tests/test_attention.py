@@ -21,7 +21,11 @@ def oracle(q, k, v, mask=None):
             for i in range(length):
                 seen = mask.expand(batch, heads, length, k.shape[2])[b, h, i]
                 weights = (k[b, h, seen] @ q[b, h, i] / width**0.5).exp()
-                rows.append(weights @ v[b, h, seen] / weights.sum() if seen.any() else torch.zeros_like(q[b, h, i]))
+                rows.append(
+                    weights @ v[b, h, seen] / weights.sum()
+                    if seen.any()
+                    else torch.zeros_like(q[b, h, i])
+                )
     return torch.stack(rows).view(q.shape)
 
 
@@ -61,7 +65,9 @@ def test_flex_attention_equals_the_dense_mask(monkeypatch, mask):
     """Its block masks are those of the mask, and all layers share one; queries without keys return zeros."""
     flex._BLOCK_MASKS.clear()
     calls, make = [], flex.flex.create_block_mask
-    monkeypatch.setattr(flex.flex, "create_block_mask", lambda *a, **o: calls.append(a) or make(*a, **o))
+    monkeypatch.setattr(
+        flex.flex, "create_block_mask", lambda *a, **o: calls.append(a) or make(*a, **o)
+    )
     monkeypatch.setattr(flex, "_compiled", lambda: flex.flex.flex_attention)
     q, k, v = torch.randn(3, 2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
     for _ in range(2):
@@ -80,7 +86,9 @@ def test_flex_attention_adds_a_float_mask(monkeypatch):
     q, k, v = torch.randn(3, 2, 3, 5, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
     mask = torch.tensor([[450.0, 1, 1, 1, 0], [1, 1, 1, 0, 0]]).log()[:, None, None]
     actual = flex.flex_attention(q, k, v, mask)
-    torch.testing.assert_close(actual, attention.attend(q, k, v, mask, kernel="math"), atol=0.02, rtol=0.02)
+    torch.testing.assert_close(
+        actual, attention.attend(q, k, v, mask, kernel="math"), atol=0.02, rtol=0.02
+    )
 
 
 @pytest.mark.parametrize(("rows", "dropout", "used"), [(1, 0.0, 1), (5, 0.0, 0), (1, 0.1, 0)])
@@ -110,7 +118,9 @@ def test_weight_dropout_keeps_the_mean_and_is_for_training(kernel):
     q, v = torch.zeros(1, 1, 400, 4), torch.ones(1, 1, 50, 4)
     y = attend(q, torch.zeros_like(v), v, None, 0.5, kernel)[..., 0].double()
     assert y.mean().item() == pytest.approx(1.0, abs=0.02)
-    assert y.var().item() == pytest.approx(1 / 50, rel=0.3)  # of 50 weights 1/50, each doubled or dropped
+    assert y.var().item() == pytest.approx(
+        1 / 50, rel=0.3
+    )  # of 50 weights 1/50, each doubled or dropped
     module = Attention(8, AdaLNZero(heads=2, attention_dropout=0.5, attention=kernel))
     x = torch.randn(2, 5, 8)
     assert not torch.equal(module(x), module(x))
@@ -119,12 +129,21 @@ def test_weight_dropout_keeps_the_mean_and_is_for_training(kernel):
 
 @pytest.mark.parametrize("shape", [None, (1, 1, 1, 5), (1, 1, 5, 5)])
 def test_one_sample_attends_from_requested_positions_only(monkeypatch, shape):
-    module, x, rows, queries = Attention(8, AdaLNZero(heads=2)), torch.randn(1, 5, 8), torch.tensor([4, 1, 1]), []
-    mask = None if shape is None else (torch.arange(5) != 2) & (torch.arange(shape[2]) != 4)[:, None]
+    module, x, rows, queries = (
+        Attention(8, AdaLNZero(heads=2)),
+        torch.randn(1, 5, 8),
+        torch.tensor([4, 1, 1]),
+        [],
+    )
+    mask = (
+        None if shape is None else (torch.arange(5) != 2) & (torch.arange(shape[2]) != 4)[:, None]
+    )
     mask = None if mask is None else mask.view(shape)
     whole = module(x, mask)
     attended = attention.attend
-    monkeypatch.setattr(attention, "attend", lambda q, *rest: queries.append(q.shape[2]) or attended(q, *rest))
+    monkeypatch.setattr(
+        attention, "attend", lambda q, *rest: queries.append(q.shape[2]) or attended(q, *rest)
+    )
     torch.testing.assert_close(module(x, mask, rows=rows), whole[0, rows])
     assert queries == [3]
 
@@ -132,7 +151,10 @@ def test_one_sample_attends_from_requested_positions_only(monkeypatch, shape):
 def parts(rows=2, queries=70, keys=90, dtype=torch.bfloat16, scale=3.0):
     generator = torch.Generator().manual_seed(0)
     return [
-        (torch.randn(rows, length, 3, 8, generator=generator) * size).to(dtype).transpose(1, 2).requires_grad_()
+        (torch.randn(rows, length, 3, 8, generator=generator) * size)
+        .to(dtype)
+        .transpose(1, 2)
+        .requires_grad_()
         for length, size in ((queries, scale), (keys, 1.0), (keys, 1.0))
     ]
 
@@ -141,7 +163,13 @@ def masks():
     generator = torch.Generator().manual_seed(1)
     some = torch.rand(2, 1, 70, 90, generator=generator) < 0.4
     some[..., 0] = True
-    return {"all": None, "bool": some, "padding": some[:, :, :1], "one": some[:1], "numbers": torch.randn(2, 1, 1, 90)}
+    return {
+        "all": None,
+        "bool": some,
+        "padding": some[:, :, :1],
+        "one": some[:1],
+        "numbers": torch.randn(2, 1, 1, 90),
+    }
 
 
 def values_and_gradients(attend, given, mask):
@@ -156,8 +184,12 @@ def test_values_and_gradients_are_exact(monkeypatch, mask, tile):
     """In float64, where only the logits are rounded, to float32."""
     monkeypatch.setattr(tiled, "TILE", tile)
     inputs, chosen = parts(dtype=torch.float64), masks()[mask]
-    exact = values_and_gradients(scaled_dot_product_attention, inputs, chosen.double() if mask == "numbers" else chosen)
-    for one, other in zip(values_and_gradients(tiled_attention, inputs, chosen), exact, strict=True):
+    exact = values_and_gradients(
+        scaled_dot_product_attention, inputs, chosen.double() if mask == "numbers" else chosen
+    )
+    for one, other in zip(
+        values_and_gradients(tiled_attention, inputs, chosen), exact, strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
@@ -165,7 +197,9 @@ def test_values_and_gradients_are_exact(monkeypatch, mask, tile):
 def test_bfloat16_is_as_precise_as_the_fused_kernel(mask):
     inputs, chosen = parts(), masks()[mask]
     wide = [part.detach().double().requires_grad_() for part in inputs]
-    exact = values_and_gradients(scaled_dot_product_attention, wide, chosen.double() if mask == "numbers" else chosen)
+    exact = values_and_gradients(
+        scaled_dot_product_attention, wide, chosen.double() if mask == "numbers" else chosen
+    )
     ways = (tiled_attention, scaled_dot_product_attention)
     ours, fused = (
         [float((one - other).norm() / other.norm()) for one, other in zip(got, exact, strict=True)]
@@ -178,7 +212,9 @@ def test_bfloat16_is_as_precise_as_the_fused_kernel(mask):
 def test_used_where_it_is_faster(monkeypatch):
     q, k, v = parts()
     called = []
-    monkeypatch.setattr(attention, "tiled_attention", lambda *a: (called.append(1), tiled_attention(*a))[1])
+    monkeypatch.setattr(
+        attention, "tiled_attention", lambda *a: (called.append(1), tiled_attention(*a))[1]
+    )
     attend(q, k, v)
     assert called == [1]
     with torch.no_grad():
@@ -209,5 +245,7 @@ def test_without_the_private_kernel_of_torch(monkeypatch):
     inputs = parts(dtype=torch.float64)
     expected = values_and_gradients(tiled_attention, inputs, None)
     monkeypatch.setattr(tiled, "FUSED_SOFTMAX_BACKWARD", None)
-    for one, other in zip(values_and_gradients(tiled_attention, inputs, None), expected, strict=True):
+    for one, other in zip(
+        values_and_gradients(tiled_attention, inputs, None), expected, strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

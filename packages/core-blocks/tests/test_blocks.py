@@ -37,7 +37,11 @@ def test_every_option_reaches_its_layer():
     assert (block.mlp.up.weight.shape, block.mlp.approximate) == ((12, 8), "tanh")
     assert (block.attention.qkv.bias, block.mlp.up.bias, block.mlp.down.bias) == (None, None, None)
     assert block.attention.out.bias is not None
-    assert (block.attention.rotary.head_width, block.attention.weight_dropout, block.mlp.dropout.p) == (4, 0.5, 0.25)
+    assert (
+        block.attention.rotary.head_width,
+        block.attention.weight_dropout,
+        block.mlp.dropout.p,
+    ) == (4, 0.5, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +64,16 @@ def test_incompatible_widths(options, width, paths):
 
 @pytest.mark.parametrize("spec", [PreNorm, AdaLNZero])
 def test_a_bias_of_keys_has_no_effect(spec, opened):
-    without, every = (opened(spec(heads=HEADS, qkv_bias=bias).build(WIDTH, COND)) for bias in ("qv", True))
+    without, every = (
+        opened(spec(heads=HEADS, qkv_bias=bias).build(WIDTH, COND)) for bias in ("qv", True)
+    )
     qv, qkv = without.attention.qkv, every.attention.qkv
     assert isinstance(qv, QVBiasedLinear)
-    weights = {name: weight for name, weight in without.state_dict().items() if not name.endswith(("q_bias", "v_bias"))}
+    weights = {
+        name: weight
+        for name, weight in without.state_dict().items()
+        if not name.endswith(("q_bias", "v_bias"))
+    }
     weights["attention.qkv.bias"] = torch.cat([qv.q_bias, torch.randn(WIDTH), qv.v_bias]).detach()
     every.load_state_dict(weights)
     x, c = inputs()
@@ -113,7 +123,9 @@ def get(**options):
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_drop_path_increases_linearly_with_depth(depth):
     block = {"use": "pre-norm", "heads": 12, "drop_path": 0.2}
-    model = default_catalog().parse("model", get(depth=depth, block=block)).build(FeatureSpace(4, 3))
+    model = (
+        default_catalog().parse("model", get(depth=depth, block=block)).build(FeatureSpace(4, 3))
+    )
     rates = [block.drop_path.p for block in model.blocks]
     assert rates == pytest.approx(torch.linspace(0, 0.2, depth).tolist())
 
@@ -130,7 +142,9 @@ def test_drop_path_increases_linearly_with_depth(depth):
 )
 def test_an_unused_condition_is_reported(options, unused):
     misfits = list(default_catalog().parse("model", get(**options)).check(FeatureSpace(9, 3)))
-    assert [(misfit.code, misfit.path) for misfit in misfits] == [("no-effect", ("condition",))] * unused
+    assert [(misfit.code, misfit.path) for misfit in misfits] == [
+        ("no-effect", ("condition",))
+    ] * unused
 
 
 class FinalLayer(nn.Module):
@@ -150,16 +164,22 @@ class FinalLayer(nn.Module):
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_final_adaln_and_zero_head_equal_the_final_layer_of_dit(model_of, state_of, regions, opened, moved):
+def test_final_adaln_and_zero_head_equal_the_final_layer_of_dit(
+    model_of, state_of, regions, opened, moved
+):
     model = model_of(regions, final="adaln", head={"use": "features", "zero": True})
     model = opened(model) if moved else model
     theirs = FinalLayer(16, 5)
     ours = {"linear": model.head, "modulation": model.final.modulation.linear}
-    theirs.load_state_dict({f"{a}.{b}": t for a, m in ours.items() for b, t in m.state_dict().items()})
+    theirs.load_state_dict(
+        {f"{a}.{b}": t for a, m in ours.items() for b, t in m.state_dict().items()}
+    )
     assert not list(model.final.norm.parameters())
     seen = []
     model.final.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     level = torch.tensor([0.2, 0.9])
     out = model(state_of(regions), level, torch.ones(2, 9, dtype=torch.bool), {})
-    torch.testing.assert_close(out, theirs(seen[0], model.condition(level, {})), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        out, theirs(seen[0], model.condition(level, {})), atol=1e-6, rtol=1e-5
+    )
     assert bool(out.any()) == moved, "starts at exactly 0"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dither.registry import Condition, Field, TokenSpace, default_catalog
-from dither.registry.flow.records import Context, State
+from dither.registry.contracts.records import Context, State
 
 LENGTH, ROWS, IDS = 11, 3, 7
 SPACE = TokenSpace((Field("text", LENGTH, IDS),), (Condition("centre"),))
@@ -31,7 +31,10 @@ def levels(size, seed=2):
 
 
 def cuts(size):
-    return [(number, slice(start, min(start + size, LENGTH))) for number, start in enumerate(range(0, LENGTH, size))]
+    return [
+        (number, slice(start, min(start + size, LENGTH)))
+        for number, start in enumerate(range(0, LENGTH, size))
+    ]
 
 
 def everywhere():
@@ -47,16 +50,24 @@ def sampled(model, noised, x0, each, size, valid, cond):
     cache, out = model.new_cache(), []
     for number, part in cuts(size):
         for _ in range(2):  # a call without keep changes nothing
-            said = model(State.of(noised[:, part]), each[:, number], valid[:, part], cond, cache=cache)
+            said = model(
+                State.of(noised[:, part]), each[:, number], valid[:, part], cond, cache=cache
+            )
         out.append(said)
-        model.trunk(State.of(x0[:, part]), torch.zeros(ROWS), valid[:, part], cond, cache=cache, keep=True)
+        model.trunk(
+            State.of(x0[:, part]), torch.zeros(ROWS), valid[:, part], cond, cache=cache, keep=True
+        )
     return torch.cat(out, 1)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("size", "position", "block"), CASES, ids=str)
 def test_training_equals_sampling_with_a_cache(model_of, opened, size, position, block):
-    model = opened(model_of(SPACE, block=block, embedding={"use": "tokens", "position": position}, block_size=size))
+    model = opened(
+        model_of(
+            SPACE, block=block, embedding={"use": "tokens", "position": position}, block_size=size
+        )
+    )
     (each, level), cond = levels(size), {"centre": CENTRES}
     whole = model(State.of(ids(0)), level, everywhere(), cond, context=behind(ids(1)))
     pieces = sampled(model, ids(0), ids(1), each, size, everywhere(), cond)
@@ -69,7 +80,12 @@ def test_training_equals_sampling_with_a_cache(model_of, opened, size, position,
 def test_positions_recomputed_between_cached_ones(model_of, opened, _, position, block, start):
     """After `rewind` a block sees the keys and values behind it, too; a call without keep changes nothing."""
     model = opened(model_of(SPACE, block=block, embedding={"use": "tokens", "position": position}))
-    cond, valid, cache, level = {"centre": CENTRES}, everywhere(), model.new_cache(), torch.rand(ROWS)
+    cond, valid, cache, level = (
+        {"centre": CENTRES},
+        everywhere(),
+        model.new_cache(),
+        torch.rand(ROWS),
+    )
     valid[0, 7:] = valid[1, 2] = False
     whole, part = model(State.of(ids(0)), level, valid, cond), slice(start, start + 4)
     model.trunk(State.of(ids(0)), level, valid, cond, cache=cache, keep=True)
@@ -103,8 +119,12 @@ def test_dependencies_by_definition(model_of, opened, size):
     out = model(State.of(ids(0)), level, everywhere(), {}, context=behind(ids(1)))
     for place in range(LENGTH):
         moved = torch.nn.functional.one_hot(torch.tensor(place), LENGTH)
-        by_noised = model(State.of((ids(0) + moved) % IDS), level, everywhere(), {}, context=behind(ids(1)))
-        by_clean = model(State.of(ids(0)), level, everywhere(), {}, context=behind((ids(1) + moved) % IDS))
+        by_noised = model(
+            State.of((ids(0) + moved) % IDS), level, everywhere(), {}, context=behind(ids(1))
+        )
+        by_clean = model(
+            State.of(ids(0)), level, everywhere(), {}, context=behind((ids(1) + moved) % IDS)
+        )
         by_level = model(State.of(ids(0)), level + moved, everywhere(), {}, context=behind(ids(1)))
         assert torch.equal((by_noised != out).any(-1).all(0), block == block[place])
         assert torch.equal((by_clean != out).any(-1).all(0), block > block[place])
@@ -116,7 +136,10 @@ def gradients(model, requested=None, checkpointing=False):
     model.checkpointing = checkpointing
     model.train().zero_grad()
     wanted = everywhere() if requested is None else requested
-    state, level = State(ids(0), torch.zeros(ROWS, LENGTH, dtype=torch.bool), requested), levels(4)[1]
+    state, level = (
+        State(ids(0), torch.zeros(ROWS, LENGTH, dtype=torch.bool), requested),
+        levels(4)[1],
+    )
     out = model(state, level, everywhere(), {}, context=behind(ids(1)))
     (out[wanted] * torch.arange(IDS)).sum().backward()
     return out.detach()[wanted], [weight.grad.clone() for weight in model.parameters()]
@@ -124,7 +147,9 @@ def gradients(model, requested=None, checkpointing=False):
 
 @pytest.mark.parametrize("requested", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_with_checkpointing_and_requested_positions(model_of, opened, requested, checkpointing):
+def test_gradients_with_checkpointing_and_requested_positions(
+    model_of, opened, requested, checkpointing
+):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4)).double()
     wanted = torch.rand(ROWS, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.5
     out, found = gradients(model, wanted if requested else None, checkpointing)
@@ -150,7 +175,9 @@ def test_class_token_belongs_to_the_first_block(model_of, regions, opened, cls):
         part = slice(start, min(start + 4, 9))
         said = model(State.of(noised[:, part]), each[:, number], valid[:, part], {}, cache=cache)
         torch.testing.assert_close(said, whole[:, part], atol=1e-5, rtol=0)
-        model.trunk(State.of(x0[:, part]), torch.zeros(ROWS), valid[:, part], {}, cache=cache, keep=True)
+        model.trunk(
+            State.of(x0[:, part]), torch.zeros(ROWS), valid[:, part], {}, cache=cache, keep=True
+        )
 
 
 def test_context_requires_blocks_and_no_cache(model_of):

@@ -7,9 +7,18 @@ from dither.registry import Field, TokenSpace
 
 
 def plans(n, width, depth, heads, **options):
-    space = TokenSpace((Field("nodes", n, 15, 13, 14), Field("edges", n * (n - 1) // 2, 13, 11, 12)))
+    space = TokenSpace(
+        (Field("nodes", n, 15, 13, 14), Field("edges", n * (n - 1) // 2, 13, 11, 12))
+    )
     block = {"heads": heads, "affine": True, "eps": 1e-5, "dropout": 0.1}
-    model = {"width": width, "depth": depth, "embedding": "graph", "affine": True, "eps": 1e-5, **options}
+    model = {
+        "width": width,
+        "depth": depth,
+        "embedding": "graph",
+        "affine": True,
+        "eps": 1e-5,
+        **options,
+    }
     return space, model, block
 
 
@@ -60,18 +69,28 @@ def test_totals_include_norms_and_biases(model_of):
     blocks = 6
     assert count(built(model_of, LANGUAGE, {"qkv_bias": True})) == 79_245_137 + blocks * 1536
     assert count(built(model_of, LANGUAGE, {"out_bias": True})) == 79_245_137 + blocks * 512
-    assert count(built(model_of, LANGUAGE, {"mlp_bias": True})) == 79_245_137 + blocks * (2 * 2048 + 512)
+    assert count(built(model_of, LANGUAGE, {"mlp_bias": True})) == 79_245_137 + blocks * (
+        2 * 2048 + 512
+    )
 
 
 def test_trunc_normal_initialises_condition_and_blocks_but_keeps_zeros(model_of, regions):
     plain = model_of(regions, width=64, init="torch")
     model = model_of(regions, width=64, init="trunc-normal")
     for part in ("embedding", "head"):
-        for a, b in zip(getattr(plain, part).parameters(), getattr(model, part).parameters(), strict=True):
+        for a, b in zip(
+            getattr(plain, part).parameters(), getattr(model, part).parameters(), strict=True
+        ):
             assert torch.equal(a, b)
     for block in model.blocks:
         assert not any(weight.any() for weight in block.modulation.parameters())
-        for layer in (block.attention.qkv, block.attention.out, block.mlp.up, block.mlp.down, model.condition.enter):
+        for layer in (
+            block.attention.qkv,
+            block.attention.out,
+            block.mlp.up,
+            block.mlp.down,
+            model.condition.enter,
+        ):
             assert layer.weight.std().item() == pytest.approx(0.02, rel=0.05)
             assert not layer.bias.any()
     assert plain.blocks[0].attention.qkv.bias.any()

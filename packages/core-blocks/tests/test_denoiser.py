@@ -8,7 +8,7 @@ from safetensors.torch import load_file, load_model, save_model
 
 from dither.core_blocks.denoiser import more_requested
 from dither.registry import default_catalog
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 
 def everywhere(state):
@@ -31,7 +31,9 @@ def test_initial_logits_are_zero(model_of, graph, state_of):
 
 @pytest.mark.parametrize("block", [{}, {"rope": True}, {"attention": "sdpa"}], ids=str)
 @pytest.mark.parametrize("block_size", [None, 3])
-def test_padding_never_influences_valid_positions(model_of, graph, opened, block, block_size, state_of):
+def test_padding_never_influences_valid_positions(
+    model_of, graph, opened, block, block_size, state_of
+):
     model = opened(model_of(graph, embedding="graph", block=block, block_size=block_size))
     state, valid = state_of(graph), everywhere(state_of(graph))
     valid[0, 2:4] = valid[0, 6:] = False
@@ -41,7 +43,9 @@ def test_padding_never_influences_valid_positions(model_of, graph, opened, block
     assert not torch.equal(a, b)
     assert torch.equal(a[valid], b[valid])
     assert finite(a).isfinite().all(), "a sample of padding only"
-    assert not torch.allclose(finite(model(state, LEVEL, everywhere(state), {}))[0, 0], finite(a)[0, 0])
+    assert not torch.allclose(
+        finite(model(state, LEVEL, everywhere(state), {}))[0, 0], finite(a)[0, 0]
+    )
 
 
 def test_order_in_which_weights_get_gradients(model_of, graph, state_of):
@@ -53,8 +57,12 @@ def test_order_in_which_weights_get_gradients(model_of, graph, state_of):
     for _ in range(3):
         optimizer.zero_grad()
         out = model(state, LEVEL, everywhere(state), {})
-        torch.nn.functional.cross_entropy(out.flatten(0, 1), state_of(graph, seed=1).x.flatten()).backward()
-        learning.append({name for name, weight in model.named_parameters() if weight.grad.abs().max() > 0})
+        torch.nn.functional.cross_entropy(
+            out.flatten(0, 1), state_of(graph, seed=1).x.flatten()
+        ).backward()
+        learning.append(
+            {name for name, weight in model.named_parameters() if weight.grad.abs().max() > 0}
+        )
         optimizer.step()
     heads = {name for name, _ in model.named_parameters() if name.startswith("head.")}
     assert learning[0] == heads
@@ -62,7 +70,15 @@ def test_order_in_which_weights_get_gradients(model_of, graph, state_of):
     assert {name.split(".")[0] for name in second} == {"embedding", "blocks", "final"}
     assert all("modulation" in name for name in second if name.startswith("blocks."))
     third = learning[2] - learning[1]
-    for part in ("condition.enter", "condition.leave", "attention.qkv", "attention.out", "mlp.up", "mlp.down", "norm1"):
+    for part in (
+        "condition.enter",
+        "condition.leave",
+        "attention.qkv",
+        "attention.out",
+        "mlp.up",
+        "mlp.down",
+        "norm1",
+    ):
         assert any(part in name for name in third), part
     assert learning[2] == {name for name, _ in model.named_parameters()}
 
@@ -81,7 +97,13 @@ def test_checkpointing_changes_no_gradient(model_of, text, opened, state_of):
 
 def test_bfloat16_autocast_comes_close(model_of, graph, opened, state_of):
     model = opened(
-        model_of(graph, embedding="graph", norm="rms", block={"norm": "rms", "affine": True, "rope": True}), 0.1
+        model_of(
+            graph,
+            embedding="graph",
+            norm="rms",
+            block={"norm": "rms", "affine": True, "rope": True},
+        ),
+        0.1,
     )
     state = state_of(graph)
     args = (state, LEVEL, everywhere(state), {})
@@ -103,14 +125,21 @@ def test_check_reports_every_component(regions):
     paths = [misfit.path for misfit in spec.check(regions)]
     assert paths == [("embedding",), ("condition", "frequencies"), ("block", "heads")]
     assert spec.facts().block_size is None
-    assert default_catalog().parse("model", {"use": "denoiser", "block_size": 4}).facts().block_size == 4
+    assert (
+        default_catalog().parse("model", {"use": "denoiser", "block_size": 4}).facts().block_size
+        == 4
+    )
 
 
 @pytest.mark.parametrize("space", ["graph", "regions"])
 def test_last_block_computes_requested_positions_only(request, model_of, state_of, opened, space):
     """Same values and same gradients of a loss over the requested positions."""
     sort = request.getfixturevalue(space)
-    model = opened(model_of(sort, embedding="graph" if space == "graph" else "regions")).double().train()
+    model = (
+        opened(model_of(sort, embedding="graph" if space == "graph" else "regions"))
+        .double()
+        .train()
+    )
     model.merge_masked = False
     state = state_of(sort, 4, dtype=torch.float64)
     valid = everywhere(state)
@@ -118,7 +147,9 @@ def test_last_block_computes_requested_positions_only(request, model_of, state_o
     requested = (torch.rand(valid.shape, generator=torch.Generator().manual_seed(3)) < 0.4) & valid
     requested[1] = False
     level, rows = torch.rand(4, dtype=torch.float64), []
-    model.blocks[-1].mlp.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[:-1].numel()))
+    model.blocks[-1].mlp.register_forward_pre_hook(
+        lambda _, args: rows.append(args[0].shape[:-1].numel())
+    )
 
     def values_and_gradients(mask):
         model.zero_grad()
@@ -136,7 +167,8 @@ def test_requested_positions_have_few_sizes():
     masks = [(torch.randperm(1000) < count).view(4, 250) for count in range(1, 1000)]
     more = [more_requested(mask) for mask in masks]
     assert all(
-        bool(larger[mask].all()) and larger.sum() < mask.sum() + 32 for mask, larger in zip(masks, more, strict=True)
+        bool(larger[mask].all()) and larger.sum() < mask.sum() + 32
+        for mask, larger in zip(masks, more, strict=True)
     )
     assert len({int(mask.sum()) for mask in more}) == 32
 
@@ -148,7 +180,9 @@ def test_common_padding_is_dropped_exactly(model_of, graph, state_of, opened):
     valid = torch.ones(state.x.shape, dtype=torch.bool)
     valid[:, -2:], valid[:, 1] = False, False
     level, lengths = torch.rand(3), []
-    model.blocks[0].register_forward_pre_hook(lambda module, given: lengths.append(given[0].shape[1]))
+    model.blocks[0].register_forward_pre_hook(
+        lambda module, given: lengths.append(given[0].shape[1])
+    )
     for one_more in (False, True):
         valid[0, 0] = valid[0, 0] & ~torch.tensor(one_more)
         results = []
@@ -157,7 +191,9 @@ def test_common_padding_is_dropped_exactly(model_of, graph, state_of, opened):
             model.zero_grad()
             out = model(state, level, valid, {})
             out[valid].clamp_min(-50).square().sum().backward()
-            results.append((out[valid], [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+            results.append(
+                (out[valid], [p.grad.clone() for p in model.parameters() if p.grad is not None])
+            )
         torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-3, atol=1e-4)
     length = state.x.shape[1]
@@ -218,7 +254,11 @@ def test_gradient_of_tied_weights_is_the_sum_of_both(model_of, opened, request, 
 def test_files_and_copies_keep_weights_tied(model_of, opened, text, tmp_path):
     model = opened(tied(model_of, text))
     save_model(model, str(tmp_path / "model.safetensors"))
-    names = {name for name in load_file(tmp_path / "model.safetensors") if "tables" in name or "maps.0.weight" in name}
+    names = {
+        name
+        for name in load_file(tmp_path / "model.safetensors")
+        if "tables" in name or "maps.0.weight" in name
+    }
     assert len(names) == 1, "saved once"
     other = tied(model_of, text, seed=5)
     load_model(other, tmp_path / "model.safetensors")
@@ -239,6 +279,10 @@ def test_files_and_copies_keep_weights_tied(model_of, opened, text, tmp_path):
 )
 def test_incompatible_tied_embeddings(options, related, graph, text, regions):
     space = {"graph": graph, "regions": regions}.get(str(options["embedding"]), text)
-    misfits = [m for m in spec_of(tie_embeddings=True, **options).check(space) if m.path == ("tie_embeddings",)]
+    misfits = [
+        m
+        for m in spec_of(tie_embeddings=True, **options).check(space)
+        if m.path == ("tie_embeddings",)
+    ]
     assert [misfit.related for misfit in misfits] == [("model", key) for key in related]
     assert not list(spec_of(**options).check(space))

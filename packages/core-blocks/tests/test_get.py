@@ -11,7 +11,7 @@ from torch.nn import functional
 from dither.core_blocks.convert.get import GET, GET_DIT, load_get, weights_of_get
 from dither.registry import FeatureSpace, Group, default_catalog
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 torch.set_num_threads(1)
 FEATURES, WIDTH, HEADS, DEPTH, LENGTH = 7, 24, 3, 2, 6
@@ -53,7 +53,14 @@ def made(depth=DEPTH, width=WIDTH, features=FEATURES):
     shapes = outer(features, width)
     for n in range(depth):
         shapes |= inner(n, width)
-        for name in ("attn.q_bias", "attn.v_bias", "norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"):
+        for name in (
+            "attn.q_bias",
+            "attn.v_bias",
+            "norm1.weight",
+            "norm1.bias",
+            "norm2.weight",
+            "norm2.bias",
+        ):
             shapes[f"encoder.blocks.{n}.{name}"] = (width,)
     return filled(shapes)
 
@@ -71,9 +78,14 @@ def made_dit(depth=DEPTH, width=WIDTH, keys=True):
         shapes |= inner(n, width)
         shapes |= {f"{block}.adaLN_modulation.1.weight": (6 * width, width)}
         shapes |= {f"{block}.adaLN_modulation.1.bias": (6 * width,)}
-        biases = {"attn.qkv.bias": 3 * width} if keys else {"attn.q_bias": width, "attn.v_bias": width}
+        biases = (
+            {"attn.qkv.bias": 3 * width} if keys else {"attn.q_bias": width, "attn.v_bias": width}
+        )
         shapes |= {f"{block}.{name}": (size,) for name, size in biases.items()}
-    return filled(shapes, 0.2) | {"betas": torch.linspace(1e-4, 0.02, 1000), "alphas": torch.ones(1000)}
+    return filled(shapes, 0.2) | {
+        "betas": torch.linspace(1e-4, 0.02, 1000),
+        "alphas": torch.ones(1000),
+    }
 
 
 def norm(x: Tensor, scale: Tensor | float = 1.0, shift: Tensor | float = 0.0) -> Tensor:
@@ -81,7 +93,9 @@ def norm(x: Tensor, scale: Tensor | float = 1.0, shift: Tensor | float = 0.0) ->
     return centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * scale + shift
 
 
-def upstream(w: dict[str, Tensor], x: Tensor, masked: Tensor, t: Tensor | None = None, head="head_mask") -> Tensor:
+def upstream(
+    w: dict[str, Tensor], x: Tensor, masked: Tensor, t: Tensor | None = None, head="head_mask"
+) -> Tensor:
     """The public models, written from their description."""
 
     def linear(y: Tensor, name: str) -> Tensor:
@@ -104,16 +118,24 @@ def upstream(w: dict[str, Tensor], x: Tensor, masked: Tensor, t: Tensor | None =
             y = norm(h, w[f"{name}.norm1.weight"], w[f"{name}.norm1.bias"])
         q, k, v = (y @ part.T for part in w[f"{name}.attn.qkv.weight"].chunk(3))
         if f"{name}.attn.qkv.bias" in w:
-            q, k, v = (y + b for y, b in zip((q, k, v), w[f"{name}.attn.qkv.bias"].chunk(3), strict=True))
+            q, k, v = (
+                y + b for y, b in zip((q, k, v), w[f"{name}.attn.qkv.bias"].chunk(3), strict=True)
+            )
         else:
             q, v = q + w[f"{name}.attn.q_bias"], v + w[f"{name}.attn.v_bias"]
         seen = []
-        for head_q, head_k, head_v in zip(*(part.split(WIDTH // HEADS, -1) for part in (q, k, v)), strict=True):
+        for head_q, head_k, head_v in zip(
+            *(part.split(WIDTH // HEADS, -1) for part in (q, k, v)), strict=True
+        ):
             scores = torch.einsum("bqe,bke->bqk", head_q, head_k) / math.sqrt(WIDTH // HEADS)
             seen.append(scores.softmax(-1) @ head_v)
         y = linear(torch.cat(seen, -1), f"{name}.attn.proj")
         h = h + (six[2] * y if six else y)
-        y = norm(h) * (1 + six[4]) + six[3] if six else norm(h, w[f"{name}.norm2.weight"], w[f"{name}.norm2.bias"])
+        y = (
+            norm(h) * (1 + six[4]) + six[3]
+            if six
+            else norm(h, w[f"{name}.norm2.weight"], w[f"{name}.norm2.bias"])
+        )
         y = linear(y, f"{name}.mlp.fc1")
         y = linear(0.5 * y * (1 + torch.erf(y / math.sqrt(2))), f"{name}.mlp.fc2")
         h = h + (six[5] * y if six else y)
@@ -178,16 +200,22 @@ def test_equals_the_public_model_with_dit_blocks(file, keys):
     weights, (x, masked), t = made_dit(keys=keys), windows(), torch.tensor([0.0, 7.0, 100.0])
     model = ours(dit(keys))
     GET_DIT.load(file(weights), model)
-    torch.testing.assert_close(run(model, x, masked, t), upstream(weights, x, masked, t), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        run(model, x, masked, t), upstream(weights, x, masked, t), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_names_of_the_first_release(file):
     """The embedding was a convolution of width 1 inside the encoder, like the head."""
     earlier = {}
     for key, weight in made().items():
-        name = key.replace("region_embed.embed", "encoder.region_embed.proj").replace("head_mask", "encoder.head")
+        name = key.replace("region_embed.embed", "encoder.region_embed.proj").replace(
+            "head_mask", "encoder.head"
+        )
         name = "encoder.cls_token" if name == "cls_token" else name
-        earlier[name] = weight[..., None] if name.endswith("proj.weight") and "region" in name else weight
+        earlier[name] = (
+            weight[..., None] if name.endswith("proj.weight") and "region" in name else weight
+        )
     assert earlier.keys() != made().keys()
     expected, converted = weights_of_get(made()), weights_of_get(earlier)
     assert converted.keys() == expected.keys()
@@ -222,13 +250,26 @@ def test_a_finetuned_model_has_a_head_for_expression(file):
 
 def test_missing_and_unknown_names_are_reported_together(refused):
     weights = made()
-    weights = {n: w for n, w in weights.items() if n not in ("encoder.blocks.1.attn.q_bias", "cls_token")}
-    weights |= {"encoder.blocks.0.attn.kqv.weight": torch.zeros(1), "head_atac.weight": torch.zeros(1)}
+    weights = {
+        n: w for n, w in weights.items() if n not in ("encoder.blocks.1.attn.q_bias", "cls_token")
+    }
+    weights |= {
+        "encoder.blocks.0.attn.kqv.weight": torch.zeros(1),
+        "head_atac.weight": torch.zeros(1),
+    }
     with refused("misfit") as info:
         weights_of_get(weights)
-    for name in ("cls_token", "blocks.1.attn.q_bias", "blocks.0.attn.kqv.weight", "head_atac.weight"):
+    for name in (
+        "cls_token",
+        "blocks.1.attn.q_bias",
+        "blocks.0.attn.kqv.weight",
+        "head_atac.weight",
+    ):
         assert name in str(info.value)
-    for incomplete in ({}, {n: w for n, w in made().items() if not n.startswith("encoder.blocks.0.")}):
+    for incomplete in (
+        {},
+        {n: w for n, w in made().items() if not n.startswith("encoder.blocks.0.")},
+    ):
         with pytest.raises(Refused, match="missing"):
             weights_of_get(incomplete)
 

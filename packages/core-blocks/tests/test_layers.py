@@ -15,7 +15,10 @@ def normal(*shape):
 def test_norms():
     x, eps = normal(2, 3, 5) + 1, 0.1
     mean, variance = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
-    expected = {"layer": (x - mean) / (variance + eps).sqrt(), "rms": x / (variance + mean**2 + eps).sqrt()}
+    expected = {
+        "layer": (x - mean) / (variance + eps).sqrt(),
+        "rms": x / (variance + mean**2 + eps).sqrt(),
+    }
     for norm, y in expected.items():
         torch.testing.assert_close(make_norm(norm, 5, affine=False, eps=eps)(x), y)
 
@@ -39,7 +42,9 @@ def test_learned_scale_and_shift(norm, affine, names):
     with torch.no_grad():
         for value, weight in enumerate(module.parameters(), 2):
             weight.fill_(value)
-    torch.testing.assert_close(module(x), plain * (2 if names else 1) + (3 if "bias" in names else 0))
+    torch.testing.assert_close(
+        module(x), plain * (2 if names else 1) + (3 if "bias" in names else 0)
+    )
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
@@ -62,7 +67,9 @@ def test_mean_and_probability_at_every_element(p):
     deviation = (exact * (1 - exact) / 2000) ** 0.5
     assert (seen - exact).abs().max() < 5 * deviation
     assert abs(seen.mean() - exact) < 5 * deviation / 350**0.5
-    pairs = ((many[:, 0, 0] > 0) & (many[:, 0, 1] > 0)).double().mean()  # from one draw of the generator
+    pairs = (
+        ((many[:, 0, 0] > 0) & (many[:, 0, 1] > 0)).double().mean()
+    )  # from one draw of the generator
     assert abs(pairs - exact**2) < 5 * (exact**2 * (1 - exact**2) / 2000) ** 0.5
 
 

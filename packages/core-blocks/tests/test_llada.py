@@ -19,7 +19,7 @@ from dither.engine.runs.loading import start_from
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 IDS, MASK, LENGTH = 40, 37, 9
 SIZES = {
@@ -49,7 +49,9 @@ LLADA_NAMES = (
 def llama(kv_heads: int = 2, theta: float = 500_000.0) -> LlamaForCausalLM:
     torch.manual_seed(0)
     rope = {"rope_type": "default", "rope_theta": theta}
-    config = LlamaConfig(**SIZES, num_key_value_heads=kv_heads, rope_parameters=rope, attn_implementation="eager")
+    config = LlamaConfig(
+        **SIZES, num_key_value_heads=kv_heads, rope_parameters=rope, attn_implementation="eager"
+    )
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -60,7 +62,9 @@ def llama(kv_heads: int = 2, theta: float = 500_000.0) -> LlamaForCausalLM:
 def their_logits(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
     """Full attention: a mask that hides nothing replaces the causal one."""
     with torch.no_grad():
-        return model(ids, attention_mask=torch.zeros(len(ids), 1, ids.shape[1], ids.shape[1])).logits
+        return model(
+            ids, attention_mask=torch.zeros(len(ids), 1, ids.shape[1], ids.shape[1])
+        ).logits
 
 
 def llada_names(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -82,9 +86,13 @@ def config(kv_heads: int = 2, theta: float = 500_000.0) -> dict:
 @pytest.mark.parametrize("layout", [LLADA, LLAMA], ids=["llada", "llama"])
 def test_logits_equal_llama_with_full_attention(layout, kv_heads: int) -> None:
     reference = llama(kv_heads)
-    theirs = {name.removeprefix("model."): weight for name, weight in reference.state_dict().items()}
+    theirs = {
+        name.removeprefix("model."): weight for name, weight in reference.state_dict().items()
+    }
     if layout is LLADA:
-        theirs = {n.removeprefix("model."): w for n, w in llada_names(reference.state_dict()).items()}
+        theirs = {
+            n.removeprefix("model."): w for n, w in llada_names(reference.state_dict()).items()
+        }
     ids = torch.randint(0, IDS, (3, LENGTH))
     options = options_of_llada(config(kv_heads) if layout is LLADA else reference.config.to_dict())
     spec = default_catalog().parse("model", options)
@@ -100,7 +108,8 @@ def test_logits_equal_llama_with_full_attention(layout, kv_heads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "path"), [({"kv_heads": 3}, "kv_heads"), ({"kv_heads": 2, "qkv_bias": "qv"}, "kv_heads")]
+    ("options", "path"),
+    [({"kv_heads": 3}, "kv_heads"), ({"kv_heads": 2, "qkv_bias": "qv"}, "kv_heads")],
 )
 def test_heads_that_cannot_be_shared(options: dict, path: str) -> None:
     spec = default_catalog().parse("block", {"use": "pre-norm", "heads": 4, **options})
@@ -115,7 +124,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "LLaDA-tiny").mkdir()
     path = tmp_path / "LLaDA-tiny"
     words = Tokenizer(
-        models.WordLevel({c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyz .,'()")}, unk_token="?")
+        models.WordLevel(
+            {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyz .,'()")}, unk_token="?"
+        )
     )
     words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     words.save(str(path / "tokenizer.json"))
@@ -124,12 +135,17 @@ def folder(tmp_path: Path) -> Path:
     names = sorted(weights)
     shards = {name: f"model-{1 + (i > 8):05d}-of-00002.safetensors" for i, name in enumerate(names)}
     for file in set(shards.values()):
-        save_file({name: weights[name].contiguous() for name in names if shards[name] == file}, path / file)
+        save_file(
+            {name: weights[name].contiguous() for name in names if shards[name] == file},
+            path / file,
+        )
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     return path
 
 
-def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(folder: Path, tmp_path: Path, monkeypatch) -> None:
+def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(
+    folder: Path, tmp_path: Path, monkeypatch
+) -> None:
 
     monkeypatch.chdir(tmp_path)
     assert main(["load-hf", "LLaDA-tiny", "--out", "tiny", "--length", str(LENGTH)]) == 0
@@ -141,11 +157,16 @@ def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(folder: Path, tmp_pat
     state[:, ::2] = size
 
     start_from(system.model, Path("tiny/start.safetensors"))
-    ours = system.model.eval()(State.of(state), torch.ones(2), torch.ones_like(ids, dtype=torch.bool), {})
+    ours = system.model.eval()(
+        State.of(state), torch.ones(2), torch.ones_like(ids, dtype=torch.bool), {}
+    )
     theirs = their_logits(llama(), torch.where(state == size, MASK, state))
     torch.testing.assert_close(ours[..., :size], theirs[..., :size], rtol=1e-5, atol=1e-5)
     words = ["train.steps=3", "train.batch_size=2", "sample.count=2", "evaluate.samples=8"]
-    assert main(["run", "tiny/experiment.toml", *(part for word in words for part in ("--set", word))]) == 0
+    assert (
+        main(["run", "tiny/experiment.toml", *(part for word in words for part in ("--set", word))])
+        == 0
+    )
     (run,) = Path("runs").glob("*-*")
     assert (run / "checkpoints").is_dir()
 
@@ -155,9 +176,24 @@ def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(folder: Path, tmp_pat
     [
         (lambda path: (path / "config.json").unlink(), "file-not-found"),
         (lambda path: (path / "tokenizer.json").write_text("["), "damaged-file"),
-        (lambda path: (path / "config.json").write_text(json.dumps(config() | {"mask_token_id": None})), "missing-key"),
-        (lambda path: (path / "config.json").write_text(json.dumps(config() | {"n_heads": None})), "missing-key"),
-        (lambda path: (path / "config.json").write_text(json.dumps(config() | {"mask_token_id": IDS})), "misfit"),
+        (
+            lambda path: (path / "config.json").write_text(
+                json.dumps(config() | {"mask_token_id": None})
+            ),
+            "missing-key",
+        ),
+        (
+            lambda path: (path / "config.json").write_text(
+                json.dumps(config() | {"n_heads": None})
+            ),
+            "missing-key",
+        ),
+        (
+            lambda path: (path / "config.json").write_text(
+                json.dumps(config() | {"mask_token_id": IDS})
+            ),
+            "misfit",
+        ),
         (lambda path: (path / "model-00002-of-00002.safetensors").unlink(), "unreadable-file"),
     ],
 )
@@ -170,6 +206,8 @@ def test_folders_that_cannot_be_converted(folder: Path, tmp_path: Path, damage, 
 
 
 def test_shards_stay_inside_their_folder(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../a.safetensors"}}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "../a.safetensors"}})
+    )
     with pytest.raises(Refused):
         read_shards(folder)

@@ -7,7 +7,7 @@ import torch
 
 from dither.core_blocks.attention import attend
 from dither.registry import FeatureSpace
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 SPACE = FeatureSpace(7, 3)
 HIDDEN = torch.tensor(
@@ -38,9 +38,16 @@ def values_and_gradients(model, state, valid, level):
     out = model(state, level, valid, {})
     assert out.isfinite().all()
     where = valid if state.requested is None else valid & state.requested
-    loss = ((out - torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).square() * where[..., None]).mean()
+    loss = (
+        (out - torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).square()
+        * where[..., None]
+    ).mean()
     loss.backward()
-    return [out[where].detach(), loss.detach(), *(weight.grad.clone() for weight in model.parameters())]
+    return [
+        out[where].detach(),
+        loss.detach(),
+        *(weight.grad.clone() for weight in model.parameters()),
+    ]
 
 
 @pytest.mark.parametrize("rows", [[0], [0, 1, 2, 3, 4], [4, 4]], ids=str)
@@ -58,7 +65,11 @@ def test_values_and_gradients_are_exact(model_of, opened, rows, padded, cls, req
     assert model.merge_masked
     state, valid = batch(rows, padded)
     if requested is not None:
-        where = state.masked.all(-1) if requested == "hidden" else torch.tensor([0, 1, 0, 1, 1, 0, 0], dtype=torch.bool)
+        where = (
+            state.masked.all(-1)
+            if requested == "hidden"
+            else torch.tensor([0, 1, 0, 1, 1, 0, 0], dtype=torch.bool)
+        )
         state = State(state.x, state.masked, where & valid)
     level = torch.rand(len(rows), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     merged = values_and_gradients(model, state, valid, level)
@@ -68,7 +79,8 @@ def test_values_and_gradients_are_exact(model_of, opened, rows, padded, cls, req
 
 
 @pytest.mark.parametrize(
-    "option", [{"checkpointing": True}, {"final": "norm"}, {"norm": "rms"}, {"block": {"mlp": "swiglu"}}]
+    "option",
+    [{"checkpointing": True}, {"final": "norm"}, {"norm": "rms"}, {"block": {"mlp": "swiglu"}}],
 )
 def test_exact_with_other_options(model_of, opened, option):
     model = opened(model_of(SPACE, **option)).double().train()
@@ -82,7 +94,10 @@ def test_exact_with_other_options(model_of, opened, option):
 def lengths_of(model, *args):
     """Number of tokens in each block."""
     seen = []
-    hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1])) for block in model.blocks]
+    hooks = [
+        block.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+        for block in model.blocks
+    ]
     model(*args)
     for hook in hooks:
         hook.remove()
@@ -107,7 +122,11 @@ def test_number_of_tokens_in_the_blocks(model_of):
 @pytest.mark.parametrize("cls", [False, True])
 def test_static_shapes_depend_on_the_bound_alone(model_of, opened, requested, cls):
     """Same values and gradients; the last block computes the merged token of each sample if only that is requested."""
-    model = opened(model_of(FeatureSpace(30, 3), embedding={"use": "regions", "cls": cls})).double().train()
+    model = (
+        opened(model_of(FeatureSpace(30, 3), embedding={"use": "regions", "cls": cls}))
+        .double()
+        .train()
+    )
     place = torch.rand(4, 30, generator=torch.Generator().manual_seed(1)).argsort(1)
     valid = torch.arange(30) < torch.tensor([30, 30, 25, 10])[:, None]
     hidden = ((place >= torch.tensor([0, 9, 14, 30])[:, None]) & valid)[..., None].expand(-1, -1, 3)
@@ -115,7 +134,9 @@ def test_static_shapes_depend_on_the_bound_alone(model_of, opened, requested, cl
     state = State(x, hidden, hidden[..., 0] if requested else None, most_visible=14)
     level, rows = torch.rand(4, dtype=torch.float64), []
     model.static_shapes = True
-    model.blocks[-1].mlp.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[:-1].numel()))
+    model.blocks[-1].mlp.register_forward_pre_hook(
+        lambda _, args: rows.append(args[0].shape[:-1].numel())
+    )
     static = values_and_gradients(model, state, valid, level)
     assert rows == [4 if requested else 4 * 16]
     assert lengths_of(model, state, level, valid, {}) == [16] * 2
@@ -151,7 +172,11 @@ def test_requires_the_traits_of_block_and_embedding(model_of, monkeypatch):
     from dither.core_blocks.specs import AdaLNZero
     from dither.embeddings.specs import Regions
 
-    for part, trait in ((AdaLNZero, "weighted-keys"), (AdaLNZero, "equivariant"), (Regions, "identical-masked")):
+    for part, trait in (
+        (AdaLNZero, "weighted-keys"),
+        (AdaLNZero, "equivariant"),
+        (Regions, "identical-masked"),
+    ):
         with monkeypatch.context() as patch:
             own = part.traits
             patch.setattr(part, "traits", lambda self, own=own, trait=trait: own(self) - {trait})

@@ -9,7 +9,7 @@ from dither.core_blocks.denoiser import relative_coordinates
 from dither.core_blocks.rope import Rotary
 from dither.core_blocks.specs import AdaLNZero
 from dither.registry import Condition, FeatureSpace, default_catalog
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 CONDITIONS = (Condition("cell", 3), Condition("centre"))
 REGIONS = FeatureSpace(9, 5, conditions=CONDITIONS)
@@ -25,7 +25,9 @@ def closed_form(x, positions):
     """Each pair (x_j, x_{j+E/2}) as a complex number, times e^{i m 10000^(-2j/E)}."""
     half = x.shape[-1] // 2
     z = torch.complex(x[..., :half].double(), x[..., half:].double())
-    theta = torch.tensor([10_000.0 ** (-2 * j / x.shape[-1]) for j in range(half)], dtype=torch.float64)
+    theta = torch.tensor(
+        [10_000.0 ** (-2 * j / x.shape[-1]) for j in range(half)], dtype=torch.float64
+    )
     z = z * torch.exp(1j * positions.double()[..., None] * theta)
     return torch.cat([z.real, z.imag], -1)
 
@@ -43,9 +45,14 @@ def test_closed_form_by_index(monkeypatch, start, compiling):
 
 def test_closed_form_by_coordinate():
     """In float32 a coordinate such as 248,956,422 would already be rounded to 16 bases."""
-    x, coordinates = normal(2, 3, 4, 8), torch.tensor([[0, 1, 1000, 248_956_422], [5, 248_956_421, 7, 8]])
+    x, coordinates = (
+        normal(2, 3, 4, 8),
+        torch.tensor([[0, 1, 1000, 248_956_422], [5, 248_956_421, 7, 8]]),
+    )
     expected = closed_form(x, coordinates[:, None].double() / 1000.0).float()
-    torch.testing.assert_close(Rotary(8, unit=1000.0)(x, positions=coordinates), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        Rotary(8, unit=1000.0)(x, positions=coordinates), expected, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_angles_stay_exact_in_bfloat16():
@@ -56,7 +63,9 @@ def test_angles_stay_exact_in_bfloat16():
     for positions in (None, torch.arange(300)[None]):
         y = cast(x, positions=positions)
         assert y.dtype == torch.bfloat16
-        torch.testing.assert_close(y.double(), closed_form(x, torch.arange(300)), atol=0.02, rtol=0.01)
+        torch.testing.assert_close(
+            y.double(), closed_form(x, torch.arange(300)), atol=0.02, rtol=0.01
+        )
 
 
 def test_table_from_inference_mode_serves_training():
@@ -88,7 +97,9 @@ def everywhere(state):
 @pytest.fixture
 def coordinate_model(model_of, opened):
     """A denoiser with RoPE by coordinate, in float64."""
-    return lambda space, block=CENTRE, **options: opened(model_of(space, block=block, **options)).double()
+    return lambda space, block=CENTRE, **options: opened(
+        model_of(space, block=block, **options)
+    ).double()
 
 
 POSITIONS = {
@@ -102,10 +113,14 @@ POSITIONS = {
 
 
 @pytest.mark.parametrize(("position", "block"), POSITIONS.values(), ids=POSITIONS)
-def test_only_without_positions_all_masked_regions_get_the_same_prediction(coordinate_model, state_of, position, block):
+def test_only_without_positions_all_masked_regions_get_the_same_prediction(
+    coordinate_model, state_of, position, block
+):
     """The degeneracy of seed 000, and every remedy."""
     embedding = {"use": "regions", "position": position}
-    model = coordinate_model(REGIONS, block, embedding=embedding, final="norm", affine=True, init="trunc-normal")
+    model = coordinate_model(
+        REGIONS, block, embedding=embedding, final="norm", affine=True, init="trunc-normal"
+    )
     state, cond = state_of(REGIONS, dtype=torch.float64), {"centre": centres(9)}
     out, order = model(state, LEVEL, everywhere(state), cond), torch.randperm(9)
     shuffled = State(state.x[:, order], state.masked[:, order])
@@ -137,8 +152,15 @@ def test_coordinates_of_padding_are_ignored(coordinate_model, state_of):
 
 
 def test_a_task_without_coordinates_is_incompatible():
-    table = {"use": "denoiser", "embedding": "regions", "head": "features", "block": {"use": "adaln-zero", **CENTRE}}
-    (misfit,) = default_catalog().parse("model", table).check(FeatureSpace(9, 5, conditions=CONDITIONS[:1]))
+    table = {
+        "use": "denoiser",
+        "embedding": "regions",
+        "head": "features",
+        "block": {"use": "adaln-zero", **CENTRE},
+    }
+    (misfit,) = (
+        default_catalog().parse("model", table).check(FeatureSpace(9, 5, conditions=CONDITIONS[:1]))
+    )
     assert (misfit.path, misfit.related) == (("block",), ("task",))
     assert "positions" in AdaLNZero(rope="centre").traits()
     assert not any("positions" in AdaLNZero(rope=rope).traits() for rope in (True, False))

@@ -13,7 +13,7 @@ from torch.nn import functional
 from dither.core_blocks.convert.sedd import MDLM, load_sedd, options_of_sedd, weights_of_sedd
 from dither.engine.config.load_experiment import load_experiment
 from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow.records import Context, State
+from dither.registry.contracts.records import Context, State
 
 IDS, WIDTH, HEADS, COND, DEPTH, LENGTH = 11, 24, 3, 10, 2, 6
 
@@ -46,7 +46,9 @@ def made(ids=IDS, width=WIDTH, heads=HEADS, cond=COND, depth=DEPTH):
             f"blocks.{n}.adaLN_modulation.bias": (6 * width,),
         }
     generator = torch.Generator().manual_seed(0)
-    weights = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    weights = {
+        name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()
+    }
     half = width // heads // 2
     weights["rotary_emb.inv_freq"] = 10_000.0 ** -(torch.arange(half).float() / half)
     return weights
@@ -75,13 +77,21 @@ def sedd(
     def rotated(x: Tensor) -> Tensor:
         """Pairs (j, j + E/2), as complex numbers."""
         half = x.shape[-1] // 2
-        angle = torch.arange(length).repeat(x.shape[1] // length)[:, None] * 10_000.0 ** (-torch.arange(half) / half)
-        pairs = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)[:, None, :]
+        angle = torch.arange(length).repeat(x.shape[1] // length)[:, None] * 10_000.0 ** (
+            -torch.arange(half) / half
+        )
+        pairs = (
+            torch.complex(x[..., :half], x[..., half:])
+            * torch.polar(torch.ones_like(angle), angle)[:, None, :]
+        )
         return torch.cat([pairs.real, pairs.imag], -1)
 
     batch, length = ids.shape
     angle = sigma[:, None] * torch.exp(-math.log(10_000) * torch.arange(128) / 128)
-    c = linear(functional.silu(linear(torch.cat([angle.cos(), angle.sin()], -1), "sigma_map.mlp.0")), "sigma_map.mlp.2")
+    c = linear(
+        functional.silu(linear(torch.cat([angle.cos(), angle.sin()], -1), "sigma_map.mlp.0")),
+        "sigma_map.mlp.2",
+    )
     c = functional.silu(c)
     x = w["vocab_embed.embedding"][ids if x0 is None else torch.cat([ids, x0], 1)]
     clean, block = torch.arange(x.shape[1]) >= length, torch.arange(x.shape[1]) % length // size
@@ -101,7 +111,9 @@ def sedd(
         y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
         x = x + six[5] * linear(y, f"{name}.mlp.2")
     shift, scale = linear(c, "output_layer.adaLN_modulation")[:, None].chunk(2, -1)
-    out = linear(norm(x, w["output_layer.norm_final.weight"]) * (1 + scale) + shift, "output_layer.linear")[:, :length]
+    out = linear(
+        norm(x, w["output_layer.norm_final.weight"]) * (1 + scale) + shift, "output_layer.linear"
+    )[:, :length]
     return out.scatter(-1, ids[..., None], 0.0)
 
 
@@ -114,7 +126,10 @@ def ours(weights, ids: int = IDS, **block) -> nn.Module:
 @pytest.fixture
 def file(tmp_path):
     def write(weights):
-        save_file({name: weight.contiguous() for name, weight in weights.items()}, tmp_path / "sedd.safetensors")
+        save_file(
+            {name: weight.contiguous() for name, weight in weights.items()},
+            tmp_path / "sedd.safetensors",
+        )
         return tmp_path / "sedd.safetensors"
 
     return write
@@ -125,13 +140,17 @@ def states(ids: int):
     return torch.randint(ids, (4, LENGTH)), torch.tensor([1e-4, 0.05, 1.0, 20.0])
 
 
-@pytest.mark.parametrize("sizes", [{}, {"heads": 1, "depth": 3}, {"width": 16, "heads": 4, "cond": 5}])
+@pytest.mark.parametrize(
+    "sizes", [{}, {"heads": 1, "depth": 3}, {"width": 16, "heads": 4, "cond": 5}]
+)
 def test_equals_the_public_model(file, sizes):
     weights = made(**sizes)
     model = ours(weights)
     load_sedd(file(weights), model)
     x, sigma = states(IDS)
-    raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {}).scatter(-1, x[..., None], 0.0)
+    raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {}).scatter(
+        -1, x[..., None], 0.0
+    )
     expected = sedd(weights, x, sigma, sizes.get("heads", HEADS))
     assert expected.std() > 0.3, "the output is not constant"
     torch.testing.assert_close(raw, expected, rtol=1e-5, atol=1e-5)
@@ -148,7 +167,9 @@ def test_every_weight_and_convention_matters(file):
             assert (sedd(changed, x, sigma) - plain).abs().max() > 1e-3, name
     model = ours(weights, mlp="gelu")
     load_sedd(file(weights), model)
-    raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {}).scatter(-1, x[..., None], 0.0)
+    raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {}).scatter(
+        -1, x[..., None], 0.0
+    )
     assert (raw - plain).abs().max() > 2e-5
 
 
@@ -162,16 +183,27 @@ def on_page(language: str) -> str:
 def test_parameter_count_of_sedd_small(tmp_path):
     """169,625,681 parameters with the vocabulary of GPT-2, and one more row at both ends for the absorbing model."""
     with torch.device("meta"):
-        shapes = {name: torch.empty(weight.shape) for name, weight in made(4, 768, 12, 128, 12).items()}
+        shapes = {
+            name: torch.empty(weight.shape) for name, weight in made(4, 768, 12, 128, 12).items()
+        }
     shapes["rotary_emb.inv_freq"] = 10_000.0 ** -(torch.arange(32).float() / 32)
     for rows, total in ((50_257, 169_625_681), (50_258, 169_627_218)):
         for name in ("vocab_embed.embedding", "output_layer.linear.weight"):
             shapes[name] = torch.empty(rows, 768, device="meta")
         shapes["output_layer.linear.bias"] = torch.empty(rows, device="meta")
         options = options_of_sedd(shapes)
-        assert (options["width"], options["depth"], options["cond"], options["block"]["heads"]) == (768, 12, 128, 12)
+        assert (options["width"], options["depth"], options["cond"], options["block"]["heads"]) == (
+            768,
+            12,
+            128,
+            12,
+        )
         with torch.device("meta"):
-            model = default_catalog().parse("model", options).build(TokenSpace((Field("text", 1024, rows),)))
+            model = (
+                default_catalog()
+                .parse("model", options)
+                .build(TokenSpace((Field("text", 1024, rows),)))
+            )
         assert sum(p.numel() for p in model.parameters()) == total
         expected = weights_of_sedd(shapes)
         assert {key: value.shape for key, value in model.state_dict().items()} == {
@@ -179,15 +211,23 @@ def test_parameter_count_of_sedd_small(tmp_path):
         }
         if rows == 50_257:
             (tmp_path / "sedd.toml").write_text(on_page("toml"))
-            assert load_experiment(tmp_path / "sedd.toml").experiment.model == default_catalog().parse("model", options)
+            assert load_experiment(
+                tmp_path / "sedd.toml"
+            ).experiment.model == default_catalog().parse("model", options)
 
 
 def test_the_code_of_the_page_runs(file, monkeypatch):
     """On a small model, of the same experiment otherwise."""
     path = file(made(256, 8, 2, 4, 1))
     toml = on_page("toml").replace("width = 768", "width = 8").replace("depth = 12", "depth = 1")
-    toml = toml.replace("cond = 128", "cond = 4").replace("heads = 12", "heads = 2").replace("gpt2", "bytes")
-    toml = toml.replace("length = 1024", "length = 16").replace('"ancestral"', '{ use = "ancestral", steps = 2 }')
+    toml = (
+        toml.replace("cond = 128", "cond = 4")
+        .replace("heads = 12", "heads = 2")
+        .replace("gpt2", "bytes")
+    )
+    toml = toml.replace("length = 1024", "length = 16").replace(
+        '"ancestral"', '{ use = "ancestral", steps = 2 }'
+    )
     path.with_name("sedd.toml").write_text(toml)
     monkeypatch.chdir(path.parent)
     names: dict[str, object] = {}
@@ -238,7 +278,9 @@ def test_mdlm_ignores_the_noise_level() -> None:
     own = ids[..., None]  # SEDD sets the score of the id itself to 0
     for level in (0.0, 3.0):
         ours = model(State.of(ids), torch.full((2,), level), valid, {})
-        torch.testing.assert_close(ours.scatter(-1, own, 0.0), expected.scatter(-1, own, 0.0), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            ours.scatter(-1, own, 0.0), expected.scatter(-1, own, 0.0), rtol=1e-5, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
@@ -252,7 +294,13 @@ def test_bd3_lm_is_the_layout_of_mdlm_with_blocks(size: int) -> None:
     x, x0 = (torch.randint(0, IDS, (3, LENGTH)) for _ in range(2))
     expected = sedd(theirs, x, torch.zeros(3), x0=x0, size=size)
     context = Context(State.of(x0), torch.zeros(3))
-    found = model(State.of(x), torch.rand(3, LENGTH), torch.ones(3, LENGTH, dtype=torch.bool), {}, context=context)
+    found = model(
+        State.of(x),
+        torch.rand(3, LENGTH),
+        torch.ones(3, LENGTH, dtype=torch.bool),
+        {},
+        context=context,
+    )
     own = x[..., None]  # SEDD sets the score of the id itself to 0
     torch.testing.assert_close(found.scatter(-1, own, 0.0), expected, rtol=1e-5, atol=1e-5)
     assert size == LENGTH or (sedd(theirs, x, torch.zeros(3)) - expected).abs().max() > 0.01

@@ -22,7 +22,9 @@ def test_a_missing_label_is_the_last_row(cells):
     labels_given = torch.tensor([2, -1, 0, 1])
     assert torch.equal(labels(LEVEL, {"cell": labels_given}), rows[[2, 3, 0, 1]])
     assert torch.equal(labels(LEVEL, {}), rows[[3, 3, 3, 3]])
-    assert torch.equal(labels(LEVEL, {"tissue": labels_given}), rows[[3, 3, 3, 3]]), "another condition is ignored"
+    assert torch.equal(labels(LEVEL, {"tissue": labels_given}), rows[[3, 3, 3, 3]]), (
+        "another condition is ignored"
+    )
     each = labels(LEVEL[:, None].expand(4, 6), {"cell": labels_given})
     assert torch.equal(each, rows[[2, 3, 0, 1]][:, None].expand(4, 6, 5))
     with pytest.raises(IndexError):
@@ -30,7 +32,9 @@ def test_a_missing_label_is_the_last_row(cells):
 
 
 def test_partial_labels_require_dropout():
-    partial = FeatureSpace(4, 2, conditions=(Condition("cell", 2, partial=True), Condition("kind", 2)))
+    partial = FeatureSpace(
+        4, 2, conditions=(Condition("cell", 2, partial=True), Condition("kind", 2))
+    )
     (misfit,) = Label().with_space(partial).check(6)
     assert (misfit.path, misfit.related, misfit.help) == (("of",), ("task",), "dropout = 0.1")
     assert not list(Label(dropout=0.1).with_space(partial).check(6))
@@ -46,7 +50,9 @@ def test_labels_are_dropped_independently(cells):
     torch.manual_seed(0)
     first, second = labels.drop_conditions(cond)["cell"], labels.drop_conditions(cond)["cell"]
     torch.manual_seed(0)
-    assert torch.equal(labels.drop_conditions(cond)["cell"], first), "not drawn from torch's generator"
+    assert torch.equal(labels.drop_conditions(cond)["cell"], first), (
+        "not drawn from torch's generator"
+    )
     for left in (first, second):
         kept = left >= 0
         assert torch.equal(left[kept], labels_given[kept])
@@ -72,7 +78,9 @@ def test_number_of_labels_comes_from_the_space(cells):
     assert not Label().conditions, "binding a space returns a copy"
 
 
-@pytest.mark.parametrize(("of", "help"), [("cel", 'did you mean "cell"?'), ("zebra", None), ("centre", None)])
+@pytest.mark.parametrize(
+    ("of", "help"), [("cel", 'did you mean "cell"?'), ("zebra", None), ("centre", None)]
+)
 def test_missing_labels(cells, of, help):
     (misfit,) = Label(of=of).with_space(cells).check(6)
     assert (misfit.path, misfit.related, misfit.help) == (("of",), ("task",), help)

@@ -5,7 +5,7 @@ import torch
 
 from dither.embeddings.specs import Regions
 from dither.registry import FeatureSpace
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 MASKED = torch.tensor([[[0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1]]]).bool()
 
@@ -35,14 +35,19 @@ def test_masked_values_are_ignored_and_elements_flag_them(elements):
     embedding, x = regions(elements=elements), example()
     h = embedding(State(x, MASKED), {})[0]
     assert torch.equal(embedding(State(torch.where(MASKED, example(1), x), MASKED), {})[0], h)
-    zero = embedding(State(x.masked_fill(MASKED, 0.0), MASKED & MASKED.all(-1, keepdim=True)), {})[0]
+    zero = embedding(State(x.masked_fill(MASKED, 0.0), MASKED & MASKED.all(-1, keepdim=True)), {})[
+        0
+    ]
     assert torch.equal(zero[0, 3], h[0, 3]) == (not elements)
     if elements:
         torch.testing.assert_close(h[0, 3] - zero[0, 3], embedding.elements.weight[:, 1])
         assert embedding.elements.bias is None
         noisy = State(x, MASKED, noisy=~MASKED)
         torch.testing.assert_close(
-            embedding(noisy, {})[0][0, 1] - h[0, 1], embedding.elements.weight.sum(1), atol=1e-6, rtol=1e-5
+            embedding(noisy, {})[0][0, 1] - h[0, 1],
+            embedding.elements.weight.sum(1),
+            atol=1e-6,
+            rtol=1e-5,
         )
     assert torch.equal(h[0, 1], zero[0, 1])
 
@@ -61,7 +66,10 @@ def test_unread_columns_are_ignored(columns, elements):
     narrow = Regions(elements=elements).build(FeatureSpace(5, 4), 8)
     narrow.load_state_dict(embedding.state_dict())
     generator = torch.Generator().manual_seed(0)
-    x, masked = torch.rand(2, 5, 6, generator=generator), torch.rand(2, 5, 6, generator=generator) < 0.4
+    x, masked = (
+        torch.rand(2, 5, 6, generator=generator),
+        torch.rand(2, 5, 6, generator=generator) < 0.4,
+    )
     masked[0, 1, :4] = True  # fully masked in the columns that are read
     h = embedding(State(x, masked), {})[0]
     torch.testing.assert_close(h, narrow(State(x[..., :4], masked[..., :4]), {})[0])

@@ -18,11 +18,15 @@ def test_sinusoids_of_the_index():
         [f(m / 10_000 ** (2 * i / 6)) for i in range(3) for f in (torch.sin, torch.cos)]
         for m in torch.arange(2, 5, dtype=torch.float64)
     ]
-    torch.testing.assert_close(p.double(), torch.tensor(expected, dtype=torch.float64)[None], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        p.double(), torch.tensor(expected, dtype=torch.float64)[None], atol=1e-6, rtol=1e-6
+    )
     assert not torch.allclose(Sinusoid(max_period=300.0).build(SPACE, 6)(2, 3, {}), p)
 
 
-CENTRE = torch.tensor([[10_500, 12_000, 20_250, 300_000, 0], [7, 107, 1007, 200_000_007, 240_000_007]])
+CENTRE = torch.tensor(
+    [[10_500, 12_000, 20_250, 300_000, 0], [7, 107, 1007, 200_000_007, 240_000_007]]
+)
 
 
 def test_sinusoids_of_the_distance_in_kilobases():
@@ -30,7 +34,9 @@ def test_sinusoids_of_the_distance_in_kilobases():
     distance = (CENTRE - CENTRE[:, :1]).double() / 1000
     waves = [f(distance / 10_000 ** (2 * i / 6)) for i in range(3) for f in (torch.sin, torch.cos)]
     valid = distance.abs() < 1e5
-    torch.testing.assert_close(p.double()[valid], torch.stack(waves, -1)[valid], atol=5e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        p.double()[valid], torch.stack(waves, -1)[valid], atol=5e-5, rtol=1e-4
+    )
     torch.testing.assert_close(p.double(), torch.stack(waves, -1), atol=0.02, rtol=0.02)
     assert p.isfinite().all(), "padding is 0, far before the first position"
     spec = GenomicSinusoid(of="place", unit=1.0, max_period=300.0, layout="sin-cos")
@@ -43,7 +49,10 @@ def test_sinusoids_of_the_distance_in_kilobases():
 
 def test_genomic_sinusoids_require_coordinates():
     assert not list(GenomicSinusoid().check(SPACE, 8))
-    for spec, space in ((GenomicSinusoid(), FeatureSpace(5, 2)), (GenomicSinusoid(of="cell"), SPACE)):
+    for spec, space in (
+        (GenomicSinusoid(), FeatureSpace(5, 2)),
+        (GenomicSinusoid(of="cell"), SPACE),
+    ):
         (misfit,) = spec.check(space, 8)
         assert (misfit.path, misfit.related) == (("of",), ("task",))
     with pytest.raises(ValueError, match="centre"):
@@ -71,12 +80,16 @@ def dit(t, size, max_period=10_000.0):
     """One number at a time: cos(t w_i), then sin(t w_i), w_i = max_period^(-i/half)."""
     half = size // 2
     w = [math.exp(-math.log(max_period) * i / half) for i in range(half)]
-    return torch.tensor([[math.cos(x * f) for f in w] + [math.sin(x * f) for f in w] for x in t.tolist()]).double()
+    return torch.tensor(
+        [[math.cos(x * f) for f in w] + [math.sin(x * f) for f in w] for x in t.tolist()]
+    ).double()
 
 
 @pytest.mark.parametrize("max_period", [10_000.0, 300.0])
 def test_cos_sin_equals_dit(max_period):
-    torch.testing.assert_close(sinusoids(T, 12, max_period=max_period), dit(T, 12, max_period), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        sinusoids(T, 12, max_period=max_period), dit(T, 12, max_period), atol=1e-6, rtol=1e-6
+    )
 
 
 def test_interleaved_equals_vaswani():
@@ -100,9 +113,12 @@ def test_shift_makes_the_lowest_frequency_exact():
 
 def test_two_linear_layers_with_a_silu_between():
     torch.manual_seed(0)
-    embedding = Level(frequencies=12, layout="sin-cos", max_period=300.0, freq_shift=1).build(5).double()
+    embedding = (
+        Level(frequencies=12, layout="sin-cos", max_period=300.0, freq_shift=1).build(5).double()
+    )
     h = (
-        sinusoids(T, 12, layout="sin-cos", max_period=300.0, freq_shift=1) @ embedding.enter.weight.T
+        sinusoids(T, 12, layout="sin-cos", max_period=300.0, freq_shift=1)
+        @ embedding.enter.weight.T
         + embedding.enter.bias
     )
     expected = h * h.sigmoid() @ embedding.leave.weight.T + embedding.leave.bias
@@ -113,7 +129,9 @@ def test_two_linear_layers_with_a_silu_between():
 
 def test_integers_and_low_precision():
     index = torch.tensor([0, 3, 999])
-    torch.testing.assert_close(sinusoids(index, 8), sinusoids(index.double(), 8).float(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        sinusoids(index, 8), sinusoids(index.double(), 8).float(), atol=1e-4, rtol=1e-4
+    )
     embedding = Level().build(4).bfloat16()
     assert embedding(index.float(), {}).dtype == torch.bfloat16
     assert sinusoids(torch.tensor([999.0]).bfloat16(), 8).dtype == torch.float32

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dither.embeddings.head_specs import TokenDiffusion as Spec
 from dither.embeddings.token_diffusion import MAX_ANGLE, TokenDiffusion
-from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.contracts.spaces import FeatureSpace
 
 
 def make_head(features: int, width: int, **options) -> TokenDiffusion:
@@ -45,10 +45,15 @@ def test_squared_errors_are_minimal_for_the_truth(predict: str) -> None:
     a, b = angle.cos(), angle.sin()
     variance = 0.25 * b**2 / (0.25 * a**2 + b**2)  # variance of x_0 given x
     weight = (a / b) ** 2 if predict == "eps" else 1 / b**2
-    assert squares[target_mask].mean().item() == pytest.approx((weight * variance).mean().item(), rel=0.02)
+    assert squares[target_mask].mean().item() == pytest.approx(
+        (weight * variance).mean().item(), rel=0.02
+    )
     wrong = Exact(predict=predict, repeats=16)
     wrong.cov = wrong.cov * 2
-    assert wrong.distribution(h).squared_errors(x0, target_mask)[target_mask].mean() > squares[target_mask].mean()
+    assert (
+        wrong.distribution(h).squared_errors(x0, target_mask)[target_mask].mean()
+        > squares[target_mask].mean()
+    )
 
 
 @pytest.mark.parametrize("predict", ["velocity", "eps"])
@@ -61,7 +66,10 @@ def test_samples_and_mean_follow_the_distribution(predict: str) -> None:
     torch.testing.assert_close(x.mean(0), h[0, 0], rtol=0, atol=0.02)
     torch.testing.assert_close(x.T.cov(), head.cov, rtol=0.03, atol=0.005)
     torch.testing.assert_close(
-        head.distribution(h).mean(zeros, torch.ones_like(zeros, dtype=torch.bool)), h, rtol=0, atol=2e-3
+        head.distribution(h).mean(zeros, torch.ones_like(zeros, dtype=torch.bool)),
+        h,
+        rtol=0,
+        atol=2e-3,
     )
 
 
@@ -94,7 +102,9 @@ def test_x0_and_eps_are_consistent() -> None:
     for predict in ("eps", "velocity"):
         head.predict = predict
         x0, eps = head.x0_and_eps(x, angle, h)
-        torch.testing.assert_close(angle.cos()[:, None] * x0 + angle.sin()[:, None] * eps, x, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            angle.cos()[:, None] * x0 + angle.sin()[:, None] * eps, x, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_mean_is_conditional_on_visible_values() -> None:
@@ -104,7 +114,9 @@ def test_mean_is_conditional_on_visible_values() -> None:
     x = torch.tensor([[[2.0, 0.0], [-1.0, 0.0]]])
     masked = torch.tensor([False, True]).expand(1, 2, 2)
     mean = head.distribution(torch.zeros(1, 2, 2)).mean(x, masked)
-    seen = head.x0_and_eps(x.masked_fill(masked, 0), x.new_full((1, 2), MAX_ANGLE), torch.zeros(1, 2, 2))[0]
+    seen = head.x0_and_eps(
+        x.masked_fill(masked, 0), x.new_full((1, 2), MAX_ANGLE), torch.zeros(1, 2, 2)
+    )[0]
     assert torch.equal(mean, seen)
     blind = head(torch.zeros(1, 2, 2))
     assert not torch.equal(mean, blind)

@@ -10,12 +10,14 @@ from torch.nn import functional
 from dither.embeddings.specs import FeatureValues, Graph, Softplus, TokenLogits, Tokens
 from dither.embeddings.tokens import make_embedding_table
 from dither.registry import FeatureSpace, Field, TokenSpace
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 
 def test_initialisation_of_tables():
     torch.manual_seed(0)
-    assert make_embedding_table(400, 100, "normal").weight.std().item() == pytest.approx(1, rel=0.02)
+    assert make_embedding_table(400, 100, "normal").weight.std().item() == pytest.approx(
+        1, rel=0.02
+    )
     assert make_embedding_table(400, 100, 0.02).weight.std().item() == pytest.approx(0.02, rel=0.02)
     kaiming = make_embedding_table(400, 100, "kaiming").weight
     assert kaiming.abs().max().item() == pytest.approx(0.1, rel=1e-3)
@@ -49,7 +51,9 @@ def test_graph_positions_of_the_seed(graph):
     embedding = Graph().build(graph, 8)
     kind, room, pair = embedding.entity.weight, embedding.node.weight, embedding.pair[0].weight
     expected = [kind[0] + room[i] for i in range(4)]
-    expected += [kind[1] + pair[i] + pair[j] for i, j in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))]
+    expected += [
+        kind[1] + pair[i] + pair[j] for i, j in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+    ]
     torch.testing.assert_close(embedding.position_embedding(), torch.stack(expected))
     nodes, edges = (table.weight[:1] for table in embedding.tokens.tables)
     tokens = torch.cat([nodes.expand(4, 8), edges.expand(6, 8)])
@@ -60,21 +64,34 @@ def test_graph_positions_of_the_seed(graph):
 def test_further_fields_of_a_graph_of_three_nodes():
     """One token per node takes the vectors of nodes, although there are as many pairs; then one per pair and node."""
     lengths = {"nodes": 3, "edges": 3, "areas": 3, "doors": 6}
-    embedding = Graph().build(TokenSpace(tuple(Field(name, length, 4) for name, length in lengths.items())), 8)
-    pairs = embedding.pair[0].weight[torch.tensor([0, 0, 1])] + embedding.pair[0].weight[torch.tensor([1, 2, 2])]
-    expected = torch.cat([embedding.node.weight, pairs, embedding.node.weight, pairs, embedding.node.weight])
+    embedding = Graph().build(
+        TokenSpace(tuple(Field(name, length, 4) for name, length in lengths.items())), 8
+    )
+    pairs = (
+        embedding.pair[0].weight[torch.tensor([0, 0, 1])]
+        + embedding.pair[0].weight[torch.tensor([1, 2, 2])]
+    )
+    expected = torch.cat(
+        [embedding.node.weight, pairs, embedding.node.weight, pairs, embedding.node.weight]
+    )
     kinds = embedding.entity.weight.repeat_interleave(torch.tensor(list(lengths.values())), 0)
     torch.testing.assert_close(embedding.position_embedding(), expected + kinds)
 
 
 def test_endpoints_of_a_pair(graph):
-    shared, directed, tied = (Graph(endpoint=e).build(graph, 8) for e in ("shared", "directed", "tied"))
+    shared, directed, tied = (
+        Graph(endpoint=e).build(graph, 8) for e in ("shared", "directed", "tied")
+    )
     first, second = (table.weight for table in directed.pair)
-    torch.testing.assert_close(directed.position_embedding()[7], directed.entity.weight[1] + first[1] + second[2])
+    torch.testing.assert_close(
+        directed.position_embedding()[7], directed.entity.weight[1] + first[1] + second[2]
+    )
     ends = tied.node.weight[1] + tied.node.weight[2]
     torch.testing.assert_close(tied.position_embedding()[7], tied.entity.weight[1] + ends)
     rows = 6 + 5 + 2 + 4
-    counts = [sum(w.numel() for w in embedding.parameters()) for embedding in (shared, directed, tied)]
+    counts = [
+        sum(w.numel() for w in embedding.parameters()) for embedding in (shared, directed, tied)
+    ]
     assert counts == [8 * (rows + 4), 8 * (rows + 8), 8 * rows]
 
 
@@ -114,7 +131,9 @@ def test_softplus_of_one_group_or_all_columns(columns):
     torch.manual_seed(0)
     head, h = Softplus(group="accessibility").build(columns, 8), torch.randn(2, 5, 8)
     out = head(h)
-    torch.testing.assert_close(out[..., 3], (1 + (h @ head.linear.weight[0] + head.linear.bias).exp()).log())
+    torch.testing.assert_close(
+        out[..., 3], (1 + (h @ head.linear.weight[0] + head.linear.bias).exp()).log()
+    )
     assert not out[..., [0, 1, 2, 4, 5]].any()
     every = Softplus().build(columns, 8)
     torch.testing.assert_close(every(h), functional.softplus(every.linear(h)))
@@ -123,7 +142,11 @@ def test_softplus_of_one_group_or_all_columns(columns):
 
 def test_incompatibilities_of_softplus(columns):
     (misfit,) = Softplus(group="expresion").check(columns, 8)
-    assert (misfit.code, misfit.path, misfit.help) == ("unknown-value", ("group",), 'did you mean "expression"?')
+    assert (misfit.code, misfit.path, misfit.help) == (
+        "unknown-value",
+        ("group",),
+        'did you mean "expression"?',
+    )
     for spec in (Softplus(), Softplus(group="expression")):
         (misfit,) = spec.check(replace(columns, standardised=True), 8)
         assert misfit.related == ("task", "standardise")

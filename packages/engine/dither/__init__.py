@@ -5,7 +5,8 @@
     system = dither.load(run)
     samples = system.sample(4)
 
-Several distributions, ours and third parties', share this package. Importing it imports none of them.
+Several distributions, ours and third parties', share this package. Importing it imports none of
+them.
 """
 
 from __future__ import annotations

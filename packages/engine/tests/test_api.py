@@ -30,7 +30,9 @@ def test_train_evaluate_and_save_without_files(tmp_path):
     assert (run.parent / "latest").resolve() == run.resolve()
     assert run.name.startswith("bubble-quick-2")
     metrics = dither.evaluate(dither.load(str(run)), samples=16)
-    assert metrics["loss"] == pytest.approx(json.loads((run / "summary.json").read_text())["figures"]["valid"]["loss"])
+    assert metrics["loss"] == pytest.approx(
+        json.loads((run / "summary.json").read_text())["figures"]["valid"]["loss"]
+    )
     rows = (run / "metrics.csv").read_text().splitlines()
     assert rows[0] == "step,kind,name,value"
     assert any(row.startswith("2,valid,loss,") for row in rows)
@@ -50,7 +52,11 @@ def test_epochs_become_steps_and_exclude_them(tmp_path, refusal):
     assert [problem.path for problem in info.problems] == [("train", "epochs")]
 
 
-@pytest.mark.parametrize(("given", "expected"), [((), ["valid/b"]), (("sample/c", "valid/x"), ["sample/c"])])
+@pytest.mark.parametrize(
+    ("given", "expected"), [((), ["valid/b"]), (("sample/c", "valid/x"), ["sample/c"])]
+)
 def test_headline_is_that_of_the_task_or_has_baselines(given, expected):
     figures = {"valid": {"a": 1.0, "b": 2.0}, "sample": {"c": 3.0}}
-    assert headline({"headline": given, "figures": figures, "baselines": {"b/zero": 0.0}}) == expected
+    assert (
+        headline({"headline": given, "figures": figures, "baselines": {"b/zero": 0.0}}) == expected
+    )

@@ -35,8 +35,18 @@ def test_time_is_attributed_to_its_phase(trainer, monkeypatch):
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(3)]
     least = {phase: min(part[phase] for part in parts) for phase in parts[0]}
-    assert set(least) == {"data", "forward", "backward", "optimizer"}  # accumulate = 2: forward and backward twice
-    for phase, seconds in {"data": 0.02, "forward": 0.04, "backward": 0.06, "optimizer": 0.05}.items():
+    assert set(least) == {
+        "data",
+        "forward",
+        "backward",
+        "optimizer",
+    }  # accumulate = 2: forward and backward twice
+    for phase, seconds in {
+        "data": 0.02,
+        "forward": 0.04,
+        "backward": 0.06,
+        "optimizer": 0.05,
+    }.items():
         assert seconds <= least[phase] < seconds + 0.02, phase
 
 
@@ -52,11 +62,21 @@ def test_bench_is_consistent(experiment_file, cli, monkeypatch, console):
     assert result["memory"]["weights"] == 285 * 4 == result["memory"]["average"]
     assert result["memory"]["peak_rss"] > 1e7
     assert result["syncs_per_step"] == 0 < result["kernels_per_step"]
-    assert 0 < result["mfu"] == result["flops_per_step"] / result["step_seconds"] / result["peak_flops"] < 1
+    assert (
+        0
+        < result["mfu"]
+        == result["flops_per_step"] / result["step_seconds"] / result["peak_flops"]
+        < 1
+    )
     benchmark.show_bench(console, result)
     text = console.export_text()
     assert "valid positions/s" in text
     assert "0 host synchronisations" in text
     phases = dict.fromkeys(result["phases"], result["step_seconds"])
-    result |= {"phases": phases, "syncs_per_step": 1, "sync_places": ["1 x item at a.py:1"], "mfu": 0.1}
+    result |= {
+        "phases": phases,
+        "syncs_per_step": 1,
+        "sync_places": ["1 x item at a.py:1"],
+        "mfu": 0.1,
+    }
     assert len(list(benchmark.advice(result))) == 4

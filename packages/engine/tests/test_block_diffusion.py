@@ -22,8 +22,8 @@ from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
 from dither.processes.tokens.process import TokenProcess
 from dither.registry import default_catalog
-from dither.registry.flow.records import Clean, Measured, Noised, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean, Measured, Noised, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 from dither.registry.kinds import ModelFacts
 
 IDS, LENGTH = 2, 3
@@ -39,7 +39,16 @@ def space(length=LENGTH, ids=IDS, end=None):
     return TokenSpace((Field("text", length, ids, end=end),))
 
 
-def process_of(kind, length=LENGTH, ids=IDS, estimator="time", predict="posterior", level="t", t_min=1e-6, end=None):
+def process_of(
+    kind,
+    length=LENGTH,
+    ids=IDS,
+    estimator="time",
+    predict="posterior",
+    level="t",
+    t_min=1e-6,
+    end=None,
+):
     plain = space(length, ids, end)
     if kind == "absorbing":
         masked = plain.with_mask()
@@ -68,13 +77,19 @@ class Tabular(nn.Module):
         self.seen.append((level, context, state))
         x, t = state.x, level[:, None].expand(state.x.shape) if level.ndim == 1 else level
         if context is None:
-            past = torch.zeros(len(x), 0, dtype=torch.long) if cache is None or cache.x is None else cache.x
+            past = (
+                torch.zeros(len(x), 0, dtype=torch.long)
+                if cache is None or cache.x is None
+                else cache.x
+            )
             if keep:
                 cache.x, cache.length = torch.cat([past, x], 1), past.shape[1] + x.shape[1]
             return self.block(past, x, t)
         assert torch.equal(context.level, self.process.level(torch.zeros(len(x))))
         cuts = range(0, x.shape[1], self.size)
-        parts = [(context.state.x[:, :a], x[:, a : a + self.size], t[:, a : a + self.size]) for a in cuts]
+        parts = [
+            (context.state.x[:, :a], x[:, a : a + self.size], t[:, a : a + self.size]) for a in cuts
+        ]
         return torch.cat([self.block(*part) for part in parts], 1)
 
     trunk = forward
@@ -100,7 +115,12 @@ class Tabular(nn.Module):
 
 
 def joint_of(*shape, seed=1):
-    return torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).pow(2) + 0.02
+    return (
+        torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).pow(
+            2
+        )
+        + 0.02
+    )
 
 
 def system_of(process, joint, size, loss=score_entropy, inner=None, **options):
@@ -108,7 +128,9 @@ def system_of(process, joint, size, loss=score_entropy, inner=None, **options):
     blocks = BlockDiffusion.of(process.space, ModelFacts(size))
     sampler = None if inner is None else partial(Blocks(size=size, **options).sample, inner=inner)
     assert blocks == BlockDiffusion(length, size)
-    return Diffusion(None, process, Tabular(process, joint, size), loss, sampler, bound=True, blocks=blocks)
+    return Diffusion(
+        None, process, Tabular(process, joint, size), loss, sampler, bound=True, blocks=blocks
+    )
 
 
 def everything(ids, length):
@@ -133,7 +155,15 @@ def bound_of_all(system, monkeypatch, nodes=80):
 
     def enumerated(clean, noise, fixed, moved):
         rows, prior = system.blocks.rows(x_t), process.prior_probs()
-        return Noised(clean.x0, State.of(rows), noise, ~fixed & (prior[0][rows] > 0), clean.valid, fixed, prior)
+        return Noised(
+            clean.x0,
+            State.of(rows),
+            noise,
+            ~fixed & (prior[0][rows] > 0),
+            clean.valid,
+            fixed,
+            prior,
+        )
 
     monkeypatch.setattr(process, "_noised", enumerated)
     clean, each, t_min = Clean.of(x0), process.space.vocab**LENGTH, process.timesteps.t_min
@@ -142,9 +172,15 @@ def bound_of_all(system, monkeypatch, nodes=80):
     for t, part in zip(t_min + (1 - t_min) * (1 + place) / 2, share / 2, strict=True):
         q = transition_probabilities(process, x0, x_t, t)
         measured = system(clean, torch.full((len(x0),), t, dtype=torch.float64))
-        total += (1 - t_min) * part * (q[:, None] * measured.values * measured.weights).view(-1, each, LENGTH).sum(1)
+        total += (
+            (1 - t_min)
+            * part
+            * (q[:, None] * measured.values * measured.weights).view(-1, each, LENGTH).sum(1)
+        )
     q = transition_probabilities(process, x0, x_t, t_min)
-    ends = system.bounded(clean, Measured(torch.zeros(x0.shape).double(), torch.ones(x0.shape))).values
+    ends = system.bounded(
+        clean, Measured(torch.zeros(x0.shape).double(), torch.ones(x0.shape))
+    ).values
     return total + (q[:, None] * ends).view(-1, each, LENGTH).sum(1)
 
 
@@ -185,7 +221,9 @@ def test_random_estimates_have_that_mean(size):
     expected = block_nats(joint, size).sum(1)[(rows * torch.tensor([4, 2, 1])).sum(1)]
     spread = {}
     for estimator in ("time", "importance", "mask-count"):
-        system = system_of(process_of("absorbing", estimator=estimator, t_min=1e-3), joint, size, masked_ce)
+        system = system_of(
+            process_of("absorbing", estimator=estimator, t_min=1e-3), joint, size, masked_ce
+        )
         measured = system(Clean.of(rows))
         gap = system.bounded(Clean.of(rows), measured).values.sum(1) - expected
         spread[estimator] = float(gap.std())
@@ -208,7 +246,9 @@ def test_fixed_positions_are_excluded(estimator):
     assert torch.equal(noised.x0, clean.x0)
     if estimator == "mask-count":
         for start in (0, 3, 6):
-            free, masked = ((part[:, start : start + 3]).any(1) for part in (~clean.fixed, noised.target_mask))
+            free, masked = (
+                (part[:, start : start + 3]).any(1) for part in (~clean.fixed, noised.target_mask)
+            )
             assert torch.equal(free, masked), "every block with maskable positions has a masked one"
 
 
@@ -221,7 +261,9 @@ def histogram(states, ids, length):
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 def test_cached_samples_follow_the_distribution(kind, size):
     n, joint = 4_000, joint_of(3, 3, 3)
-    inner = FirstHitting().build() if kind == "absorbing" else Ancestral(steps=100, t_min=1e-4).build()
+    inner = (
+        FirstHitting().build() if kind == "absorbing" else Ancestral(steps=100, t_min=1e-4).build()
+    )
     system = system_of(process_of(kind, 3, 3), joint, size, inner=inner)
     (*_, last) = walk(system, Clean.of(torch.zeros(n, 3, dtype=torch.long)))
     expected = (joint / joint.sum()).flatten() * n
@@ -231,8 +273,18 @@ def test_cached_samples_follow_the_distribution(kind, size):
 def denoiser(process, size, position="learned", **options):
     block = {"use": "adaln-zero", "heads": 2, "rope": position != "learned"}
     embedding = {"use": "tokens", "position": position}
-    table = {"width": 16, "depth": 2, "block": block, "embedding": embedding, "block_size": size} | options
-    model = default_catalog().parse("model", {"use": "core-blocks/denoiser", **table}).build(process.space)
+    table = {
+        "width": 16,
+        "depth": 2,
+        "block": block,
+        "embedding": embedding,
+        "block_size": size,
+    } | options
+    model = (
+        default_catalog()
+        .parse("model", {"use": "core-blocks/denoiser", **table})
+        .build(process.space)
+    )
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn(weight.shape), alpha=0.2)
@@ -248,7 +300,14 @@ class Recording:
     def __call__(self, process, session, like):
         def recorded(state, t):
             prediction = session(state, t)
-            self.calls.append((session.branches[0].start, state.x.clone(), t.clone(), prediction.log_clean().clone()))
+            self.calls.append(
+                (
+                    session.branches[0].start,
+                    state.x.clone(),
+                    t.clone(),
+                    prediction.log_clean().clone(),
+                )
+            )
             return prediction
 
         yield from self.inner(process, recorded, like)
@@ -285,5 +344,7 @@ def test_sampling_equals_training(kind, level, position, size, prompt):
         whole, level_of = x0.clone(), torch.rand(3, 1).expand(-1, 11).clone()
         whole[:, part], level_of[:, part] = x, t[:, None]
         with torch.no_grad():
-            expected = system.denoise(State.of(whole), level_of, clean, context=system.context(clean)).log_clean()
+            expected = system.denoise(
+                State.of(whole), level_of, clean, context=system.context(clean)
+            ).log_clean()
         torch.testing.assert_close(log_clean, expected[:, part], atol=1e-5, rtol=0)

@@ -18,11 +18,24 @@ from safetensors import SafetensorError
 from torch import nn
 
 from dither.engine.checkpoints import checkpoint as module
-from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Damaged, load_state, load_weights, weights_of
+from dither.engine.checkpoints.checkpoint import (
+    Checkpoints,
+    Contents,
+    Damaged,
+    load_state,
+    load_weights,
+    weights_of,
+)
 from dither.engine.files.checksums import verify, with_checksum
 from dither.engine.optimizers.optimizer_state import flatten, restore
 
-FILES = ["model.safetensors", "ema.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
+FILES = [
+    "model.safetensors",
+    "ema.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+    "MANIFEST.json",
+]
 
 
 def contents(seed=0):
@@ -52,7 +65,9 @@ def test_round_trip_is_bit_exact(store):
     assert torch.equal(average.weight, given.average.weight)
     tensors, plain = load_state(path)
     assert plain == given.plain
-    assert {key: value.tolist() for key, value in tensors.items()} == {k: v.tolist() for k, v in given.tensors.items()}
+    assert {key: value.tolist() for key, value in tensors.items()} == {
+        k: v.tolist() for k, v in given.tensors.items()
+    }
 
 
 def test_tied_weights_are_stored_once(store):
@@ -78,7 +93,10 @@ def test_old_checkpoints_are_deleted_and_none_is_overwritten(store):
     for step in (1, 2, 30):
         store.save(step, contents(step))
     assert [step for step, _ in store.steps()] == [30, 2]
-    assert sorted(path.name for path in store.folder.iterdir()) == ["step-00000002", "step-00000030"]
+    assert sorted(path.name for path in store.folder.iterdir()) == [
+        "step-00000002",
+        "step-00000030",
+    ]
     with pytest.raises(FileExistsError):
         store.save(30, contents(2))
     assert load_state(store.newest()[0])[1]["step"] == 30
@@ -132,7 +150,14 @@ def test_a_damaged_checkpoint_is_skipped(store, name, damage):
     assert caught.value.exit_code == 3
 
 
-NONSENSE = ["{}", "[]", "null", '{"format": 9, "files": {}}', '{"format": 1, "files": {"a": 1}}', "[" * 100_000]
+NONSENSE = [
+    "{}",
+    "[]",
+    "null",
+    '{"format": 9, "files": {}}',
+    '{"format": 1, "files": {"a": 1}}',
+    "[" * 100_000,
+]
 
 
 @pytest.mark.parametrize("text", NONSENSE)
@@ -158,7 +183,9 @@ def test_required_files_and_shards_must_be_listed(store):
 
 def test_a_full_disk_is_an_os_error(store, monkeypatch):
     def full(*arguments):
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
 
     store.save(1, contents())
     monkeypatch.setattr(module, "save_model", full)
@@ -215,7 +242,10 @@ def test_optimizer_state_round_trip(store, make):
     assert str(one["param_groups"]) == str(two["param_groups"])
     for index, state in one["state"].items():
         assert state.keys() == two["state"][index].keys()
-        assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(two["state"][index][k])) for k, v in state.items())
+        assert all(
+            torch.equal(torch.as_tensor(v), torch.as_tensor(two["state"][index][k]))
+            for k, v in state.items()
+        )
 
 
 def test_state_that_cannot_be_saved_or_restored_is_an_error():

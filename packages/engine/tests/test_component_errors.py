@@ -6,7 +6,7 @@ from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.launch import run
 from dither.registry import kinds
 from dither.registry.config.errors import Refused
-from dither.registry.flow import Noise
+from dither.registry.contracts import Noise
 from dither.registry.plugins.manager import default_catalog
 from dither.registry.spec.base import WrongReturnError
 
@@ -34,7 +34,9 @@ REFUSING = """(self, process):
 def broken(experiment_file):
     def broken(method="rev = 1"):
         (experiment_file.parent / "broken.py").write_text(LOSS.format(method=method))
-        text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "broken.py"]')
+        text = experiment_file.read_text().replace(
+            '["toy_plugin.py"]', '["toy_plugin.py", "broken.py"]'
+        )
         experiment_file.write_text(text.replace('"toy-ce"', '"broken"'))
         return experiment_file
 
@@ -45,7 +47,10 @@ def broken(experiment_file):
     ("method", "reason"),
     [
         ("def check(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:10)"),
-        ("def check(self, process): yield 1 / 0", "ZeroDivisionError: division by zero (broken.py:10)"),
+        (
+            "def check(self, process): yield 1 / 0",
+            "ZeroDivisionError: division by zero (broken.py:10)",
+        ),
         ("def check(self, process): exit(0)", "SystemExit: 0"),
         ("def check(self, process): return None", "TypeError: "),
         ("def check(self, process): return ['text']", "TypeError: "),
@@ -59,7 +64,9 @@ def test_exceptions_of_a_check_name_the_component(broken, method, reason, refusa
 
 
 @pytest.mark.parametrize("returned", ["None", "'text'", "(1, 2)", "[lambda: 1]"])
-def test_a_wrong_result_of_a_build_names_the_component(broken, tmp_path, console, returned, refused):
+def test_a_wrong_result_of_a_build_names_the_component(
+    broken, tmp_path, console, returned, refused
+):
     loaded = load_experiment(broken(f"def build(self, process): return {returned}"))
     with refused("plugin-failed", match='loss "broken" of plugin "broken" failed: build returned'):
         run(loaded, tmp_path / "runs", console=console)
@@ -68,11 +75,27 @@ def test_a_wrong_result_of_a_build_names_the_component(broken, tmp_path, console
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("self.body(torch", "self.nobody(torch", 'model "toy-net" of plugin "toy-plugin" failed: Attribute'),
-        ("cond, cache=cache, keep=keep))", "cond)[:, 1:])", 'model "toy-net" of plugin "toy-plugin" failed: the'),
-        ("noised.target_mask.float())", "noised.valid[:, 1:])", 'loss "toy-ce" of plugin "toy-plugin" failed: weights'),
+        (
+            "self.body(torch",
+            "self.nobody(torch",
+            'model "toy-net" of plugin "toy-plugin" failed: Attribute',
+        ),
+        (
+            "cond, cache=cache, keep=keep))",
+            "cond)[:, 1:])",
+            'model "toy-net" of plugin "toy-plugin" failed: the',
+        ),
+        (
+            "noised.target_mask.float())",
+            "noised.valid[:, 1:])",
+            'loss "toy-ce" of plugin "toy-plugin" failed: weights',
+        ),
         ("return Measured(", "return max(", 'loss "toy-ce" of plugin "toy-plugin" failed: '),
-        ("State.of(x), noise", "State.of(x.T), noise", 'process "toy-mask" of plugin "toy-plugin" failed: the noised'),
+        (
+            "State.of(x), noise",
+            "State.of(x.T), noise",
+            'process "toy-mask" of plugin "toy-plugin" failed: the noised',
+        ),
         ("yield process.finish(", "yield from process.finish(", "ended with"),
     ],
 )
@@ -87,7 +110,14 @@ def test_wrong_tensors_name_the_component(experiment_file, tmp_path, console, ol
 
 @pytest.mark.parametrize(
     ("kind", "returned"),
-    [("task", None), ("process", object()), ("block", None), ("optimizer", 3), ("lr-schedule", 1.0), ("head", (1, 2))],
+    [
+        ("task", None),
+        ("process", object()),
+        ("block", None),
+        ("optimizer", 3),
+        ("lr-schedule", 1.0),
+        ("head", (1, 2)),
+    ],
 )
 def test_results_are_checked_by_kind(kind, returned):
     spec = default_catalog().parts(kind)[0].spec
@@ -95,7 +125,9 @@ def test_results_are_checked_by_kind(kind, returned):
         spec.check_built(spec.model_construct(), returned)
 
 
-@pytest.mark.parametrize("schedule", ["None", "-t, t", "t, -t", "t[:1], t", "t * float('nan'), t", "1.0, 2.0"])
+@pytest.mark.parametrize(
+    "schedule", ["None", "-t, t", "t, -t", "t[:1], t", "t * float('nan'), t", "1.0, 2.0"]
+)
 def test_invalid_schedules_are_found_when_they_are_built(schedule):
     class Wrong(kinds.ScheduleSpec):
         """A schedule."""

@@ -41,7 +41,11 @@ def test_flags_become_overrides(words, overrides):
 
 @pytest.mark.parametrize(
     ("words", "spec", "code"),
-    [(["--to"], Books, "missing-argument"), (["-t", "x"], Books, "unknown-option"), (["a", "b"], Nothing, "usage")],
+    [
+        (["--to"], Books, "missing-argument"),
+        (["-t", "x"], Books, "unknown-option"),
+        (["a", "b"], Nothing, "usage"),
+    ],
 )
 def test_invalid_flags_are_refused(words, spec, code, refused):
     with refused(code):

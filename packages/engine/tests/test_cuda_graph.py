@@ -14,7 +14,7 @@ from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.simulated_gpu import DeviceTrace
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.records import Clean
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +35,9 @@ class Recorder(TorchDispatchMode):
     def replay(self):
         for func, args, kwargs, out in self.calls:
             if not func.is_view:
-                for old, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                for old, new in zip(
+                    tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True
+                ):
                     if isinstance(old, torch.Tensor) and old is not new:
                         old.value.copy_(new.value)
 
@@ -70,15 +72,30 @@ def resumed(trainer, system):
 
 def addresses(trainer):
     state = [value for entry in trainer.optimizer.state.values() for value in entry.values()]
-    tensors = [*trainer.parameters, *(p.grad for p in trainer.parameters), *state, trainer.guard.alive, trainer.sums]
+    tensors = [
+        *trainer.parameters,
+        *(p.grad for p in trainer.parameters),
+        *state,
+        trainer.guard.alive,
+        trainer.sums,
+    ]
     return [tensor.value.data_ptr() for tensor in tensors if tensor is not None]
 
 
-@pytest.mark.parametrize("name", ["get_region/quick", "bubble_diagram/quick", "language_model/quick"])
+@pytest.mark.parametrize(
+    "name", ["get_region/quick", "bubble_diagram/quick", "language_model/quick"]
+)
 def test_a_captured_step_equals_an_eager_one(name, monkeypatch):
     """Bit by bit, with other batches, noise, dropout and learning rates in each step, and after resuming."""
-    monkeypatch.setattr(sys.modules["torch.optim.adam"], "_get_capturable_supported_devices", lambda *_: ["meta"])
-    changes = ["train.batch_size=4", "train.precision=float32", "train.device=cpu", "train.buckets=false"]
+    monkeypatch.setattr(
+        sys.modules["torch.optim.adam"], "_get_capturable_supported_devices", lambda *_: ["meta"]
+    )
+    changes = [
+        "train.batch_size=4",
+        "train.precision=float32",
+        "train.device=cpu",
+        "train.buckets=false",
+    ]
     changes += ["task.data.train=8"] if "bubble" in name else []
     experiment = load_experiment(ROOT / f"experiments/{name}.toml", changes).experiment
     half, runs = WARMUP + 2, []
@@ -91,7 +108,9 @@ def test_a_captured_step_equals_an_eager_one(name, monkeypatch):
                 if captured and step == half:
                     trainer = resumed(trainer, trace.move(Diffusion.build(experiment).train()))
                 trace.reset()
-                metrics.append({key: value.value.item() for key, value in trainer.advance().items()})
+                metrics.append(
+                    {key: value.value.item() for key, value in trainer.advance().items()}
+                )
                 places.append(addresses(trainer))
                 assert step in (0, half) or not trace.syncs
             metrics.append(trainer.pop_metrics())
@@ -109,14 +128,17 @@ def test_conditions_with_strides_of_0_are_copied():
             return metrics, lambda: metrics["sum"].copy_(self.step(clean)["sum"])
 
     graph = Repeated(lambda clean: {"sum": clean.cond["a"].sum()})
-    batches = [Clean.of(torch.zeros(2, 3), a=torch.tensor(float(n)).expand(2)) for n in range(WARMUP + 3)]
+    batches = [
+        Clean.of(torch.zeros(2, 3), a=torch.tensor(float(n)).expand(2)) for n in range(WARMUP + 3)
+    ]
     assert [graph(clean)["sum"].item() for clean in batches] == [2 * n for n in range(WARMUP + 3)]
     graph(Clean.of(torch.zeros(2, 3), known=torch.ones(2, 3).bool(), a=torch.zeros(()).expand(2)))
     assert len(graph._seen) == 2, "values are known, so that another graph is captured"
 
 
 @pytest.mark.parametrize(
-    ("change", "what"), [("train.optimizer=muon", "Muon"), ("model.checkpointing=true", "checkpointing")]
+    ("change", "what"),
+    [("train.optimizer=muon", "Muon"), ("model.checkpointing=true", "checkpointing")],
 )
 def test_steps_that_cannot_be_captured_are_refused(change, what):
     file = ROOT / "experiments/language_model/quick.toml"

@@ -43,7 +43,9 @@ def test_bfloat16_applies_to_the_model_only(load):
     clean = system.task.batch("train", range(6))
     t = torch.full((6,), 0.5)
     noised = system.process.corrupt(clean, t)
-    prediction = system.denoise(noised.state, t, clean)  # the toy process asserts that it reads float32
+    prediction = system.denoise(
+        noised.state, t, clean
+    )  # the toy process asserts that it reads float32
     assert seen == [torch.bfloat16]
     measured = system.loss(prediction, noised)
     assert prediction.dtype == measured.values.dtype == torch.float32
@@ -88,7 +90,15 @@ def train(*changes):
 
 
 @pytest.mark.parametrize(
-    "changes", [[], UNIFORM, ["train.accumulate=2"], ["loss.reduction=sample"], BLOCKS, ["loss.training=plain"]]
+    "changes",
+    [
+        [],
+        UNIFORM,
+        ["train.accumulate=2"],
+        ["loss.reduction=sample"],
+        BLOCKS,
+        ["loss.training=plain"],
+    ],
 )
 def test_fused_training_equals_generic(changes, monkeypatch):
     generic, plain = train(*changes)
@@ -151,7 +161,9 @@ def test_matmul_precision_is_set_by_every_build(load):
         torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize(("supported", "width", "half"), [(True, 512, True), (True, 64, False), (False, 512, False)])
+@pytest.mark.parametrize(
+    ("supported", "width", "half"), [(True, 512, True), (True, 64, False), (False, 512, False)]
+)
 def test_automatic_precision_on_a_cpu(supported, width, half, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
     model = torch.nn.Linear(width, 512)

@@ -11,7 +11,7 @@ import torch
 from dither.engine.runs.launch import data_warnings
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import NORMAL_95, evaluate, half_width, has_targets
-from dither.registry.flow.records import Measured
+from dither.registry.contracts.records import Measured
 
 
 @pytest.fixture
@@ -37,8 +37,12 @@ def test_evaluation_is_deterministic(system):
 def test_samples_once_and_stratified_times(system, monkeypatch):
     seen, times = [], []
     batch, corrupt = system.task.batch, system.process.corrupt
-    monkeypatch.setattr(system.task, "batch", lambda split, rows: seen.append((split, *rows)) or batch(split, rows))
-    monkeypatch.setattr(system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t))
+    monkeypatch.setattr(
+        system.task, "batch", lambda split, rows: seen.append((split, *rows)) or batch(split, rows)
+    )
+    monkeypatch.setattr(
+        system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t)
+    )
     evaluate(system, 100, 5)
     assert seen == [("valid", 0, 1, 2, 3, 4), ("valid", 5, 6, 7, 8, 9), ("valid", 10, 11, 12)]
     ordered = sorted(times)
@@ -65,7 +69,9 @@ def test_stopped_evaluation(system):
 
 def test_timeless_process(system, monkeypatch):
     times, corrupt = [], system.process.corrupt
-    monkeypatch.setattr(system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t))
+    monkeypatch.setattr(
+        system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t)
+    )
     monkeypatch.setattr(system.process, "fixed_time", 0.25, raising=False)
     evaluate(system, 7, 5)
     assert times == [0.25] * 7
@@ -96,7 +102,9 @@ def test_coverage():
 def test_equal_weights_give_the_interval_of_a_mean():
     values = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = NORMAL_95 * float(values.std()) / math.sqrt(300)
-    assert half_width(values * 4, torch.full((300,), 4.0, dtype=torch.float64)) == pytest.approx(expected)
+    assert half_width(values * 4, torch.full((300,), 4.0, dtype=torch.float64)) == pytest.approx(
+        expected
+    )
 
 
 def test_zero_weights_and_single_samples():
@@ -155,7 +163,10 @@ def blind(monkeypatch):
     """Let the process take nothing away from the samples of some splits, from the first or from a later one on."""
 
     def blinded(experiment, *splits, but=None):
-        task, process = type(experiment.task.build()), type(experiment.process.build(experiment.task.space()))
+        task, process = (
+            type(experiment.task.build()),
+            type(experiment.process.build(experiment.task.space())),
+        )
         batch, corrupt, now = task.batch, process.corrupt, []
 
         def watched(self, split, rows):
@@ -164,7 +175,11 @@ def blind(monkeypatch):
 
         def hidden(self, clean, t):
             noised = corrupt(self, clean, t)
-            return replace(noised, target_mask=torch.zeros_like(noised.target_mask)) if now == [True] else noised
+            return (
+                replace(noised, target_mask=torch.zeros_like(noised.target_mask))
+                if now == [True]
+                else noised
+            )
 
         monkeypatch.setattr(task, "batch", watched)
         monkeypatch.setattr(process, "corrupt", hidden)
@@ -177,9 +192,12 @@ def blind(monkeypatch):
 def test_each_split_is_reported(load, blind, splits):
     experiment = blind(load().experiment, *splits)
     lines = list(data_warnings(experiment, Diffusion.build(experiment)))
-    assert [split for line in lines for split in ("train", "valid") if f"samples of the {split} split" in line] == [
-        *splits
-    ]
+    assert [
+        split
+        for line in lines
+        for split in ("train", "valid")
+        if f"samples of the {split} split" in line
+    ] == [*splits]
 
 
 def test_has_targets_covers_all_samples(load, blind):

@@ -14,7 +14,7 @@ from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.specs import Absorbing, Uniform
 from dither.registry import Condition, FeatureSpace, Field, TokenSpace, default_catalog
-from dither.registry.flow.records import Clean, State
+from dither.registry.contracts.records import Clean, State
 
 torch.set_num_threads(1)
 
@@ -40,7 +40,9 @@ MEAN, STD = torch.tensor([-1.0, 2.0], dtype=torch.float64), 0.7
 def log_density(x, noise, label):
     """Log of the law of x_t, given a label, or of the even mixture of both."""
     a, b = noise.alpha(x).sqrt(), noise.one_minus_alpha(x).sqrt()
-    normal = torch.distributions.Normal(a[..., None] * MEAN, ((a * STD).square() + b.square()).sqrt()[..., None])
+    normal = torch.distributions.Normal(
+        a[..., None] * MEAN, ((a * STD).square() + b.square()).sqrt()[..., None]
+    )
     each = normal.log_prob(x[..., None])
     if label is None:
         return each.logsumexp(-1)
@@ -78,7 +80,11 @@ def gaussian(predict):
 def noisy():
     x = torch.randn(4, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     t = torch.tensor([0.1, 0.4, 0.7, 0.95], dtype=torch.float64)
-    return State.of(x), t, Clean.of(torch.zeros_like(x), cell=torch.tensor([0, 1, 1, 0]), other=torch.ones(4))
+    return (
+        State.of(x),
+        t,
+        Clean.of(torch.zeros_like(x), cell=torch.tensor([0, 1, 1, 0]), other=torch.ones(4)),
+    )
 
 
 @pytest.mark.parametrize("predict", ["x0", "eps", "velocity"])
@@ -88,10 +94,14 @@ def test_features_follow_the_guided_score(predict, weight):
     state, t, like = noisy()
     session = Session(system_of(process, Mixture(process), weight), like)
     said, noise = session(state, t), process.schedule(t)
-    led = (1 - weight) * score(state.x, noise, None) + weight * score(state.x, noise, like.cond["cell"])
+    led = (1 - weight) * score(state.x, noise, None) + weight * score(
+        state.x, noise, like.cond["cell"]
+    )
     a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
     torch.testing.assert_close(said.eps, -b * led, atol=1e-9, rtol=1e-9)
-    torch.testing.assert_close(said.x0, (state.x + b.square() * led) / a, atol=1e-8, rtol=1e-8)  # Tweedie
+    torch.testing.assert_close(
+        said.x0, (state.x + b.square() * led) / a, atol=1e-8, rtol=1e-8
+    )  # Tweedie
 
 
 def test_only_the_condition_is_dropped_and_weight_1_calls_once():
@@ -104,11 +114,13 @@ def test_only_the_condition_is_dropped_and_weight_1_calls_once():
         assert set(model.calls[0]) == {"cell", "other"}
         if calls == 2:
             assert set(model.calls[1]) == {"other"}
-    plain, once = (Session(system_of(process, Mixture(process), w), like)(state, t).raw for w in (None, 1.0))
+    plain, once = (
+        Session(system_of(process, Mixture(process), w), like)(state, t).raw for w in (None, 1.0)
+    )
     assert torch.equal(plain, once)
-    without = Session(system_of(process, Mixture(process)), replace(like, cond={"other": like.cond["other"]}))(
-        state, t
-    ).raw
+    without = Session(
+        system_of(process, Mixture(process)), replace(like, cond={"other": like.cond["other"]})
+    )(state, t).raw
     none = Session(system_of(process, Mixture(process), 0.0), like)(state, t).raw
     assert torch.equal(none, without), "weight 0 leaves the condition out"
 
@@ -146,18 +158,25 @@ LIKE = Clean.of(torch.zeros(5, 4, dtype=torch.int64), cell=torch.tensor([0, 1, 1
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_tokens_follow_guided_log_probabilities(predict, weight):
     process, model, state = tokens(Absorbing(predict=predict))
-    said = Session(system_of(process, model, weight), LIKE)(state, torch.full((5,), 0.5)).log_clean()[..., :3]
+    said = Session(system_of(process, model, weight), LIKE)(
+        state, torch.full((5,), 0.5)
+    ).log_clean()[..., :3]
     told, plain = (
-        model.logits[rows][..., :3].log_softmax(-1).double() for rows in (LIKE.cond["cell"], torch.full((5,), 2))
+        model.logits[rows][..., :3].log_softmax(-1).double()
+        for rows in (LIKE.cond["cell"], torch.full((5,), 2))
     )
     product = told.exp() ** weight * plain.exp() ** (1 - weight)
-    torch.testing.assert_close(said.exp().double(), product / product.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        said.exp().double(), product / product.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_scores_of_tokens_are_guided_as_rates(weight):
     process, model, state = tokens(Uniform(predict="score"))
-    said = Session(system_of(process, model, weight), LIKE)(state, torch.full((5,), 0.5)).log_score()
+    said = Session(system_of(process, model, weight), LIKE)(
+        state, torch.full((5,), 0.5)
+    ).log_score()
     told, plain = model.logits[LIKE.cond["cell"]], model.logits[torch.full((5,), 2)]
     led = (told.exp() ** weight * plain.exp() ** (1 - weight)).log()
     torch.testing.assert_close(said, led.scatter(-1, state.x[..., None], 0.0), atol=1e-5, rtol=1e-5)
@@ -165,7 +184,13 @@ def test_scores_of_tokens_are_guided_as_rates(weight):
 
 def denoiser(space, **options):
     parts = ["level", {"use": "label", "of": "cell", "dropout": 0.1}]
-    table = {"use": "denoiser", "width": 16, "depth": 2, "condition": {"use": "sum", "parts": parts}, **options}
+    table = {
+        "use": "denoiser",
+        "width": 16,
+        "depth": 2,
+        "condition": {"use": "sum", "parts": parts},
+        **options,
+    }
     spec = parse("model", table)
     assert not list(spec.check(space))
     torch.manual_seed(0)
@@ -190,7 +215,9 @@ def test_guided_rows_are_those_of_the_whole(monkeypatch):
         assert rowwise.head is not None
         parts = list(rowwise.rows(where))
         assert len(parts) > 1
-        torch.testing.assert_close(torch.cat([p.log_clean() for p in parts], 1)[0], whole.log_clean()[where])
+        torch.testing.assert_close(
+            torch.cat([p.log_clean() for p in parts], 1)[0], whole.log_clean()[where]
+        )
         torch.testing.assert_close(Session(system, LIKE)(state, t).log_clean(), whole.log_clean())
 
 
@@ -204,7 +231,8 @@ def test_each_branch_has_its_own_cache(weight):
     level = torch.cat([torch.zeros(2, 2), t[:, None].expand(2, 2)], 1)
     with torch.no_grad():
         told, plain = (
-            system.model(State.of(x), process.level(level), like.valid, cond)[:, 2:] for cond in (like.cond, {})
+            system.model(State.of(x), process.level(level), like.valid, cond)[:, 2:]
+            for cond in (like.cond, {})
         )
         session = Session(system, like)
         session.append(x[:, :2])
@@ -229,7 +257,9 @@ def test_samples_without_the_condition_are_not_guided():
     some = Clean.of(LIKE.x0, cell=torch.tensor([-1, 1, -1, 0, 1]))
     with torch.no_grad():
         led, plain = (
-            Session(system_of(process, network, weight), some)(state, torch.full((5,), 0.5)).log_clean()
+            Session(system_of(process, network, weight), some)(
+                state, torch.full((5,), 0.5)
+            ).log_clean()
             for weight in (2.0, None)
         )
     assert torch.equal(led[[0, 2]], plain[[0, 2]])

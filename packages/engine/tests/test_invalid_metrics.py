@@ -12,7 +12,19 @@ from dither.engine.runs.list_runs import list_runs, verify_run
 
 HUGE = "9" * 400
 """An integer that no float holds."""
-STRANGE = ("1e999", "-1e999", "NaN", HUGE, f"-{HUGE}", "1e308", '"text"', "null", "[]", "{}", "true")
+STRANGE = (
+    "1e999",
+    "-1e999",
+    "NaN",
+    HUGE,
+    f"-{HUGE}",
+    "1e308",
+    '"text"',
+    "null",
+    "[]",
+    "{}",
+    "true",
+)
 
 
 @pytest.fixture
@@ -25,7 +37,13 @@ def folder(tmp_path):
         (path / "manifest.json").write_text("{}")
         lines = [f'{{"step": {step}, "kind": "train", "loss": 0.5}}' for step in (2, 4)]
         (path / "metrics.jsonl").write_text("\n".join([*lines, ""]))
-        summary = {"name": name, "step": 4, "steps": 4, "figures": {"valid": {"loss": 0.25}}, "baselines": {}}
+        summary = {
+            "name": name,
+            "step": 4,
+            "steps": 4,
+            "figures": {"valid": {"loss": 0.25}},
+            "baselines": {},
+        }
         (path / "summary.json").write_text(json.dumps(summary))
     return tmp_path / "runs"
 
@@ -50,7 +68,10 @@ def test_a_damaged_summary_does_not_hide_other_runs(folder, cli, name, old, valu
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", '"text"', "[]", "{}"])
 def test_invalid_steps_are_listed_as_damaged(folder, value):
     put(folder / "a" / "resolved.toml", "steps = 4", f"steps = {value}")
-    assert [(run.state, run.steps) for run in list_runs(folder)] == [("damaged", None), ("empty", 4)]
+    assert [(run.state, run.steps) for run in list_runs(folder)] == [
+        ("damaged", None),
+        ("empty", 4),
+    ]
 
 
 @pytest.mark.parametrize("value", STRANGE)
@@ -58,12 +79,16 @@ def test_invalid_steps_are_listed_as_damaged(folder, value):
 def test_a_report_skips_invalid_metrics(folder, tmp_path, old, value):
     put(folder / "a/metrics.jsonl", old, f"{old.partition(':')[0]}: {value}")
     put(
-        folder / "a/summary.json", '"baselines": {}', f'"baselines": {{"loss/x": {value}}}, "steps_per_second": {value}'
+        folder / "a/summary.json",
+        '"baselines": {}',
+        f'"baselines": {{"loss/x": {value}}}, "steps_per_second": {value}',
     )
     for paths in ([folder / "a"], [folder / "a", folder / "b"]):
         page = write_report(paths, tmp_path / "page.html").read_text()
         assert "nan," not in page.partition("<svg")[2], "no place in a drawing is none"
-        assert ("lines cannot be read: 1" in page) == ("step" in old and value not in ("true", "1e308"))
+        assert ("lines cannot be read: 1" in page) == (
+            "step" in old and value not in ("true", "1e308")
+        )
 
 
 @pytest.mark.parametrize(("digits", "read"), [(18, 10**18 - 1), (19, 1e19), (400, float("inf"))])

@@ -9,12 +9,18 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dither.engine.files.metrics_file import BEGINNING, FilePosition, MetricsFile, changed_lines, read_metrics
+from dither.engine.files.metrics_file import (
+    BEGINNING,
+    FilePosition,
+    MetricsFile,
+    changed_lines,
+    read_metrics,
+)
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import run
 from dither.engine.runs.loop import Log
 from dither.engine.tracking.trackers import TensorBoard
-from dither.registry.flow.protocols import Picture
+from dither.registry.contracts.protocols import Picture
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
@@ -89,11 +95,15 @@ def test_changed_lines_before_a_checkpoint_are_reported(tmp_path):
 
 def test_tensorboard_receives_metrics_pictures_and_hyper_parameters(tmp_path):
     tracker = TensorBoard().build()
-    tracker.start(tmp_path, {"train": {"steps": 1}, "model": {"use": "net"}, "list": [1, 2], "none": None})
+    tracker.start(
+        tmp_path, {"train": {"steps": 1}, "model": {"use": "net"}, "list": [1, 2], "none": None}
+    )
     tracker.log(3, "valid", {"loss": 2.5})
     tracker.log_pictures(3, [Picture("dot", png=PNG, text="also"), Picture("words", text="a\nb")])
     tracker.finish()
-    assert [path.parent.name for path in tmp_path.rglob("events*")] == ["tensorboard"], "add_hparams nests a run"
+    assert [path.parent.name for path in tmp_path.rglob("events*")] == ["tensorboard"], (
+        "add_hparams nests a run"
+    )
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     (scalar,) = events.Scalars("valid/loss")
     assert (scalar.step, scalar.value) == (3, 2.5)
@@ -207,9 +217,14 @@ def register_components():
 def tracked(experiment_file, load):
     """The experiment with a tracker, given by the key of earlier versions, and two metrics of another plugin file."""
     experiment_file.with_name("tracker.py").write_text(TRACKER)
-    text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "tracker.py"]')
+    text = experiment_file.read_text().replace(
+        '["toy_plugin.py"]', '["toy_plugin.py", "tracker.py"]'
+    )
     experiment_file.write_text(text)
-    names = ("train.trackers=['toy-broken', 'toy-file']", "evaluate.metrics=['toy-letters', 'toy-share']")
+    names = (
+        "train.trackers=['toy-broken', 'toy-file']",
+        "evaluate.metrics=['toy-letters', 'toy-share']",
+    )
     return lambda *changes: load(*names, *changes)
 
 

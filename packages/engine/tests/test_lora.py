@@ -48,7 +48,9 @@ def randomize_b(net, seed=1):
 def test_trained_parameters():
     model = net()
     lora(model, "body", rank=3, alpha=8.0, whole=["head.*"])
-    trained = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
+    trained = {
+        name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad
+    }
     stem = "parametrizations.weight.0"
     assert trained == {
         f"body.0.{stem}.A": 3 * 6,
@@ -59,7 +61,9 @@ def test_trained_parameters():
         "head.bias": 7,
     }
     groups = AdamW().build(model).param_groups
-    assert sum(weight.numel() for group in groups for weight in group["params"]) == sum(trained.values())
+    assert sum(weight.numel() for group in groups for weight in group["params"]) == sum(
+        trained.values()
+    )
 
 
 def test_gradients():
@@ -184,9 +188,15 @@ def test_start_from_loads_averaged_weights_and_freeze_holds_them(start):
     names = sorted(weights(first))
     second = start("train.steps=2", f"train.start_from={first}", f"train.freeze=['{names[0]}']")
     assert torch.equal(weights(second, "model", 2)[names[0]], weights(first)[names[0]])
-    assert any(not torch.equal(weights(second, "model", 2)[name], weights(first)[name]) for name in names[1:])
+    assert any(
+        not torch.equal(weights(second, "model", 2)[name], weights(first)[name])
+        for name in names[1:]
+    )
     third = start("train.steps=0", f"train.start_from={first}")
-    assert all(torch.equal(weight, weights(first)[name]) for name, weight in weights(third, "model", 0).items())
+    assert all(
+        torch.equal(weight, weights(first)[name])
+        for name, weight in weights(third, "model", 0).items()
+    )
 
 
 def test_weights_that_do_not_match_are_listed(tmp_path):
@@ -242,11 +252,16 @@ def flip(path):
 def test_a_damaged_export_is_refused(exported, load, tmp_path, console):
     folder, _ = exported
     others = tmp_path / "others"
-    assert run(load("train.steps=0", f"train.start_from={folder}"), others, [], console=console) == 0
+    assert (
+        run(load("train.steps=0", f"train.start_from={folder}"), others, [], console=console) == 0
+    )
     flip(folder / "weights.safetensors")
     shutil.rmtree(others)
     for path in (folder, folder / "weights.safetensors"):
-        assert run(load("train.steps=0", f"train.start_from={path}"), others, [], console=console) == DAMAGED
+        assert (
+            run(load("train.steps=0", f"train.start_from={path}"), others, [], console=console)
+            == DAMAGED
+        )
         assert not others.exists()
 
 

@@ -40,7 +40,9 @@ def test_needs_equal_the_tensors_of_a_trainer_after_a_step(load, changes):
         ],
     }
     needs = memory_needs(experiment, build_on_meta(experiment))
-    assert {name: sum(t.nbytes for t in held) for name, held in tensors.items()}.items() <= needs.items()
+    assert {
+        name: sum(t.nbytes for t in held) for name, held in tensors.items()
+    }.items() <= needs.items()
     assert needs.get("EMA", 0) == (0 if experiment.train.ema == 0 else needs["weights"])
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dither.engine.optimizers.components import WSD, AdamW, Constant, Cosine, Linear, Muon
-from dither.engine.optimizers.moving_average import MovingAverage
+from dither.engine.optimizers.ema import MovingAverage
 from dither.engine.optimizers.muon import adamw, orthogonal, parameter_groups
 
 
@@ -29,7 +29,8 @@ def test_matrices_decay():
     decayed, others = parameter_groups(net, 0.3, "matrices")
     assert [id(p) for p in decayed["params"]] == [id(net.linear.weight)]
     assert {id(p) for p in others["params"]} == {
-        id(p) for p in (net.table.weight, net.linear.bias, net.norm.weight, net.norm.bias, net.token)
+        id(p)
+        for p in (net.table.weight, net.linear.bias, net.norm.weight, net.norm.bias, net.token)
     }
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
 
@@ -56,7 +57,10 @@ def test_adamw_steps_as_torch():
     nets[1].load_state_dict(nets[0].state_dict())
     options = {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-6}
     groups = [parameter_groups(net, 0.3, "matrices") for net in nets]
-    ours, theirs = adamw(groups[0], *options.values()), torch.optim.AdamW(groups[1], **options, fused=True)
+    ours, theirs = (
+        adamw(groups[0], *options.values()),
+        torch.optim.AdamW(groups[1], **options, fused=True),
+    )
     for step in range(12):
         for ours_p, theirs_p in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
             present = ours_p.requires_grad and torch.rand(()) < 0.7
@@ -83,7 +87,9 @@ def test_moving_average_formula():
         average.update_parameters()
         share = min(0.6, (1 + n) / (10 + n))
         expected = share * expected + (1 - share) * net.linear.weight.detach().double()
-        torch.testing.assert_close(average.module.linear.weight.double(), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            average.module.linear.weight.double(), expected, rtol=1e-5, atol=1e-6
+        )
     assert average.updates == 12
     assert not any(p.requires_grad for p in average.parameters())
     assert not torch.equal(average.module.linear.weight, net.linear.weight)
@@ -122,7 +128,9 @@ def test_updates_equal_torch_muon_and_adamw():
         optimizer.step()
         inner.step()
         table.step()
-        torch.testing.assert_close(net.inner.weight, twin.inner.weight, rtol=0, atol=0.05 * group["lr"])  # in bfloat16
+        torch.testing.assert_close(
+            net.inner.weight, twin.inner.weight, rtol=0, atol=0.05 * group["lr"]
+        )  # in bfloat16
         torch.testing.assert_close(net.table.weight, twin.table.weight, rtol=0, atol=0)
         with torch.no_grad():
             for own, other in zip(net.parameters(), twin.parameters(), strict=True):
@@ -133,9 +141,13 @@ def test_muon_divides_gradients_by_their_scale():
     """The trainer leaves clipping and the mean over weights to optimizers that accept `grad_scale`."""
     (net, optimizer), (twin, other) = build(), build()
     for one, own, scales in ((net, optimizer, (1.0, 1.0)), (twin, other, (8.0, 2.0))):
-        for step, scale in enumerate(scales):  # which differ, as one factor of all gradients changes no update
+        for step, scale in enumerate(
+            scales
+        ):  # which differ, as one factor of all gradients changes no update
             one.zero_grad()
-            (scale * nn.functional.cross_entropy(one(torch.tensor([step])), torch.tensor([step]))).backward()
+            (
+                scale * nn.functional.cross_entropy(one(torch.tensor([step])), torch.tensor([step]))
+            ).backward()
             own.grad_scale = torch.tensor(scale)
             own.step()
     for weight, copy in zip(net.parameters(), twin.parameters(), strict=True):
@@ -150,7 +162,9 @@ def test_orthogonal_keeps_singular_vectors(shape):
     values = values / values.norm()
     for _ in range(5):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
-    torch.testing.assert_close(orthogonal(matrix).double(), left * values @ right, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        orthogonal(matrix).double(), left * values @ right, rtol=0, atol=1e-5
+    )
 
 
 def test_wsd():

@@ -36,7 +36,9 @@ def finish(experiment_file, tmp_path, console):
 
     def finish(**options):
         runs = tmp_path / "elsewhere" / "runs"
-        code = run(load_experiment(experiment_file, ["train.steps=6"], **options), runs, console=console)
+        code = run(
+            load_experiment(experiment_file, ["train.steps=6"], **options), runs, console=console
+        )
         return code, next(iter(runs.iterdir()))
 
     return finish
@@ -46,7 +48,9 @@ def finish(experiment_file, tmp_path, console):
 def watch(experiment_file):
     def watch(fail):
         (experiment_file.parent / "watch.py").write_text(WATCH.replace("FAIL", str(fail)))
-        text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "./watch.py"]')
+        text = experiment_file.read_text().replace(
+            '["toy_plugin.py"]', '["toy_plugin.py", "./watch.py"]'
+        )
         experiment_file.write_text(text)
 
     return watch
@@ -61,8 +65,12 @@ def directory(finish):
 def go_on(directory, tmp_path, console):
     def go_on(steps, *select, accept_changes=False):
         changes = [f"train.steps={steps}"]
-        loaded = load_experiment(directory / "resolved.toml", changes, select=[*map(str, select)], trust=True)
-        return run(loaded, tmp_path, resume=directory, console=console, accept_changes=accept_changes)
+        loaded = load_experiment(
+            directory / "resolved.toml", changes, select=[*map(str, select)], trust=True
+        )
+        return run(
+            loaded, tmp_path, resume=directory, console=console, accept_changes=accept_changes
+        )
 
     return go_on
 
@@ -77,15 +85,21 @@ def test_a_failing_hook_ends_the_run(finish, watch, console):
     text = console.export_text()
     assert code == FAILED
     assert 'plugin "watch"' in text
-    assert "failed in after_step: AssertionError: cannot count on (watch.py:8)" in " ".join(text.split())
+    assert "failed in after_step: AssertionError: cannot count on (watch.py:8)" in " ".join(
+        text.split()
+    )
     assert "and this too" in text
     assert "the last checkpoint is that of step 5" in text
     assert (directory / "checkpoints").is_dir()
 
 
-def test_warn_once_disables_a_failing_hook_of_a_recorded_plugin(finish, watch, experiment_file, console):
+def test_warn_once_disables_a_failing_hook_of_a_recorded_plugin(
+    finish, watch, experiment_file, console
+):
     watch(2)
-    (experiment_file.parent / "registry.toml").write_text('[plugins]\non_observer_error = "warn-once"\n')
+    (experiment_file.parent / "registry.toml").write_text(
+        '[plugins]\non_observer_error = "warn-once"\n'
+    )
     code, directory = finish()
     assert code == DONE
     assert console.export_text().count("its hooks are not called again") == 1
@@ -108,7 +122,9 @@ def test_changed_components_refuse_a_resume(directory, go_on, console, refusal):
     (directory / "manifest.json").write_text(json.dumps(with_checksum(recorded)))
     path = directory / "resolved.toml"
     lines = path.read_text().partition("# sha256")[0].splitlines()
-    path.write_text(text_with_checksum("\n".join(line for line in lines if not line.startswith("eps")) + "\n"))
+    path.write_text(
+        text_with_checksum("\n".join(line for line in lines if not line.startswith("eps")) + "\n")
+    )
     refused = refusal(go_on, 8)
     assert refused.codes == ["changed-components"] * 4
     messages = "\n".join(problem.message for problem in refused.problems)
@@ -137,7 +153,9 @@ def test_another_revision_and_another_component_are_refused(directory, tmp_path,
 def test_an_external_plugin_file_must_be_selected(experiment_file, tmp_path, refusal):
     other = tmp_path / "other.py"
     other.write_text(HARMLESS)
-    named = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "../other.py", "none.py"]')
+    named = experiment_file.read_text().replace(
+        '["toy_plugin.py"]', '["toy_plugin.py", "../other.py", "none.py"]'
+    )
     experiment_file.write_text(named)
     outside, missing = refusal(load_experiment, experiment_file).problems
     assert outside.code == "untrusted-plugin"
@@ -145,16 +163,23 @@ def test_an_external_plugin_file_must_be_selected(experiment_file, tmp_path, ref
     assert "-p" in outside.help
     assert "does not exist" in missing.message
     experiment_file.write_text(named.replace(', "../other.py", "none.py"', ""))
-    assert "other" in {report.name for report in load_experiment(experiment_file, select=[str(other)]).plugins.active}
+    assert "other" in {
+        report.name
+        for report in load_experiment(experiment_file, select=[str(other)]).plugins.active
+    }
 
 
 def test_an_installed_plugin_is_loaded_by_name(experiment_file):
-    experiment_file.write_text(experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "losses"]'))
+    experiment_file.write_text(
+        experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "losses"]')
+    )
     loaded = load_experiment(experiment_file)
     assert {"losses", "toy-plugin", "engine"} == {report.name for report in loaded.plugins.active}
     assert loaded.plugins.requested == ["losses"]
     experiment_file.write_text(experiment_file.read_text().replace('"losses"', '"loses"'))
-    with pytest.raises(Refused, match=r'unknown plugin "loses"(.|\n)*exp.toml:2(.|\n)*did you mean "losses"'):
+    with pytest.raises(
+        Refused, match=r'unknown plugin "loses"(.|\n)*exp.toml:2(.|\n)*did you mean "losses"'
+    ):
         load_experiment(experiment_file)
 
 
@@ -166,16 +191,22 @@ def test_installed_observers(install, finish, console):
     assert sys.modules["test_plugin_tp_watch"].SEEN == ["before_run"]
     assert "tp-watch" in manifest(directory)["plugins"]
     shown = " ".join(console.export_text().split())
-    assert 'plugin "tp-broken" (tp-broken 1.0) takes no part: failed, RuntimeError: no luck' in shown
+    assert (
+        'plugin "tp-broken" (tp-broken 1.0) takes no part: failed, RuntimeError: no luck' in shown
+    )
 
 
 def test_a_run_resumes_without_automatic_plugins(install, finish, experiment_file, monkeypatch):
     install("tp-watch", HARMLESS)
-    (experiment_file.parent / "registry.toml").write_text("[plugins]\nautoload = false\nrequire = ['engine']\n")
+    (experiment_file.parent / "registry.toml").write_text(
+        "[plugins]\nautoload = false\nrequire = ['engine']\n"
+    )
     _, directory = finish(select=["tp-watch"])
     assert load_experiment(directory / "resolved.toml").plugins.requested == ["tp-watch"]
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
-    assert "tp-watch" in {report.name for report in load_experiment(directory / "resolved.toml").plugins.active}
+    assert "tp-watch" in {
+        report.name for report in load_experiment(directory / "resolved.toml").plugins.active
+    }
 
 
 def test_a_plugin_file_named_at_resume_is_copied_into_the_run(directory, go_on, tmp_path):
@@ -237,13 +268,20 @@ RENAMED = """name = "toy-cover"
 def rename(directory):
     copy = directory / "plugins" / "toy_plugin.py"
     text = copy.read_text().replace('name = "toy-mask"', RENAMED)
-    copy.write_text(text.replace("\nimport torch\n", "\nimport torch\nfrom dither.registry.spec import Alias\n", 1))
+    copy.write_text(
+        text.replace(
+            "\nimport torch\n", "\nimport torch\nfrom dither.registry.spec import Alias\n", 1
+        )
+    )
 
 
 def test_a_renamed_component_resumes_under_its_new_name(directory, go_on):
     rename(directory)
     assert go_on(6, accept_changes=True) == DONE
-    assert tomllib.loads((directory / "resolved.toml").read_text())["process"]["use"] == "toy-plugin/toy-cover@1"
+    assert (
+        tomllib.loads((directory / "resolved.toml").read_text())["process"]["use"]
+        == "toy-plugin/toy-cover@1"
+    )
     assert manifest(directory)["resumed"][0]["parts"]["process"]["part"] == "toy-plugin/toy-cover@1"
     assert not any("process" in change for change in manifest(directory)["resumed"][0]["changes"])
     assert go_on(8) == DONE
@@ -258,7 +296,9 @@ def test_options_of_a_renamed_component_are_compared(directory, go_on):
         go_on(8)
 
 
-def test_the_output_of_resolve_is_a_valid_experiment(experiment_file, tmp_path, monkeypatch, capsys):
+def test_the_output_of_resolve_is_a_valid_experiment(
+    experiment_file, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "watch.py").write_text(HARMLESS)
     monkeypatch.chdir(tmp_path)
     assert main(["resolve", str(experiment_file), "-p", "./watch.py", "-p", "losses"]) in (0, None)

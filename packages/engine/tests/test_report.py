@@ -30,7 +30,9 @@ class Seen(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.addresses += [value for name, value in attrs if name in ("src", "href", "action", "data", "srcset")]
+        self.addresses += [
+            value for name, value in attrs if name in ("src", "href", "action", "data", "srcset")
+        ]
         self.events += [name for name, _ in attrs if name.startswith("on")]
 
 
@@ -40,10 +42,12 @@ def seen(page):
     assert not found.events
     assert all(address.startswith(("data:image/", "#")) for address in found.addresses)
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    assert found.tags.count("script") == page.count("<script") == len(scripts) == ("data-x=" in page), (
-        "a title inside an SVG is parsed as markup"
-    )
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert (
+        found.tags.count("script") == page.count("<script") == len(scripts) == ("data-x=" in page)
+    ), "a title inside an SVG is parsed as markup"
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
     assert re.findall(r"script-src 'sha256-(.*?)'", page) == digests
     assert ("script-src 'none'" in page) == (not scripts)
     assert "url(" not in page
@@ -64,7 +68,15 @@ def two(runs, load, console, monkeypatch):
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     if not any(runs.iterdir()):
         for rate in ("0.02", "0.03"):
-            assert run(load(f"train.optimizer.lr={rate}"), runs, ["dither", "run", EVIL], console=console) == 0
+            assert (
+                run(
+                    load(f"train.optimizer.lr={rate}"),
+                    runs,
+                    ["dither", "run", EVIL],
+                    console=console,
+                )
+                == 0
+            )
     return sorted(runs.iterdir())
 
 
@@ -154,7 +166,9 @@ def test_many_runs_have_a_row_each(two, tmp_path, monkeypatch):
     assert "train.optimizer.lr" in table
     assert 'id="samples"' in full
     assert 'id="samples"' not in page
-    assert page.count("<figure>") == full.count("<figure>") - full[full.index('id="samples"') :].count("<figure>")
+    assert page.count("<figure>") == full.count("<figure>") - full[
+        full.index('id="samples"') :
+    ].count("<figure>")
 
 
 def test_a_sweep_and_a_point_are_reported(two, tmp_path, cli):
@@ -169,7 +183,12 @@ def test_a_sweep_and_a_point_are_reported(two, tmp_path, cli):
     assert write_report([sweep]) == sweep / "report.html"
     page = (sweep / "report.html").read_text()
     seen(page)
-    for text in ("sweep both", "2 waiting, 1 failed", "The best 2 points.", "<figcaption>lr</figcaption>"):
+    for text in (
+        "sweep both",
+        "2 waiting, 1 failed",
+        "The best 2 points.",
+        "<figcaption>lr</figcaption>",
+    ):
         assert text in page
     both = write_report([sweep, two[0]], tmp_path / "page.html").read_text()
     assert "<h1>3 runs</h1>" in both
@@ -182,7 +201,8 @@ def test_curves_are_downsampled_without_losing_spikes():
     line, smooth = svg.iter("polyline")
     assert smooth.get("class") == "smooth"
     heights, means = (
-        [float(at.split(",")[1]) for at in text.split()] for text in (line.get("points"), smooth.get("data-points"))
+        [float(at.split(",")[1]) for at in text.split()]
+        for text in (line.get("points"), smooth.get("data-points"))
     )
     assert len(heights) < 500
     assert min(heights) < max(heights) - 100

@@ -78,7 +78,9 @@ def test_stops_and_workers(start, go_on, stop_after, whole):
                 break
             assert code == 75
             steps.add(max(path.name for path in (directory / "checkpoints").glob("step-*")))
-            stop_after(14 if polls == 36 else 10**9)  # one step with an evaluation and samples polls 11 times
+            stop_after(
+                14 if polls == 36 else 10**9
+            )  # one step with an evaluation and samples polls 11 times
             code = go_on(directory, "train.workers=1")
         assert code == 0
         assert fingerprint(directory) == whole, f"stopped after {polls} polls"
@@ -137,7 +139,10 @@ def test_damaged_and_lost_checkpoints(start, go_on, whole, console):
     weights.write_bytes(data)
     assert go_on(directory) == 0
     text = console.export_text()
-    assert "step-00000020 is damaged and was skipped: model.safetensors does not match its checksum" in text
+    assert (
+        "step-00000020 is damaged and was skipped: model.safetensors does not match its checksum"
+        in text
+    )
     assert "resuming from step 15" in text
     assert fingerprint(directory) == whole
 

@@ -29,7 +29,12 @@ def test_a_run_from_start_to_end(start, console, monkeypatch):
         (20, "valid"), (20, "sample"),
     ]  # fmt: skip
     samples = directory / "samples" / "step-00000020"
-    assert {path.name for path in samples.iterdir()} == {"words.txt", "dot.png", "dot.svg", "samples.safetensors"}
+    assert {path.name for path in samples.iterdir()} == {
+        "words.txt",
+        "dot.png",
+        "dot.svg",
+        "samples.safetensors",
+    }
     assert len((samples / "words.txt").read_text().split()) == 5
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["baselines"] == {"accuracy/chance": 0.25}
@@ -91,9 +96,16 @@ def test_void_updates_leave_no_trace(start, console, monkeypatch, first):
     """As on a GPU: whichever comes first of a checkpoint, an evaluation, a drawing or a log line finds it out."""
     guard = module.Trainer.__init__.__globals__["FiniteGuard"]
     monkeypatch.setitem(
-        module.Trainer.__init__.__globals__, "FiniteGuard", lambda *given, **_: guard(*given, deferred=True)
+        module.Trainer.__init__.__globals__,
+        "FiniteGuard",
+        lambda *given, **_: guard(*given, deferred=True),
     )
-    late = ("train.checkpoint_every=99", "evaluate.every=99", "sample.every=99", "train.log_every=99")
+    late = (
+        "train.checkpoint_every=99",
+        "evaluate.every=99",
+        "sample.every=99",
+        "train.log_every=99",
+    )
     others = [change for change in late if change.partition("=")[0] != first.partition("=")[0]]
     row = SampleOrder(40, 3).rows(8 * 4, 1)[0]  # met in the fifth step
     code, directory = start(f"task.poison={row}", first, *others, "train.accumulate=1")
@@ -108,7 +120,9 @@ def test_a_full_disk_is_exit_code_5(start, console, monkeypatch):
     usage = checkpoint_module.shutil.disk_usage(".")
     full = usage._replace(free=10)
     monkeypatch.setattr(
-        checkpoint_module.shutil, "disk_usage", lambda path: full if list(path.glob("step-*")) else usage
+        checkpoint_module.shutil,
+        "disk_usage",
+        lambda path: full if list(path.glob("step-*")) else usage,
     )
     code, directory = start()
     assert code == 5
@@ -118,7 +132,9 @@ def test_a_full_disk_is_exit_code_5(start, console, monkeypatch):
     assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-00000005"]
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
 def test_out_of_memory_is_exit_code_5(start, monkeypatch, error):
     monkeypatch.setattr(module.Trainer, "advance", Mock(side_effect=error))
     assert start()[0] == 5
@@ -143,7 +159,9 @@ def test_evaluating_sampling_and_resuming_a_finished_run(start, go_on, tmp_path,
     metrics, baselines = evaluate_run(directory)
     assert metrics == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
     assert baselines == {"accuracy/chance": 0.25}
-    assert evaluate_run(directory, split="test")[1] == {}, "this task only has those of the validation split"
+    assert evaluate_run(directory, split="test")[1] == {}, (
+        "this task only has those of the validation split"
+    )
 
     ours = directory / "samples" / "step-00000020" / "words.txt"
     assert sample_run(directory, 5, 0, tmp_path / "out", console) == 0

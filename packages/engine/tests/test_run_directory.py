@@ -83,7 +83,10 @@ def test_fixed_options_refuse_a_resume(tmp_path, load, refusal):
         changed = load("train.steps=40", "sampler.steps=2", "evaluate.every=3")
         notes = ["sampler.steps: 4 -> 2", "train.steps: 20 -> 40", "evaluate.every: 7 -> 3"]
         assert sorted(directory.changes(changed)) == sorted(notes)
-        caught = refusal(directory.changes, load("seed=4", "model.width=9", "train.optimizer.lr=0.5", "train.steps=40"))
+        caught = refusal(
+            directory.changes,
+            load("seed=4", "model.width=9", "train.optimizer.lr=0.5", "train.steps=40"),
+        )
         messages = [problem.message for problem in caught.problems]
         assert len(messages) == 3
         assert any("seed: 3 -> 4" in message for message in messages)
@@ -96,7 +99,9 @@ def test_fixed_options_refuse_a_resume(tmp_path, load, refusal):
 def test_git_state(tmp_path):
     assert git_state(tmp_path / "nowhere") is None
     for command in ("init", "-c user.name=x -c user.email=x@x commit --allow-empty -m first"):
-        subprocess.run(["git", "-C", str(tmp_path), *command.split()], check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-C", str(tmp_path), *command.split()], check=True, capture_output=True
+        )
     state = git_state(tmp_path)
     assert re.fullmatch("[0-9a-f]{40,}", state["commit"])
     assert state["clean"]
@@ -107,7 +112,10 @@ def test_git_state(tmp_path):
 def test_clear_removes_only_temporary_files(tmp_path):
     with RunDirectory.create(tmp_path) as directory:
         run = directory.path
-        left = [run / ".scores-0123abcd.json", run / "samples/step-00000012/.samples-0123abcd.safetensors"]
+        left = [
+            run / ".scores-0123abcd.json",
+            run / "samples/step-00000012/.samples-0123abcd.safetensors",
+        ]
         others = [
             run / ".mine",
             run / ".report-0123abcd.html",

@@ -19,8 +19,8 @@ from dither.engine.sampling.samples import (
 )
 from dither.engine.sampling.session import Session, draw, walk
 from dither.engine.training.diffusion import Diffusion
-from dither.registry.flow.protocols import Picture
-from dither.registry.flow.records import State
+from dither.registry.contracts.protocols import Picture
+from dither.registry.contracts.records import State
 
 
 @pytest.fixture
@@ -57,11 +57,15 @@ def test_samples_are_a_function_of_the_seed(load, block, monkeypatch):
     again = draw(system, like, seed=7, batch_size=2)
     assert first.shape == (5, 6)
     assert torch.equal(first, again)
-    assert torch.equal(first, draw(system.eval(), like, seed=7, batch_size=2)), "dropout is off in any mode"
+    assert torch.equal(first, draw(system.eval(), like, seed=7, batch_size=2)), (
+        "dropout is off in any mode"
+    )
     assert not torch.equal(first, draw(system, like, seed=8, batch_size=2))
     monkeypatch.setattr(session, "MAX_BATCH", {"cpu": 2})  # of a batch by default
     assert torch.equal(first, draw(system, like, seed=7))
-    assert torch.equal(first[:2], draw(system, like[:2], seed=7)), "the first batch is that of a shorter drawing"
+    assert torch.equal(first[:2], draw(system, like[:2], seed=7)), (
+        "the first batch is that of a shorter drawing"
+    )
     assert not torch.equal(first[:2], first[2:4]), "batches differ"
 
 
@@ -92,7 +96,9 @@ def test_trajectories_of_the_first_samples_are_shown(system, batch_size, kept):
 
 
 def test_every_form_of_a_picture_has_its_file(system, tmp_path):
-    system.task.plots = lambda samples, like: [Picture("all", b"png", "<svg/>", "text", b"gif", "<html>")]
+    system.task.plots = lambda samples, like: [
+        Picture("all", b"png", "<svg/>", "text", b"gif", "<html>")
+    ]
     files = write_samples(make_samples(system, 2, 0), tmp_path)
     read = {file.name: file.read_bytes() for file in files if file.stem == "all"}
     assert read == {
@@ -122,7 +128,10 @@ class First:
         self.letters = torch.tensor(letters, dtype=torch.long)
 
     def satisfied(self, x):
-        return {"first": torch.isin(x[:, 0], self.letters), "always": torch.ones(len(x), dtype=torch.bool)}
+        return {
+            "first": torch.isin(x[:, 0], self.letters),
+            "always": torch.ones(len(x), dtype=torch.bool),
+        }
 
     def log_prob(self, log_clean, at):
         raise AssertionError("rejection asks for no chances")
@@ -190,7 +199,9 @@ def test_under_a_goal_trajectories_of_accepted_samples_are_shown(system, monkeyp
 def offers(load, monkeypatch):
     """The toy task with two export formats, and its calls."""
     loaded, calls = load(), []
-    monkeypatch.setattr(type(loaded.experiment.task), "exports", {"lines": "one a line", "files": "one a file"})
+    monkeypatch.setattr(
+        type(loaded.experiment.task), "exports", {"lines": "one a line", "files": "one a file"}
+    )
 
     def export(self, samples, like, form, folder):
         calls.append((form, folder, len(samples), len(like.valid)))
@@ -207,8 +218,13 @@ def offers(load, monkeypatch):
 
 def test_each_format_has_a_folder(offers, tmp_path):
     system = Diffusion.build(offers[0].experiment)
-    lines = list(export_samples(system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path))
-    assert offers[1] == [("files", tmp_path / "files", 9, 9), ("lines", tmp_path / "lines", 1 * 9, 9)]
+    lines = list(
+        export_samples(system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path)
+    )
+    assert offers[1] == [
+        ("files", tmp_path / "files", 9, 9),
+        ("lines", tmp_path / "lines", 1 * 9, 9),
+    ]
     assert lines == [
         f"{tmp_path / 'files'}: 9 files of files",
         *(f"files: sample {number} is odd" for number in range(SHOWN)),
@@ -220,7 +236,9 @@ def test_each_format_has_a_folder(offers, tmp_path):
 
 def test_unknown_formats_are_refused_together(offers, refusal):
     check_forms(offers[0].experiment.task, ["lines", "files"])
-    first, second = refusal(check_forms, offers[0].experiment.task, ["line", "lines", "dot"]).problems
+    first, second = refusal(
+        check_forms, offers[0].experiment.task, ["line", "lines", "dot"]
+    ).problems
     assert first.message == 'task "toy-words" does not export "line"; its forms: lines, files'
     assert first.help == 'did you mean "lines"?'
     assert second.help is None

@@ -40,7 +40,11 @@ def slow_disk(monkeypatch):
 
 def test_async_checkpoint_holds_the_values_at_the_time_of_saving(tmp_path, slow_disk):
     written_steps = []
-    saver = Saver(Checkpoints(tmp_path), background=True, written=lambda step, path: written_steps.append(step))
+    saver = Saver(
+        Checkpoints(tmp_path),
+        background=True,
+        written=lambda step, path: written_steps.append(step),
+    )
     layer, given = contents(1.0)
     saver.save(7, given)
     with torch.no_grad():
@@ -83,17 +87,29 @@ def test_failed_async_write_is_reported_and_keeps_the_previous_checkpoint(tmp_pa
 
 
 def test_keep_every_and_keep_best(start):
-    changes = ("train.keep=1", "train.keep_every=10", "train.checkpoint_every=2", "train.keep_best=true")
+    changes = (
+        "train.keep=1",
+        "train.keep_every=10",
+        "train.checkpoint_every=2",
+        "train.keep_best=true",
+    )
     _, path = start(*changes, "evaluate.every=3", "evaluate.better='higher'")
     assert Scores.read(path, "loss", "higher").best == 3  # the loss falls
     assert sorted(step for step, _ in Checkpoints(path / "checkpoints").steps()) == [3, 10, 20]
     assert find_checkpoint(path, "best").name == "step-00000003"
-    losses = [line["loss"] for line in read_metrics(path / "metrics.jsonl") if line["kind"] == "valid"]
+    losses = [
+        line["loss"] for line in read_metrics(path / "metrics.jsonl") if line["kind"] == "valid"
+    ]
     assert evaluate_run(path, "best")[0]["loss"] == pytest.approx(losses[0])
 
 
 def test_early_stopping_and_resuming(start, go_on, console):
-    changes = ("evaluate.better='higher'", "evaluate.every=3", "evaluate.patience=2", "train.keep_best=true")
+    changes = (
+        "evaluate.better='higher'",
+        "evaluate.every=3",
+        "evaluate.patience=2",
+        "train.keep_best=true",
+    )
     code, path = start(*changes)
     assert code == 0
     assert "early stopping: 2 evaluations without improvement since step 3" in console.export_text()
@@ -112,9 +128,21 @@ def test_early_stopping_and_resuming(start, go_on, console):
 def test_scores_are_read_from_metrics(tmp_path):
     scores = Scores("f1", "higher", {})
     values = {2: 0.1, 4: 0.5, 6: math.nan, 8: 0.5, 10: 0.7}
-    assert [scores.add(step, {"f1": value}) for step, value in values.items()] == [True, True, False, False, True]
-    lines = [as_json({"step": step, "kind": "valid", "f1": value}) for step, value in values.items() if step < 10]
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 9, "kind": "sample", "f1": 2}', ""]))
+    assert [scores.add(step, {"f1": value}) for step, value in values.items()] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+    lines = [
+        as_json({"step": step, "kind": "valid", "f1": value})
+        for step, value in values.items()
+        if step < 10
+    ]
+    (tmp_path / "metrics.jsonl").write_text(
+        "\n".join([*lines, '{"step": 9, "kind": "sample", "f1": 2}', ""])
+    )
     again = Scores.read(tmp_path, "f1", "higher")
     assert (again.best, again.since) == (4, 2)
     assert Scores.read(tmp_path, "f2", "higher").best is None, "another metric"
@@ -151,7 +179,9 @@ def test_list_runs_and_verify_run(start, tmp_path):
         assert next(list_runs(tmp_path / "runs")).state == "running"
     assert all(found.reason is None for found in verify_run(path))
     files = ["resolved.toml", "manifest.json", "metrics.jsonl"]
-    files += [str(file.relative_to(path)) for file in (path / "checkpoints").rglob("*") if file.is_file()]
+    files += [
+        str(file.relative_to(path)) for file in (path / "checkpoints").rglob("*") if file.is_file()
+    ]
     for name in files:
         whole = (path / name).read_bytes()
         for damaged in (b"", whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):

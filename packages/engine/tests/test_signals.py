@@ -50,7 +50,9 @@ def test_every_signal_requests_a_stop(number, ended):
         signal.raise_signal(number)
         assert stop.requested == signal.Signals(number).name
         signal.raise_signal(number)
-    assert ended == ([] if number == signal.SIGHUP else [128 + number]), "a closed terminal says so twice"
+    assert ended == ([] if number == signal.SIGHUP else [128 + number]), (
+        "a closed terminal says so twice"
+    )
     assert signal.getsignal(number) is before
 
 
@@ -89,11 +91,27 @@ def test_a_closed_terminal_does_not_end_a_run(monkeypatch):
 
 
 def test_sighup_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
-    text = experiment_file.read_text().replace("steps = 20", "steps = 1000000").replace("every = 7", "every = 100000")
+    text = (
+        experiment_file.read_text()
+        .replace("steps = 20", "steps = 1000000")
+        .replace("every = 7", "every = 100000")
+    )
     experiment_file.write_text(text)
-    for name, value in {"DITHER_PLUGINS": "engine", "TERM": "xterm", "OMP_NUM_THREADS": "1"}.items():
+    for name, value in {
+        "DITHER_PLUGINS": "engine",
+        "TERM": "xterm",
+        "OMP_NUM_THREADS": "1",
+    }.items():
         monkeypatch.setenv(name, value)
-    given = [sys.executable, "-c", ON_TERMINAL, "run", str(experiment_file), "--runs", str(tmp_path / "runs")]
+    given = [
+        sys.executable,
+        "-c",
+        ON_TERMINAL,
+        "run",
+        str(experiment_file),
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
     terminal, end = os.openpty()
     process = subprocess.Popen(given, stdin=end, stdout=end, stderr=end, start_new_session=True)
     os.close(end)
@@ -104,4 +122,8 @@ def test_sighup_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
     assert process.wait(60) == 75
     newest = max(path.name for path in tmp_path.glob("runs/*/checkpoints/step-*"))
     (metrics,) = {path.resolve() for path in tmp_path.glob("runs/*/metrics.jsonl")}
-    assert int(newest.removeprefix("step-")) >= json.loads(metrics.read_text().splitlines()[-1])["step"] > 0
+    assert (
+        int(newest.removeprefix("step-"))
+        >= json.loads(metrics.read_text().splitlines()[-1])["step"]
+        > 0
+    )

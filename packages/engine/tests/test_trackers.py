@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 
 from dither.engine.runs.loop import Log
 from dither.engine.tracking.trackers import MLflow, TensorBoard, Trackio, WandB
-from dither.registry.flow.protocols import Picture
+from dither.registry.contracts.protocols import Picture
 
 HOST = "127.0.0.1"
 PNG = bytes.fromhex(
@@ -49,18 +49,31 @@ def test_wandb_writes_a_run_offline_and_continues_it(tmp_path, console):
     folder = tmp_path / "name-1"
     folder.mkdir()
     for done, error in ((0, None), (2, OSError("disk"))):
-        log = Log(folder, console, 9, done, None, {"wandb": WandB(offline=True).build()}, {"train": {"steps": 9}})
+        log = Log(
+            folder,
+            console,
+            9,
+            done,
+            None,
+            {"wandb": WandB(offline=True).build()},
+            {"train": {"steps": 9}},
+        )
         log.log(done + 1, "valid", {"loss": 0.5, "nan": float("nan")})
         log.pictures(done + 1, PICTURES)
         log.close(error)
     assert "disabled" not in console.export_text()
     rows, codes, deadline = [], [], time.monotonic() + 60
-    while len(codes) < 2 and time.monotonic() < deadline:  # wandb's own process may still be writing
+    while (
+        len(codes) < 2 and time.monotonic() < deadline
+    ):  # wandb's own process may still be writing
         time.sleep(0.2)
         rows, codes = [], []
         for file in sorted((folder / "wandb").glob("offline-run-*/run-name-1.wandb")):
             for record in records(file):
-                items = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+                items = {
+                    "/".join(item.nested_key) or item.key: item.value_json
+                    for item in record.history.item
+                }
                 rows += [items] if "valid/loss" in items else []
                 codes += [record.exit.exit_code] if record.HasField("exit") else []
     assert [(row["step"], row["valid/loss"]) for row in rows] == [("1", "0.5"), ("3", "0.5")]
@@ -72,7 +85,9 @@ def test_trackio_stores_a_run_and_its_resumption(tmp_path, console, monkeypatch)
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
     trackio, spec = pytest.importorskip("trackio"), Trackio(project=tmp_path.name)
     for done in (0, 2):
-        log = Log(tmp_path, console, 9, done, None, {"trackio": spec.build()}, {"train": {"steps": 9}})
+        log = Log(
+            tmp_path, console, 9, done, None, {"trackio": spec.build()}, {"train": {"steps": 9}}
+        )
         log.log(done + 1, "valid", {"loss": 0.5, "nan": float("nan")})
         log.pictures(done + 1, PICTURES)
         log.close()
@@ -81,14 +96,25 @@ def test_trackio_stores_a_run_and_its_resumption(tmp_path, console, monkeypatch)
         rows = store.execute("select run_id, step, metrics from metrics").fetchall()
     assert len({run for run, *_ in rows}) == 1
     assert [(step, set(json.loads(metrics))) for _, step, metrics in rows] == [
-        (step, names) for step in (1, 3) for names in ({"valid/loss", "valid/nan"}, {"dot", "words"})
+        (step, names)
+        for step in (1, 3)
+        for names in ({"valid/loss", "valid/nan"}, {"dot", "words"})
     ]
 
 
 @pytest.mark.slow
 def test_mlflow_receives_a_run_and_its_resumption(tmp_path, console, port, start, go_on):
     store = f"sqlite:///{tmp_path}/mlflow.db"
-    options = ["--backend-store-uri", store, "--port", str(port), "--workers", "1", "--artifacts-destination", "kept"]
+    options = [
+        "--backend-store-uri",
+        store,
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--artifacts-destination",
+        "kept",
+    ]
     command = [sys.executable, "-m", "mlflow", "server", *options]
     with (tmp_path / "log").open("w") as out:
         env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -119,7 +145,8 @@ def test_mlflow_receives_a_run_and_its_resumption(tmp_path, console, port, start
 
 
 @pytest.mark.parametrize(
-    ("spec", "module"), [(WandB, "wandb"), (MLflow, "mlflow"), (TensorBoard, "torch.utils.tensorboard")]
+    ("spec", "module"),
+    [(WandB, "wandb"), (MLflow, "mlflow"), (TensorBoard, "torch.utils.tensorboard")],
 )
 def test_a_tracker_that_cannot_start_is_one_warning(tmp_path, console, monkeypatch, spec, module):
     monkeypatch.setitem(sys.modules, module, None)

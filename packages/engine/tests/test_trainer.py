@@ -26,8 +26,15 @@ from dither.engine.training.device import to_device
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.nan_guard import FiniteGuard, NonFinite, all_finite
 from dither.engine.training.randomness import Stream, mix_seed, seed_generators
-from dither.engine.training.trainer import BucketOrder, Prefetcher, SampleOrder, Trainer, divide, divisor_of
-from dither.registry.flow.records import Clean
+from dither.engine.training.trainer import (
+    BucketOrder,
+    Prefetcher,
+    SampleOrder,
+    Trainer,
+    divide,
+    divisor_of,
+)
+from dither.registry.contracts.records import Clean
 
 CPU = torch.device("cpu")
 
@@ -40,7 +47,10 @@ def weights(trainer):
 def test_step_is_adamw_on_the_weighted_mean(make_trainer, accumulate):
     """Also with gradient accumulation over micro-batches of different weight."""
     trainer = make_trainer(
-        f"train.accumulate={accumulate}", "train.lr_schedule=constant", "train.clip=1e9", "model.dropout=0.0"
+        f"train.accumulate={accumulate}",
+        "train.lr_schedule=constant",
+        "train.clip=1e9",
+        "model.dropout=0.0",
     )
     model = copy.deepcopy(trainer.system.model)
     reference, optimizer = trainer.system.with_model(model), AdamW(lr=0.02).build(model)
@@ -63,11 +73,15 @@ def test_step_is_adamw_on_the_weighted_mean(make_trainer, accumulate):
 
 def test_rates_that_are_tensors_follow_the_schedule(make_trainer, monkeypatch):
     options = {"lr": torch.tensor(0.02), "foreach": False}
-    monkeypatch.setattr(AdamW, "build", lambda _, module: torch.optim.AdamW(module.parameters(), **options))
+    monkeypatch.setattr(
+        AdamW, "build", lambda _, module: torch.optim.AdamW(module.parameters(), **options)
+    )
     trainer = make_trainer("train.lr_schedule=cosine")
     for step in range(4):
         trainer.advance()
-        assert float(trainer.optimizer.param_groups[0]["lr"]) == pytest.approx(0.02 * trainer.factor(step))
+        assert float(trainer.optimizer.param_groups[0]["lr"]) == pytest.approx(
+            0.02 * trainer.factor(step)
+        )
     trainer.load_state(*trainer.state())
     assert isinstance(trainer.optimizer.param_groups[0]["lr"], torch.Tensor)
 
@@ -77,8 +91,12 @@ def test_epoch_has_every_sample_once_with_new_noise(make_trainer, monkeypatch):
     taken, times = [], []
     system = trainer.system
     batch, corrupt = system.task.batch, system.process.corrupt
-    monkeypatch.setattr(system.task, "batch", lambda split, rows: taken.extend(rows) or batch(split, rows))
-    monkeypatch.setattr(system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t))
+    monkeypatch.setattr(
+        system.task, "batch", lambda split, rows: taken.extend(rows) or batch(split, rows)
+    )
+    monkeypatch.setattr(
+        system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t)
+    )
     for _ in range(5):
         trainer.advance()
     assert sorted(taken) == list(range(40))
@@ -99,7 +117,9 @@ def test_nan_stops_before_the_update_and_names_the_sample(make_trainer, accumula
     with pytest.raises(NonFinite) as caught:
         trainer.advance()
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
-    assert all(torch.equal(average[key], value) for key, value in trainer.average.state_dict().items())
+    assert all(
+        torch.equal(average[key], value) for key, value in trainer.average.state_dict().items()
+    )
     assert trainer.step == BAD
     assert (caught.value.step, caught.value.rows, caught.value.certain) == (BAD, [ROW], True)
     assert f"step {BAD + 1}: loss is nan" in str(caught.value)
@@ -144,7 +164,9 @@ def start(load, tmp_path):
         console = Console(record=True, width=200, file=io.StringIO())
         path = None if resume is None else resume / "resolved.toml"
         code = run(load(*changes, path=path), tmp_path / "runs", console=console, resume=resume)
-        newest = resume or max((tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_ctime_ns)
+        newest = resume or max(
+            (tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_ctime_ns
+        )
         return code, newest, console.export_text()
 
     return started
@@ -167,7 +189,11 @@ def test_skipped_step_changes_nothing(make_trainer, accumulate):
     before = copy.deepcopy((trainer.system.model.state_dict(), trainer.average.module.state_dict()))
     assert trainer.advance()["loss"].isnan()
     after = trainer.system.model.state_dict(), trainer.average.module.state_dict()
-    assert all(torch.equal(old[key], new[key]) for old, new in zip(before, after, strict=True) for key in old)
+    assert all(
+        torch.equal(old[key], new[key])
+        for old, new in zip(before, after, strict=True)
+        for key in old
+    )
     assert (trainer.step, trainer.average.updates) == (BAD + 1, BAD)
     (message,) = messages
     assert message.endswith(f"faulty training samples: {ROW}; skipped (1 in a row, at most 10)")
@@ -211,7 +237,9 @@ def test_nonfinite_weights_are_not_skipped(make_trainer, updates):
     hook.remove()
     with torch.no_grad():
         trainer.parameters[0].fill_(torch.inf)
-    with pytest.raises(NonFinite, match=f"step {updates}: the update" if updates else "initial weights") as caught:
+    with pytest.raises(
+        NonFinite, match=f"step {updates}: the update" if updates else "initial weights"
+    ) as caught:
         trainer.advance()
     assert caught.value.weights
     assert caught.value.step == updates - 1
@@ -253,12 +281,17 @@ def test_all_finite(bad):
     ("lr", "message"),
     [
         ("1e39", "step 1: the update made weights NaN or inf"),
-        ("1e20", "step 2: loss is nan, gradient norm is nan; the weights were not updated; lower train.optimizer.lr"),
+        (
+            "1e20",
+            "step 2: loss is nan, gradient norm is nan; the weights were not updated; lower train.optimizer.lr",
+        ),
     ],
 )
 def test_too_large_a_learning_rate_is_not_blamed_on_samples(start, lr, message):
     """After the update the loss of every sample is NaN."""
-    code, path, text = start(f"train.optimizer.lr={lr}", "train.lr_schedule=constant", "train.checkpoint_every=1")
+    code, path, text = start(
+        f"train.optimizer.lr={lr}", "train.lr_schedule=constant", "train.checkpoint_every=1"
+    )
     assert code == NON_FINITE
     assert message in text
     assert "faulty" not in text
@@ -281,7 +314,9 @@ def test_step_equals_torch_clipping(fused, clip):
         divide(optimizers[0] if fused else None, gradients, divisor_of(2.0, clip, norm))
         for parameter in theirs.parameters():
             parameter.grad.div_(2)
-        assert torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip).item() == pytest.approx(norm / 2)
+        assert torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip).item() == pytest.approx(
+            norm / 2
+        )
         for optimizer in optimizers:
             optimizer.step()
         for mine, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -319,7 +354,11 @@ def test_rows_are_a_function_of_the_start(chunk):
 
 def test_seeds_differ_in_the_low_32_bits():
     """torch's CPU generator uses only these."""
-    low = {mix_seed(Stream.STEP, seed, step, 0) & 0xFFFFFFFF for seed in range(20) for step in range(2000)}
+    low = {
+        mix_seed(Stream.STEP, seed, step, 0) & 0xFFFFFFFF
+        for seed in range(20)
+        for step in range(2000)
+    }
     assert len(low) > 40_000 - 5
     assert mix_seed(1, 2) != mix_seed(2, 1) != mix_seed(2, 1, 0)
 
@@ -426,7 +465,9 @@ def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
     trainer._copy_stream = copies
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: events.append(("keep", stream)))
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda tensor, stream: events.append(("keep", stream))
+    )
     trainer.advance()
     assert events[0] == ("copy", copies, False)
     used = [event for event in events if event[0] != "copy"]
@@ -440,7 +481,9 @@ def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
         clean = Clean.of(torch.zeros(2, 3, device="cuda"))
         assert to_device(clean, torch.device("cuda")) is clean  # pinning it would fail
     pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.stride()) or tensor)
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.stride()) or tensor
+    )
     with monkeypatch.context() as without_gpu:
         without_gpu.setattr(Clean, "to", lambda clean, *_, **__: clean)
         to_device(Clean.of(torch.zeros(2, 3), a=torch.zeros(()).expand(2)), torch.device("cuda"))
@@ -448,4 +491,6 @@ def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
     assert all(map(all, pinned)), "a view with strides of 0 cannot be pinned"
     clean = to_device(Clean.of(torch.zeros(2, 3)), trainer.device)
     assert any(clean.known.stride()), "else it would be read as True everywhere"
-    assert [c.none_known for c in (clean, clean[:1], Clean(clean.x0, clean.valid, clean.known))] == [True, True, False]
+    assert [
+        c.none_known for c in (clean, clean[:1], Clean(clean.x0, clean.valid, clean.known))
+    ] == [True, True, False]

@@ -10,9 +10,16 @@ from torch import nn
 
 from dither.registry import Field as SpaceField
 from dither.registry import TokenSpace, hookimpl
-from dither.registry.flow.protocols import Picture
-from dither.registry.flow.records import Clean, Measured, Noise, Noised, State, over
-from dither.registry.kinds import LossSpec, ModelSpec, ProcessFacts, ProcessSpec, SamplerSpec, TaskSpec
+from dither.registry.contracts.protocols import Picture
+from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State, over
+from dither.registry.kinds import (
+    LossSpec,
+    ModelSpec,
+    ProcessFacts,
+    ProcessSpec,
+    SamplerSpec,
+    TaskSpec,
+)
 
 LENGTH, LETTERS = 6, 4
 EVENTS = []
@@ -35,7 +42,9 @@ class WordsTask:
         key = {"train": 0, "valid": 1, "test": 2}[split]
         starts = [np.random.default_rng([key, row]).integers(LETTERS) for row in rows]
         words = (torch.tensor(starts)[:, None] + torch.arange(LENGTH)) % LETTERS
-        scale = torch.tensor([float("nan") if split == "train" and row == self.poison else 1.0 for row in rows])
+        scale = torch.tensor(
+            [float("nan") if split == "train" and row == self.poison else 1.0 for row in rows]
+        )
         return Clean.of(words, scale=scale)
 
     def like(self, n, seed):
@@ -48,7 +57,9 @@ class WordsTask:
         return {"accuracy/chance": 1 / LETTERS}
 
     def sample_metrics(self, samples, like):
-        return {"in_order": ((samples[:, 1:] - samples[:, :-1]) % LETTERS == 1).float().mean().item()}
+        return {
+            "in_order": ((samples[:, 1:] - samples[:, :-1]) % LETTERS == 1).float().mean().item()
+        }
 
     def plots(self, samples, like):
         yield Picture("words", text="\n".join("".join(map(str, word.tolist())) for word in samples))
@@ -119,7 +130,9 @@ class MaskProcess:
     def step(self, state, pred, now, then, like):
         stays = (then.one_minus_alpha(state.x) / now.one_minus_alpha(state.x)).expand(state.x.shape)
         fill = (state.x == self.mask) & (torch.rand(state.x.shape) > stays)
-        return State.of(torch.where(fill, torch.distributions.Categorical(logits=pred).sample(), state.x))
+        return State.of(
+            torch.where(fill, torch.distributions.Categorical(logits=pred).sample(), state.x)
+        )
 
     def finish(self, state, pred, like):
         return torch.where(state.x == self.mask, pred.argmax(-1), state.x)
@@ -155,7 +168,11 @@ class Net(nn.Module):
     def trunk(self, state, level, valid, cond, *, cache=None, keep=False):
         start = cache.length if cache is not None else 0
         h = self.table(state.x) + self.place[start : start + state.x.shape[1]]
-        h = h + over(self.time(level[..., None]), h) if level.ndim == 2 else h + self.time(level[:, None])[:, None]
+        h = (
+            h + over(self.time(level[..., None]), h)
+            if level.ndim == 2
+            else h + self.time(level[:, None])[:, None]
+        )
         past = h if cache is None or cache.past is None else torch.cat([cache.past, h], 1)
         sums = past.cumsum(1) / torch.arange(1, past.shape[1] + 1)[:, None]
         if keep:
@@ -190,7 +207,9 @@ class CrossEntropy(LossSpec):
     def build(self, process):
         def measure(pred, noised):
             values = -pred.gather(-1, noised.x0[..., None])[..., 0]
-            return Measured(torch.where(noised.target_mask, values, 0.0), noised.target_mask.float())
+            return Measured(
+                torch.where(noised.target_mask, values, 0.0), noised.target_mask.float()
+            )
 
         return measure
 

@@ -9,8 +9,8 @@ from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.protocols import Schedule
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.protocols import Schedule
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,14 @@ def process_of() -> Callable[..., TokenProcess]:
     ) -> TokenProcess:
         space = space.with_mask() if kind in ("absorbing", "hybrid") else space
         odd = {field.name: [1.0 + 2 * i for i in range(clean(field))] for field in space.fields}
-        priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
+        priors = {
+            "absorbing": mask_prior,
+            "uniform": even_prior,
+            "marginal": lambda s: frequency_prior(s, odd),
+        }
         priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
-        return TokenProcess(space, priors[kind](space), TimestepSampling(schedule or Geometric().build()), predict)
+        return TokenProcess(
+            space, priors[kind](space), TimestepSampling(schedule or Geometric().build()), predict
+        )
 
     return build

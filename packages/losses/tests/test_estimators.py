@@ -18,9 +18,9 @@ from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.nelbo import exact_nelbo, mask_at_least_one, place_times
 from dither.processes.tokens.priors import mask_prior
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.protocols import Schedule
-from dither.registry.flow.records import Clean, Noise, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.protocols import Schedule
+from dither.registry.contracts.records import Clean, Noise, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 LATE, COSINE = LogLinear(eps=1e-6).build(), Cosine(eps=1e-6).build()
 GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
@@ -32,7 +32,9 @@ X0 = torch.tensor([[0, 2, 1, 1, 0, 1], [1, 1, 4, 0, 3, 3]])
 CLEAN = Clean.of(X0, torch.tensor([[True] * 6, [True, True, False, True, False, False]]))
 
 
-def process_of(estimator: Any = "time", schedule: Schedule | None = None, t_min: float = 1e-6) -> TokenProcess:
+def process_of(
+    estimator: Any = "time", schedule: Schedule | None = None, t_min: float = 1e-6
+) -> TokenProcess:
     clock = TimestepSampling(schedule or LATE, t_min=t_min)
     return TokenProcess(GRAPH, mask_prior(GRAPH), clock, "posterior", estimator)
 
@@ -40,17 +42,23 @@ def process_of(estimator: Any = "time", schedule: Schedule | None = None, t_min:
 def denoiser(process: TokenProcess, looks_at_time: bool) -> Callable[[State, Tensor], Any]:
     """A model: a fixed random function of the state, and of the time if it looks at it."""
     generator = torch.Generator().manual_seed(5)
-    first, second = (torch.randn(30, 30, generator=generator, dtype=torch.float64) for _ in range(2))
+    first, second = (
+        torch.randn(30, 30, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
 
     def denoise(state: State, t: Tensor) -> Any:
         hidden = torch.nn.functional.one_hot(state.x, 5).double().flatten(1) @ first
         hidden = (hidden + looks_at_time * 3 * t.double()[:, None]).tanh()
-        return process.read((hidden @ second).unflatten(1, (6, 5)), state, process.schedule(t.double()))
+        return process.read(
+            (hidden @ second).unflatten(1, (6, 5)), state, process.schedule(t.double())
+        )
 
     return denoise
 
 
-def by_hand(process: TokenProcess, clean: Clean, row: int, looks_at_time: bool, nodes: int = 200) -> Tensor:
+def by_hand(
+    process: TokenProcess, clean: Clean, row: int, looks_at_time: bool, nodes: int = 200
+) -> Tensor:
     """The bound per position: the integral over 1 - alpha of sums over masks, straight from the definition."""
     free = (~clean.fixed[row]).nonzero()[:, 0].tolist()
     place, share = np.polynomial.legendre.leggauss(nodes if looks_at_time else 8)
@@ -85,7 +93,9 @@ def test_exact_is_the_sum_over_masks(looks_at_time: bool) -> None:
             for chosen in map(list, itertools.combinations(free, k)):
                 x = x0.clone()
                 x[chosen] = blank[chosen]
-                log_p = denoiser(process, False)(State.of(x[None]), torch.tensor([0.5])).log_clean()[0]
+                log_p = denoiser(process, False)(
+                    State.of(x[None]), torch.tensor([0.5])
+                ).log_clean()[0]
                 total -= float(log_p[chosen, x0[chosen]].sum()) / (k * math.comb(6, k))
         assert float(measured.values[0].sum()) == pytest.approx(total, rel=1e-12)
 
@@ -96,7 +106,9 @@ def test_exact_conditions_on_what_is_known() -> None:
     known[0, [0, 3, 4]] = True
     clean = Clean(X0, CLEAN.valid, known)
     measured = exact_nelbo(process, clean, denoiser(process, False))
-    torch.testing.assert_close(measured.values[0], by_hand(process, clean, 0, False), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        measured.values[0], by_hand(process, clean, 0, False), rtol=1e-9, atol=1e-12
+    )
     assert not measured.values[0, [0, 3, 4]].any()
 
 
@@ -105,7 +117,9 @@ def test_exact_conditions_on_what_is_known() -> None:
     [(LATE, masked_ce), (COSINE, score_entropy), (COSINE, PerSample(masked_ce))],
 )
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
-def test_estimators_agree_with_the_exact_bound(estimator: str, loss: Any, schedule: Schedule) -> None:
+def test_estimators_agree_with_the_exact_bound(
+    estimator: str, loss: Any, schedule: Schedule
+) -> None:
     """Nodes and edges apart, in a batch of graphs of two sizes; all of the bound, ends included."""
     n, t_min = 8000, 1e-3
     process = process_of(estimator, schedule, t_min)
@@ -148,7 +162,9 @@ def test_mask_count_averages_the_weights_over_times() -> None:
     n, rows = 20_000, Clean.of(X0[:1])
     for estimator in ("time", "importance", "mask-count"):
         process = process_of(estimator, COSINE, 1e-5)
-        _, noised = process.estimate(rows.apply(lambda value: value.expand(n, -1)), process.times(n))
+        _, noised = process.estimate(
+            rows.apply(lambda value: value.expand(n, -1)), process.times(n)
+        )
         weight = (noised.noise.rate / noised.noise.sigma.expm1()).double()
         k = noised.target_mask.sum(1)
         for count in range(1, 7):  # over all draws, as k has another distribution under each

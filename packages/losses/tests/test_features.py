@@ -13,8 +13,8 @@ from dither.processes.features.masked_features import MaskedRegionProcess
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
-from dither.registry.flow.records import Clean, Measured, Noised
-from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.contracts.records import Clean, Measured, Noised
+from dither.registry.contracts.spaces import FeatureSpace
 
 SPACE = FeatureSpace(5, 3)
 CLOCK = TimestepSampling(LogLinear().build())
@@ -22,12 +22,16 @@ CLOCK = TimestepSampling(LogLinear().build())
 
 def clean_of(rows: int, known: float = 0.2) -> Clean:
     valid = torch.rand(rows, 5) < 0.8
-    return Clean.of(torch.randn(rows, 5, 3, dtype=torch.float64), valid, torch.rand(rows, 5, 3) < known)
+    return Clean.of(
+        torch.randn(rows, 5, 3, dtype=torch.float64), valid, torch.rand(rows, 5, 3) < known
+    )
 
 
 def masked(mask: str = "element", rows: int = 6) -> tuple[Noised, torch.Tensor]:
     """Counts with masked elements, and a positive prediction."""
-    clean = replace(clean_of(rows), x0=torch.poisson(torch.full((rows, 5, 3), 2.0, dtype=torch.float64)))
+    clean = replace(
+        clean_of(rows), x0=torch.poisson(torch.full((rows, 5, 3), 2.0, dtype=torch.float64))
+    )
     noised = MaskedRegionProcess(SPACE, CLOCK, mask, ratio=0.5).corrupt(clean, torch.rand(rows))
     return noised, 4 * torch.rand(rows, 5, 3, dtype=torch.float64)
 
@@ -44,20 +48,31 @@ LOSSES = {
     "wide huber": (partial(huber, delta=2.0), partial(functional.huber_loss, delta=2.0)),
     "poisson": (partial(poisson_nll, link="none"), COUNTS),
     "log": (partial(poisson_nll, link="log"), functional.poisson_nll_loss),
-    "softplus": (partial(poisson_nll, link="softplus"), lambda raw, x0, **o: COUNTS(functional.softplus(raw), x0, **o)),
+    "softplus": (
+        partial(poisson_nll, link="softplus"),
+        lambda raw, x0, **o: COUNTS(functional.softplus(raw), x0, **o),
+    ),
 }
 
 
 @pytest.mark.parametrize("mask", ["region", "element"])
 @pytest.mark.parametrize(("loss", "of_torch"), LOSSES.values(), ids=LOSSES)
-def test_losses_are_those_of_torch_and_reductions_their_definitions(loss, of_torch, mask: str) -> None:
+def test_losses_are_those_of_torch_and_reductions_their_definitions(
+    loss, of_torch, mask: str
+) -> None:
     noised, raw = masked(mask)
     values = of_torch(raw, noised.x0, reduction="none")[noised.target_mask]
     assert values.numel() > 10
     regions = noised.target_mask.any(-1).sum()
-    counts = {"element-mean": values.numel(), "region-sum": regions, "zero-padded": noised.valid.sum() * 3}
+    counts = {
+        "element-mean": values.numel(),
+        "region-sum": regions,
+        "zero-padded": noised.valid.sum() * 3,
+    }
     for reduction, count in counts.items():
-        torch.testing.assert_close(loss_of(noised, raw, reduction, loss).mean(), values.sum() / count)
+        torch.testing.assert_close(
+            loss_of(noised, raw, reduction, loss).mean(), values.sum() / count
+        )
 
 
 @pytest.mark.parametrize("reduction", ["element-mean", "region-sum", "zero-padded"])
@@ -68,7 +83,12 @@ def test_nothing_masked_is_zero_and_means_add_up(reduction: str) -> None:
     total = sum(part.total() for part in parts) / sum(part.weights.sum() for part in parts)
     torch.testing.assert_close(whole.mean(), total)
     nothing = Noised(
-        noised.x0, noised.state, noised.noise, torch.zeros_like(noised.target_mask), noised.valid, noised.fixed
+        noised.x0,
+        noised.state,
+        noised.noise,
+        torch.zeros_like(noised.target_mask),
+        noised.valid,
+        noised.fixed,
     )
     leaf = raw.clone().requires_grad_()
     mean = loss_of(nothing, leaf, reduction).mean()
@@ -88,11 +108,17 @@ def test_raw_is_what_the_process_predicts(meaning: str) -> None:
     pred = process.read(raw, noised.state, noised.noise)
     target_mask = ~clean.fixed
     torch.testing.assert_close(
-        partial(squared_error, target=meaning)(pred, noised).mean(), ((raw - truth) ** 2)[target_mask].mean()
+        partial(squared_error, target=meaning)(pred, noised).mean(),
+        ((raw - truth) ** 2)[target_mask].mean(),
     )
-    x0 = {"x0": raw, "eps": (noised.state.x - b * raw) / a, "velocity": a * noised.state.x - b * raw}[meaning]
+    x0 = {
+        "x0": raw,
+        "eps": (noised.state.x - b * raw) / a,
+        "velocity": a * noised.state.x - b * raw,
+    }[meaning]
     torch.testing.assert_close(
-        partial(squared_error, target="x0")(pred, noised).mean(), ((x0 - clean.x0) ** 2)[target_mask].mean()
+        partial(squared_error, target="x0")(pred, noised).mean(),
+        ((x0 - clean.x0) ** 2)[target_mask].mean(),
     )
 
 
@@ -106,7 +132,9 @@ def test_min_snr_weighs_every_target_alike(meaning: str) -> None:
     snr = noised.noise.alpha(clean.x0) / noised.noise.one_minus_alpha(clean.x0)
     assert snr.min() < 1 < 50 < snr.max()
     expected = snr.clamp_max(5)[..., 0] * (pred.x0 - clean.x0).square().mean(-1)
-    torch.testing.assert_close(partial(squared_error, target=meaning, min_snr=5.0)(pred, noised).values, expected)
+    torch.testing.assert_close(
+        partial(squared_error, target=meaning, min_snr=5.0)(pred, noised).values, expected
+    )
 
 
 def test_eps_requires_gaussian_noise() -> None:

@@ -8,15 +8,20 @@ from torch.utils._pytree import tree_leaves
 
 from dither.losses.fused import losses
 from dither.losses.fused import tiled_linear as last_map
-from dither.losses.fused.losses import FusedCrossEntropy, FusedMaskedCE, FusedScoreEntropy, TiledLoss
+from dither.losses.fused.losses import (
+    FusedCrossEntropy,
+    FusedMaskedCE,
+    FusedScoreEntropy,
+    TiledLoss,
+)
 from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.protocols import FusedLoss
-from dither.registry.flow.records import Clean, Noise
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.protocols import FusedLoss
+from dither.registry.contracts.records import Clean, Noise
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 B, L, D, V = 3, 7, 5, 19
 
@@ -63,7 +68,11 @@ def both(loss, process, linear, h, noised, t, **options):
 def same(generic, fused, inputs, tolerance=1e-12):
     """Values, weights, the sum and its gradients agree, relative to the largest."""
     assert not fused.values.requires_grad
-    pairs = [(generic.values, fused.values), (generic.weights, fused.weights), (generic.total(), fused.total())]
+    pairs = [
+        (generic.values, fused.values),
+        (generic.weights, fused.weights),
+        (generic.total(), fused.total()),
+    ]
     pairs += zip(*(torch.autograd.grad(m.mean(), inputs) for m in (generic, fused)), strict=True)
     for one, other in pairs:
         assert one.shape == other.shape
@@ -81,7 +90,9 @@ def tiles(request, monkeypatch):
 
 
 CASES = [
-    (name, predict) for name in ("uniform", "absorbing", "marginal") for predict in ("score", "plug-in", "posterior")
+    (name, predict)
+    for name in ("uniform", "absorbing", "marginal")
+    for predict in ("score", "plug-in", "posterior")
 ]
 
 
@@ -159,7 +170,9 @@ def test_float32_near_the_truth_is_as_good_as_the_generic_form(sigma, off):
     alpha = torch.exp(torch.tensor(-sigma, dtype=torch.float64))
     landed = -torch.expm1(torch.tensor(-sigma, dtype=torch.float64)) / size
     h, linear = torch.randn(2, 16, width), nn.Linear(width, size)
-    h[..., 0] = (landed / torch.where(noised.state.x == x0, alpha + landed, landed)).log()  # the score of all but x_0
+    h[..., 0] = (
+        landed / torch.where(noised.state.x == x0, alpha + landed, landed)
+    ).log()  # the score of all but x_0
     nn.init.normal_(linear.weight, std=off / width**0.5)
     linear.weight.data[:, 0] = 1.0
     nn.init.zeros_(linear.bias)
@@ -186,7 +199,9 @@ def test_half_precision_products_keep_sparse_gradients_exact():
     with torch.autocast("cpu", torch.bfloat16):
         raw = linear(h).float()
     rough = FusedScoreEntropy()(process.read(raw, noised.state, process.schedule(t)), noised)
-    exact, ours, theirs = (torch.autograd.grad(m.total(), [h, *linear.parameters()]) for m in (generic, fused, rough))
+    exact, ours, theirs = (
+        torch.autograd.grad(m.total(), [h, *linear.parameters()]) for m in (generic, fused, rough)
+    )
     for truth, own, other in zip(exact, ours, theirs, strict=True):
         assert (own - truth).norm() < (other - truth).norm() / 20
     assert torch.allclose(fused.values, generic.values.detach(), rtol=1e-3)

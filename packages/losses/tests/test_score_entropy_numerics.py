@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dither.losses.tokens import FAR, score_entropy
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.records import Noise, Noised, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Noise, Noised, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 VOCABULARIES = (2, 15, 4096, 50_257)
 SIGMAS = (1e-4, 3e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0, 5.0, 20.0)
@@ -44,9 +44,13 @@ def oracle(log_score: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
     truth = log_ratio(ids, sigma)
     gap, ratio = log_score.double() - truth, truth.exp()
     weight = RATE / ids
-    terms = torch.where(gap < FAR, ratio * (gap.expm1() - gap), log_score.double().exp() - ratio * (1 + gap))
+    terms = torch.where(
+        gap < FAR, ratio * (gap.expm1() - gap), log_score.double().exp() - ratio * (1 + gap)
+    )
     here = torch.nn.functional.one_hot(X, ids).bool()
-    return weight * terms.masked_fill(here, 0.0).sum(-1), (weight * ratio * gap.expm1()).masked_fill(here, 0.0)
+    return weight * terms.masked_fill(here, 0.0).sum(-1), (
+        weight * ratio * gap.expm1()
+    ).masked_fill(here, 0.0)
 
 
 def said(kind: str, ids: int, sigma: float) -> Tensor:
@@ -81,7 +85,9 @@ def test_float32_is_within_a_thousandth_of_float64(process_of, ids: int) -> None
             worst = ((measured.values.double() - values).abs() / values).max().item()
             assert worst < 1e-3, f"{where}: values off by {worst:.2g}"
             (slope,) = torch.autograd.grad(measured.total(), raw)
-            off = torch.linalg.vector_norm(slope.double() - slopes) / torch.linalg.vector_norm(slopes)
+            off = torch.linalg.vector_norm(slope.double() - slopes) / torch.linalg.vector_norm(
+                slopes
+            )
             assert off < 1e-3, f"{where}: gradient off by {off:.2g}"
 
 
@@ -117,7 +123,9 @@ def test_the_oracle_is_right_to_sixty_digits() -> None:
                         total += log_s.exp() - r * log_s + r * (r.ln() - 1)
                 expected.append(float(total * Decimal(RATE) / ids))
         got = oracle(raw, sigma)[0][0]
-        torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=0)
+        torch.testing.assert_close(
+            got, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=0
+        )
 
 
 def test_as_large_as_float32_allows_and_then_infinite(process_of) -> None:

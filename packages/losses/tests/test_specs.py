@@ -4,8 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from dither.losses.specs import MSE, FlowKL, Huber, MaskedCE, Poisson, ScoreEntropy, register_components
-from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
+from dither.losses.specs import (
+    MSE,
+    FlowKL,
+    Huber,
+    MaskedCE,
+    Poisson,
+    ScoreEntropy,
+    register_components,
+)
+from dither.registry.contracts.spaces import FeatureSpace, Field, TokenSpace
 from dither.registry.kinds import ProcessFacts
 from dither.registry.spec.option_docs import docs_of
 

@@ -14,8 +14,8 @@ from dither.processes.schedules.alpha import Cosine, LogLinear
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.schedules.sigma import Geometric
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 TWO = TokenSpace((Field("nodes", 2, 6, mask=4, pad=5), Field("edges", 3, 4, pad=0)))
 SCHEDULES = tuple(spec().build() for spec in (Geometric, LogLinear, Cosine, LinearBeta))
@@ -25,7 +25,9 @@ def text(length: int, ids: int) -> TokenSpace:
     return TokenSpace((Field("text", length, ids),))
 
 
-def record(process: TokenProcess, x0: Tensor, x: Tensor, sigma: Tensor, rate: float = 1.0) -> Noised:
+def record(
+    process: TokenProcess, x0: Tensor, x: Tensor, sigma: Tensor, rate: float = 1.0
+) -> Noised:
     """The record that `corrupt` would make if the draw came out as x."""
     prior = process.prior_probs()
     target_mask = prior.expand(x.shape[1], -1)[torch.arange(x.shape[1]), x] > 0
@@ -44,12 +46,16 @@ def clean_of(space: TokenSpace, rows: int) -> Clean:
 
 @pytest.mark.parametrize("space", [text(4, 5), TWO], ids=["one", "two"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_masked_ce_is_score_entropy_of_an_absorbing_process(process_of, schedule, space: TokenSpace) -> None:
+def test_masked_ce_is_score_entropy_of_an_absorbing_process(
+    process_of, schedule, space: TokenSpace
+) -> None:
     """The closed form of MDLM, term by term, with padding, known positions and fields of their own."""
     process = process_of("absorbing", space, "posterior", schedule)
     clean = clean_of(process.space, 64)
     noised = process.corrupt(clean, torch.linspace(1e-3, 1, 64, dtype=torch.float64))
-    raw = torch.randn(64, space.length, process.space.vocab, dtype=torch.float64, requires_grad=True)
+    raw = torch.randn(
+        64, space.length, process.space.vocab, dtype=torch.float64, requires_grad=True
+    )
     pred = process.read(raw, noised.state, noised.noise)
     closed, general = masked_ce(pred, noised), score_entropy(pred, noised)
     torch.testing.assert_close(closed.values, general.values, rtol=1e-10, atol=1e-12)
@@ -74,7 +80,11 @@ def test_score_entropy_is_the_formula_of_sedd(process_of, ids: int, moved: bool)
     positive = log_s.exp().mean() - 1 / ids
     negative = log_s.mean() - log_s[x] / ids
     negative = negative + log_s[x0] / e if moved else r * negative
-    constant = ((-math.log(r) - 1) / r - (ids - 2)) / ids if moved else (ids - 1) / ids * r * (math.log(r) - 1)
+    constant = (
+        ((-math.log(r) - 1) / r - (ids - 2)) / ids
+        if moved
+        else (ids - 1) / ids * r * (math.log(r) - 1)
+    )
     sigmas = torch.tensor([sigma], dtype=torch.float64)
     noised = record(process, torch.tensor([[x0]]), torch.tensor([[x]]), sigmas, rate=2.0)
     got = score_entropy(process.read(log_s[None, None], noised.state, noised.noise), noised).values
@@ -105,7 +115,10 @@ def denoiser(process):
         both = law(process, float(t[0]))
         seen = both.sum((0, 1))
         a, b = state.x.T
-        clean = torch.stack([both.sum(1)[:, a, b].T, both.sum(0)[:, a, b].T], 1) / seen[a, b][:, None, None]
+        clean = (
+            torch.stack([both.sum(1)[:, a, b].T, both.sum(0)[:, a, b].T], 1)
+            / seen[a, b][:, None, None]
+        )
         full = torch.zeros(*state.x.shape, len(seen), dtype=torch.float64)
         full[..., : clean.shape[-1]] = clean
         score = torch.stack([seen[:, b].T, seen[a]], 1) / seen[a, b][:, None, None]
@@ -124,7 +137,13 @@ def states(process, x0, t):
     noise = process.schedule(torch.full((len(rows),), t, dtype=torch.float64))
     target_mask = prior[0][rows] > 0
     return Noised(
-        torch.tensor(x0).expand(len(rows), -1), State.of(rows), noise, target_mask, ~fixed, fixed, prior
+        torch.tensor(x0).expand(len(rows), -1),
+        State.of(rows),
+        noise,
+        target_mask,
+        ~fixed,
+        fixed,
+        prior,
     ), chance
 
 
@@ -133,14 +152,18 @@ def bound(process, x0, monkeypatch):
     t_min, denoise = process.timesteps.t_min, denoiser(process)
     place, weight = np.polynomial.legendre.leggauss(80)
     diffusion = 0.0
-    for t, share in zip(t_min + (1 - t_min) * (place + 1) / 2, (1 - t_min) * weight / 2, strict=True):
+    for t, share in zip(
+        t_min + (1 - t_min) * (place + 1) / 2, (1 - t_min) * weight / 2, strict=True
+    ):
         noised, chance = states(process, x0, float(t))
         values = score_entropy(denoise(noised.state, torch.tensor([t])), noised).values
         diffusion += share * float((chance[:, None] * values).sum())
     noised, chance = states(process, x0, t_min)
     monkeypatch.setattr(process, "corrupt", lambda clean, t: noised)
     per_position = torch.full(noised.x0.shape, diffusion / 2 / (1 - t_min), dtype=torch.float64)
-    found = process.bound(Clean.of(noised.x0), Measured(per_position, torch.ones_like(per_position)), denoise)
+    found = process.bound(
+        Clean.of(noised.x0), Measured(per_position, torch.ones_like(per_position)), denoise
+    )
     mean = {name: float((chance[:, None] * part).sum()) for name, part in found.parts.items()}
     return mean | {"diffusion": diffusion, "whole": float((chance[:, None] * found.values).sum())}
 
@@ -154,7 +177,9 @@ def bound(process, x0, monkeypatch):
         ("hybrid", Geometric(sigma_min=1e-4, sigma_max=16).build()),
     ],
 )
-def test_with_exact_scores_the_parts_add_up_to_the_likelihood(process_of, kind, schedule, monkeypatch):
+def test_with_exact_scores_the_parts_add_up_to_the_likelihood(
+    process_of, kind, schedule, monkeypatch
+):
     """For every x_0, so that the mean over any data is its entropy + KL(data || model), to 1e-5."""
     process = process_of(kind, SPACE, schedule=schedule)
     data, mean = torch.full((3, 3), 1 / 9, dtype=torch.float64), 0.0
@@ -162,10 +187,15 @@ def test_with_exact_scores_the_parts_add_up_to_the_likelihood(process_of, kind, 
         with monkeypatch.context() as patched:
             parts = bound(process, x0, patched)
         assert parts["whole"] == pytest.approx(-math.log(JOINT[x0]), abs=1e-5)
-        assert parts["whole"] == pytest.approx(sum(parts[name] for name in ("prior", "diffusion", "reconstruction")))
+        assert parts["whole"] == pytest.approx(
+            sum(parts[name] for name in ("prior", "diffusion", "reconstruction"))
+        )
         assert min(parts["prior"], parts["reconstruction"]) >= 0
         mean += float(data[x0]) * parts["whole"]
-    entropy, divergence = -(data * data.log()).sum().item(), (data * (data / JOINT).log()).sum().item()
+    entropy, divergence = (
+        -(data * data.log()).sum().item(),
+        (data * (data / JOINT).log()).sum().item(),
+    )
     assert mean == pytest.approx(entropy + divergence, abs=1e-5)
 
 
@@ -189,12 +219,17 @@ def test_parts_are_zero_where_nothing_is_predicted(process_of):
     process = process_of("uniform", SPACE, schedule=Geometric(sigma_min=0.5, sigma_max=1.0).build())
     fixed = torch.tensor([[True, False]])
     clean = Clean.of(torch.tensor([[0, 1]] * 2), ~fixed.expand(2, 2))
-    found = process.bound(clean, Measured(torch.zeros(2, 2), (~clean.fixed).float()), denoiser(process))
+    found = process.bound(
+        clean, Measured(torch.zeros(2, 2), (~clean.fixed).float()), denoiser(process)
+    )
     for part in found.parts.values():
         assert part[:, 0].tolist() == [0, 0]
     assert (found.parts["prior"][:, 1] > 0).all()
     half = Measured(found.values, found.weights, parts=found.parts)[:1]
-    assert {name: part.shape for name, part in half.parts.items()} == {"prior": (1, 2), "reconstruction": (1, 2)}
+    assert {name: part.shape for name, part in half.parts.items()} == {
+        "prior": (1, 2),
+        "reconstruction": (1, 2),
+    }
 
 
 @pytest.mark.parametrize("kind", ["absorbing", "uniform", "marginal", "hybrid"])
@@ -203,7 +238,11 @@ def test_the_exact_score_is_the_best(process_of, kind):
     process, gradient = process_of(kind, SPACE, "score"), {}
     for x0 in itertools.product(range(3), repeat=2):
         noised, chance = states(process, x0, 0.9)
-        raw = denoiser(process)(noised.state, torch.tensor([0.9]).double()).log_score().requires_grad_()
+        raw = (
+            denoiser(process)(noised.state, torch.tensor([0.9]).double())
+            .log_score()
+            .requires_grad_()
+        )
         values = score_entropy(process.read(raw, noised.state, noised.noise), noised).values
         (grad,) = torch.autograd.grad((float(JOINT[x0]) * chance[:, None] * values).sum(), raw)
         for row, x in enumerate(noised.state.x.tolist()):
@@ -211,9 +250,14 @@ def test_the_exact_score_is_the_best(process_of, kind):
     assert max(float(grad.abs().max()) for grad in gradient.values()) < 1e-6
 
 
-def test_masked_ce_of_scores_is_that_of_plug_in_and_leaves_their_scale_untrained(process_of) -> None:
+def test_masked_ce_of_scores_is_that_of_plug_in_and_leaves_their_scale_untrained(
+    process_of,
+) -> None:
     """Why `MaskedCE.check` refuses scores: adding log 2 to all changes rates of jumps, but not the loss."""
-    processes = {name: process_of("absorbing", text(4, 5), name, SCHEDULES[1]) for name in ("plug-in", "score")}
+    processes = {
+        name: process_of("absorbing", text(4, 5), name, SCHEDULES[1])
+        for name in ("plug-in", "score")
+    }
     clean = clean_of(processes["score"].space, 8)
     noised = processes["score"].corrupt(clean, torch.linspace(0.1, 1, 8, dtype=torch.float64))
     raw = torch.randn(8, 4, processes["score"].space.vocab, dtype=torch.float64)
@@ -224,4 +268,6 @@ def test_masked_ce_of_scores_is_that_of_plug_in_and_leaves_their_scale_untrained
     for pred in (scores, scaled):
         torch.testing.assert_close(masked_ce(pred, noised).values, masked_ce(plain, noised).values)
     masked = noised.target_mask
-    torch.testing.assert_close(scaled.log_leaving()[masked], scores.log_leaving()[masked] + math.log(2))
+    torch.testing.assert_close(
+        scaled.log_leaving()[masked], scores.log_leaving()[masked] + math.log(2)
+    )

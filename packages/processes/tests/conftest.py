@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from dither.processes.features.gaussian import GaussianProcess
-from dither.processes.flow.process import FlowMatchingProcess
+from dither.processes.flow_matching.process import FlowMatchingProcess
 from dither.processes.schedules.alpha import LogLinear
 from dither.processes.specs import register_components
 from dither.processes.timestep_sampling import TimestepSampling
@@ -18,9 +18,9 @@ from dither.processes.tokens.posterior import Posterior
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.protocols import Schedule
-from dither.registry.flow.records import State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.protocols import Schedule
+from dither.registry.contracts.records import State
+from dither.registry.contracts.spaces import Field, TokenSpace
 from dither.registry.plugins.catalog import Catalog
 
 
@@ -53,7 +53,11 @@ def likely() -> Callable[[Tensor, Tensor], float]:
         if counts[~possible].any() or len(counts) > len(probabilities):
             return 0.0
         expected = probabilities[possible] * counts.sum() / probabilities.sum()
-        return float(chisquare(counts[possible].numpy(), expected.numpy()).pvalue) if possible.sum() > 1 else 1.0
+        return (
+            float(chisquare(counts[possible].numpy(), expected.numpy()).pvalue)
+            if possible.sum() > 1
+            else 1.0
+        )
 
     return test
 
@@ -68,10 +72,17 @@ def process_of() -> Callable[..., TokenProcess]:
         space = space.with_mask() if kind in ("absorbing", "hybrid") else space
         counts = {f.name: f.size - (f.mask is not None) - (f.pad is not None) for f in space.fields}
         odd = {name: [1.0 + 2 * i for i in range(count)] for name, count in counts.items()}
-        priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
+        priors = {
+            "absorbing": mask_prior,
+            "uniform": even_prior,
+            "marginal": lambda s: frequency_prior(s, odd),
+        }
         priors["hybrid"] = lambda s: 0.7 * mask_prior(s) + 0.3 * even_prior(s)
         return TokenProcess(
-            space, priors[kind](space), TimestepSampling(schedule or LogLinear().build(), t_min=0.0), predict
+            space,
+            priors[kind](space),
+            TimestepSampling(schedule or LogLinear().build(), t_min=0.0),
+            predict,
         )
 
     return build
@@ -83,7 +94,9 @@ def transition() -> Callable[[Tensor, float], Tensor]:
 
     def matrix(prior: Tensor, sigma: float) -> Tensor:
         n = len(prior)
-        return torch.linalg.matrix_exp(sigma * (prior.double().expand(n, n) - torch.eye(n, dtype=torch.float64)))
+        return torch.linalg.matrix_exp(
+            sigma * (prior.double().expand(n, n) - torch.eye(n, dtype=torch.float64))
+        )
 
     return matrix
 
@@ -105,7 +118,9 @@ class Oracle:
     def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.calls += 1
         noise = self.process.schedule(t.double())
-        evidence = Posterior(state.x, noise, self.process.prior_probs(), self.process.clean.on("cpu"))
+        evidence = Posterior(
+            state.x, noise, self.process.prior_probs(), self.process.clean.on("cpu")
+        )
         past, width, ids = self.context.shape[1], state.x.shape[1], self.joint.shape[0]
         joint = (
             self.joint.sum(tuple(range(past + width, self.joint.ndim)))
@@ -122,7 +137,9 @@ class Oracle:
         clean = torch.zeros(*state.x.shape, self.process.space.vocab, dtype=torch.float64)
         for place in range(width):
             clean[:, place].index_add_(1, sequences[:, past + place], weight)
-        return CategoricalPrediction((clean / clean.sum(-1, keepdim=True)).log(), "posterior", evidence)
+        return CategoricalPrediction(
+            (clean / clean.sum(-1, keepdim=True)).log(), "posterior", evidence
+        )
 
     @staticmethod
     def likelihood(evidence: Posterior, x: Tensor, ids: int) -> Tensor:
@@ -150,7 +167,9 @@ class Normal:
         x0 = 3 + 0.25 * a / (0.25 * a**2 + b**2) * (state.x - 3 * a)
         eps = (state.x - a * x0) / b.clamp_min(1e-12)
         velocity = eps - x0 if isinstance(self.process, FlowMatchingProcess) else a * eps - b * x0
-        return self.process.read({"x0": x0, "eps": eps, "velocity": velocity}[self.process.predict], state, noise)
+        return self.process.read(
+            {"x0": x0, "eps": eps, "velocity": velocity}[self.process.predict], state, noise
+        )
 
 
 @pytest.fixture(scope="session")
@@ -165,7 +184,9 @@ def text_process(part: Callable[..., Any]) -> Callable[..., TokenProcess]:
     def build(kind: str, length: int, ids: int, **options: Any) -> TokenProcess:
         if kind == "marginal":
             options["frequencies"] = {"text": [1.0 + i for i in range(ids)]}
-        process: TokenProcess = part("process", kind, **options).build(TokenSpace((Field("text", length, ids),)))
+        process: TokenProcess = part("process", kind, **options).build(
+            TokenSpace((Field("text", length, ids),))
+        )
         return process
 
     return build
@@ -174,7 +195,9 @@ def text_process(part: Callable[..., Any]) -> Callable[..., TokenProcess]:
 class Recorder:
     """A session that records states and times, with the same logits at every state, or another session's answers."""
 
-    def __init__(self, process: TokenProcess, logits: Tensor | None = None, session: Any = None) -> None:
+    def __init__(
+        self, process: TokenProcess, logits: Tensor | None = None, session: Any = None
+    ) -> None:
         self.process, self.logits, self.session = process, logits, session
         self.states, self.times = list[Tensor](), list[Tensor]()
 
@@ -183,8 +206,12 @@ class Recorder:
         self.times.append(t)
         if self.session is not None:
             return self.session(state, t)
-        logits = torch.nn.functional.pad(self.logits, (0, self.process.space.vocab - self.logits.shape[-1]))
-        return self.process.read(logits.expand(len(state.x), -1, -1), state, self.process.schedule(t))
+        logits = torch.nn.functional.pad(
+            self.logits, (0, self.process.space.vocab - self.logits.shape[-1])
+        )
+        return self.process.read(
+            logits.expand(len(state.x), -1, -1), state, self.process.schedule(t)
+        )
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from torch import Tensor
 from dither.processes.samplers.analytic import Analytic, step_odds
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.records import Clean, Noise, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean, Noise, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 IDS = 4
@@ -35,7 +35,9 @@ def test_rows_sum_to_one_for_any_score(process_of, kind: str, gap: float) -> Non
 
 @pytest.mark.parametrize(("now", "then"), [(1.2, 0.4), (0.05, 0.01), (9.0, 0.0)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_of_a_law_give_bayes(process_of, transition, kind: str, now: float, then: float) -> None:
+def test_scores_of_a_law_give_bayes(
+    process_of, transition, kind: str, now: float, then: float
+) -> None:
     """p(x_s | x_t) from transition matrices alone: what ancestral sampling draws from."""
     process = process_of(kind, TokenSpace((Field("text", 1, IDS),)), "score")
     prior, law = process.prior_probs()[0], torch.zeros(process.space.vocab, dtype=torch.float64)
@@ -45,7 +47,9 @@ def test_scores_of_a_law_give_bayes(process_of, transition, kind: str, now: floa
     x = torch.where(prior > 0)[0]
     bayes = (earlier[:, None] * between / later)[:, x].T
     log_score = (later / later[x, None]).log()
-    torch.testing.assert_close(whole(process, log_score, x, now - then), bayes, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(
+        whole(process, log_score, x, now - then), bayes, rtol=1e-8, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,8 +67,16 @@ def test_draws_count_what_is_negative_as_nothing(part, likely, kind: str) -> Non
         seen.append(state)
         return process.read(score.expand(n, 1, -1), state, process.schedule(time.double()))
 
-    list(Analytic(steps=1, t_min=0.5).build()(process, session, Clean.of(torch.zeros(n, 1, dtype=torch.long))))
-    gap = process.schedule(torch.tensor([t]).double()).since(process.schedule(torch.tensor([0.5]).double())).sigma
+    list(
+        Analytic(steps=1, t_min=0.5).build()(
+            process, session, Clean.of(torch.zeros(n, 1, dtype=torch.long))
+        )
+    )
+    gap = (
+        process.schedule(torch.tensor([t]).double())
+        .since(process.schedule(torch.tensor([0.5]).double()))
+        .sigma
+    )
     for x in torch.where(process.prior_probs()[0] > 0)[0]:
         log_score = score.scatter(0, x, 0.0)[None]
         expected = whole(process, log_score, x[None], float(gap))[0].clamp_min(0)
@@ -80,7 +92,9 @@ def test_equal_scores_in_float32_at_any_noise(process_of, kind: str) -> None:
     pred = process.read(torch.zeros(40, 1, process.space.vocab), state, noise(60.0))
     new = process.step(state, pred, noise(60.0), noise(0.0), Clean.of(state.x))
     assert len(new.x.unique()) > 30
-    odds = step_odds(pred.log[:, 0], x, process.prior_probs(), noise(60.0).sigma.expand(40), least=1e-7)
+    odds = step_odds(
+        pred.log[:, 0], x, process.prior_probs(), noise(60.0).sigma.expand(40), least=1e-7
+    )
     assert (odds.sum(-1) > 0).all()
 
 
@@ -93,12 +107,20 @@ def test_float32_scores_lose_only_their_own_rounding(process_of, sigma: float, g
     """Step and denoising of float32 scores against the same numbers in float64, relative to each entry."""
     process = process_of("uniform", TokenSpace((Field("text", 1, 50),)), "score")
     m = torch.randn(40, 50, dtype=torch.float64).softmax(-1)
-    p_t, x = noise(sigma).alpha(m).double() * m + noise(sigma).one_minus_alpha(m).double() / 50, torch.arange(40)
+    p_t, x = (
+        noise(sigma).alpha(m).double() * m + noise(sigma).one_minus_alpha(m).double() / 50,
+        torch.arange(40),
+    )
     log_score = (p_t / p_t.gather(1, x[:, None])).log().float()
     step, denoised = ([], [])
     for score in (log_score, log_score.double()):
         gaps = torch.full((40,), gap, dtype=torch.float64)
         step.append(step_odds(score, x, process.prior_probs(), gaps, least=1e-7).double())
-        denoised.append(process.read(score[:, None], State.of(x[:, None]), noise(sigma)).log_clean().double().exp())
+        denoised.append(
+            process.read(score[:, None], State.of(x[:, None]), noise(sigma))
+            .log_clean()
+            .double()
+            .exp()
+        )
     torch.testing.assert_close(*step, rtol=2e-6, atol=0)
     torch.testing.assert_close(*denoised, rtol=2e-6, atol=0)

@@ -12,8 +12,8 @@ from torch import Tensor
 from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.records import Clean, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 LENGTH, IDS, END = 10, 5, 4
 
@@ -50,7 +50,9 @@ def blocks(size: int, inner: Any, stop: bool = False) -> Any:
     return partial(Blocks(size=size, stop=stop).sample, inner=inner)
 
 
-def walked(sampler: Any, process: TokenProcess, text: Tensor, like: Clean | None = None) -> tuple[list[Tensor], Any]:
+def walked(
+    sampler: Any, process: TokenProcess, text: Tensor, like: Clean | None = None
+) -> tuple[list[Tensor], Any]:
     session = Script(process, text)
     like = Clean.of(torch.zeros_like(text)) if like is None else like
     return [x.clone() for x in sampler(process, session, like)], session
@@ -71,7 +73,9 @@ def test_a_row_ends_with_its_first_end(part: Any, kind: str) -> None:
     for row, last in ((0, 1), (1, 5), (2, 7)):
         assert torch.equal(states[-1][row, : last + 1], text[row, : last + 1])
         assert (states[-1][row, last:] == END).all()
-    assert session.calls == [(start, 3) for start in (0, 3, 6) for _ in range(5)], "the last block is nobody's"
+    assert session.calls == [(start, 3) for start in (0, 3, 6) for _ in range(5)], (
+        "the last block is nobody's"
+    )
     assert [x.shape[1] for x in session.remembered] == [3, 3]
     assert (session.remembered[0][0, 1:] == END).all(), "what is remembered is what is given back"
     drawn = torch.stack(states)
@@ -105,15 +109,21 @@ def test_an_end_that_is_given_ends_nothing_and_what_is_known_stays(part: Any) ->
     assert torch.equal(states[-1][0], expected)
 
 
-@pytest.mark.parametrize(("prompt", "chunks"), [(0, [4, 4]), (3, [4, 4]), (4, [4, 4]), (7, [4, 4]), (8, [8]), (9, [8])])
+@pytest.mark.parametrize(
+    ("prompt", "chunks"), [(0, [4, 4]), (3, [4, 4]), (4, [4, 4]), (7, [4, 4]), (8, [8]), (9, [8])]
+)
 def test_a_prompt_is_remembered_and_not_drawn(part: Any, prompt: int, chunks: list[int]) -> None:
     """Also one that ends inside a block: its known part is there in the first call and stays."""
     process, text = process_of(part), texts()
     known = (torch.arange(LENGTH) < prompt).expand(3, -1)
-    states, session = walked(blocks(4, FirstHitting().build()), process, text, Clean.of(text, known=known))
+    states, session = walked(
+        blocks(4, FirstHitting().build()), process, text, Clean.of(text, known=known)
+    )
     assert torch.equal(states[-1], text)
     begun = prompt // 4 * 4
-    assert session.calls == [(a, min(4, LENGTH - a)) for a in range(begun, LENGTH, 4) for _ in range(_left(a, prompt))]
+    assert session.calls == [
+        (a, min(4, LENGTH - a)) for a in range(begun, LENGTH, 4) for _ in range(_left(a, prompt))
+    ]
     assert [x.shape[1] for x in session.remembered] == chunks
     assert torch.equal(torch.cat(session.remembered, 1), text[:, :8])
     for x in states:

@@ -9,8 +9,8 @@ from torch import Tensor
 from dither.processes.tokens import temperature as choice
 from dither.processes.tokens.process import TokenProcess
 from dither.processes.tokens.temperature import warp_log_probs, warp_prediction
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 LAW = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.0], dtype=torch.float64)
 
@@ -30,7 +30,8 @@ def test_closed_forms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_p", "kept"), [(0.01, [1]), (0.39, [1]), (0.41, [1, 3]), (0.71, [1, 2, 3]), (0.999, [0, 1, 2, 3])]
+    ("top_p", "kept"),
+    [(0.01, [1]), (0.39, [1]), (0.41, [1, 3]), (0.71, [1, 2, 3]), (0.999, [0, 1, 2, 3])],
 )
 def test_the_nucleus_is_the_least_set_of_that_chance(top_p: float, kept: list[int]) -> None:
     law = torch.zeros_like(LAW)
@@ -39,10 +40,18 @@ def test_the_nucleus_is_the_least_set_of_that_chance(top_p: float, kept: list[in
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 4.0])
-@pytest.mark.parametrize("options", [{"top_k": 7}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.3}, {"temperature": 0.5}])
-def test_of_many_ids_the_same_are_kept_as_by_sorting_all(monkeypatch, spread: float, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"top_k": 7}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.3}, {"temperature": 0.5}]
+)
+def test_of_many_ids_the_same_are_kept_as_by_sorting_all(
+    monkeypatch, spread: float, options: dict[str, Any]
+) -> None:
     """Also where the likeliest 8 are not nearly enough."""
-    log_p = (spread * torch.randn(3, 2, 900, dtype=torch.float64)).add(torch.arange(900) * 1e-6).log_softmax(-1)
+    log_p = (
+        (spread * torch.randn(3, 2, 900, dtype=torch.float64))
+        .add(torch.arange(900) * 1e-6)
+        .log_softmax(-1)
+    )
     log_p[0, 0, 5:] = -torch.inf
     log_p = log_p.log_softmax(-1)
     whole = warp_log_probs(log_p, **options)
@@ -63,15 +72,25 @@ def test_of_many_ids_the_same_are_kept_as_by_sorting_all(monkeypatch, spread: fl
         ("marginal", {"use": "predictor-corrector", "steps": 40}),
     ],
 )
-def test_every_sampler_draws_from_the_sharpened_law(part, likely, oracle, kind: str, sampler: dict[str, Any]) -> None:
+def test_every_sampler_draws_from_the_sharpened_law(
+    part, likely, oracle, kind: str, sampler: dict[str, Any]
+) -> None:
     """With independent positions the belief is the law itself, so that samples have the sharpened one."""
     options = {"frequencies": {"text": [1.0, 2, 3, 4]}} if kind == "marginal" else {}
     process: TokenProcess = part("process", kind, schedule="log-linear", **options).build(
         TokenSpace((Field("text", 2, 4),))
     )
     law, n = LAW[:4], 4_000
-    walk = part("sampler", sampler["use"], temperature=0.5, top_k=3, **{k: v for k, v in sampler.items() if k != "use"})
-    (*_, x) = walk.build()(process, oracle(process, law[:, None] * law), Clean.of(torch.zeros(n, 2).long()))
+    walk = part(
+        "sampler",
+        sampler["use"],
+        temperature=0.5,
+        top_k=3,
+        **{k: v for k, v in sampler.items() if k != "use"},
+    )
+    (*_, x) = walk.build()(
+        process, oracle(process, law[:, None] * law), Clean.of(torch.zeros(n, 2).long())
+    )
     expected = warp_log_probs(law.log(), 0.5, 3).exp()
     for place in range(2):
         assert likely(x[:, place], expected) > 1e-3

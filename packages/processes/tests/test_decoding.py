@@ -5,15 +5,17 @@ import itertools
 import pytest
 import torch
 
-from dither.processes.decoding.particle_gibbs import log_step_prob
-from dither.processes.decoding.self_correction import SelfCorrect
 from dither.processes.samplers.confidence import Ordered
+from dither.processes.samplers.particle_gibbs import log_step_prob
+from dither.processes.samplers.self_correction import SelfCorrect
 from dither.processes.timestep_sampling import time_of
-from dither.registry.flow import records
-from dither.registry.flow.records import Clean, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts import records
+from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
-P = torch.tensor([[0.97, 0.02, 0.01], [0.6, 0.3, 0.1], [0.95, 0.04, 0.01], [0.4, 0.3, 0.3], [0.85, 0.1, 0.05]])
+P = torch.tensor(
+    [[0.97, 0.02, 0.01], [0.6, 0.3, 0.1], [0.95, 0.04, 0.01], [0.4, 0.3, 0.3], [0.85, 0.1, 0.05]]
+)
 JOINT = torch.tensor([[[5.0, 1.0], [0.5, 2.0]], [[1.0, 3.0], [0.2, 4.0]]], dtype=torch.float64)
 
 
@@ -27,8 +29,13 @@ def expected_counts(options: dict[str, float]) -> list[int]:
         else:
             entropy = torch.special.entr(left).sum(1)
             order = entropy.argsort()
-            sums = [float(entropy[order[:k]].sum() - entropy[order[:k]].max()) for k in range(1, len(left) + 1)]
-            count = max(k for k, risk in enumerate(sums, 1) if k == 1 or risk <= options["entropy_bound"])
+            sums = [
+                float(entropy[order[:k]].sum() - entropy[order[:k]].max())
+                for k in range(1, len(left) + 1)
+            ]
+            count = max(
+                k for k, risk in enumerate(sums, 1) if k == 1 or risk <= options["entropy_bound"]
+            )
         counts.append(count)
         left = left[order[count:]]
     return counts
@@ -36,7 +43,8 @@ def expected_counts(options: dict[str, float]) -> list[int]:
 
 @pytest.mark.parametrize(
     "options",
-    [{"threshold": t} for t in (0.3, 0.84, 0.96, 0.99)] + [{"entropy_bound": b} for b in (0.0, 0.15, 0.5, 1.0, 10.0)],
+    [{"threshold": t} for t in (0.3, 0.84, 0.96, 0.99)]
+    + [{"entropy_bound": b} for b in (0.0, 0.15, 0.5, 1.0, 10.0)],
 )
 def test_parallel_decoding_unmasks_what_is_sure(process_of, recorder, options: dict) -> None:
     process = process_of("absorbing", TokenSpace((Field("text", 5, 3),)))
@@ -49,7 +57,9 @@ def test_parallel_decoding_unmasks_what_is_sure(process_of, recorder, options: d
     assert [a - b for a, b in itertools.pairwise(masked)] == expected_counts(options)
     for x, t in zip(session.states, session.times, strict=True):
         share = (x == 3).sum(1) / (~like.known).sum(1).clamp_min(1)
-        torch.testing.assert_close(t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6
+        )
 
 
 def test_a_bound_of_zero_draws_dependent_positions_one_by_one(process_of, oracle, likely) -> None:
@@ -70,7 +80,9 @@ def test_semi_autoregressive_blocks(part, process_of, recorder, oracle, likely, 
     assert spec.traits() == {"exact-distribution"}
     like = Clean.of(torch.ones(n, 3).long(), known=known)
     with pytest.raises(TypeError, match="RefreshingSession"):
-        list(part("sampler", "semi-autoregressive", approximate=True).build()(process, session, like))
+        list(
+            part("sampler", "semi-autoregressive", approximate=True).build()(process, session, like)
+        )
     (*_, x) = spec.build()(process, session, like)
     assert likely(2 * x[: n // 2, 0] + x[: n // 2, 2], JOINT[:, 1].flatten()) > 1e-3
     free = x[n // 2 :]
@@ -81,7 +93,9 @@ def test_semi_autoregressive_blocks(part, process_of, recorder, oracle, likely, 
             later = masked[:, start + size :]
             assert later.all(1)[masked[:, start : start + size].any(1)].all()
         share = (state == 2).sum(1) / (~known).sum(1)
-        torch.testing.assert_close(t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6
+        )
 
 
 def test_self_correction_finds_the_wrong_token(process_of, recorder, oracle) -> None:
@@ -122,12 +136,18 @@ def test_counts_and_times_match(text_process, recorder, by: str, schedule: str) 
     lost[-1] = 0
     expected = (total[:, None] * lost).round().long()
     masked = torch.stack([(x == 3).sum(1) for x in states], 1)
-    shown = [step for step in range(1, steps + 1) if (expected[:, step] < expected[:, :step].amin(1)).any()]
+    shown = [
+        step
+        for step in range(1, steps + 1)
+        if (expected[:, step] < expected[:, :step].amin(1)).any()
+    ]
     assert masked.tolist() == expected[:, shown].tolist()
     assert masked[:, -1].tolist() == [0] * 5
     for x, t in zip(session.states, session.times, strict=True):
         share = (x == 3).sum(1) / total.clamp_min(1)
-        torch.testing.assert_close(t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6
+        )
         assert torch.equal(x[known], like.x0[known])  # in sight of the very first call
     for before, after in itertools.pairwise(states):
         assert torch.equal(after[before != 3], before[before != 3])  # what is shown stays
@@ -137,12 +157,17 @@ LAWS = torch.tensor([[0.5, 0.25, 0.25], [0.45, 0.45, 0.10], [0.42, 0.29, 0.29]])
 """The first is the likeliest and furthest ahead, the second has the least entropy."""
 
 
-@pytest.mark.parametrize(("by", "order"), [("confidence", [0, 1, 2]), ("margin", [0, 2, 1]), ("entropy", [1, 0, 2])])
+@pytest.mark.parametrize(
+    ("by", "order"), [("confidence", [0, 1, 2]), ("margin", [0, 2, 1]), ("entropy", [1, 0, 2])]
+)
 def test_which_comes_first(text_process, recorder, by: str, order: list[int]) -> None:
     process = text_process("absorbing", 3, 3)
     logits = torch.cat([LAWS.log(), torch.zeros(3, 1)], 1)[None]
     found = [Clean.of(torch.zeros(8, 3).long())]
-    states = [torch.full((8, 3), 3), *Ordered(by=by, steps=3).build()(process, recorder(process, logits), found[0])]
+    states = [
+        torch.full((8, 3), 3),
+        *Ordered(by=by, steps=3).build()(process, recorder(process, logits), found[0]),
+    ]
     for before, after, place in zip(states, states[1:], order, strict=False):
         assert ((before != after).nonzero()[:, 1] == place).all()
 
@@ -180,9 +205,14 @@ def test_noise_is_gumbel_and_falls_with_the_share_masked(text_process, recorder,
     odds = strength ** (1 / scale)
     assert likely((first != 3).nonzero()[:, 1], odds / odds.sum()) > 1e-3
     assert likely((first != 3).nonzero()[:, 1], torch.ones(3) / 3) < 1e-3
-    rows = (first != 3)[:, 0]  # the first position came first: of the others, at two thirds of the scale
+    rows = (first != 3)[
+        :, 0
+    ]  # the first position came first: of the others, at two thirds of the scale
     odds = strength[1:] ** (1.5 / scale)
-    assert likely(((second != 3) & (first == 3))[rows][:, 1:].nonzero()[:, 1], odds / odds.sum()) > 1e-3
+    assert (
+        likely(((second != 3) & (first == 3))[rows][:, 1:].nonzero()[:, 1], odds / odds.sum())
+        > 1e-3
+    )
 
 
 CHAIN = torch.tensor([[0.8, 0.15, 0.05], [0.05, 0.8, 0.15], [0.15, 0.05, 0.8]], dtype=torch.float64)
@@ -193,24 +223,39 @@ def test_the_conditional_law(part, text_process, oracle) -> None:
     """Total variation over the free token; ancestral sampling, which clamps known tokens, is far off."""
     process = text_process("marginal", 3, 3, predict="posterior", schedule="log-linear")
     rows, free, values = 1000, 1, [0, 0, 2]
-    like = Clean.of(torch.tensor(values).expand(rows, 3), known=(torch.arange(3) != free).expand(rows, 3))
+    like = Clean.of(
+        torch.tensor(values).expand(rows, 3), known=(torch.arange(3) != free).expand(rows, 3)
+    )
     law = CHAIN_JOINT[tuple(slice(None) if i == free else values[i] for i in range(3))]
 
     def distance(name: str, **options: int) -> float:
-        *_, x = part("sampler", name, **options).build()(process, oracle(process, CHAIN_JOINT), like)
+        *_, x = part("sampler", name, **options).build()(
+            process, oracle(process, CHAIN_JOINT), like
+        )
         assert torch.equal(x[like.known], like.x0[like.known])
-        return float((torch.bincount(x[:, free], minlength=3) / rows - law / law.sum()).abs().sum() / 2)
+        return float(
+            (torch.bincount(x[:, free], minlength=3) / rows - law / law.sum()).abs().sum() / 2
+        )
 
     assert distance("ancestral", steps=32) > 0.08
-    assert distance("particle-gibbs", steps=32, particles=4, sweeps=3) < 0.05  # the noise of the rows is 0.03
+    assert (
+        distance("particle-gibbs", steps=32, particles=4, sweeps=3) < 0.05
+    )  # the noise of the rows is 0.03
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_the_probability_of_a_step_is_that_of_its_draws(text_process, oracle, likely, monkeypatch, everywhere) -> None:
+def test_the_probability_of_a_step_is_that_of_its_draws(
+    text_process, oracle, likely, monkeypatch, everywhere
+) -> None:
     if everywhere:  # as on an accelerator
         monkeypatch.setattr(records, "true_everywhere", lambda mask: not any(mask.stride()))
-        monkeypatch.setattr(records, "readable_rows", lambda _, chosen: chosen.new_ones(()).expand(chosen.shape))
-    process, rows = text_process("marginal", 2, 3, predict="posterior", schedule="log-linear"), 20_000
+        monkeypatch.setattr(
+            records, "readable_rows", lambda _, chosen: chosen.new_ones(()).expand(chosen.shape)
+        )
+    process, rows = (
+        text_process("marginal", 2, 3, predict="posterior", schedule="log-linear"),
+        20_000,
+    )
     now, then = (process.schedule(torch.full((rows,), t, dtype=torch.float64)) for t in (0.7, 0.3))
     state = State.of(torch.tensor([2, 1]).expand(rows, 2))
     pred = oracle(process, CHAIN_JOINT.sum(2))(state, torch.full((rows,), 0.7))
@@ -218,6 +263,9 @@ def test_the_probability_of_a_step_is_that_of_its_draws(text_process, oracle, li
     drawn = process.step(state, pred, now, then, like).x
     for place in (0, 1):
         given = Clean.of(state.x, known=(torch.arange(2) == place).expand(rows, 2))
-        p = [log_step_prob(process, state, pred, now, then, torch.full_like(state.x, y), given)[0] for y in range(3)]
+        p = [
+            log_step_prob(process, state, pred, now, then, torch.full_like(state.x, y), given)[0]
+            for y in range(3)
+        ]
         assert float(torch.stack(p).exp().sum()) == pytest.approx(1)
         assert likely(drawn[:, place], torch.stack(p).exp()) > 1e-3

@@ -17,12 +17,20 @@ from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.samplers.ddim import DDIM
 from dither.processes.samplers.dpm_solver import DPMSolver
 from dither.processes.samplers.repaint import RePaint, visits
-from dither.processes.schedules.betas import MAX_SIGMA, CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
+from dither.processes.schedules.betas import (
+    MAX_SIGMA,
+    CosineBeta,
+    LinearBeta,
+    ScaledLinearBeta,
+    SigmoidBeta,
+)
 from dither.processes.timestep_sampling import TimestepSampling, spaced_times
-from dither.registry.flow.records import Clean, State
-from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.spaces import FeatureSpace
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # inside of diffusers
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # inside of diffusers
 
 T = 1000
 SPACE = FeatureSpace(5, 3)
@@ -47,7 +55,10 @@ def theirs(scheduler, table: str = "linear", predict: str = "x0", **options):
         options |= {"prediction_type": MEANINGS[predict]}
     if scheduler is not DPMSolverMultistepScheduler:
         options |= {"clip_sample": False}
-    if table == "sigmoid" and scheduler not in (DDPMScheduler, RePaintScheduler):  # the others have no such table
+    if table == "sigmoid" and scheduler not in (
+        DDPMScheduler,
+        RePaintScheduler,
+    ):  # the others have no such table
         trained = theirs(DDPMScheduler, table).betas.numpy()
         return scheduler(num_train_timesteps=T, trained_betas=trained, **options)
     return scheduler(num_train_timesteps=T, beta_schedule=table, **options)
@@ -55,7 +66,9 @@ def theirs(scheduler, table: str = "linear", predict: str = "x0", **options):
 
 def ours(table: str = "linear", predict: str = "x0", zero_snr: bool = False) -> GaussianProcess:
     spec, options = TABLES[table]
-    return GaussianProcess(SPACE, TimestepSampling(spec(steps=T, zero_snr=zero_snr, **options).build()), predict)
+    return GaussianProcess(
+        SPACE, TimestepSampling(spec(steps=T, zero_snr=zero_snr, **options).build()), predict
+    )
 
 
 def time_of(index: Tensor) -> Tensor:
@@ -85,7 +98,9 @@ def test_noise_velocity_and_snr(table: str) -> None:
     torch.testing.assert_close(read.eps, eps, **PRECISE)
     bar = scheduler.alphas_cumprod[index].double()
     snr = (noised.noise.alpha(x) / noised.noise.one_minus_alpha(x))[:, 0, 0].double()
-    torch.testing.assert_close(snr, bar / (1 - bar), rtol=5e-3, atol=0)  # 1 - bar has lost three digits at step 0
+    torch.testing.assert_close(
+        snr, bar / (1 - bar), rtol=5e-3, atol=0
+    )  # 1 - bar has lost three digits at step 0
 
 
 def stand_in(state: State, t: Tensor) -> Tensor:
@@ -106,7 +121,9 @@ def their_walk(scheduler, like: Clean, **options) -> list[Tensor]:
     torch.manual_seed(0)
     x, states = torch.randn_like(like.x0), []
     for i in scheduler.timesteps:
-        x = scheduler.step(stand_in(State.of(x), time_of(i).expand(len(x)).float()), i, x, **options).prev_sample
+        x = scheduler.step(
+            stand_in(State.of(x), time_of(i).expand(len(x)).float()), i, x, **options
+        ).prev_sample
         states.append(x)
     return states
 
@@ -115,7 +132,9 @@ def agree(found: list[Tensor], expected: list[Tensor], tight: float = 2e-4) -> N
     """Float32 keeps seven digits of a number; a walk and a table of a thousand products lose the rest."""
     assert len(found) == len(expected)
     for mine, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, other, rtol=tight, atol=tight * float(other.abs().max().clamp_min(1)))
+        torch.testing.assert_close(
+            mine, other, rtol=tight, atol=tight * float(other.abs().max().clamp_min(1))
+        )
 
 
 @pytest.mark.parametrize(
@@ -129,18 +148,31 @@ def test_ddim(table: str, predict: str, eta: float, spacing: str) -> None:
     like = Clean.of(torch.zeros(4, 5, 3))
     scheduler = theirs(DDIMScheduler, table, predict, timestep_spacing=spacing)
     scheduler.set_timesteps(10)
-    walked = walk(DDIM(steps=10, eta=eta, spacing=spacing, t_min=1 / T).build(), ours(table, predict), like)
-    agree(walked, their_walk(scheduler, like, eta=eta), LOOSE if table == "squaredcos_cap_v2" else 2e-4)
+    walked = walk(
+        DDIM(steps=10, eta=eta, spacing=spacing, t_min=1 / T).build(), ours(table, predict), like
+    )
+    agree(
+        walked,
+        their_walk(scheduler, like, eta=eta),
+        LOOSE if table == "squaredcos_cap_v2" else 2e-4,
+    )
 
 
 @pytest.mark.parametrize("predict", MEANINGS)
 @pytest.mark.parametrize("spacing", ["trailing", "leading", "linspace"])
 def test_ddpm(predict: str, spacing: str) -> None:
-    like, steps = Clean.of(torch.zeros(4, 5, 3)), 28 if spacing == "linspace" else 20  # 27 divides 999
+    like, steps = (
+        Clean.of(torch.zeros(4, 5, 3)),
+        28 if spacing == "linspace" else 20,
+    )  # 27 divides 999
     scheduler = theirs(DDPMScheduler, "linear", predict, timestep_spacing=spacing)
     scheduler.set_timesteps(steps)
     agree(
-        walk(DDIM(steps=steps, eta=1.0, spacing=spacing, t_min=1 / T).build(), ours("linear", predict), like),
+        walk(
+            DDIM(steps=steps, eta=1.0, spacing=spacing, t_min=1 / T).build(),
+            ours("linear", predict),
+            like,
+        ),
         their_walk(scheduler, like),
     )
 
@@ -154,18 +186,31 @@ def test_ddpm(predict: str, spacing: str) -> None:
 def test_dpm_solver(table: str, predict: str, zero_snr: bool) -> None:
     """First and second order, on all grids; the last step, to clean data, is of first order in both."""
     like, process = Clean.of(torch.zeros(4, 5, 3)), ours(table, predict, zero_snr)
-    for order, spacing, steps in ((1, "trailing", 10), (2, "trailing", 20), (2, "leading", 20), (2, "linspace", 28)):
-        options = {"timestep_spacing": "trailing", "solver_order": order, "rescale_betas_zero_snr": zero_snr}
+    for order, spacing, steps in (
+        (1, "trailing", 10),
+        (2, "trailing", 20),
+        (2, "leading", 20),
+        (2, "linspace", 28),
+    ):
+        options = {
+            "timestep_spacing": "trailing",
+            "solver_order": order,
+            "rescale_betas_zero_snr": zero_snr,
+        }
         scheduler = theirs(DPMSolverMultistepScheduler, table, predict, **options)
         if zero_snr:
             scheduler.alphas_cumprod[-1] = math.exp(-MAX_SIGMA)  # theirs leaves 2^-24 there
         grid = spaced_times(process.schedule, steps, spacing, 1 / T) * T - 1
-        scheduler.set_timesteps(timesteps=grid.round().long().tolist())  # its own grids lie otherwise but for trailing
+        scheduler.set_timesteps(
+            timesteps=grid.round().long().tolist()
+        )  # its own grids lie otherwise but for trailing
         if spacing == "trailing":
             own = theirs(DPMSolverMultistepScheduler, table, predict, **options)
             own.set_timesteps(steps)
             assert torch.equal(own.timesteps, scheduler.timesteps)
-        walked = walk(DPMSolver(steps=steps, order=order, spacing=spacing, t_min=1 / T).build(), process, like)
+        walked = walk(
+            DPMSolver(steps=steps, order=order, spacing=spacing, t_min=1 / T).build(), process, like
+        )
         agree(walked, their_walk(scheduler, like), LOOSE if table == "squaredcos_cap_v2" else 2e-4)
 
 
@@ -175,10 +220,14 @@ def test_ddim_from_no_signal_at_all(table: str, predict: str) -> None:
     """Zero terminal SNR; with eta = 1 theirs takes the root of -1e-8 under two of the tables."""
     like = Clean.of(torch.zeros(4, 5, 3))
     for eta in (0.0, 0.5, 1.0):
-        scheduler = theirs(DDIMScheduler, table, predict, timestep_spacing="trailing", rescale_betas_zero_snr=True)
+        scheduler = theirs(
+            DDIMScheduler, table, predict, timestep_spacing="trailing", rescale_betas_zero_snr=True
+        )
         scheduler.set_timesteps(10)
         walked = walk(
-            DDIM(steps=10, eta=eta, spacing="trailing", t_min=1 / T).build(), ours(table, predict, True), like
+            DDIM(steps=10, eta=eta, spacing="trailing", t_min=1 / T).build(),
+            ours(table, predict, True),
+            like,
         )
         assert all(state.isfinite().all() for state in walked)
         if eta < 1:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.confidence import Ordered
 from dither.processes.schedules.alpha import LogLinear
-from dither.registry.flow.records import Clean, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 ROWS, LENGTH, IDS = 5, 12, 6
 LINEAR = LogLinear(eps=1e-12).build()
@@ -63,21 +63,31 @@ def masked(process_of):
 
 
 def greedy(steps: int, threshold: float | None) -> Ordered:
-    return Ordered(temperature=0.0, **({"steps": steps} if threshold is None else {"threshold": threshold}))
+    return Ordered(
+        temperature=0.0, **({"steps": steps} if threshold is None else {"threshold": threshold})
+    )
 
 
-@pytest.mark.parametrize(("steps", "threshold"), [(LENGTH, 0.3), (LENGTH, 0.6), (LENGTH, 0.95), (12, None), (4, None)])
+@pytest.mark.parametrize(
+    ("steps", "threshold"), [(LENGTH, 0.3), (LENGTH, 0.6), (LENGTH, 0.95), (12, None), (4, None)]
+)
 def test_ordered_is_block_refinement(process_of, steps: int, threshold: float | None) -> None:
     """With a threshold at least one token per step; without, as many per step as were asked for. Every state."""
     process, model = masked(process_of), Model()
     scheduler = BlockRefinementScheduler()
     scheduler.set_timesteps(steps, block_length=LENGTH)
     states = list(
-        greedy(steps, threshold).build()(process, Session(process, model), Clean.of(torch.zeros(ROWS, LENGTH).long()))
+        greedy(steps, threshold).build()(
+            process, Session(process, model), Clean.of(torch.zeros(ROWS, LENGTH).long())
+        )
     )
     x = torch.full((ROWS, LENGTH), IDS)
     for step, ours in enumerate(states):
-        options = {"mask_token_id": IDS, "temperature": 0.0, "threshold": 2.0 if threshold is None else threshold}
+        options = {
+            "mask_token_id": IDS,
+            "temperature": 0.0,
+            "threshold": 2.0 if threshold is None else threshold,
+        }
         x = scheduler.step(model(x).logits, step, x, **options).prev_sample
         assert torch.equal(x, ours)
     assert not (x == IDS).any()
@@ -87,14 +97,21 @@ def test_ordered_is_block_refinement(process_of, steps: int, threshold: float | 
 @pytest.mark.parametrize("size", [3, 4, 6])
 @pytest.mark.parametrize("prompt", [0, 2, 4])
 @pytest.mark.parametrize("threshold", [0.4, 0.8])
-def test_blocks_are_the_pipeline_of_llada2(process_of, size: int, prompt: int, threshold: float) -> None:
+def test_blocks_are_the_pipeline_of_llada2(
+    process_of, size: int, prompt: int, threshold: float
+) -> None:
     """Whole generations after a prompt that may end inside a block."""
     process, model, theirs = masked(process_of), Model(), Model()
     theirs.load_state_dict(model.state_dict())
     ids = torch.randint(IDS, (ROWS, LENGTH))
     pipeline = LLaDA2Pipeline(theirs, BlockRefinementScheduler(), tokenizer=None)
     pipeline.set_progress_bar_config(disable=True)
-    options = {"temperature": 0.0, "threshold": threshold, "editing_threshold": None, "output_type": "seq"}
+    options = {
+        "temperature": 0.0,
+        "threshold": threshold,
+        "editing_threshold": None,
+        "output_type": "seq",
+    }
     expected = pipeline(
         input_ids=ids[:, :prompt], gen_length=LENGTH - prompt, block_length=size, num_inference_steps=size,
         mask_token_id=IDS, eos_early_stop=False, **options,
@@ -103,7 +120,9 @@ def test_blocks_are_the_pipeline_of_llada2(process_of, size: int, prompt: int, t
     sampler = Blocks(size=size, inner=greedy(size, threshold)).build()
     *_, x = sampler(process, Session(process, model), Clean.of(ids, known=known))
     assert torch.equal(x[:, prompt:], expected)
-    assert model.calls <= theirs.calls <= model.calls + LENGTH // size - prompt // size  # it calls on finished blocks
+    assert (
+        model.calls <= theirs.calls <= model.calls + LENGTH // size - prompt // size
+    )  # it calls on finished blocks
 
 
 @pytest.mark.parametrize("step", range(5))
@@ -129,12 +148,19 @@ def test_leave_one_out_denoiser_and_gibbs_conditional(process_of, monkeypatch, s
     """Theirs is our log p(x_0 | the other positions), and the conditional of its corrector our normalised score."""
     process = process_of("uniform", TokenSpace((Field("text", LENGTH, IDS),)), schedule=LINEAR)
     scheduler, seen = DiscreteDDIMScheduler(num_inference_steps=5), []
-    x, logits = torch.randint(IDS, (ROWS, LENGTH)), 3 * torch.randn(ROWS, LENGTH, IDS, dtype=torch.float64)
+    x, logits = (
+        torch.randint(IDS, (ROWS, LENGTH)),
+        3 * torch.randn(ROWS, LENGTH, IDS, dtype=torch.float64),
+    )
     alpha, state = (step + 1) / 5, State.of(x)
-    pred = process.read(logits, state, process.schedule(torch.full((ROWS,), 1 - alpha, dtype=torch.float64)))
+    pred = process.read(
+        logits, state, process.schedule(torch.full((ROWS,), 1 - alpha, dtype=torch.float64))
+    )
     loo = scheduler._to_loo_logits(logits, x, alpha).log_softmax(-1)
     torch.testing.assert_close(pred.log_context(), loo, rtol=0, atol=1e-9)
     choose = scheduler._select_positions
-    monkeypatch.setattr(scheduler, "_select_positions", lambda x, log, g: seen.append(log) or choose(x, log, g))
+    monkeypatch.setattr(
+        scheduler, "_select_positions", lambda x, log, g: seen.append(log) or choose(x, log, g)
+    )
     scheduler.step_correct(logits, step, x)
     torch.testing.assert_close(pred.log_score().log_softmax(-1), seen[0], rtol=0, atol=1e-9)

@@ -8,8 +8,8 @@ from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import TimestepSampling, as_times
 from dither.processes.tokens.categorical import draw, draw_along, draw_log
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 
 def test_frequencies(likely) -> None:
@@ -22,7 +22,9 @@ def test_rare_ids_are_not_lost(monkeypatch) -> None:
     weights = torch.tensor([1.0] + [4e-8] * 100)
     for k in (1, 50, 99):
         u = (1 + 4e-8 * (k - 0.5)) / (1 + 4e-6)
-        monkeypatch.setattr(torch, "rand", lambda *shape, u=u, **kw: torch.full(shape, u, dtype=kw["dtype"]))
+        monkeypatch.setattr(
+            torch, "rand", lambda *shape, u=u, **kw: torch.full(shape, u, dtype=kw["dtype"])
+        )
         assert draw(weights).item() == k
         assert draw_along(weights[None].cumsum(-1, dtype=torch.float64), 1, 1).item() == k
 
@@ -50,7 +52,10 @@ def test_a_long_row_has_its_law_down_to_the_tail(likely) -> None:
     weights = torch.full((LONG,), 2e-7)
     weights[30_000] = 1.0
     weights[100] = 0.0
-    for some in (draw(weights.expand(12_000, -1)), draw_log((weights.log() - 300).expand(12_000, -1))):
+    for some in (
+        draw(weights.expand(12_000, -1)),
+        draw_log((weights.log() - 300).expand(12_000, -1)),
+    ):
         tail = some[some != 30_000]
         assert likely((some != 30_000).long(), torch.tensor([1.0, 2e-7 * (LONG - 2)])) > 1e-3
         assert likely(tail // 10_000, torch.bincount(torch.arange(LONG) // 10_000)) > 1e-3
@@ -76,7 +81,9 @@ def test_a_long_row_ends_where_its_weights_end(monkeypatch, u: float) -> None:
         draw_log(torch.full((1, 5_000), -torch.inf))
 
 
-@pytest.mark.parametrize("row", [[0.0, 0.0], [1e-45, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
+@pytest.mark.parametrize(
+    "row", [[0.0, 0.0], [1e-45, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]]
+)
 def test_no_draw_from_nothing(row: list[float]) -> None:
     with pytest.raises(ValueError, match="cannot draw"):
         draw(torch.tensor([[1.0, 1.0], row]).double() * 1e-270)
@@ -104,7 +111,9 @@ def test_levels() -> None:
     assert level("index").tolist() == [0, 0, 1, 500, 999]
     torch.testing.assert_close(level("sigma"), -torch.log1p(-0.999 * t))
     assert level("log-sigma").isfinite().all()  # sigma = 0 at t = 0
-    torch.testing.assert_close(level("log-sigma", Geometric().build()), Geometric().build()(t).sigma.log())
+    torch.testing.assert_close(
+        level("log-sigma", Geometric().build()), Geometric().build()(t).sigma.log()
+    )
     assert TimestepSampling(LogLinear().build()).level(t.expand(2, -1)).shape == (2, 5)
 
 
@@ -120,7 +129,9 @@ def noise_of(process, t):
 @pytest.mark.parametrize("t", [0.3, torch.tensor(0.3), torch.tensor([0.3]), torch.full((3,), 0.3)])
 @pytest.mark.parametrize("name", ["absorbing", "uniform"])
 def test_a_single_time_is_that_of_all_samples(process_of, name, t):
-    noised, expected = (noise_of(process_of(name, SPACE), times) for times in (t, torch.full((3,), 0.3)))
+    noised, expected = (
+        noise_of(process_of(name, SPACE), times) for times in (t, torch.full((3,), 0.3))
+    )
     assert torch.equal(noised.state.x, expected.state.x)
     assert torch.equal(noised.noise.sigma, expected.noise.sigma)
 
@@ -133,7 +144,15 @@ def test_integers_and_times_per_position():
 
 
 @pytest.mark.parametrize(
-    "t", [torch.rand(2), torch.rand(4), torch.rand(3, 1), torch.tensor([0.1, torch.nan, 0.2]), 1.5, -0.1]
+    "t",
+    [
+        torch.rand(2),
+        torch.rand(4),
+        torch.rand(3, 1),
+        torch.tensor([0.1, torch.nan, 0.2]),
+        1.5,
+        -0.1,
+    ],
 )
 def test_wrong_times(t):
     with pytest.raises(ValueError, match="^t must"):

@@ -16,15 +16,17 @@ from dither.processes.schedules.alpha import CosineSquared, LogLinear
 from dither.processes.schedules.betas import LinearBeta, tabulated
 from dither.processes.timestep_sampling import TimestepSampling, spaced_times
 from dither.registry import default_catalog
-from dither.registry.flow.records import Clean, Noise, State
-from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.contracts.records import Clean, Noise, State
+from dither.registry.contracts.spaces import FeatureSpace
 
 SPACE = FeatureSpace(3, 2)
 MEAN, STD = 3.0, 0.5
 
 
 def process_of(predict: str = "x0", schedule=None, **options) -> GaussianProcess:
-    return GaussianProcess(SPACE, TimestepSampling(schedule or LinearBeta().build()), predict, **options)
+    return GaussianProcess(
+        SPACE, TimestepSampling(schedule or LinearBeta().build()), predict, **options
+    )
 
 
 def noise_of(sigma: float, rows: int = 1, dtype: torch.dtype = torch.float64) -> Noise:
@@ -39,7 +41,9 @@ def test_no_noise_no_nan() -> None:
         assert torch.equal(reading.x0, x)
 
 
-@pytest.mark.parametrize("schedule", [LinearBeta().build(), LogLinear().build(), CosineSquared(eps=1e-6).build()])
+@pytest.mark.parametrize(
+    "schedule", [LinearBeta().build(), LogLinear().build(), CosineSquared(eps=1e-6).build()]
+)
 def test_log_snr_grid_is_even_in_log_snr(schedule) -> None:
     times = spaced_times(schedule, 9, "log-snr", 1e-3)
     assert (times[0].item(), times[-1].item()) == (1.0, pytest.approx(1e-3))
@@ -72,7 +76,10 @@ def test_order_of_convergence(normal) -> None:
     """Half the step: a quarter of the error to second order, half of it to first."""
 
     def errors(order: int) -> list[float]:
-        samplers = (DPMSolver(steps=n, order=order, spacing="log-snr", t_min=1e-6).build() for n in (40, 80, 160))
+        samplers = (
+            DPMSolver(steps=n, order=order, spacing="log-snr", t_min=1e-6).build()
+            for n in (40, 80, 160)
+        )
         return [flow_error(sampler, normal) for sampler in samplers]
 
     for order, low, high in ((1, 1.6, 2.6), (2, 3.2, 5.0)):
@@ -85,7 +92,10 @@ class Pair:
     """The exact denoiser of pairs (x, y), both standard normal with correlation rho, when both are noised alike."""
 
     def __init__(self, process: GaussianProcess, rho: float) -> None:
-        self.process, self.cov = process, torch.tensor([[1.0, rho], [rho, 1.0]], dtype=torch.float64)
+        self.process, self.cov = (
+            process,
+            torch.tensor([[1.0, rho], [rho, 1.0]], dtype=torch.float64),
+        )
 
     def __call__(self, state: State, t: Tensor) -> GaussianPrediction:
         noise = self.process.schedule(t)
@@ -130,7 +140,9 @@ class Ladder:
 
     def draw(self) -> Tensor:
         sure = torch.arange(self.state.x.shape[1])[:, None] * float(self.spread)
-        return torch.where(self.state.masked, 7 + sure * torch.randn_like(self.state.x), self.state.x)
+        return torch.where(
+            self.state.masked, 7 + sure * torch.randn_like(self.state.x), self.state.x
+        )
 
     def squared_errors(self, x0: Tensor, target_mask: Tensor) -> Tensor:
         raise NotImplementedError
@@ -140,7 +152,8 @@ def test_the_surest_regions_come_first() -> None:
     space = FeatureSpace(8, 2)
     process = MaskedRegionProcess(space, TimestepSampling(LogLinear().build()), exact=True)
     like = Clean.of(
-        torch.zeros(5, 8, 2), known=torch.zeros(5, 8, 2, dtype=torch.bool).index_fill(1, torch.tensor(3), True)
+        torch.zeros(5, 8, 2),
+        known=torch.zeros(5, 8, 2, dtype=torch.bool).index_fill(1, torch.tensor(3), True),
     )
     session = Ladder(process)
     states = list(OrderedRegions(by="spread", steps=7, draws=64).build()(process, session, like))
@@ -166,6 +179,9 @@ def test_times_next_to_each_other_do_no_harm(normal) -> None:
     specs = ({"use": "linear-beta", "zero_snr": True}, {"use": "linear-sigma", "sigma_max": 100.0})
     for schedule in (default_catalog().parse("schedule", spec).build() for spec in specs):
         process = process_of(schedule=schedule)
-        sampler, like = DPMSolver(steps=20, spacing="log-snr").build(), Clean.of(torch.zeros(2, 3, 2))
+        sampler, like = (
+            DPMSolver(steps=20, spacing="log-snr").build(),
+            Clean.of(torch.zeros(2, 3, 2)),
+        )
         *_, last = sampler(process, normal(process), like)
         assert last.isfinite().all()

@@ -4,25 +4,29 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
+from diffusers.schedulers.scheduling_flow_match_euler_discrete import (
+    FlowMatchEulerDiscreteScheduler,
+)
 from torch import Tensor
 
 from dither.losses.tokens import flow_kl
 from dither.processes.features.gaussian import GaussianProcess
-from dither.processes.flow.jumps import DiscreteFlow
-from dither.processes.flow.process import FlowMatchingProcess
-from dither.processes.flow.specs import Kappa, RectifiedFlow
+from dither.processes.flow_matching.process import FlowMatchingProcess
+from dither.processes.flow_matching.specs import Kappa, RectifiedFlow
+from dither.processes.samplers.discrete_flow import DiscreteFlow
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
-from dither.registry.flow.records import Clean, State
-from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.spaces import FeatureSpace, Field, TokenSpace
 
 SPACE = FeatureSpace(3, 2)
 MEAN, STD = 3.0, 0.5
 
 
 def flow(predict: Any = "velocity", shift: float = 1.0, **options: Any) -> FlowMatchingProcess:
-    return FlowMatchingProcess(SPACE, TimestepSampling(RectifiedFlow(shift=shift).build()), predict, **options)
+    return FlowMatchingProcess(
+        SPACE, TimestepSampling(RectifiedFlow(shift=shift).build()), predict, **options
+    )
 
 
 def diffusion(predict: Any) -> GaussianProcess:
@@ -52,7 +56,9 @@ def velocity_session(process: Any) -> Any:
     return session
 
 
-@pytest.mark.parametrize(("solver", "method"), [("euler", "euler"), ("midpoint", "midpoint"), ("heun", "heun2")])
+@pytest.mark.parametrize(
+    ("solver", "method"), [("euler", "euler"), ("midpoint", "midpoint"), ("heun", "heun2")]
+)
 def test_solvers_equal_flow_matching(part, solver: str, method: str) -> None:
     from flow_matching import solver as library
 
@@ -71,7 +77,12 @@ def test_solvers_equal_flow_matching(part, solver: str, method: str) -> None:
 def test_dopri5_is_the_limit_of_heun(part) -> None:
     process, like = flow(), Clean.of(torch.zeros(4, 3, 2, dtype=torch.float64))
     fine, adaptive = (
-        last(part("sampler", "ode", t_min=0.0, **options).build(), process, velocity_session(process), like)
+        last(
+            part("sampler", "ode", t_min=0.0, **options).build(),
+            process,
+            velocity_session(process),
+            like,
+        )
         for options in ({"steps": 300}, {"steps": 2, "solver": "dopri5", "tolerance": 1e-7})
     )
     torch.testing.assert_close(adaptive, fine, rtol=0, atol=1e-5)
@@ -100,7 +111,9 @@ def test_euler_equals_diffusers(part, shift: float) -> None:
 def test_the_path_is_a_straight_line(predict: str, t: float) -> None:
     process, clean = flow(predict), Clean.of(torch.randn(5, 3, 2, dtype=torch.float64))
     noised = process.corrupt(clean, torch.full((5,), t, dtype=torch.float64))
-    torch.testing.assert_close(noised.state.x, (1 - t) * clean.x0 + t * noised.eps, rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        noised.state.x, (1 - t) * clean.x0 + t * noised.eps, rtol=0, atol=1e-13
+    )
     raw = {"velocity": noised.eps - clean.x0, "x0": clean.x0}[predict]
     pred = process.read(raw, noised.state, noised.noise)
     torch.testing.assert_close(pred.x0, clean.x0, rtol=0, atol=1e-12)
@@ -125,7 +138,10 @@ def test_flows_move_each_value_to_its_quantile(
     known = torch.zeros(50, 3, 2, dtype=torch.bool)
     known[:, 0] = True
     like = Clean.of(torch.full((50, 3, 2), 7.0, dtype=torch.float64), known=known)
-    x, noise = last(part("sampler", sampler, **options).build(), process, normal(process), like), start(process, like)
+    x, noise = (
+        last(part("sampler", sampler, **options).build(), process, normal(process), like),
+        start(process, like),
+    )
     expected = torch.where(known, 7.0, MEAN + STD * noise)
     slack = {"ddim": 0.02, "dpm-solver": 0.008, "ode": 0.004}[sampler]
     if process.schedule(torch.ones(1)).sigma < 30:  # the signal left at t = 1
@@ -158,7 +174,11 @@ def test_mixture_paths_equal_flow_matching(process_of, power: float) -> None:
     from flow_matching.path import scheduler as schedulers
 
     path = paths.MixtureDiscreteProbPath(schedulers.PolynomialConvexScheduler(n=power))
-    process = process_of("uniform", TokenSpace((Field("text", 4, 5),)), schedule=Kappa(power=power, eps=1e-12).build())
+    process = process_of(
+        "uniform",
+        TokenSpace((Field("text", 4, 5),)),
+        schedule=Kappa(power=power, eps=1e-12).build(),
+    )
     clean, raw = Clean.of(torch.randint(0, 5, (6, 4))), torch.randn(6, 4, 5, dtype=torch.float64)
     t = torch.rand(6, dtype=torch.float64) * 0.8 + 0.1
     noised = process.corrupt(clean, t)
@@ -169,6 +189,8 @@ def test_mixture_paths_equal_flow_matching(process_of, power: float) -> None:
     torch.testing.assert_close(rate, theirs.d_alpha_t / (1 - theirs.alpha_t), rtol=1e-9, atol=0)
     pred, x = process.read(raw, noised.state, noised.noise), noised.state.x
     ours = rate[:, None, None] * (pred.log_clean().exp() - torch.nn.functional.one_hot(x, 5))
-    torch.testing.assert_close(ours, path.posterior_to_velocity(raw, x, 1 - t), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(
+        ours, path.posterior_to_velocity(raw, x, 1 - t), rtol=1e-9, atol=1e-11
+    )
     expected = losses.MixturePathGeneralizedKL(path, reduction="none")(raw, clean.x0, x, 1 - t)
     torch.testing.assert_close(flow_kl(pred, noised).values, expected, rtol=1e-9, atol=1e-11)

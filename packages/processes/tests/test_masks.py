@@ -15,15 +15,19 @@ from dither.processes.schedules.alpha import LogLinear
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import Clean, State
-from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 
 SPACE = FeatureSpace(6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)), (Condition("tss"),))
 KINDS = ["region", "block", "column", "element", "group", "tss"]
 
 
 def clean_of(rows: int, padded: bool = False, known: float = 0.0) -> Clean:
-    valid = torch.arange(6) < torch.randint(1, 7, (rows, 1)) if padded else torch.ones(rows, 6, dtype=torch.bool)
+    valid = (
+        torch.arange(6) < torch.randint(1, 7, (rows, 1))
+        if padded
+        else torch.ones(rows, 6, dtype=torch.bool)
+    )
     starts = (torch.rand(rows, 6) < 0.5).float()
     return Clean.of(torch.randn(rows, 6, 4), valid, torch.rand(rows, 6, 4) < known, tss=starts)
 
@@ -49,7 +53,10 @@ def test_units_are_taken_whole(kind: str, exact: bool) -> None:
     assert not (taken & clean.fixed).any()
     for number in unit_of(kind).unique():
         inside = unit_of(kind) == number
-        some, every = (taken & inside).flatten(1).any(1), ((~among | taken) | ~inside).flatten(1).all(1)
+        some, every = (
+            (taken & inside).flatten(1).any(1),
+            ((~among | taken) | ~inside).flatten(1).all(1),
+        )
         assert (~some | every).all(), "a unit is taken in part"
 
 
@@ -64,7 +71,11 @@ def test_share_of_the_units(kind: str) -> None:
             assert torch.equal(taken.sum(1), (0.5 * among.sum(1)).round().long())
         else:
             assert taken.sum().item() / among.sum().item() == pytest.approx(0.5, abs=0.02)
-    assert masks.units(masks.maskable(clean)).shape[1] == {"element": 24, "column": 4, "block": 2}.get(kind, 6)
+    assert masks.units(masks.maskable(clean)).shape[1] == {
+        "element": 24,
+        "column": 4,
+        "block": 2,
+    }.get(kind, 6)
 
 
 def test_what_may_be_taken() -> None:
@@ -95,14 +106,22 @@ def test_nothing_to_take_is_safe(kind: str, exact: bool, gaussian: bool, seed: i
         if gaussian:
             process = GaussianProcess(SPACE, TimestepSampling(LinearBeta().build()), **options)
         else:
-            process = MaskedRegionProcess(SPACE, TimestepSampling(LogLinear().build()), **(options | {"ratio": None}))
+            process = MaskedRegionProcess(
+                SPACE, TimestepSampling(LogLinear().build()), **(options | {"ratio": None})
+            )
         noised = process.corrupt(case, torch.rand(3))
         assert not noised.target_mask.any()
         assert torch.equal(noised.state.x, case.x0)
-        start, now, then = process.prior(case), noised.noise, process.schedule(torch.full((3,), 1e-3))
+        start, now, then = (
+            process.prior(case),
+            noised.noise,
+            process.schedule(torch.full((3,), 1e-3)),
+        )
         later = process.step(start, process.read(torch.randn(3, 6, 4), start, now), now, then, case)
         assert torch.equal(later.x, case.x0)
-        assert torch.equal(process.finish(later, process.read(torch.randn(3, 6, 4), later, then), case), case.x0)
+        assert torch.equal(
+            process.finish(later, process.read(torch.randn(3, 6, 4), later, then), case), case.x0
+        )
 
 
 MASKS = ({"mask": "region"}, {"mask": "element"}, {"mask": "group", "group": "motifs"})
@@ -112,8 +131,17 @@ def region_of(**options) -> MaskedRegionProcess:
     return MaskedRegionProcess(SPACE, TimestepSampling(LogLinear().build()), **options)
 
 
-@given(st.sampled_from(MASKS), st.floats(0.05, 1), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 99))
-def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(options, ratio, scheduled, exact, per_position, seed) -> None:
+@given(
+    st.sampled_from(MASKS),
+    st.floats(0.05, 1),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(
+    options, ratio, scheduled, exact, per_position, seed
+) -> None:
     torch.manual_seed(seed)
     process = region_of(ratio=None if scheduled else ratio, exact=exact, **options)
     clean = Clean.of(torch.randn(3, 6, 4), torch.rand(3, 6) < 0.7, torch.rand(3, 6, 4) < 0.3)
@@ -143,7 +171,9 @@ def test_small_exact_steps_hide_as_many_as_training_does(options) -> None:
     times = torch.linspace(1, 0, steps + 1)
     for t, s in itertools.pairwise(times):
         now, then = process.schedule(t.expand(2)), process.schedule(s.expand(2))
-        state = process.step(state, process.read(torch.randn(2, 6, 4), state, now), now, then, clean)
+        state = process.step(
+            state, process.read(torch.randn(2, 6, 4), state, now), now, then, clean
+        )
         trained = process.corrupt(clean, s.expand(2)).state.masked
         assert torch.equal(state.masked.flatten(1).sum(1), trained.flatten(1).sum(1))
 
@@ -190,10 +220,14 @@ def test_only_what_is_picked_has_noise(mask: str) -> None:
 
 
 def test_a_ratio_is_drawn_for_each_sample() -> None:
-    noised = gaussian_of(mask="element").corrupt(Clean.of(torch.randn(3_000, 6, 4)), torch.rand(3_000))
+    noised = gaussian_of(mask="element").corrupt(
+        Clean.of(torch.randn(3_000, 6, 4)), torch.rand(3_000)
+    )
     shares = noised.target_mask.flatten(1).double().mean(1)
     assert shares.mean().item() == pytest.approx(0.5, abs=0.02)
-    assert shares.var().item() == pytest.approx(1 / 12 + 1 / 6 / 24, rel=0.05)  # of an even ratio, and of 24 draws
+    assert shares.var().item() == pytest.approx(
+        1 / 12 + 1 / 6 / 24, rel=0.05
+    )  # of an even ratio, and of 24 draws
 
 
 @pytest.mark.parametrize("predict", ["x0", "eps", "velocity"])
@@ -213,7 +247,9 @@ def test_a_walk_draws_what_may_be_picked_given_the_rest(part, predict: str) -> N
         mean = 0.8 * state.x[..., :1]
         x0 = mean + 0.36 * a / (0.36 * a**2 + b**2) * (state.x - a * mean)
         eps = (state.x - a * x0) / b
-        return process.read({"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[predict], state, noise)
+        return process.read(
+            {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[predict], state, noise
+        )
 
     for sampler in (
         {"use": "ddim", "steps": 200, "eta": 1.0, "spacing": "log-snr"},
@@ -228,7 +264,9 @@ def test_a_walk_draws_what_may_be_picked_given_the_rest(part, predict: str) -> N
         assert torch.corrcoef(torch.stack([rest.flatten(), x[..., 0].flatten()]))[0, 1].abs() < 0.03
 
 
-@pytest.mark.parametrize("name", ["masked-region", "absorbing", "absorbing mask-count", "absorbing importance"])
+@pytest.mark.parametrize(
+    "name", ["masked-region", "absorbing", "absorbing mask-count", "absorbing importance"]
+)
 @pytest.mark.parametrize("exceeded", [False, True])
 def test_counts_are_limited(part, monkeypatch, name, exceeded):
     """A bound leaves masks as they are; where one is exceeded, states and targets change together and keep to it."""
@@ -237,7 +275,9 @@ def test_counts_are_limited(part, monkeypatch, name, exceeded):
     space = FeatureSpace(200, 3) if features else TokenSpace((Field("text", 200, 5),))
     if exceeded:
         for module in ("features.masked_features", "tokens.nelbo"):
-            monkeypatch.setattr(f"dither.processes.{module}.likely_most", lambda mean, *_: int(mean * 0.3))
+            monkeypatch.setattr(
+                f"dither.processes.{module}.likely_most", lambda mean, *_: int(mean * 0.3)
+            )
     process = part("process", kind[0], **options).build(space)
     x0 = torch.randn(8, 200, 3) if features else torch.randint(5, (8, 200))
     clean = Clean.of(x0, torch.arange(200).expand(8, -1) < 190)

@@ -2,9 +2,9 @@
 
 import torch
 
-from dither.registry.flow.protocols import sample_prediction
-from dither.registry.flow.records import Clean, Noise, Noised, State
-from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.contracts.protocols import sample_prediction
+from dither.registry.contracts.records import Clean, Noise, Noised, State
+from dither.registry.contracts.spaces import FeatureSpace, Field, TokenSpace
 
 P = torch.tensor([0.5, 0.3, 0.2])
 MASK, ROWS = 3, 3000
@@ -45,7 +45,9 @@ class ForeignPrediction:
 
     def log_clean(self):
         shown = torch.nn.functional.one_hot(self.state.x, MASK + 1).float()
-        return torch.where((self.state.x == MASK)[..., None], torch.cat([P, torch.zeros(1)]), shown).log()
+        return torch.where(
+            (self.state.x == MASK)[..., None], torch.cat([P, torch.zeros(1)]), shown
+        ).log()
 
     def log_score(self):
         odds = self.noise.sigma.expm1()[:, None, None]  # (1 - alpha) / alpha
@@ -72,8 +74,12 @@ class ForeignTokens(Foreign):
         return ForeignPrediction(state, noise)
 
     def step(self, state, pred, now, then, like):
-        stays = torch.rand(state.x.shape) < then.one_minus_alpha(state.x) / now.one_minus_alpha(state.x)
-        return State.of(torch.where(stays & (state.x == MASK), MASK, self.finish(state, pred, like)))
+        stays = torch.rand(state.x.shape) < then.one_minus_alpha(state.x) / now.one_minus_alpha(
+            state.x
+        )
+        return State.of(
+            torch.where(stays & (state.x == MASK), MASK, self.finish(state, pred, like))
+        )
 
     def finish(self, state, pred, like):
         return torch.distributions.Categorical(logits=pred.log_clean()).sample()
@@ -94,7 +100,9 @@ class ForeignGaussian(Foreign):
     def step(self, state, pred, now, then, like, *, eta=1.0, eps=None):
         a, b = then.alpha(state.x).sqrt(), then.one_minus_alpha(state.x).sqrt()
         noise = torch.randn_like(state.x) if eps is None else eps
-        return self.replace(state, a * pred.x0 + b * ((1 - eta**2) ** 0.5 * pred.eps + eta * noise), like)
+        return self.replace(
+            state, a * pred.x0 + b * ((1 - eta**2) ** 0.5 * pred.eps + eta * noise), like
+        )
 
     def add_noise(self, x, noise, where):
         eps = torch.randn_like(x).masked_fill(~where, 0.0)
@@ -157,9 +165,13 @@ def test_token_samplers_draw_from_the_distribution_of_a_foreign_process(part):
         *_, x = part("sampler", name, **options).build()(process, model_of(process), like)
         if name != "ordered":  # which takes the likeliest positions first, all equal here
             shares = torch.bincount(x.flatten(), minlength=4) / x.numel()
-            torch.testing.assert_close(shares, torch.tensor([0.5, 0.3, 0.2, 0.0]), atol=0.04, rtol=0, msg=name)
+            torch.testing.assert_close(
+                shares, torch.tensor([0.5, 0.3, 0.2, 0.0]), atol=0.04, rtol=0, msg=name
+            )
         assert (x != MASK).all()
-        known = Clean.of(torch.ones(9, 2, dtype=torch.long), known=torch.tensor([[True, False]]).expand(9, 2))
+        known = Clean.of(
+            torch.ones(9, 2, dtype=torch.long), known=torch.tensor([[True, False]]).expand(9, 2)
+        )
         *_, x = part("sampler", name, **options).build()(process, model_of(process), known)
         assert (x[:, 0] == 1).all(), name
 
@@ -175,4 +187,6 @@ def test_feature_samplers_run_foreign_processes(part):
         for name in samplers:
             process = make()
             *_, x = part("sampler", name, steps=4).build()(process, model_of(process), like)
-            torch.testing.assert_close(x, torch.where(known, 2.0, 7.0), msg=f"{make.__name__}, {name}")
+            torch.testing.assert_close(
+                x, torch.where(known, 2.0, 7.0), msg=f"{make.__name__}, {name}"
+            )

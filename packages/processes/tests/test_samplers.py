@@ -14,13 +14,15 @@ from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import time_of
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.records import Clean, Noise, State
+from dither.registry.contracts.records import Clean, Noise, State
 
 KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 
 
 def noise_of(sigma: float, rows: int) -> Noise:
-    return Noise(torch.full((rows,), sigma, dtype=torch.float64), torch.ones(rows, dtype=torch.float64))
+    return Noise(
+        torch.full((rows,), sigma, dtype=torch.float64), torch.ones(rows, dtype=torch.float64)
+    )
 
 
 class Foreign:
@@ -43,7 +45,11 @@ def test_step_and_finish_are_bayes(
     context = torch.zeros(process.space.vocab, dtype=torch.float64)
     context[:ids] = torch.rand(ids, dtype=torch.float64) + 0.05
     context /= context.sum()
-    whole, first, second = transition(prior, sigma), transition(prior, earlier), transition(prior, sigma - earlier)
+    whole, first, second = (
+        transition(prior, sigma),
+        transition(prior, earlier),
+        transition(prior, sigma - earlier),
+    )
     like = Clean.of(torch.zeros(n, 1, dtype=torch.long))
     for x_t in range(process.space.vocab):
         joint = context * whole[:, x_t]
@@ -58,7 +64,9 @@ def test_step_and_finish_are_bayes(
         law = law.where(law > 1e-12, 0)
         for said in (pred, Foreign(pred)):
             assert likely(process.step(state, said, now, then, like).x, law) > 1e-4
-        assert likely(process.finish(state, pred, like), posterior.where(posterior > 1e-12, 0)) > 1e-4
+        assert (
+            likely(process.finish(state, pred, like), posterior.where(posterior > 1e-12, 0)) > 1e-4
+        )
 
 
 def sample(sampler: Any, process: TokenProcess, session: Any, like: Clean) -> Tensor:
@@ -67,7 +75,9 @@ def sample(sampler: Any, process: TokenProcess, session: Any, like: Clean) -> Te
 
 
 @pytest.mark.parametrize("steps", [1, 2, 8])
-def test_ancestral_absorbing_is_wrong_by_exactly_its_step(part, text_process, likely, oracle, steps: int) -> None:
+def test_ancestral_absorbing_is_wrong_by_exactly_its_step(
+    part, text_process, likely, oracle, steps: int
+) -> None:
     """Of two equal bits, those unmasked in the same step are drawn apart: they differ half of the time."""
     n, t_min = 20_000, 1e-3
     process = text_process("absorbing", 2, 2, schedule="log-linear")
@@ -90,7 +100,10 @@ def test_ancestral_absorbing_is_wrong_by_exactly_its_step(part, text_process, li
 
 def test_euler_leaves_with_one_minus_exp_of_the_rate(part, text_process, likely) -> None:
     """With scores 1, 2, 3 relative to x the rate is sigma(1) - sigma(t_min) times prior(x) times their sum."""
-    n, process = 20_000, text_process("uniform", 1, 3, schedule={"use": "linear-sigma", "sigma_max": 1.5})
+    n, process = (
+        20_000,
+        text_process("uniform", 1, 3, schedule={"use": "linear-sigma", "sigma_max": 1.5}),
+    )
     seen: list[Tensor] = []
 
     def session(state: State, t: Tensor) -> CategoricalPrediction:
@@ -98,9 +111,16 @@ def test_euler_leaves_with_one_minus_exp_of_the_rate(part, text_process, likely)
         score = (1.0 + (torch.arange(3) - state.x[..., None]) % 3).log()
         return process.read(score, state, process.schedule(t))
 
-    list(part("sampler", "euler", steps=1, t_min=0.0).build()(process, session, Clean.of(torch.zeros(n, 1).long())))
+    list(
+        part("sampler", "euler", steps=1, t_min=0.0).build()(
+            process, session, Clean.of(torch.zeros(n, 1).long())
+        )
+    )
     stay = torch.tensor(-1.5 / 3 * (2 + 3)).exp()
-    assert likely((seen[1] - seen[0]) % 3, torch.stack([stay, (1 - stay) * 2 / 5, (1 - stay) * 3 / 5])) > 1e-3
+    assert (
+        likely((seen[1] - seen[0]) % 3, torch.stack([stay, (1 - stay) * 2 / 5, (1 - stay) * 3 / 5]))
+        > 1e-3
+    )
 
 
 def test_euler_is_stable_where_plain_euler_is_not(part, text_process) -> None:
@@ -176,13 +196,18 @@ def far(x: torch.Tensor, joint: torch.Tensor) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_corrections_bring_a_coarse_walk_nearer(text_process, oracle, kind: str) -> None:
     joint, n = torch.tensor([[0.48, 0.02], [0.02, 0.48]]).double(), 4_000
-    process, like = text_process(kind, 2, 2, schedule="log-linear"), Clean.of(torch.zeros(n, 2).long())
+    process, like = (
+        text_process(kind, 2, 2, schedule="log-linear"),
+        Clean.of(torch.zeros(n, 2).long()),
+    )
     walks = (
         PredictorCorrector(steps=6, corrections=0).build(),
         PredictorCorrector(steps=6, corrections=8, reach=0.25).build(),
         PredictorCorrector(steps=6, corrections=8, reach=1.0).build(),
     )
-    wrong, short, long = (far(list(walk(process, oracle(process, joint), like))[-1], joint) for walk in walks)
+    wrong, short, long = (
+        far(list(walk(process, oracle(process, joint), like))[-1], joint) for walk in walks
+    )
     assert short < 0.5 * wrong
     assert short < long
     assert wrong > 0.05

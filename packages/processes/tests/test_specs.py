@@ -5,7 +5,7 @@ import pytest
 from dither.processes.options import MAX_POSITIONS
 from dither.processes.schedules.sigma import LinearSigma
 from dither.registry.config.errors import Refused
-from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+from dither.registry.contracts.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.kinds import ModelFacts, ScheduleSpec
 
 TOKENS = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4)))
@@ -43,7 +43,9 @@ def test_a_schedule_that_stops_early(part, schedule, left: str, fix: str) -> Non
         assert (misfit.code, misfit.path) == ("signal-left-at-end", ("schedule",))
         assert left in misfit.message
         assert fix in misfit.help
-    assert not list(part("process", "uniform", schedule=schedule).check(TOKENS))  # the seed of the language model
+    assert not list(
+        part("process", "uniform", schedule=schedule).check(TOKENS)
+    )  # the seed of the language model
     assert not list(part("process", "masked-region", ratio=0.5, schedule=schedule).check(FEATURES))
 
 
@@ -60,7 +62,8 @@ class FlatSchedule(ScheduleSpec):
 @pytest.mark.parametrize("name", SPACES)
 def test_a_schedule_without_sigma_end_is_evaluated_when_built(part, name: str) -> None:
     weak, strong = (
-        part("process", name).model_copy(update={"schedule": FlatSchedule(sigma_max=s)}) for s in (0.1, 9.0)
+        part("process", name).model_copy(update={"schedule": FlatSchedule(sigma_max=s)})
+        for s in (0.1, 9.0)
     )
     assert not list(weak.check(SPACES[name]))
     with pytest.raises(Refused) as info:
@@ -76,11 +79,13 @@ def test_zero_snr_asks_for_velocity(part) -> None:
     (misfit,) = part("process", "gaussian", schedule=schedule, predict="eps").check(FEATURES)
     assert misfit.path == ("schedule",)
     assert "velocity" in misfit.help
-    assert not list(part("process", "gaussian", schedule=schedule, predict="velocity").check(FEATURES))
+    assert not list(
+        part("process", "gaussian", schedule=schedule, predict="velocity").check(FEATURES)
+    )
     process = part("process", "gaussian", schedule=schedule, predict="velocity").build(FEATURES)
     import torch
 
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.records import Clean
 
     noised = process.corrupt(Clean.of(torch.randn(2, 4, 5)), torch.ones(2))
     torch.testing.assert_close(noised.state.x, noised.eps)
@@ -89,12 +94,17 @@ def test_zero_snr_asks_for_velocity(part) -> None:
 
 
 STARTS = FeatureSpace(4, 5, FEATURES.groups, (Condition("cell", 3), Condition("tss")))
-LABELS = FeatureSpace(4, 5, conditions=(Condition("tss", 2),))  # one per sample does not say which region
+LABELS = FeatureSpace(
+    4, 5, conditions=(Condition("tss", 2),)
+)  # one per sample does not say which region
 GIVEN = FeatureSpace(4, 5, FEATURES.groups, (Condition("tss"),), given=("motifs",))
 LONG = TokenSpace((Field("text", 13, 3),))
 FAR = {"use": "geometric", "sigma_max": 100.0}
 PROCESSES = [
-    *(("absorbing", TOKENS, {"estimator": e}, [], "") for e in ("time", "importance", "mask-count", "exact")),
+    *(
+        ("absorbing", TOKENS, {"estimator": e}, [], "")
+        for e in ("time", "importance", "mask-count", "exact")
+    ),
     ("absorbing", TOKENS, {"estimator": "importance", "t_min": 0.0}, ["estimator"], ""),
     ("absorbing", TokenSpace((Field("text", MAX_POSITIONS, 3),)), {"estimator": "exact"}, [], ""),
     ("absorbing", LONG, {"estimator": "exact"}, ["estimator"], "mask-count"),
@@ -113,11 +123,19 @@ PROCESSES = [
     ("masked-region", LABELS, {"mask": "tss"}, ["mask"], ""),
 ]
 MASKS = [
-    *((FEATURES, {"mask": mask, "ratio": 0.5, "exact": True}, [], "") for mask in ("region", "block", "column")),
+    *(
+        (FEATURES, {"mask": mask, "ratio": 0.5, "exact": True}, [], "")
+        for mask in ("region", "block", "column")
+    ),
     (FEATURES, {"mask": "element", "group": "motifs"}, [], ""),
     (FEATURES, {"mask": "block", "block": 2}, [], ""),
     (FEATURES, {"mask": "group", "group": "accessibility"}, [], ""),
-    (FEATURES, {"mask": "group", "group": "accessibilty"}, ["group"], 'did you mean "accessibility"?'),
+    (
+        FEATURES,
+        {"mask": "group", "group": "accessibilty"},
+        ["group"],
+        'did you mean "accessibility"?',
+    ),
     (FEATURES, {"mask": "column", "group": "motif"}, ["group"], 'did you mean "motifs"?'),
     (FEATURES, {"mask": "region", "block": 3}, ["block"], ""),
     (FEATURES, {"mask": "region", "group": "motifs"}, ["group"], 'set mask = "group"'),
@@ -135,7 +153,9 @@ PROCESSES += [(name, *row) for name in ("gaussian", "masked-region") for row in 
 
 
 @pytest.mark.parametrize(("name", "space", "options", "paths", "help_text"), PROCESSES)
-def test_options_of_processes(part, name: str, space, options: dict, paths: list[str], help_text: str) -> None:
+def test_options_of_processes(
+    part, name: str, space, options: dict, paths: list[str], help_text: str
+) -> None:
     misfits = list(part("process", name, **options).check(space))
     assert [misfit.path[-1] for misfit in misfits] == paths
     assert all(help_text in (misfit.help or "") for misfit in misfits)
@@ -158,7 +178,13 @@ SAMPLERS = [
     ("ordered", "absorbing", None, {"threshold": 0.9}, []),
     ("ordered", "absorbing", None, {"entropy_bound": 0.1, "by": "entropy"}, []),
     ("ordered", "absorbing", None, {"threshold": 0.9, "steps": 3}, [("steps",)]),
-    ("ordered", "absorbing", None, {"threshold": 0.9, "by": "margin", "noise": 1.0}, [("threshold",)] * 2),
+    (
+        "ordered",
+        "absorbing",
+        None,
+        {"threshold": 0.9, "by": "margin", "noise": 1.0},
+        [("threshold",)] * 2,
+    ),
     ("ordered", "absorbing", None, {"threshold": 0.9, "entropy_bound": 0.1}, [("entropy_bound",)]),
     ("ordered", "absorbing", None, {"by": "random", "noise": 1.0}, [("noise",)]),
     *((name, "uniform", None, {}, [()]) for name in ("ordered", "remdm", "first-hitting")),
@@ -180,7 +206,9 @@ SAMPLERS = [
 
 
 @pytest.mark.parametrize(("sampler", "process", "block_size", "options", "paths"), SAMPLERS)
-def test_options_of_samplers(part, sampler: str, process: str, block_size, options: dict, paths: list[tuple]) -> None:
+def test_options_of_samplers(
+    part, sampler: str, process: str, block_size, options: dict, paths: list[tuple]
+) -> None:
     space = FEATURES if process in ("gaussian", "masked-region", "flow-matching") else TEXT
     spec, facts = part("sampler", sampler, **options), part("process", process).facts(space)
     assert [misfit.path for misfit in spec.check(facts, ModelFacts(block_size))] == paths
@@ -190,17 +218,30 @@ def test_samplers_that_need_more_than_one_option(part) -> None:
     ended = part("process", "uniform").facts(ENDED)
     assert not list(part("sampler", "blocks", stop=True).check(ended, ModelFacts(16)))
     velocity = part("process", "flow-matching", predict="x0").facts(FEATURES)
-    assert [m.path for m in part("sampler", "ode", t_min=0.0).check(velocity, ModelFacts())] == [("t_min",)]
+    assert [m.path for m in part("sampler", "ode", t_min=0.0).check(velocity, ModelFacts())] == [
+        ("t_min",)
+    ]
     uniform, absorbing = (part("process", name).facts(TEXT) for name in ("uniform", "absorbing"))
-    for name, inner, facts in (("semi-autoregressive", "blocks", absorbing), ("self-correct", "self-correct", uniform)):
-        assert ("inner",) in [m.path for m in part("sampler", name, inner=inner).check(facts, ModelFacts())]
-    assert len(list(part("sampler", "particle-gibbs").check(uniform, ModelFacts(reads_known=True)))) == 1
+    for name, inner, facts in (
+        ("semi-autoregressive", "blocks", absorbing),
+        ("self-correct", "self-correct", uniform),
+    ):
+        assert ("inner",) in [
+            m.path for m in part("sampler", name, inner=inner).check(facts, ModelFacts())
+        ]
+    assert (
+        len(list(part("sampler", "particle-gibbs").check(uniform, ModelFacts(reads_known=True))))
+        == 1
+    )
     cached = part("sampler", "semi-autoregressive", approximate=True)
     assert [m.path for m in cached.check(absorbing, ModelFacts(cache=False))] == [("approximate",)]
     assert [m.path for m in cached.warn(absorbing, ModelFacts())] == [("approximate",)]
     assert not cached.traits()
     for strategy, warned in (("conf", 1), ("conf-compensated", 1), ("cap", 0)):
-        assert len(list(part("sampler", "remdm", strategy=strategy).warn(absorbing, ModelFacts()))) == warned
+        assert (
+            len(list(part("sampler", "remdm", strategy=strategy).warn(absorbing, ModelFacts())))
+            == warned
+        )
     with pytest.raises(ValueError, match="must be below t_on"):
         part("sampler", "remdm", t_on=0.1, t_off=0.2)
     for standardised, warned in ((False, 1), (True, 0), (None, 0)):

@@ -12,8 +12,8 @@ from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.posterior import Posterior
 from dither.processes.tokens.priors import even_prior, frequency_prior, mask_prior
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.records import Clean, Noise, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.records import Clean, Noise, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 MEANINGS = ("posterior", "plug-in", "score")
@@ -22,7 +22,9 @@ ONE = TokenSpace((Field("text", 3, 4),))
 
 
 def noise_of(sigma: float, rows: int = 1) -> Noise:
-    return Noise(torch.full((rows,), sigma, dtype=torch.float64), torch.ones(rows, dtype=torch.float64))
+    return Noise(
+        torch.full((rows,), sigma, dtype=torch.float64), torch.ones(rows, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("meaning", MEANINGS)
@@ -50,7 +52,9 @@ def test_reading_is_at_least_float32(process_of, dtype: torch.dtype) -> None:
     for meaning in MEANINGS:
         process = process_of("uniform", ONE, meaning)
         reading = process.read(
-            torch.randn(2, 3, 4, dtype=dtype), State.of(torch.zeros(2, 3, dtype=torch.long)), noise_of(0.5, 2)
+            torch.randn(2, 3, 4, dtype=dtype),
+            State.of(torch.zeros(2, 3, dtype=torch.long)),
+            noise_of(0.5, 2),
         )
         expected = torch.float64 if dtype == torch.float64 else torch.float32
         assert reading.log_clean().dtype == reading.log_score().dtype == expected
@@ -84,7 +88,11 @@ DTYPES = (torch.float64, torch.float32)
 
 def context_of(clean: Tensor, spread: float = 1.0) -> Tensor:
     """A random log m over the clean ids, one row per position."""
-    return (spread * torch.randn(clean.shape, dtype=torch.float64)).masked_fill(~clean, -torch.inf).log_softmax(-1)
+    return (
+        (spread * torch.randn(clean.shape, dtype=torch.float64))
+        .masked_fill(~clean, -torch.inf)
+        .log_softmax(-1)
+    )
 
 
 @pytest.mark.parametrize("sigma", [1e-4, 0.1, 3.0])
@@ -111,9 +119,14 @@ def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: flo
             score = evidence.score(log_m)[0, place]
             torch.testing.assert_close(score.exp(), later / later[x[0, place]], rtol=1e-9, atol=0)
             assert score[x[0, place]] == 0
-            torch.testing.assert_close(evidence.context(evidence.posterior(log_m))[0, place], log_m[0, place])
             torch.testing.assert_close(
-                evidence.context_of_score(evidence.score(log_m))[0, place], log_m[0, place], rtol=1e-9, atol=1e-9
+                evidence.context(evidence.posterior(log_m))[0, place], log_m[0, place]
+            )
+            torch.testing.assert_close(
+                evidence.context_of_score(evidence.score(log_m))[0, place],
+                log_m[0, place],
+                rtol=1e-9,
+                atol=1e-9,
             )
 
 
@@ -124,7 +137,10 @@ def test_float32_conversions_are_stable(process_of, vocab: int, sigma: float, ki
     process = process_of(kind, TokenSpace((Field("text", 2, vocab),)))
     x = torch.full((1, 2), vocab) if kind == "absorbing" else torch.tensor([[0, 1]])
     table, clean = process.prior_probs(), process.space.clean()
-    exact, narrow = (Posterior(x, Noise(noise_of(sigma).sigma.to(d), torch.ones(1)), table, clean) for d in DTYPES)
+    exact, narrow = (
+        Posterior(x, Noise(noise_of(sigma).sigma.to(d), torch.ones(1)), table, clean)
+        for d in DTYPES
+    )
     log_m = context_of(clean.expand(2, -1), 3.0)[None]
     score, posterior = narrow.score(log_m.float()), narrow.posterior(log_m.float())
     torch.testing.assert_close(score.double(), exact.score(log_m), rtol=1e-5, atol=1e-5)
@@ -133,15 +149,21 @@ def test_float32_conversions_are_stable(process_of, vocab: int, sigma: float, ki
     back = narrow.context_of_score(score)
     torch.testing.assert_close(back.logsumexp(-1), torch.zeros(1, 2), rtol=0, atol=1e-5)
     assert not narrow.posterior(back).isnan().any()
-    if kind == "absorbing" or sigma < 2:  # at sigma = 20 a context is below the rounding of its score in float32
+    if (
+        kind == "absorbing" or sigma < 2
+    ):  # at sigma = 20 a context is below the rounding of its score in float32
         torch.testing.assert_close(back.exp().double(), log_m.exp(), rtol=1e-2, atol=1e-6)
     again = exact.context_of_score(exact.score(log_m))
-    torch.testing.assert_close(again.exp(), log_m.exp(), rtol=1e-5, atol=1e-7 if sigma > 2 else 1e-12)
+    torch.testing.assert_close(
+        again.exp(), log_m.exp(), rtol=1e-5, atol=1e-7 if sigma > 2 else 1e-12
+    )
 
 
 def test_contexts_of_a_large_vocabulary_lose_only_the_rounding_of_scores(process_of) -> None:
     process = process_of("uniform", TokenSpace((Field("text", 1, 50257),)))
-    evidence = Posterior(torch.tensor([[3]]), noise_of(3.0), process.prior_probs(), process.space.clean())
+    evidence = Posterior(
+        torch.tensor([[3]]), noise_of(3.0), process.prior_probs(), process.space.clean()
+    )
     score = evidence.score(context_of(process.space.clean())[None]).float()
     narrow, exact = (evidence.context_of_score(given).double() for given in (score, score.double()))
     torch.testing.assert_close(narrow, exact, rtol=0, atol=2e-5)
@@ -152,6 +174,10 @@ def test_equal_scores_are_an_even_context_at_any_noise(process_of) -> None:
     process = process_of("uniform", TokenSpace((Field("text", 1, 27),)), "score")
     for sigma in (1e-4, 1.0, 20.0, 60.0):
         reading = process.read(
-            torch.zeros(1, 1, 27), State.of(torch.tensor([[3]])), noise_of(sigma).apply(Tensor.float)
+            torch.zeros(1, 1, 27),
+            State.of(torch.tensor([[3]])),
+            noise_of(sigma).apply(Tensor.float),
         )
-        torch.testing.assert_close(reading.log_context().exp(), torch.full((1, 1, 27), 1 / 27), rtol=1e-3, atol=0)
+        torch.testing.assert_close(
+            reading.log_context().exp(), torch.full((1, 1, 27), 1 / 27), rtol=1e-3, atol=0
+        )

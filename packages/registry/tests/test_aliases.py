@@ -17,7 +17,11 @@ class New(BlockSpec):
 
     name = "new"
     aliases: ClassVar[tuple[Alias, ...]] = (
-        Alias("old", "0.4", migrate=lambda options: {"heads": options["table"].pop("heads")} if options else {}),
+        Alias(
+            "old",
+            "0.4",
+            migrate=lambda options: {"heads": options["table"].pop("heads")} if options else {},
+        ),
         Alias("older", "0.3"),
         Alias("absent", "0.4", migrate=lambda options: options["half"]),
         Alias("none", "0.4", migrate=lambda options: None),
@@ -53,7 +57,9 @@ def read(tmp_path, catalog):
 
 
 def test_an_earlier_name_takes_its_options_and_warns(read, catalog):
-    file, document = read('more = ["new", "ours/older"]\n[block]\nuse = "old"\ntable = { heads = 7 }\n')
+    file, document = read(
+        'more = ["new", "ours/older"]\n[block]\nuse = "old"\ntable = { heads = 7 }\n'
+    )
     assert (file.block.name, file.block.heads, file.more[1].heads) == ("new", 7, 4)
     assert document.at(("block", "table")) == {"heads": 7}, "the migration got a copy"
     first, second = alias_warnings(file, document)
@@ -70,14 +76,19 @@ def test_the_current_name_takes_current_options_only(read, refused):
 
 
 def test_a_current_name_precedes_an_earlier_one(catalog):
-    other = type("Other", (BlockSpec,), {"name": "old", "__doc__": "Another.", "build": lambda self, width, cond: None})
+    other = type(
+        "Other",
+        (BlockSpec,),
+        {"name": "old", "__doc__": "Another.", "build": lambda self, width, cond: None},
+    )
     catalog.add("theirs", [other])
     assert catalog.find("block", "old").spec is other
     assert catalog.find("block", "ours/old").spec is New
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("absent", "KeyError: 'half'"), ("none", "TypeError"), ("exit", "SystemExit: 0")]
+    ("name", "reason"),
+    [("absent", "KeyError: 'half'"), ("none", "TypeError"), ("exit", "SystemExit: 0")],
 )
 def test_a_migration_that_fails_is_attributed(read, name, reason, refused):
     with refused("plugin-failed") as info:

@@ -109,7 +109,11 @@ def test_mistakes_in_a_table_without_a_name(catalog, tmp_path):
 
 def test_nested_tables_of_a_default_are_merged():
     default = {"use": "a", "inner": {"use": "b", "x": 1, "y": 2}, "z": 3}
-    assert merge_tables(default, {"inner": {"x": 5}}) == {"use": "a", "inner": {"use": "b", "x": 5, "y": 2}, "z": 3}
+    assert merge_tables(default, {"inner": {"x": 5}}) == {
+        "use": "a",
+        "inner": {"use": "b", "x": 5, "y": 2},
+        "z": 3,
+    }
     assert merge_tables(default, {"inner": {"use": "c", "x": 5}})["inner"] == {"use": "c", "x": 5}
 
 

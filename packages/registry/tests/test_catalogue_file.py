@@ -5,10 +5,10 @@ from pydantic import Field
 
 from dither.registry import hookimpl
 from dither.registry.kinds import BlockSpec, LossSpec
+from dither.registry.plugins.discovery import PluginStatus
 from dither.registry.plugins.lockfile import check_lockfile, sync_lockfile
 from dither.registry.plugins.manager import Plugins
 from dither.registry.plugins.policy import read_policy
-from dither.registry.plugins.status import PluginStatus
 from dither.registry.spec.fingerprint import fingerprint
 
 
@@ -57,12 +57,17 @@ def messages(path, found):
 
 def test_sync_keeps_the_policy_and_check_agrees(path):
     specs = (Block, variant("more", base=LossSpec))
-    assert sync_lockfile(path, plugins(*specs)) == ["added block ours/plain", "added loss ours/more"]
+    assert sync_lockfile(path, plugins(*specs)) == [
+        "added block ours/plain",
+        "added loss ours/more",
+    ]
     text = path.read_text()
     assert text.startswith('# by hand\n[plugins]\nblock = ["x"]\n\n# ----')
     assert read_policy(path).components["block"]["plain"].options == fingerprint(Block)
     assert messages(path, plugins(*specs)) == []
-    assert messages(path, plugins(*specs, theirs=[variant("their")])) == [], "a plugin that is not listed"
+    assert messages(path, plugins(*specs, theirs=[variant("their")])) == [], (
+        "a plugin that is not listed"
+    )
     assert sync_lockfile(path, plugins(*specs)) == []
     assert path.read_text() == text
 
@@ -89,7 +94,9 @@ def test_renamed_missing_and_new_components_are_reported(path):
     gone, new = messages(path, plugins(variant("plane")))
     assert 'did you mean "plane"' in gone
     assert "not in the catalogue" in new
-    assert [message.rpartition(" is ")[2] for message in messages(path, Plugins())] == ["not installed"]
+    assert [message.rpartition(" is ")[2] for message in messages(path, Plugins())] == [
+        "not installed"
+    ]
     assert sync_lockfile(path, Plugins()) == ["removed block ours/plain"]
 
 
@@ -109,7 +116,9 @@ def test_entries_of_a_plugin_that_is_not_loaded_are_kept(path, state):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("by_hand", ["", "# x", '\ufeff# \u00fc\r\n[plugins]\r\nblock = ["x"]\r\n\r\n', "\n[prefer]\n"])
+@pytest.mark.parametrize(
+    "by_hand", ["", "# x", '\ufeff# \u00fc\r\n[plugins]\r\nblock = ["x"]\r\n\r\n', "\n[prefer]\n"]
+)
 def test_the_policy_stays_byte_for_byte(path, by_hand):
     path.write_bytes(by_hand.encode())
     nasty = 'a"b\\c'

@@ -41,7 +41,9 @@ def write(folder: Path, **files: str) -> None:
 
 
 KEYS = st.text("ab-_1", min_size=1, max_size=4) | st.sampled_from(['"x.y"', "'#'"])
-SCALARS = st.sampled_from(["1", "-2.5e3", "true", '"a # b"', "'c = d'", '"""m\n"""', "1979-05-27", '"\\""'])
+SCALARS = st.sampled_from(
+    ["1", "-2.5e3", "true", '"a # b"', "'c = d'", '"""m\n"""', "1979-05-27", '"\\""']
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
@@ -55,13 +57,17 @@ VALUES = st.recursive(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["pair", "table", "array"]), KEYS, KEYS, VALUES), max_size=8))
+@given(
+    st.lists(st.tuples(st.sampled_from(["pair", "table", "array"]), KEYS, KEYS, VALUES), max_size=8)
+)
 def test_positions_agree_with_tomllib_on_any_text(lines):
     text = ""
     for sort, key, other, value in lines:
-        text += {"pair": f"{key}.{other} = {value}\n", "table": f"[{key}.{other}]  # c\n", "array": f"[[{key}]]\n"}[
-            sort
-        ]
+        text += {
+            "pair": f"{key}.{other} = {value}\n",
+            "table": f"[{key}.{other}]  # c\n",
+            "array": f"[[{key}]]\n",
+        }[sort]
     assert_spans(text)
 
 
@@ -82,7 +88,12 @@ def assert_spans(text):
 def test_spans_of_a_nasty_text():
     assert_spans(NASTY)
     found = key_spans(NASTY)
-    assert found["points",].key[0] == NASTY.index("points") == found["points", 0].key[0] < found["points", 1].key[0]
+    assert (
+        found["points",].key[0]
+        == NASTY.index("points")
+        == found["points", 0].key[0]
+        < found["points", 1].key[0]
+    )
     for path in (("points", 1, "x"), ("points", 1, "extra", "deep"), ("a", "b", "raw")):
         assert NASTY.startswith(path[-1], found[path].key[0])
 
@@ -136,7 +147,9 @@ def test_an_override_is_toml_or_else_a_string(change, tree):
     assert Document.from_overrides([change]).tree == tree
 
 
-@pytest.mark.parametrize("change", ["a", "=1", "a..b=1", ".a=1", "a b=1", "[a]=1", "a\n=1", "a#=1", "é=1="])
+@pytest.mark.parametrize(
+    "change", ["a", "=1", "a..b=1", ".a=1", "a b=1", "[a]=1", "a\n=1", "a#=1", "é=1="]
+)
 def test_an_override_without_a_valid_key_is_rejected(change, refused):
     with refused("usage"):
         Document.from_overrides([change])
@@ -193,7 +206,8 @@ def test_history_of_a_value(tmp_path):
 
     def places(*path):
         return [
-            f"{o.file.rpartition('/')[2]}:{o.line}:{o.column}" if o.line else str(o) for o in document.history(path)
+            f"{o.file.rpartition('/')[2]}:{o.line}:{o.column}" if o.line else str(o)
+            for o in document.history(path)
         ]
 
     assert places("lr") == ["--set lr=4", "--set lr=3", "child.toml:2:6", "base.toml:1:6"]
@@ -219,7 +233,12 @@ def test_a_file_that_is_extended_twice_counts_once(tmp_path):
 
 
 def test_extends_in_a_circle_is_located(tmp_path, refused):
-    write(tmp_path, a='extends = "b.toml"', b='x = 1\nextends = ["c.toml"]', c='# a comment\nextends = "a.toml"')
+    write(
+        tmp_path,
+        a='extends = "b.toml"',
+        b='x = 1\nextends = ["c.toml"]',
+        c='# a comment\nextends = "a.toml"',
+    )
     with refused("extends-cycle") as caught:
         Document.load(tmp_path / "a.toml")
     (problem,) = caught.value.problems

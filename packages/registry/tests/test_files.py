@@ -4,14 +4,16 @@ import sys
 
 import pytest
 
+from dither.registry.plugins.discovery import installed_plugins
 from dither.registry.plugins.plugin_files import import_file
-from dither.registry.plugins.status import installed_plugins
 
 
 @pytest.fixture(autouse=True)
 def _clean():
     yield
-    for name in [name for name in sys.modules if name.startswith("dither.registry.plugins.plugin_files.tp_")]:
+    for name in [
+        name for name in sys.modules if name.startswith("dither.registry.plugins.plugin_files.tp_")
+    ]:
         del sys.modules[name]
 
 
@@ -32,7 +34,8 @@ def test_a_file_is_imported_again_and_forgotten_if_it_fails(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["from . import tp_sibling", "from .tp_sibling import x", "from ..plugin_files import tp_no"]
+    "line",
+    ["from . import tp_sibling", "from .tp_sibling import x", "from ..plugin_files import tp_no"],
 )
 def test_a_file_cannot_import_siblings(tmp_path, line):
     write(tmp_path, "tp_sibling", "x = 1")
@@ -65,7 +68,12 @@ def add(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("foreign", "failed"),
-    [("", set()), ("[other]\n\xff\n", set()), ("[other]\nequals\n", set()), (POINTS.format("a", "b") + "c", {"x"})],
+    [
+        ("", set()),
+        ("[other]\n\xff\n", set()),
+        ("[other]\nequals\n", set()),
+        (POINTS.format("a", "b") + "c", {"x"}),
+    ],
 )
 def test_damaged_metadata_affects_its_own_plugin_only(add, foreign, failed):
     add("good-1.0.dist-info", POINTS.format("tp-good", "good"), "good")
@@ -73,7 +81,9 @@ def test_damaged_metadata_affects_its_own_plugin_only(add, foreign, failed):
     add("no_file-1.0.dist-info", POINTS.format("tp-file", "m"))
     add("foreign-1.0.dist-info", foreign, "x")
     found = {name: bool(plugin.failure) for name, (plugin,) in installed_plugins().items()}
-    assert found == {"tp-file": True, "tp-good": False, "tp-name": True} | dict.fromkeys(failed, True)
+    assert found == {"tp-file": True, "tp-good": False, "tp-name": True} | dict.fromkeys(
+        failed, True
+    )
 
 
 def test_the_first_distribution_of_a_name_counts_and_intact_ones_come_first(add):
@@ -81,5 +91,7 @@ def test_the_first_distribution_of_a_name_counts_and_intact_ones_come_first(add)
     add("twice.there-1.0.dist-info", POINTS.format("tp-shadowed", "m"), "twice-there")
     add("damaged-1.0.dist-info", POINTS.format("tp-same", "m"))
     add("intact-1.0.dist-info", POINTS.format("tp-same", "m"), "intact")
-    found = {name: [plugin.distribution for plugin in same] for name, same in installed_plugins().items()}
+    found = {
+        name: [plugin.distribution for plugin in same] for name, same in installed_plugins().items()
+    }
     assert found == {"tp-same": ["intact"]}

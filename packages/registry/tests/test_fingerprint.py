@@ -66,7 +66,9 @@ def block(annotation=int, default=4, **more):
         """A block."""
 
         name = "plain"
-        heads: annotation = Field(default, **more) if "default_factory" not in more else Field(**more)
+        heads: annotation = (
+            Field(default, **more) if "default_factory" not in more else Field(**more)
+        )
 
     return fingerprint(Other)
 
@@ -102,10 +104,19 @@ def model(depth=3, kind=int):
         ({"annotation": int}, {"annotation": float}),
         ({"ge": 1}, {"ge": 2}),
         ({"ge": 1}, {"gt": 1}),
-        ({"annotation": Annotated[int, AfterValidator(even)]}, {"annotation": Annotated[int, AfterValidator(odd)]}),
+        (
+            {"annotation": Annotated[int, AfterValidator(even)]},
+            {"annotation": Annotated[int, AfterValidator(odd)]},
+        ),
         ({"annotation": Annotated[int, AfterValidator(even)]}, {"annotation": int}),
-        ({"annotation": Annotated[int, AfterValidator(even)]}, {"annotation": Annotated[int, BeforeValidator(even)]}),
-        ({"annotation": list[Annotated[int, Field(ge=1)]]}, {"annotation": list[Annotated[int, Field(ge=2)]]}),
+        (
+            {"annotation": Annotated[int, AfterValidator(even)]},
+            {"annotation": Annotated[int, BeforeValidator(even)]},
+        ),
+        (
+            {"annotation": list[Annotated[int, Field(ge=1)]]},
+            {"annotation": list[Annotated[int, Field(ge=2)]]},
+        ),
         ({"annotation": model(3)}, {"annotation": model(4)}),
         ({"default_factory": lambda: [0.9, 0.999]}, {"default_factory": lambda: [0.9, 0.99]}),
         ({"default_factory": list}, {"default_factory": dict}),
@@ -119,7 +130,9 @@ def test_it_changes_with_the_options(one, other):
 
 def test_it_does_not_depend_on_docs_or_order():
     assert block(description="how many") == block()
-    assert block(list[Annotated[int, Field(ge=1, description="x")]]) == block(list[Annotated[int, Field(ge=1)]])
+    assert block(list[Annotated[int, Field(ge=1, description="x")]]) == block(
+        list[Annotated[int, Field(ge=1)]]
+    )
     assert block(int | str) == block(str | int)
     assert block(default={"a": 1, "b": 2}) == block(default={"b": 2, "a": 1})
     assert block(Annotated[int, Field(ge=1)]) == block(ge=1)
@@ -153,13 +166,19 @@ class Derived(Base):
 
 
 def test_text_comes_from_the_nearest_class() -> None:
-    assert docs_of(Base) == {"width": "How wide.\n\nOver two lines.", "depth": "How deep.", "said": "In its Field."}
+    assert docs_of(Base) == {
+        "width": "How wide.\n\nOver two lines.",
+        "depth": "How deep.",
+        "said": "In its Field.",
+    }
     assert docs_of(Derived) == {"width": "Anew.", "said": "In its Field.", "table": "A table."}
     assert docs_of(Derived.Table) == {"size": "Of the table."}
 
 
 def test_class_without_a_source_has_none() -> None:
-    made = type("Made", (Base,), {"__annotations__": {"other": int}, "other": 1, "__module__": "nowhere"})
+    made = type(
+        "Made", (Base,), {"__annotations__": {"other": int}, "other": 1, "__module__": "nowhere"}
+    )
     assert docs_of(made) == docs_of(Base)
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from dither.registry import hookimpl
 from dither.registry.config.errors import Refused
+from dither.registry.plugins.discovery import GROUP, PluginError
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.policy import Policy, find_policy
-from dither.registry.plugins.status import GROUP, PluginError
 
 HOOK = "from dither.registry import hookimpl\n@hookimpl\n{}\n"
 policy = Policy.model_validate
@@ -39,28 +39,45 @@ def codes_of(call):
 
 
 BROKEN = {
-    "tp-raises": ("raise RuntimeError('no luck')", "RuntimeError: no luck (test_plugin_tp_raises.py:1)"),
+    "tp-raises": (
+        "raise RuntimeError('no luck')",
+        "RuntimeError: no luck (test_plugin_tp_raises.py:1)",
+    ),
     "tp-exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
     "tp-import": ("import not_there_at_all", "not_there_at_all"),
     "tp-syntax": ("def", "SyntaxError"),
     "tp-arguments": (HOOK.format("def after_step(run, stepp): ..."), "stepp"),
-    "tp-typo": (HOOK.format("def register_component(): return []"), 'did you mean "register_components"'),
-    "tp-wrapper": (HOOK.format("def before_run(run): yield").replace("impl\n", "impl(wrapper=True)\n"), "wrapper"),
+    "tp-typo": (
+        HOOK.format("def register_component(): return []"),
+        'did you mean "register_components"',
+    ),
+    "tp-wrapper": (
+        HOOK.format("def before_run(run): yield").replace("impl\n", "impl(wrapper=True)\n"),
+        "wrapper",
+    ),
     "tp-nothing": ("x = 1", "ValueError: no function is marked with @hookimpl"),
 }
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_a_broken_plugin_is_reported_and_the_others_load(install, block, lazy, monkeypatch, refused):
+def test_a_broken_plugin_is_reported_and_the_others_load(
+    install, block, lazy, monkeypatch, refused
+):
     install("tp-good", block("good-block"))
     for name, (source, _) in BROKEN.items():
         install(name, source)
     install("tp-twice", block("half").replace("[Block]", "[Block, Block]"))
-    install("tp-then", block("half").replace("return [Block]", "yield Block; raise ValueError('then')"))
+    install(
+        "tp-then", block("half").replace("return [Block]", "yield Block; raise ValueError('then')")
+    )
     plugins = load_plugins(lazy=lazy)
     assert plugins.catalog.find("block", "good-block").plugin == "tp-good"
     found = reports(plugins)
-    assert {name for name, report in found.items() if report.state == "failed"} == {*BROKEN, "tp-twice", "tp-then"}
+    assert {name for name, report in found.items() if report.state == "failed"} == {
+        *BROKEN,
+        "tp-twice",
+        "tp-then",
+    }
     for name, (_, reason) in BROKEN.items():
         assert reason in found[name].reason
     assert "half" not in plugins.catalog.names("block")
@@ -73,7 +90,9 @@ def test_a_broken_plugin_is_reported_and_the_others_load(install, block, lazy, m
 
 
 ENTRY = {"rev": 1, "options": ""}
-CATALOGUE = policy({"components": {"block": {n: {"plugin": f"tp-{n}", **ENTRY} for n in ("one", "gone")}}})
+CATALOGUE = policy(
+    {"components": {"block": {n: {"plugin": f"tp-{n}", **ENTRY} for n in ("one", "gone")}}}
+)
 
 
 def test_a_catalogued_name_imports_its_plugin_only(install, block):
@@ -85,8 +104,12 @@ def test_a_catalogued_name_imports_its_plugin_only(install, block):
     assert plugins.catalog.find("block", "tp-same/one").pinned == "tp-same/one@1"
     assert imported("tp-one")
     assert not imported("tp-two")
-    assert plugins.catalog.find("block", "one").plugin == "tp-one", "not ambiguous: the catalogue has one owner"
-    assert plugins.catalog.find("block", "two").plugin == "tp-two", "all are imported for a name it does not list"
+    assert plugins.catalog.find("block", "one").plugin == "tp-one", (
+        "not ambiguous: the catalogue has one owner"
+    )
+    assert plugins.catalog.find("block", "two").plugin == "tp-two", (
+        "all are imported for a name it does not list"
+    )
     assert active(plugins) == ["tp-one"]
     with pytest.raises(Refused, match='plugin "tp-gone", which is not loaded here'):
         plugins.catalog.find("block", "gone")
@@ -127,7 +150,9 @@ def test_blocked_plugins_are_never_imported(install, monkeypatch, tmp_path):
 def test_an_allow_list_and_its_misspellings(install, block, monkeypatch, refused):
     install("tp-good", block("good-block"))
     monkeypatch.setenv("DITHER_PLUGINS", "tp-good")
-    assert {kind for kind, state in states(load_plugins()).items() if state == "loaded"} == {"tp-good"}
+    assert {kind for kind, state in states(load_plugins()).items() if state == "loaded"} == {
+        "tp-good"
+    }
     monkeypatch.setenv("DITHER_PLUGINS", "")
     assert set(states(load_plugins()).values()) == {"blocked"}
     monkeypatch.setenv("DITHER_PLUGINS", "tp-godo")
@@ -142,13 +167,21 @@ def test_required_plugins_without_autoload(install, block, refusal):
     install("tp-good", block("good-block"), version="1.4")
     install("tp-other", block("other"))
     plugins = load_plugins(
-        policy=policy({"plugins": {"autoload": False, "require": ["TP_good~=1.2", "dither-tasks"]}}), lazy=True
+        policy=policy(
+            {"plugins": {"autoload": False, "require": ["TP_good~=1.2", "dither-tasks"]}}
+        ),
+        lazy=True,
     )
-    assert {name for name, state in states(plugins).items() if state == "available"} == {"tp-good", "tasks"}
+    assert {name for name, state in states(plugins).items() if state == "available"} == {
+        "tp-good",
+        "tasks",
+    }
     assert "autoload" in reports(plugins)["tp-other"].reason
     plugins.require()
     assert set(active(plugins)) == {"tp-good", "tasks"}
-    plugins = load_plugins(policy=policy({"plugins": {"require": ["tp-good>=2", "nobody", "tasks"]}}))
+    plugins = load_plugins(
+        policy=policy({"plugins": {"require": ["tp-good>=2", "nobody", "tasks"]}})
+    )
     info = refusal(plugins.require)
     assert [problem.message.split('"')[1] for problem in info.problems] == ["tp-good>=2", "nobody"]
     assert info.codes == ["unknown-plugin"] * 2
@@ -185,7 +218,9 @@ def test_file_plugins(tmp_path, block):
         path.write_text(source)
         assert codes_of(lambda: load_plugins(files=[path])) == ["plugin-failed"]
     assert codes_of(lambda: load_plugins(files=[tmp_path / "none.py"])) == ["file-not-found"]
-    assert codes_of(lambda: load_plugins(files=[path.rename(tmp_path / "a@b.py")])) == ["invalid-value"]
+    assert codes_of(lambda: load_plugins(files=[path.rename(tmp_path / "a@b.py")])) == [
+        "invalid-value"
+    ]
 
 
 @pytest.mark.parametrize("name", ["a/b", "a@b", 'a"b', "a\\b", "a,b", "a\x07b", "no:a", "a.py"])
@@ -201,8 +236,14 @@ def test_a_preferred_plugin_must_be_usable(install, block):
     plugins = load_plugins(policy=policy({"prefer": {"block:same": "tp-two"}}), lazy=True)
     assert plugins.catalog.find("block", "same").plugin == "tp-two"
     assert not imported("tp-one")
-    assert codes_of(lambda: load_plugins(lazy=True).catalog.find("block", "same")) == ["ambiguous-component"]
-    for wanted, state in {"tp-two": "blocked", "tp-raises": "no luck", "tp-tow": "does not register"}.items():
+    assert codes_of(lambda: load_plugins(lazy=True).catalog.find("block", "same")) == [
+        "ambiguous-component"
+    ]
+    for wanted, state in {
+        "tp-two": "blocked",
+        "tp-raises": "no luck",
+        "tp-tow": "does not register",
+    }.items():
         plugins = load_plugins(["no:tp-two"], policy=policy({"prefer": {"block:same": wanted}}))
         with pytest.raises(Refused, match=f'{state}.*; "tp-one" has it'):
             plugins.catalog.find("block", "same")
@@ -210,7 +251,10 @@ def test_a_preferred_plugin_must_be_usable(install, block):
 
 def test_plugins_that_an_experiment_requests_may_be_used(install, monkeypatch):
     install("tp-watch", HOOK.format("def before_run(run): ..."))
-    off, blocked = policy({"plugins": {"autoload": False}}), policy({"plugins": {"block": ["TP_watch"]}})
+    off, blocked = (
+        policy({"plugins": {"autoload": False}}),
+        policy({"plugins": {"block": ["TP_watch"]}}),
+    )
     for rules, select, named, state in (
         (off, [], [], "blocked"),
         (off, [], ["tp-watch"], "loaded"),
@@ -247,7 +291,9 @@ def test_the_nearest_policy_counts_and_its_mistakes_are_named(tmp_path, refusal)
 def observer(*events):
     """Return an observer; each event is a hook and the error that it raises."""
     hooks = {hook: hookimpl(_raising(error)) for hook, error in events}
-    return type("Observer", (), {"after_eval": hookimpl(lambda self, metrics: metrics["loss"]), **hooks})()
+    return type(
+        "Observer", (), {"after_eval": hookimpl(lambda self, metrics: metrics["loss"]), **hooks}
+    )()
 
 
 def _raising(error):
@@ -269,7 +315,9 @@ def session(name, plugin, rules=None):
 def test_a_hook_that_raises_stops_the_run_or_is_silenced():
     broken = observer(("after_step", ValueError("three")))
     plugins = session("observer", broken)
-    assert list(plugins.call_each("after_eval", **EVAL)) == [("observer", 1.0)], "it gets only what it takes"
+    assert list(plugins.call_each("after_eval", **EVAL)) == [("observer", 1.0)], (
+        "it gets only what it takes"
+    )
     with pytest.raises(PluginError, match="observer.* after_step: ValueError: three"):
         list(plugins.call_each("after_step", **EVAL))
     lines = []
@@ -298,7 +346,16 @@ def test_only_used_plugins_and_observers_take_part_in_a_run(install, block):
 
 
 @pytest.mark.parametrize(
-    "body", ["yield 1 / 0", "return None", "return 3", "yield 'text'", "return 'text'", "exit(0)", "yield; exit(0)"]
+    "body",
+    [
+        "yield 1 / 0",
+        "return None",
+        "return 3",
+        "yield 'text'",
+        "return 'text'",
+        "exit(0)",
+        "yield; exit(0)",
+    ],
 )
 def test_a_check_that_fails_or_yields_something_else_is_a_plugin_error(tmp_path, body):
     (tmp_path / "strict.py").write_text(HOOK.format(f"def check_experiment(): {body}"))
@@ -309,13 +366,18 @@ def test_a_check_that_fails_or_yields_something_else_is_a_plugin_error(tmp_path,
 
 
 def test_a_refusal_in_a_run_is_attributed_and_follows_the_policy():
-    events = ("before_run", Refused("no disk")), ("check_experiment", Refused("not here", code="no-effect"))
+    events = (
+        ("before_run", Refused("no disk")),
+        ("check_experiment", Refused("not here", code="no-effect")),
+    )
     plugins = session("unwilling", observer(*events))
     with pytest.raises(PluginError, match="unwilling.*before_run") as error:
         list(plugins.call_each("before_run", run=None))
     assert "no disk" in error.value.detail
     assert "Traceback" not in error.value.detail
-    assert codes_of(lambda: list(plugins.call_each("check_experiment", experiment=None))) == ["no-effect"]
+    assert codes_of(lambda: list(plugins.call_each("check_experiment", experiment=None))) == [
+        "no-effect"
+    ]
     plugins, lines = session("unwilling", observer(*events), WARN_ONCE), []
     plugins.warn = lines.append
     assert list(plugins.call_each("before_run", run=None)) == []

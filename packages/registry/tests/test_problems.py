@@ -10,10 +10,16 @@ from dither.registry.config.errors import CODES, MAX_PROBLEMS, Origin, Problem, 
 
 @pytest.mark.parametrize(
     ("found", "shown", "last"),
-    [(1, 1, "0"), (MAX_PROBLEMS + 1, MAX_PROBLEMS + 1, str(MAX_PROBLEMS)), (9000, MAX_PROBLEMS + 1, None)],
+    [
+        (1, 1, "0"),
+        (MAX_PROBLEMS + 1, MAX_PROBLEMS + 1, str(MAX_PROBLEMS)),
+        (9000, MAX_PROBLEMS + 1, None),
+    ],
 )
 def test_the_number_of_problems_is_limited(found, shown, last):
-    problems = Refused([Problem(str(n), origin=Origin("a.toml", n + 1, 1, "x")) for n in range(found)]).problems
+    problems = Refused(
+        [Problem(str(n), origin=Origin("a.toml", n + 1, 1, "x")) for n in range(found)]
+    ).problems
     assert len(problems) == shown
     assert [problem.message for problem in problems[:-1]] == [str(n) for n in range(shown - 1)]
     assert problems[-1].message == (last or "8,950 more problems are not shown")
@@ -26,7 +32,10 @@ def test_a_place_is_the_line_and_column_of_its_characters(text):
         for end in (start, start + 1, len(text)):
             place = Origin.within("f", text, start, end)
             before = text[:start]
-            assert (place.line, place.column) == (before.count("\n") + 1, start - before.rfind("\n"))
+            assert (place.line, place.column) == (
+                before.count("\n") + 1,
+                start - before.rfind("\n"),
+            )
             assert place.source == text.split("\n")[place.line - 1]
             assert place.width == max(1, min(end - start, len(place.source) - place.column + 1))
 

@@ -71,7 +71,9 @@ def pip(monkeypatch, tmp_path):
             self.environments.append(options["env"])
             if self.error:
                 return subprocess.CompletedProcess(command, 1, "", self.error)
-            (Path(command[command.index("--dest") + 1]) / "some-1.0-py3-none-any.whl").write_bytes(self.content)
+            (Path(command[command.index("--dest") + 1]) / "some-1.0-py3-none-any.whl").write_bytes(
+                self.content
+            )
             return subprocess.CompletedProcess(command, 0, "", "")
 
     pip = Pip()
@@ -102,7 +104,11 @@ def test_a_wheel_is_fetched_in_an_environment_without_pip(pip, tmp_path, monkeyp
     bundled = tmp_path / "python" / "_bundled" / "pip-1-py3-none-any.whl"
     bundled.mkdir(parents=True)
     there = SimpleNamespace(origin=str(bundled.parents[1] / "__init__.py"))
-    for path, uv, spec in [(str(bundled / "pip"), None, there), ("pip", "/bin/uv", there), (None, None, None)]:
+    for path, uv, spec in [
+        (str(bundled / "pip"), None, there),
+        ("pip", "/bin/uv", there),
+        (None, None, None),
+    ]:
         monkeypatch.setattr(storage.importlib.util, "find_spec", {"ensurepip": spec}.get)
         monkeypatch.setattr(storage.shutil, "which", lambda name, uv=uv: uv)
         with nullcontext() if path else refused("download-failed"):

@@ -50,9 +50,19 @@ def assert_weights(found):
     [
         WEIGHTS,
         collections.OrderedDict(WEIGHTS),
-        {"state_dict": {f"model.{name}": weight for name, weight in WEIGHTS.items()}, "epoch": 3, "loops": {}},
-        {"model": {f"module.{name}": nn.Parameter(w) for name, w in WEIGHTS.items()}, "args": argparse.Namespace(lr=1)},
-        {"state_dict": {f"model._orig_mod.{n}": w for n, w in WEIGHTS.items()}, "hyper_parameters": Settings()},
+        {
+            "state_dict": {f"model.{name}": weight for name, weight in WEIGHTS.items()},
+            "epoch": 3,
+            "loops": {},
+        },
+        {
+            "model": {f"module.{name}": nn.Parameter(w) for name, w in WEIGHTS.items()},
+            "args": argparse.Namespace(lr=1),
+        },
+        {
+            "state_dict": {f"model._orig_mod.{n}": w for n, w in WEIGHTS.items()},
+            "hyper_parameters": Settings(),
+        },
         {"model": {"state_dict": WEIGHTS}, "optimizer": [torch.ones(1), Colour.RED]},
         WEIGHTS | {"steps": 7, "note": "text"},
     ],
@@ -65,7 +75,9 @@ def test_checkpoints_of_torch(tmp_path, saved):
 
 def test_safetensors_with_any_suffix(tmp_path):
     for prefix in ("", "model."):
-        save_file({f"{prefix}{name}": weight for name, weight in WEIGHTS.items()}, tmp_path / "x.pt")
+        save_file(
+            {f"{prefix}{name}": weight for name, weight in WEIGHTS.items()}, tmp_path / "x.pt"
+        )
         assert_weights(read_weights(tmp_path / "x.pt"))
 
 

@@ -56,11 +56,17 @@ def write_store(write_array):
     def write(path, arrays, version=2):
         zarr.create_group(str(path), zarr_format=version)
         places = zip(*(arrays[name] for name in ("chromosome", "start", "end")), strict=True)
-        write_array(path / "peak_names", np.array([f"{c}:{s}-{e}" for c, s, e in places]), None, version)
+        write_array(
+            path / "peak_names", np.array([f"{c}:{s}-{e}" for c, s, e in places]), None, version
+        )
         write_array(path / "motif_names", np.asarray(arrays["motifs"]), None, version)
         write_array(path / "data", np.asarray(arrays["features"], np.float32), 1000, version)
         for number, cell in enumerate(arrays.get("cells", ())):
-            of_cell = {name: arrays[name][:, number] for name in ("atpm", "expression", "tss") if name in arrays}
+            of_cell = {
+                name: arrays[name][:, number]
+                for name in ("atpm", "expression", "tss")
+                if name in arrays
+            }
             if "expression" in of_cell:
                 plus, minus = of_cell.pop("expression").T
                 of_cell |= {"expression_positive": plus, "expression_negative": minus}

@@ -43,7 +43,9 @@ def test_front_doors_of_procedural_plans_are_in_outer_walls():
     doors = boundaries[boundaries[:, 0, 0] >= 0]
     assert len(doors) > 0.95 * len(plans)
     middle = doors[:, :2].mean(1)
-    sides = np.stack([middle - low[boundaries[:, 0, 0] >= 0], high[boundaries[:, 0, 0] >= 0] - middle])
+    sides = np.stack(
+        [middle - low[boundaries[:, 0, 0] >= 0], high[boundaries[:, 0, 0] >= 0] - middle]
+    )
     assert (np.abs(sides).min((0, 2)) == 0).all()
 
 
@@ -109,7 +111,9 @@ def test_rooms_fill_outlines_and_keep_their_relations():
 
 
 def test_graph2plan_files_hold_boundaries(tmp_path):
-    boundary = np.array([[60, 40, 0, 0], [72, 40, 0, 0], *([x, y, 0, 0] for x, y in L_SHAPE)], np.uint8)
+    boundary = np.array(
+        [[60, 40, 0, 0], [72, 40, 0, 0], *([x, y, 0, 0] for x, y in L_SHAPE)], np.uint8
+    )
     plan = {
         "boundary": boundary,
         "rType": np.array([0, 2]),
@@ -125,11 +129,18 @@ def test_graph2plan_files_hold_boundaries(tmp_path):
 
 def test_upright_plans_have_clockwise_outlines():
     plans = make_plans(0, 0, 60)
-    rows = np.array([pack_boundary(L_SHAPE[turn:] + L_SHAPE[:turn], [(60, 40), (72, 40)]) for turn in range(6)] * 10)
+    rows = np.array(
+        [pack_boundary(L_SHAPE[turn:] + L_SHAPE[:turn], [(60, 40), (72, 40)]) for turn in range(6)]
+        * 10
+    )
     upright = replace(plans, boundaries=rows).upright()
-    assert (outline_areas(upright.boundaries) == 160 * 160 - 80 * 80).all(), "clockwise, so positive"
+    assert (outline_areas(upright.boundaries) == 160 * 160 - 80 * 80).all(), (
+        "clockwise, so positive"
+    )
     assert (np.array(pack_boundary(L_SHAPE[::-1])[2:8]) == L_SHAPE).all()
-    assert (upright.boundaries[:, 0] <= upright.boundaries[:, 1]).all(), "the left or upper end first"
+    assert (upright.boundaries[:, 0] <= upright.boundaries[:, 1]).all(), (
+        "the left or upper end first"
+    )
     assert len({outline.tobytes() for outline in upright.boundaries}) > 30, "all orientations occur"
     same = (upright.boxes == plans.boxes).all((1, 2))
     assert 3 < same.sum() < 20
@@ -171,7 +182,9 @@ def test_task_gives_boundaries_as_a_condition(task, tmp_path):
 
 def test_edited_plans_keep_the_order_of_the_task():
     task = BubbleDiagram(
-        data=ProceduralPlans(train=50, valid=10, test=5), order="from-left-to-right", orientation="upright"
+        data=ProceduralPlans(train=50, valid=10, test=5),
+        order="from-left-to-right",
+        orientation="upright",
     ).build()
     plans = make_plans(3, 0, 1)
     source = plans.upright()
@@ -181,9 +194,16 @@ def test_edited_plans_keep_the_order_of_the_task():
     slots = np.flatnonzero(like.known[0, :8].numpy())
     assert like.x0[0, slots].tolist() == source.types[0, order].tolist()
     assert like.valid[0, :8].sum() == len(kept) + 2
-    expected = Diagram.from_boxes(source.types[0, order], [tuple(map(int, source.boxes[0, room])) for room in order])
-    found = {(u, v): int(like.x0[0, 8 + pair_index(int(slots[u]), int(slots[v]), 8)]) for u, v in pairs(len(order))}
-    assert {pair: r for pair, r in found.items() if r < NO_EDGE} == {(i, j): r for i, j, r in expected.edges}
+    expected = Diagram.from_boxes(
+        source.types[0, order], [tuple(map(int, source.boxes[0, room])) for room in order]
+    )
+    found = {
+        (u, v): int(like.x0[0, 8 + pair_index(int(slots[u]), int(slots[v]), 8)])
+        for u, v in pairs(len(order))
+    }
+    assert {pair: r for pair, r in found.items() if r < NO_EDGE} == {
+        (i, j): r for i, j, r in expected.edges
+    }
 
 
 def test_rooms_from_left_to_right():

@@ -53,7 +53,10 @@ LEFT, RIGHT = RELATIONS.index("left-of"), RELATIONS.index("right-of")
 def problems(constraints, slots=8):
     """Return code and text of each misfit by path."""
     misfits = constraints.check(slots)
-    return {dotted(misfit.path): (misfit.code, f"{misfit.message} {misfit.help or ''}") for misfit in misfits}
+    return {
+        dotted(misfit.path): (misfit.code, f"{misfit.message} {misfit.help or ''}")
+        for misfit in misfits
+    }
 
 
 def test_invalid_entries_are_reported_at_once():
@@ -82,7 +85,9 @@ def test_invalid_entries_are_reported_at_once():
         "groups.bedrooms": ("duplicate", "bedrooms"),
         "groups.wet": ("invalid-value", "room type"),
     }
-    assert {path: code for path, (code, _) in found.items()} == {path: code for path, (code, _) in expected.items()}
+    assert {path: code for path, (code, _) in found.items()} == {
+        path: code for path, (code, _) in expected.items()
+    }
     for path, (_, text) in expected.items():
         assert text in found[path][1], path
 
@@ -92,10 +97,19 @@ def test_wrong_types_hide_no_other_mistakes():
              "counts": {"Kitchen": [1, "2"]}, "adjacent": [["Kitchen", ["Bath"]], {}], "apart": "all",
              "buildable": 1, "groups": {"wet": "Kitchen", "dry": ["Kitchen", 5]}}  # fmt: skip
     codes = {path: code for path, (code, _) in problems(Constraints(**table)).items()}
-    wrong = ("rooms", "types.0", "relations[0]", "relations[1]", "counts.Kitchen", "adjacent[1]", "apart", "buildable")
-    assert codes == dict.fromkeys(("types.1", "relations[2]", "adjacent[0]"), "unknown-value") | dict.fromkeys(
-        (*wrong, "groups.wet", "groups.dry"), "wrong-type"
+    wrong = (
+        "rooms",
+        "types.0",
+        "relations[0]",
+        "relations[1]",
+        "counts.Kitchen",
+        "adjacent[1]",
+        "apart",
+        "buildable",
     )
+    assert codes == dict.fromkeys(
+        ("types.1", "relations[2]", "adjacent[0]"), "unknown-value"
+    ) | dict.fromkeys((*wrong, "groups.wet", "groups.dry"), "wrong-type")
     for text, bounds in {"at least 5": (5, 8), "at most 7": (1, 7)}.items():
         (rule,) = Constraints(rooms=text).goal(8).rules
         assert (rule.low, rule.high) == bounds
@@ -124,8 +138,12 @@ def test_contradictions_name_all_participants():
         constraints = Constraints(**options)
         ((path, (code, text)),) = problems(constraints).items()
         assert (path, code) == (place, "contradiction")
-        assert all(other in text for other in (others.split(", ") if "[0, 1" not in others else [others]))
-        assert not any(unrelated in text for unrelated in ("counts.Kitchen = 2", "counts.Storage = 0"))
+        assert all(
+            other in text for other in (others.split(", ") if "[0, 1" not in others else [others])
+        )
+        assert not any(
+            unrelated in text for unrelated in ("counts.Kitchen = 2", "counts.Storage = 0")
+        )
         with pytest.raises(ValueError, match=place.split("[")[0]):
             constraints.goal(8)
 
@@ -139,7 +157,12 @@ def some_rules(random):
     def pick(*choices):
         return choices[int(torch.randint(len(choices), (), generator=random))]
 
-    sets = [frozenset({LIVING}), frozenset({KITCHEN}), frozenset({LIVING, BATH}), frozenset({KITCHEN, BATH})]
+    sets = [
+        frozenset({LIVING}),
+        frozenset({KITCHEN}),
+        frozenset({LIVING, BATH}),
+        frozenset({KITCHEN, BATH}),
+    ]
     near = frozenset(range(NO_EDGE))
     relations = [near, frozenset({LEFT}), frozenset({NO_EDGE}), near - {LEFT}]
     makers = [
@@ -147,7 +170,9 @@ def some_rules(random):
         lambda at: RoomType((at,), pick(0, 1, 2), pick(*sets)),
         lambda at: PairRelation((at,), *pick((0, 1), (1, 2), (0, 2)), pick(*relations)),
         lambda at: Count((at,), pick(*sets), *pick((0, 0), (1, 1), (2, 3), (0, 1), (3, 3))),
-        lambda at: Adjacency((at,), pick(*sets), pick(*sets), pick(*relations[:2]), pick(True, False)),
+        lambda at: Adjacency(
+            (at,), pick(*sets), pick(*sets), pick(*relations[:2]), pick(True, False)
+        ),
     ]
     return [pick(*makers)(at) for at in range(int(torch.randint(2, 6, (), generator=random)))]
 
@@ -160,7 +185,13 @@ def every_diagram():
         for types in itertools.product(SOME_TYPES, repeat=rooms):
             for relations in itertools.product(SOME_RELATIONS, repeat=sum(real)):
                 left = iter(relations)
-                rows.append([*types, *[NODE_PAD] * (3 - rooms), *(next(left) if r else EDGE_PAD for r in real)])
+                rows.append(
+                    [
+                        *types,
+                        *[NODE_PAD] * (3 - rooms),
+                        *(next(left) if r else EDGE_PAD for r in real),
+                    ]
+                )
     return torch.tensor(rows)
 
 
@@ -175,14 +206,20 @@ def test_feasible_agrees_with_enumeration():
     assert 8 < sum(answers) < 32, "both answers are tested"
 
 
-@pytest.mark.parametrize("whole", [Buildable(("whole",)), Reachable(("whole",))], ids=["buildable", "reachable"])
+@pytest.mark.parametrize(
+    "whole", [Buildable(("whole",)), Reachable(("whole",))], ids=["buildable", "reachable"]
+)
 def test_rooms_that_nothing_joins_are_refused(whole):
     random, answers = np.random.default_rng(0), []
     for _ in range(16):
         close = [pair for pair in pairs(4) if random.random() < 0.4]
         graph = networkx.Graph(close)
         graph.add_nodes_from(range(4))
-        apart = [PairRelation((str(pair),), *pair, frozenset({NO_EDGE})) for pair in pairs(4) if pair not in close]
+        apart = [
+            PairRelation((str(pair),), *pair, frozenset({NO_EDGE}))
+            for pair in pairs(4)
+            if pair not in close
+        ]
         answers.append(feasible([whole, Count(("rooms",), ALL, 4, 4), *apart], 6))
         assert answers[-1] == networkx.is_connected(graph), close
     assert 3 < sum(answers) < 13
@@ -237,7 +274,11 @@ def test_satisfied_constraints_of_a_plan():
     goal = Constraints(
         rooms=[3, 5],
         counts={"Kitchen": 1, "bedrooms": "at least 1"},
-        adjacent=[["LivingRoom", "Kitchen", "left-of"], ["Kitchen", "LivingRoom", "right-of"], ["Balcony", "Kitchen"]],
+        adjacent=[
+            ["LivingRoom", "Kitchen", "left-of"],
+            ["Kitchen", "LivingRoom", "right-of"],
+            ["Balcony", "Kitchen"],
+        ],
         apart=[["Bathroom", "Kitchen"], ["Bathroom", "bedrooms"]],
         relations=[[1, 2, "above"]],
     ).goal(8)
@@ -253,7 +294,9 @@ DATA = ProceduralPlans(train=600, valid=100, test=50)
 
 def test_sampling_starts_with_known_tokens():
     constraints = Constraints(
-        types={"0": "LivingRoom", "5": ["Kitchen", "Bathroom"]}, relations=[[0, 1, "left-of"]], counts={"Storage": 0}
+        types={"0": "LivingRoom", "5": ["Kitchen", "Bathroom"]},
+        relations=[[0, 1, "left-of"]],
+        counts={"Storage": 0},
     )
     like = BubbleDiagram(data=DATA, constraints=constraints).build().like(200, 3)
     free = BubbleDiagram(data=DATA).build().like(200, 3)
@@ -270,7 +313,17 @@ def test_sampling_starts_with_known_tokens():
 
 def test_unseen_numbers_of_rooms_are_uniform():
     goal = Constraints(rooms=[2, 3]).goal(8)
-    assert goal.room_counts(torch.tensor([0, 0, 0, 0, 1, 2, 3, 4, 5]).numpy()).tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 0]
+    assert goal.room_counts(torch.tensor([0, 0, 0, 0, 1, 2, 3, 4, 5]).numpy()).tolist() == [
+        0,
+        0,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def partially_decided(plans, random, share):
@@ -287,10 +340,15 @@ def test_lookahead_never_refutes_a_relation_of_the_plan():
         plans = make_plans(3, 0, 60 if most == 8 else 10, most)
         relations, at = partially_decided(plans, random, share)
         rows, disjoint = np.arange(len(at)), exclusive(plans.types)
-        loose, strict = impossible_relations(relations, at, most), impossible_relations(relations, at, most, disjoint)
+        loose, strict = (
+            impossible_relations(relations, at, most),
+            impossible_relations(relations, at, most, disjoint),
+        )
         assert not strict[rows, plans.edges[rows, at]].any()
         assert (loose <= strict).all()
-        assert loose.mean() > {0.3: 0.02, 0.8: 0.27, 0.9: 0.3, 1.0: 0.4}[share], "most impossible ones are refuted"
+        assert loose.mean() > {0.3: 0.02, 0.8: 0.27, 0.9: 0.3, 1.0: 0.4}[share], (
+            "most impossible ones are refuted"
+        )
         assert share != 0.8 or strict.sum() > 1.02 * loose.sum(), "overlap is foreseen"
         assert not contradictory(relations, most, disjoint).any()
 
@@ -301,7 +359,10 @@ def test_lookahead_agrees_with_the_exact_search():
     relations = np.column_stack([decided, np.full(len(decided), OPEN)])
     gone = impossible_relations(relations, np.full(len(decided), 2), 3)
     truth = np.array(
-        [[realise(np.array([*row, way]), 3).boxes is None for way in range(NO_EDGE + 1)] for row in decided]
+        [
+            [realise(np.array([*row, way]), 3).boxes is None for way in range(NO_EDGE + 1)]
+            for row in decided
+        ]
     )
     assert not (gone & ~truth).any()
     assert gone.sum() > 0.95 * truth.sum() > 0
@@ -328,16 +389,23 @@ def test_buildable_constraint_requires_level_5():
     wrong[:, 8:11] = [[RELATIONS.index(name) for name in ("left-of", "inside", "right-of")]] * 3
     wrong[:, 15] = RELATIONS.index("surrounding")
     two[:, 1] = two[:, 2] = LIVING
-    held = [goal.satisfied(torch.from_numpy(rows).long())["buildable"].tolist() for rows in (tokens, wrong, two)]
+    held = [
+        goal.satisfied(torch.from_numpy(rows).long())["buildable"].tolist()
+        for rows in (tokens, wrong, two)
+    ]
     assert held == [[True] * 3, [False] * 3, [False] * 3]
-    assert not Constraints(counts={"Kitchen": 1}).goal(8).satisfied(torch.from_numpy(tokens).long()).keys() & {
-        "buildable"
-    }
+    assert not Constraints(counts={"Kitchen": 1}).goal(8).satisfied(
+        torch.from_numpy(tokens).long()
+    ).keys() & {"buildable"}
 
 
 def test_buildable_implies_one_living_room():
     (misfit,) = Constraints(buildable=True, counts={"LivingRoom": 2}).check(8)
-    assert (misfit.code, misfit.path, misfit.related[-1]) == ("contradiction", ("buildable",), "LivingRoom")
+    assert (misfit.code, misfit.path, misfit.related[-1]) == (
+        "contradiction",
+        ("buildable",),
+        "LivingRoom",
+    )
 
 
 def test_unrealisable_relations_are_contradictions():
@@ -352,6 +420,8 @@ def test_unrealisable_relations_are_contradictions():
     assert "relations[1]" in message
     assert "relations[2]" in message
     assert "relations[0]" not in message
-    (message,) = messages([[0, 1, "left-of"], [1, 2, "left-above"], [0, 2, "right-of"], [4, 5, "above"]])
+    (message,) = messages(
+        [[0, 1, "left-of"], [1, 2, "left-above"], [0, 2, "right-of"], [4, 5, "above"]]
+    )
     assert "relations[0]" in message
     assert "relations[1]" in message

@@ -64,7 +64,11 @@ def test_housegan_round_trip(tmp_path, adjacency):
         options = ReadOptions(adjacency=adjacency, bedrooms="all-second")
         (entry,) = read_housegan(tmp_path / f"{number}.json", options)
         found = entry.diagram
-        assert (found.types, found.boxes, found.name) == (one_bedroom(diagram.types), diagram.boxes, str(number))
+        assert (found.types, found.boxes, found.name) == (
+            one_bedroom(diagram.types),
+            diagram.boxes,
+            str(number),
+        )
         if adjacency == "proximity":
             assert found.edges == diagram.edges
         else:
@@ -77,8 +81,14 @@ def loaded_masks(plan):
     """The room masks of HouseDiffusion's loader: polygons of the walls of a node, later rooms over earlier ones."""
     kinds, full = plan["room_type"], np.zeros((64, 64), int)
     for node in range(len(kinds)):
-        walls = [wall[:4] for wall, ends in zip(plan["edges"], plan["ed_rm"], strict=True) if ends[0] == node]
-        assert all(wall[2:] == after[:2] for wall, after in zip(walls, walls[1:] + walls[:1], strict=True))
+        walls = [
+            wall[:4]
+            for wall, ends in zip(plan["edges"], plan["ed_rm"], strict=True)
+            if ends[0] == node
+        ]
+        assert all(
+            wall[2:] == after[:2] for wall, after in zip(walls, walls[1:] + walls[:1], strict=True)
+        )
         picture = Image.new("L", (256, 256))
         ImageDraw.Draw(picture).polygon([tuple(wall[:2]) for wall in walls], fill="white")
         mask = np.array(picture.resize((64, 64))) > 0
@@ -111,13 +121,19 @@ def test_housegan_layout():
         assert len(plan["edges"]) == len(plan["ed_rm"])
         assert [ends[0] for ends in plan["ed_rm"]] == sorted(ends[0] for ends in plan["ed_rm"])
         for node in range(nodes):
-            walls = [wall for wall, ends in zip(plan["edges"], plan["ed_rm"], strict=True) if ends[0] == node]
+            walls = [
+                wall
+                for wall, ends in zip(plan["edges"], plan["ed_rm"], strict=True)
+                if ends[0] == node
+            ]
             assert all(wall[4] == plan["room_type"][node] for wall in walls)
             x, y = [wall[0] for wall in walls], [wall[1] for wall in walls]
             assert [min(x), min(y), max(x), max(y)] == plan["boxes"][node] or diagram.boxes is None
         for wall, ends in zip(plan["edges"], plan["ed_rm"], strict=True):
             assert wall[5] == (plan["room_type"][ends[1]] if len(ends) == 2 else 0)
-        joined = sorted(sorted(ends) for ends in plan["ed_rm"] if len(ends) == 2 and max(ends) < rooms)
+        joined = sorted(
+            sorted(ends) for ends in plan["ed_rm"] if len(ends) == 2 and max(ends) < rooms
+        )
         doors = [sorted(ends[1] for ends in plan["ed_rm"] if ends[0] == node and len(ends) == 2)
                  for node in range(rooms, nodes - 1)]  # fmt: skip
         assert sorted(doors * 2) == joined
@@ -129,13 +145,17 @@ def test_floor_plans_of_any_boxes(seed):
     random = np.random.default_rng(seed)
     for rooms in (1, 2, 5, 9):
         low = random.integers(0, 200, (rooms, 2))
-        boxes = np.concatenate([low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1)
+        boxes = np.concatenate(
+            [low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1
+        )
         boxes[rooms // 2] = boxes[0]
         plan = floor_plan([0, *[3] * (rooms - 1)], boxes)
         assert len(plan.doors) == rooms
         assert plan.doors[-1].j is None
         if rooms > 1:
-            assert networkx.is_connected(networkx.Graph((door.i, door.j) for door in plan.doors if door.j is not None))
+            assert networkx.is_connected(
+                networkx.Graph((door.i, door.j) for door in plan.doors if door.j is not None)
+            )
         for room, outline in enumerate(plan.outlines):
             ends = list(zip(outline, (*outline[1:], outline[0]), strict=True))
             assert all((a[0] == b[0]) != (a[1] == b[1]) for a, b in ends)
@@ -166,19 +186,34 @@ def test_vector_plans_agree_with_the_boxes():
     """Rooms in metres with the areas of the floor plan, one door fewer than rooms, and a front door on an outline."""
     for diagram in DIAGRAMS[:8]:
         shapes = geojson_plan(diagram)["features"]
-        by_layer = {layer: [s for s in shapes if s["properties"]["layer"] == layer] for layer in ("rooms", "doors")}
-        rooms = [shapely.Polygon(shape["geometry"]["coordinates"][0]) for shape in by_layer["rooms"]]
-        assert [shape["properties"]["type"] for shape in by_layer["rooms"]] == [ROOMS[kind] for kind in diagram.types]
+        by_layer = {
+            layer: [s for s in shapes if s["properties"]["layer"] == layer]
+            for layer in ("rooms", "doors")
+        }
+        rooms = [
+            shapely.Polygon(shape["geometry"]["coordinates"][0]) for shape in by_layer["rooms"]
+        ]
+        assert [shape["properties"]["type"] for shape in by_layer["rooms"]] == [
+            ROOMS[kind] for kind in diagram.types
+        ]
         assert all(room.is_valid and room.exterior.is_ccw for room in rooms)
         assert not any(one.intersection(other).area > 1e-9 for one, other in combinations(rooms, 2))
-        areas = np.bincount(floor_plan(diagram.types, np.array(diagram.boxes)).label.ravel() + 1)[1:] * (18 / 256) ** 2
+        areas = (
+            np.bincount(floor_plan(diagram.types, np.array(diagram.boxes)).label.ravel() + 1)[1:]
+            * (18 / 256) ** 2
+        )
         assert [room.area for room in rooms] == pytest.approx(areas, rel=2e-3)
         assert len(by_layer["doors"]) == len(rooms) - 1
         for shape in by_layer["doors"]:
             line = shapely.LineString(shape["geometry"]["coordinates"])
             assert sum(line.distance(room) < 0.4 for room in rooms) >= 2
         (front,) = [s for s in shapes if s["properties"]["layer"] == "front-door"]
-        outside = shapely.unary_union(rooms).buffer(0.4, join_style="mitre").buffer(-0.4, join_style="mitre").boundary
+        outside = (
+            shapely.unary_union(rooms)
+            .buffer(0.4, join_style="mitre")
+            .buffer(-0.4, join_style="mitre")
+            .boundary
+        )
         assert shapely.LineString(front["geometry"]["coordinates"]).distance(outside) < 0.05
 
 
@@ -195,16 +230,25 @@ def test_exported_samples(tmp_path):
     assert notes[0].startswith("sample 1 skipped")
     assert notes[1].startswith("1 of 3 samples")
     first, last, cycle = read_plans(files[0], 8)
-    assert (first.types, first.edges, first.name) == (DIAGRAMS[0].types, DIAGRAMS[0].edges, "sample 0")
+    assert (first.types, first.edges, first.name) == (
+        DIAGRAMS[0].types,
+        DIAGRAMS[0].edges,
+        "sample 0",
+    )
     assert (last.types, last.name) == (DIAGRAMS[2].types, "sample 2")
     walls = np.array(first.boxes)
     assert abs(walls[:, :2].min(0) + walls[:, 2:].max(0) - 256).max() <= 1, "boxes are centred"
     assert (cycle.edges, cycle.boxes) == (CYCLE.edges, None)
     files, notes = write_samples(samples, 8, tmp_path, "housegan")
     assert [file.name for file in files] == ["0.json", "2.json", "3.json"]
-    for file, row in zip(files[:2], (0, 2), strict=True):  # from tokens alone, with boxes from the search
+    for file, row in zip(
+        files[:2], (0, 2), strict=True
+    ):  # from tokens alone, with boxes from the search
         (entry,) = read_housegan(file, ReadOptions(bedrooms="all-second"))
-        assert (entry.diagram.types, entry.diagram.edges) == (one_bedroom(DIAGRAMS[row].types), DIAGRAMS[row].edges)
+        assert (entry.diagram.types, entry.diagram.edges) == (
+            one_bedroom(DIAGRAMS[row].types),
+            DIAGRAMS[row].edges,
+        )
     assert notes[1].startswith("1 of 3 samples")
     (entry,) = read_housegan(files[2], ReadOptions(adjacency="door"))
     assert entry.diagram.types == one_bedroom(CYCLE.types)
@@ -226,16 +270,22 @@ def any_plans(request, plans):
 
 def test_distribution_of_room_counts(any_plans):
     slots, count = any_plans.types.shape[1], len(any_plans)
-    shares = {rooms: share for rooms, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if rooms <= slots}
+    shares = {
+        rooms: share for rooms, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if rooms <= slots
+    }
     for rooms, weight in shares.items():
         share = weight / sum(shares.values())
-        assert abs((any_plans.rooms == rooms).mean() - share) < 4 * np.sqrt(share * (1 - share) / count), rooms
+        assert abs((any_plans.rooms == rooms).mean() - share) < 4 * np.sqrt(
+            share * (1 - share) / count
+        ), rooms
     assert set(any_plans.rooms.tolist()) == set(shares)
 
 
 def test_boxes_are_valid_and_give_the_relations(any_plans):
     slots, real = any_plans.types.shape[1], any_plans.types != NODE_PAD
-    assert token_validity(any_plans.tokens(slots), slots).order.all(), "one living room, and connected"
+    assert token_validity(any_plans.tokens(slots), slots).order.all(), (
+        "one living room, and connected"
+    )
     boxes = any_plans.boxes[real]
     assert boxes.min() >= 0
     assert boxes.max() <= GRID
@@ -244,7 +294,9 @@ def test_boxes_are_valid_and_give_the_relations(any_plans):
     assert (np.sort(~real, axis=1) == ~real).all(), "empty slots do not come last"
     expected = np.where(any_plans.edges == EDGE_PAD, EDGE_PAD, edges_of(any_plans.boxes))
     assert (expected == any_plans.edges).all()
-    padding = len(pairs(slots)) * len(any_plans) - (any_plans.rooms * (any_plans.rooms - 1) // 2).sum()
+    padding = (
+        len(pairs(slots)) * len(any_plans) - (any_plans.rooms * (any_plans.rooms - 1) // 2).sum()
+    )
     assert (any_plans.edges == EDGE_PAD).sum() == padding
 
 
@@ -259,7 +311,14 @@ def test_distribution_of_types(plans):
     by_name = dict(zip(ROOMS, share, strict=True))
     assert max(by_name, key=by_name.get) == "SecondRoom"
     assert min(by_name, key=by_name.get) == "Entrance"
-    assert 0 < by_name["Entrance"] < 0.97 < min(by_name["MasterRoom"], by_name["Kitchen"]) < 1 <= by_name["Bathroom"]
+    assert (
+        0
+        < by_name["Entrance"]
+        < 0.97
+        < min(by_name["MasterRoom"], by_name["Kitchen"])
+        < 1
+        <= by_name["Bathroom"]
+    )
     most = (plans.types[:, :, None] == np.arange(13)).sum(1).max(0)
     caps = {"SecondRoom": 3, "Balcony": 2, "Bathroom": 3}
     assert all(most[kind] <= caps.get(name, 1) for kind, name in enumerate(ROOMS))
@@ -268,7 +327,13 @@ def test_distribution_of_types(plans):
 def test_plan_is_a_function_of_seed_and_number(plans):
     whole = plans.tokens(8)
     generator._make_block.cache_clear()
-    for start, stop in ((0, 1), (BLOCK - 1, BLOCK + 1), (700, 731), (BLOCK, BLOCK), (1000, 3 * BLOCK)):
+    for start, stop in (
+        (0, 1),
+        (BLOCK - 1, BLOCK + 1),
+        (700, 731),
+        (BLOCK, BLOCK),
+        (1000, 3 * BLOCK),
+    ):
         part = make_plans(0, start, stop)
         assert len(part) == stop - start
         assert (part.tokens(8) == whole[start:stop]).all()
@@ -289,7 +354,9 @@ def test_many_plans_are_cached_and_indexed_in_pieces(plans, cache, monkeypatch):
     assert frequencies.distances(Frequencies.of(tokens, 8)) == frequencies.distances(frequencies)
     next(cache.rglob("types.npy")).write_bytes(b"damaged")
     assert (make_plans(0, 5, 1500).tokens(8) == tokens).all()
-    monkeypatch.setattr(generator, "cache_folder", lambda: cache / "procedural-plans" / "file" / "folder")
+    monkeypatch.setattr(
+        generator, "cache_folder", lambda: cache / "procedural-plans" / "file" / "folder"
+    )
     (cache / "procedural-plans" / "file").touch()
     assert (make_plans(0, 5, 1500).tokens(8) == tokens).all(), "nothing can be cached"
 

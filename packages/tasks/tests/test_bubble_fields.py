@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from dither.registry.config.errors import Refused, dotted
 from dither.tasks.bubble_diagram.constraints.contradictions import feasible
 from dither.tasks.bubble_diagram.constraints.guidance import ConstraintGuidance
-from dither.tasks.bubble_diagram.constraints.rules import FRONT, Adjacency, Area, PairRelation, Reachable, RoomType
+from dither.tasks.bubble_diagram.constraints.rules import (
+    FRONT,
+    Adjacency,
+    Area,
+    PairRelation,
+    Reachable,
+    RoomType,
+)
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.decoded_samples import decode_samples, layout_area_error
@@ -23,7 +30,14 @@ from dither.tasks.bubble_diagram.formats.housegan import read_housegan
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
 from dither.tasks.bubble_diagram.geometry.floor_plan import _paint, floor_plan
 from dither.tasks.bubble_diagram.geometry.placement import area_errors
-from dither.tasks.bubble_diagram.plans import Diagram, Plans, area_bins, decode, sort_doors, split_fields
+from dither.tasks.bubble_diagram.plans import (
+    Diagram,
+    Plans,
+    area_bins,
+    decode,
+    sort_doors,
+    split_fields,
+)
 from dither.tasks.bubble_diagram.relations import METRES, net_areas
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
 from dither.tasks.bubble_diagram.validity import is_reachable
@@ -82,32 +96,52 @@ def test_areas_are_those_of_painted_boxes():
     for row, diagram in enumerate(map(PLANS.diagram, range(60))):
         boxes = np.array(diagram.boxes)
         order = sorted(
-            np.argsort(-(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable"), key=lambda k: diagram.types[k] != 0
+            np.argsort(-(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable"),
+            key=lambda k: diagram.types[k] != 0,
         )
         painted = np.bincount(_paint(boxes, order).ravel() + 1)[1:]
         assert (net_areas(np.array(diagram.types), boxes) == painted).all()
         areas = decode(PLANS.tokens(8, areas=True)[row], 8).areas
-        assert all(low <= area < high for (low, high), area in zip(areas, painted * METRES**2, strict=True))
+        assert all(
+            low <= area < high for (low, high), area in zip(areas, painted * METRES**2, strict=True)
+        )
     assert area_bins(np.array([0.1, 2, 9.99, 10, 44, 1000])).tolist() == [0, 1, 5, 6, 10, 11]
 
 
 def test_bounds_of_areas():
-    texts = {"8 to 10 m2": (8, 10), "at least 20 m²": (20, AREAS[-1]), "at most 8.5 m2": (0, 8.5), "9 to 8 m2": None}
+    texts = {
+        "8 to 10 m2": (8, 10),
+        "at least 20 m²": (20, AREAS[-1]),
+        "at most 8.5 m2": (0, 8.5),
+        "9 to 8 m2": None,
+    }
     assert {text: parse_area(text) for text in texts} == texts
     assert [parse_area(bad) for bad in (8, None, "8 m2", "8 to 10")] == [None] * 4
     assert all(parse_area(area_text(bounds)) == bounds for bounds in itertools.pairwise(AREAS))
-    bins = {bounds: sorted(Area((), 0, frozenset(), *bounds).bins) for bounds in ((8, 10), (9, 11), (0, 2.5), (50, 90))}
+    bins = {
+        bounds: sorted(Area((), 0, frozenset(), *bounds).bins)
+        for bounds in ((8, 10), (9, 11), (0, 2.5), (50, 90))
+    }
     assert bins == {(8, 10): [5], (9, 11): [5, 6], (0, 2.5): [0, 1], (50, 90): [11]}
 
 
 def test_invalid_entries_and_missing_fields():
     table = Constraints(
-        doors=[[0, "Kitchen"], [1, 0], ["Kitchn", "LivingRoom"], [0, "outsid"], [0, 9], [0, "outside"]],
+        doors=[
+            [0, "Kitchen"],
+            [1, 0],
+            ["Kitchn", "LivingRoom"],
+            [0, "outsid"],
+            [0, 9],
+            [0, "outside"],
+        ],
         no_doors=[["Kitchen"], ["outside", "Kitchen"]],
         areas={"Kitchn": "8 to 10 m2", "0": "8", "9": "8 to 9 m2", "Kitchen": 8},
         reachable=1,
     )
-    found = {(dotted(misfit.path), misfit.code) for misfit in table.check(8, doors=True, areas=True)}
+    found = {
+        (dotted(misfit.path), misfit.code) for misfit in table.check(8, doors=True, areas=True)
+    }
     assert found == {
         ("doors[0]", "wrong-type"), ("doors[1]", "invalid-value"), ("doors[2]", "unknown-value"),
         ("doors[3]", "wrong-type"), ("doors[4]", "out-of-range"), ("no_doors[0]", "wrong-type"),
@@ -115,25 +149,41 @@ def test_invalid_entries_and_missing_fields():
         ("areas.9", "out-of-range"), ("areas.Kitchen", "wrong-type"), ("reachable", "wrong-type"),
     }  # fmt: skip
     valid = Constraints(doors=[[0, 1]], areas={"0": "8 to 10 m2"})
-    assert {misfit.code for misfit in BubbleDiagram(data=DATA, constraints=valid).check()} == {"misfit"}
+    assert {misfit.code for misfit in BubbleDiagram(data=DATA, constraints=valid).check()} == {
+        "misfit"
+    }
 
 
 def test_plans_without_doors_or_boxes_are_refused(tmp_path, refusal):
     path = tmp_path / "plans.jsonl"
-    lines = [{"types": ["LivingRoom", kind], "edges": [[0, 1, "above"]]} for kind in ("Kitchen", "Bathroom", "Storage")]
+    lines = [
+        {"types": ["LivingRoom", kind], "edges": [[0, 1, "above"]]}
+        for kind in ("Kitchen", "Bathroom", "Storage")
+    ]
     path.write_text("\n".join(map(json.dumps, lines)))
     for option in ("doors", "areas"):
-        spec = BubbleDiagram.model_validate({"data": JsonPlans(path=str(path), valid=0.4, test=0.0), option: True})
+        spec = BubbleDiagram.model_validate(
+            {"data": JsonPlans(path=str(path), valid=0.4, test=0.0), option: True}
+        )
         refused = refusal(spec.build)
         assert (refused.codes, refused.problems[0].path) == (["misfit"], ("task", option))
-    for extra in ({"doors": [[1, 0]]}, {"doors": [[0, "out"]]}, {"areas": ["8 m2", "9 m2"]}, {"areas": ["8 to 9 m2"]}):
+    for extra in (
+        {"doors": [[1, 0]]},
+        {"doors": [[0, "out"]]},
+        {"areas": ["8 m2", "9 m2"]},
+        {"areas": ["8 to 9 m2"]},
+    ):
         path.write_text(json.dumps(lines[0] | extra))
         refusal(read_plans, path, 8)
 
 
 SOME = {"types": (LIVING, KITCHEN), "edges": (2, NO_EDGE), "doors": (0, 1), "areas": (4, 5)}
 EVERY = torch.tensor(
-    list(itertools.product(*[SOME["types"]] * 2, SOME["edges"], *[SOME["doors"]] * 3, *[SOME["areas"]] * 2))
+    list(
+        itertools.product(
+            *[SOME["types"]] * 2, SOME["edges"], *[SOME["doors"]] * 3, *[SOME["areas"]] * 2
+        )
+    )
 )
 """All diagrams of two rooms with some ids: types, relation, doors, areas."""
 
@@ -141,7 +191,14 @@ RULES = [
     Area(("a",), None, frozenset({KITCHEN}), 8, 10),
     Area(("b",), 1, frozenset(), 6, 8),
     Adjacency(("c",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({1}), True, doors=True),
-    Adjacency(("d",), frozenset({KITCHEN, LIVING}), frozenset({KITCHEN}), frozenset({1}), False, doors=True),
+    Adjacency(
+        ("d",),
+        frozenset({KITCHEN, LIVING}),
+        frozenset({KITCHEN}),
+        frozenset({1}),
+        False,
+        doors=True,
+    ),
     Adjacency(("e",), frozenset({KITCHEN}), FRONT, frozenset({1}), True, doors=True),
     Adjacency(("f",), frozenset({KITCHEN}), FRONT, frozenset({1}), False, doors=True),
     Adjacency(("j",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({2}), True),
@@ -168,7 +225,9 @@ def test_probabilities_equal_enumeration(rule):
         for at in range(8):
             probs = p[columns, EVERY]
             probs[:, at] = 1
-            truth = torch.zeros(NODE_SIZE, dtype=torch.float64).index_add(0, EVERY[:, at], probs.prod(1) * met)
+            truth = torch.zeros(NODE_SIZE, dtype=torch.float64).index_add(
+                0, EVERY[:, at], probs.prod(1) * met
+            )
             found, possible = goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp(), p[at] > 0
             if isinstance(rule, Reachable):
                 assert torch.equal(found[possible] > 0, truth[possible] > 0)
@@ -176,7 +235,9 @@ def test_probabilities_equal_enumeration(rule):
                 torch.testing.assert_close(found[possible], truth[possible])
     certain = torch.nn.functional.one_hot(EVERY, NODE_SIZE).double().log()
     for at in range(8):
-        found = goal.log_prob(certain, torch.full((len(EVERY),), at)).gather(1, EVERY[:, at, None])[:, 0]
+        found = goal.log_prob(certain, torch.full((len(EVERY),), at)).gather(1, EVERY[:, at, None])[
+            :, 0
+        ]
         assert torch.equal(found.exp(), met.double())
 
 
@@ -194,7 +255,9 @@ def test_feasible_agrees_with_enumeration():
 
 
 def test_sampling_honours_allowed_ids_and_edits_keep_doors_and_areas():
-    constraints = Constraints(areas={"Kitchen": "8 to 9 m2", "1": "10 to 12 m2"}, doors=[[0, 1]], reachable=True)
+    constraints = Constraints(
+        areas={"Kitchen": "8 to 9 m2", "1": "10 to 12 m2"}, doors=[[0, 1]], reachable=True
+    )
     task = BubbleDiagram(data=DATA, doors=True, areas=True, constraints=constraints).build()
     like = task.like(3, 0)
     first = task.rooms * (task.rooms + 1) // 2
@@ -208,16 +271,26 @@ def test_sampling_honours_allowed_ids_and_edits_keep_doors_and_areas():
     assert like.known[:, :8].sum() == 3
     assert like.known[:, first : 2 * first].sum() == like.known[:, 8:first].sum() + 3 == 6
     tokens = torch.where(like.known, like.x0, 0)[0].tolist()
-    assert [AREAS[tokens[2 * first + room]] for room in range(3)] == [plan.areas[room][0] for room in (0, 2, 3)]
+    assert [AREAS[tokens[2 * first + room]] for room in range(3)] == [
+        plan.areas[room][0] for room in (0, 2, 3)
+    ]
 
 
 def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):
     """Doors are those of the tokens in plans and files; nearly all boxes have the areas of the tokens."""
     tokens = PLANS[:6].tokens(8, doors=True, areas=True)
     samples = list(decode_samples(tokens, 8))
-    for sample in decode_samples(PLANS[np.array([12, 16, 19])].tokens(8, doors=True, areas=True), 8):
-        plan = floor_plan(sample.placement.diagram.types, sample.placement.boxes, doors=sample.placement.diagram.doors)
-        assert all(door.depth >= 0 for door in plan.doors), "the last boxes of the layout lack a wall for one"
+    for sample in decode_samples(
+        PLANS[np.array([12, 16, 19])].tokens(8, doors=True, areas=True), 8
+    ):
+        plan = floor_plan(
+            sample.placement.diagram.types,
+            sample.placement.boxes,
+            doors=sample.placement.diagram.doors,
+        )
+        assert all(door.depth >= 0 for door in plan.doors), (
+            "the last boxes of the layout lack a wall for one"
+        )
     errors = layout_area_error(samples)
     assert errors["area_kept"] > 0.75
     assert errors["area_error"] < 0.05
@@ -226,18 +299,33 @@ def test_samples_are_laid_out_and_exported_with_their_doors_and_areas(tmp_path):
         assert placement.exact
         assert diagram.doors == PLANS.diagram(row).doors
         plan = floor_plan(diagram.types, placement.boxes, doors=diagram.doors)
-        assert {(min(d.i, d.j), max(d.i, d.j)) if d.j is not None else (d.i, None) for d in plan.doors} == {
-            *diagram.doors
-        }
-        exported = Diagram.from_boxes(diagram.types, [tuple(box) for box in placement.boxes.tolist()])
-        exported = Diagram(diagram.types, diagram.edges, exported.boxes, "a", doors=diagram.doors, areas=diagram.areas)
+        assert {
+            (min(d.i, d.j), max(d.i, d.j)) if d.j is not None else (d.i, None) for d in plan.doors
+        } == {*diagram.doors}
+        exported = Diagram.from_boxes(
+            diagram.types, [tuple(box) for box in placement.boxes.tolist()]
+        )
+        exported = Diagram(
+            diagram.types,
+            diagram.edges,
+            exported.boxes,
+            "a",
+            doors=diagram.doors,
+            areas=diagram.areas,
+        )
         (tmp_path / "a.json").write_text(json.dumps(housegan_plan(exported)))
-        assert next(read_housegan(tmp_path / "a.json", ReadOptions())).diagram.doors == diagram.doors
+        assert (
+            next(read_housegan(tmp_path / "a.json", ReadOptions())).diagram.doors == diagram.doors
+        )
         (tmp_path / "a.jsonl").write_text(plan_line(exported))
         assert read_plans(tmp_path / "a.jsonl", 8) == [exported]
         shapes = [shape["properties"] for shape in geojson_plan(exported)["features"]]
-        ends = {(min(s["room"], s["to"]), max(s["room"], s["to"])) for s in shapes if s["layer"] == "doors"}
+        ends = {
+            (min(s["room"], s["to"]), max(s["room"], s["to"]))
+            for s in shapes
+            if s["layer"] == "doors"
+        }
         assert ends == {ends for ends in diagram.doors if ends[1] is not None}
-    assert area_errors(Diagram((0,), (), areas=((8.0, 10.0),)), np.array([[0, 0, 30, 30]])) == pytest.approx(
-        [1 - 900 * METRES**2 / 8]
-    )
+    assert area_errors(
+        Diagram((0,), (), areas=((8.0, 10.0),)), np.array([[0, 0, 30, 30]])
+    ) == pytest.approx([1 - 900 * METRES**2 / 8])

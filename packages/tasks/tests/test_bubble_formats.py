@@ -24,7 +24,13 @@ from dither.tasks.bubble_diagram.formats import graph2plan
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
-from dither.tasks.bubble_diagram.formats.resplan import PIXELS_PER_METRE, on_grid, polygons_of, read_msd, read_resplan
+from dither.tasks.bubble_diagram.formats.resplan import (
+    PIXELS_PER_METRE,
+    on_grid,
+    polygons_of,
+    read_msd,
+    read_resplan,
+)
 from dither.tasks.bubble_diagram.formats.rplan_png import read_rplan_picture
 from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.relations import edges_of
@@ -74,7 +80,9 @@ def test_rplan_picture(tmp_path):
     assert (door, outline) == (((60, 59), (72, 59)), {(60, 60), (140, 60), (140, 160), (60, 160)})
     boxes = [(60, 60, 170, 190), (72, 161, 125, 221), (100, 60, 150, 90)]
     entry = only(read_rplan_picture(write_png(path, [LIVING, MASTER, BATH], boxes), OPTIONS))
-    assert replace(entry.diagram, boundary=None) == Diagram.from_boxes((LIVING, MASTER, BATH), boxes, "7")
+    assert replace(entry.diagram, boundary=None) == Diagram.from_boxes(
+        (LIVING, MASTER, BATH), boxes, "7"
+    )
 
 
 def test_rejected_rplan_pictures(tmp_path):
@@ -88,10 +96,15 @@ def test_rejected_rplan_pictures(tmp_path):
         assert actual in fault(read_rplan_picture(path, OPTIONS)).message
     assert fault(read_rplan_picture(tmp_path / "none.png", OPTIONS)).sort == "file"
     assert fault(read_rplan_picture(write_png(path, [LIVING], THREE[:1]), OPTIONS)).sort == "rooms"
-    assert fault(read_rplan_picture(write_png(path, [LIVING, 99], THREE[:2]), OPTIONS)).sort == "types"
+    assert (
+        fault(read_rplan_picture(write_png(path, [LIVING, 99], THREE[:2]), OPTIONS)).sort == "types"
+    )
 
 
-FIELDS = [(name, "O") for name in ("name", "boundary", "gtBox", "gtBoxNew", "rType", "rEdge", "box", "edge")]
+FIELDS = [
+    (name, "O")
+    for name in ("name", "boundary", "gtBox", "gtBoxNew", "rType", "rEdge", "box", "edge")
+]
 
 
 def write_mat(path, plans, variable="data"):
@@ -114,7 +127,9 @@ def g2p(types, boxes, name="1"):
 @pytest.fixture
 def in_process(monkeypatch):
     """Read MATLAB files in this process."""
-    monkeypatch.setattr(graph2plan, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(
+        graph2plan, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers)
+    )
 
 
 def test_graph2plan_fields(tmp_path, in_process):
@@ -131,9 +146,14 @@ def test_graph2plan_fields(tmp_path, in_process):
                           Diagram((0, 2), ((0, 1, 2),), None, "1")),
     }  # fmt: skip
     for name, (plan, diagram) in plans.items():
-        assert only(read_graph2plan(write_mat(tmp_path / "data.mat", [plan]), OPTIONS)).diagram == diagram, name
+        assert (
+            only(read_graph2plan(write_mat(tmp_path / "data.mat", [plan]), OPTIONS)).diagram
+            == diagram
+        ), name
     single = {"name": "1", "rType": 0, "gtBoxNew": np.array([1, 2, 30, 40])}
-    assert fault(read_graph2plan(write_mat(tmp_path / "data.mat", [single]), OPTIONS)).sort == "rooms"
+    assert (
+        fault(read_graph2plan(write_mat(tmp_path / "data.mat", [single]), OPTIONS)).sort == "rooms"
+    )
 
 
 def test_graph2plan_runs_no_code_of_the_working_folder(tmp_path, monkeypatch):
@@ -148,23 +168,39 @@ INVALID = [
     (g2p(TYPES[:1], THREE[:1]), "rooms", "1 rooms"),
     (g2p([SECOND] * 40, [(k, 0, k + 6, 9) for k in range(40)]), "rooms", "40 rooms"),
     (g2p([LIVING, 13, BATH], THREE), "types", "room 1"),
-    (g2p(TYPES, [THREE[0], (200, 60, 144, 110), THREE[2]]), "boxes", "room 1 (Kitchen): [200, 60, 144, 110]"),
-    ({"name": "x", "rType": np.array([0, 2, 3]), "gtBoxNew": np.array(THREE[:2])}, "boxes", "(2, 4)"),
+    (
+        g2p(TYPES, [THREE[0], (200, 60, 144, 110), THREE[2]]),
+        "boxes",
+        "room 1 (Kitchen): [200, 60, 144, 110]",
+    ),
+    (
+        {"name": "x", "rType": np.array([0, 2, 3]), "gtBoxNew": np.array(THREE[:2])},
+        "boxes",
+        "(2, 4)",
+    ),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[1, 0, 3]])}, "edges", "rooms 1 and 0"),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 10]])}, "edges", "10"),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 1], [0, 1, 2]])}, "edges", "0 and 1"),
     ({"name": "only"}, "rooms", "0 rooms"),
     ({"rType": np.array([0.0, np.nan])}, "types", "nan"),
-    ({"rType": np.array([0, 2]), "gtBoxNew": np.array([[1, 2, np.nan, 4], [np.inf, 1, 2, 3]])}, "boxes", "nan"),
+    (
+        {"rType": np.array([0, 2]), "gtBoxNew": np.array([[1, 2, np.nan, 4], [np.inf, 1, 2, 3]])},
+        "boxes",
+        "nan",
+    ),
 ]
 
 
 def test_invalid_graph2plan_plans(tmp_path, in_process):
     """Each is reported with its category; valid plans between them are read."""
     valid = g2p(TYPES, THREE, "valid")
-    path = write_mat(tmp_path / "data.mat", [plan for invalid, _, _ in INVALID for plan in (invalid, valid)])
+    path = write_mat(
+        tmp_path / "data.mat", [plan for invalid, _, _ in INVALID for plan in (invalid, valid)]
+    )
     entries = list(read_graph2plan(path, OPTIONS))
-    assert [entry.diagram for entry in entries[1::2]] == [Diagram.from_boxes(TYPES, THREE, "valid")] * len(INVALID)
+    assert [entry.diagram for entry in entries[1::2]] == [
+        Diagram.from_boxes(TYPES, THREE, "valid")
+    ] * len(INVALID)
     for number, ((_, sort, text), entry) in enumerate(zip(INVALID, entries[::2], strict=True)):
         assert entry.diagram is None
         assert entry.plan.startswith(f"plan {2 * number}")
@@ -174,7 +210,10 @@ def test_invalid_graph2plan_plans(tmp_path, in_process):
 
 def test_rejected_matlab_files(tmp_path, in_process):
     path = write_mat(tmp_path / "a.mat", [g2p(TYPES, THREE)], "plans")
-    assert fault(read_graph2plan(path, OPTIONS)) == ("file", "missing variable data; variables: plans")
+    assert fault(read_graph2plan(path, OPTIONS)) == (
+        "file",
+        "missing variable data; variables: plans",
+    )
     savemat(path, {"data": np.eye(3)})
     assert "float64" in fault(read_graph2plan(path, OPTIONS)).message
     content = write_mat(path, [g2p(TYPES, THREE)]).read_bytes()
@@ -218,7 +257,12 @@ def test_housegan_proximity_and_doors(tmp_path):
     doors = only(house(tmp_path, adjacency="door")).diagram
     assert [edge[:2] for edge in doors.edges] == [(0, 1), (0, 3), (1, 2)]
     assert set(doors.edges) < set(near.edges)
-    assert only(house(tmp_path, bedrooms="all-second")).diagram.types == (SECOND, LIVING, KITCHEN, SECOND)
+    assert only(house(tmp_path, bedrooms="all-second")).diagram.types == (
+        SECOND,
+        LIVING,
+        KITCHEN,
+        SECOND,
+    )
 
 
 def test_invalid_housegan_plans(tmp_path):
@@ -228,7 +272,11 @@ def test_invalid_housegan_plans(tmp_path):
         ({"room_type": [3, 1, 2, "x", 17, 17, 17, 15]}, "types", "room_type[3]"),
         ({"room_type": [1, 17, 17, 17, 17, 17, 17, 15]}, "rooms", "1 rooms"),
         ({"boxes": boxes[:-1]}, "boxes", "7 boxes"),
-        ({"boxes": [[59, 20, 20, 59], *boxes[1:]]}, "boxes", "room 0 (SecondRoom): [59, 20, 21, 60]"),
+        (
+            {"boxes": [[59, 20, 20, 59], *boxes[1:]]},
+            "boxes",
+            "room 0 (SecondRoom): [59, 20, 21, 60]",
+        ),
         ({"boxes": [[20, 20, 59], *boxes[1:]]}, "boxes", "boxes[0]"),
         ({"boxes": [[1, 1, 2, 10**400], *boxes[1:]]}, "boxes", "inf"),
         ({"ed_rm": None}, "edges", "ed_rm"),
@@ -238,7 +286,9 @@ def test_invalid_housegan_plans(tmp_path):
         assert (found.sort, text in found.message) == (sort, True)
 
 
-LEAF = st.one_of(st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.sampled_from(["1", ""]))
+LEAF = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.sampled_from(["1", ""])
+)
 JSON = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=4), max_leaves=10)
 
 
@@ -264,7 +314,13 @@ def test_resplan(tmp_path, protocol):
         "bedroom": several([shapely.box(60, 164, 90, 190), shapely.box(94, 164, 140, 196)]),
         "balacony": None,
         "wall": shapely.box(0, 0, 9, 9),
-        "door": several([shapely.box(140, 70, 144, 80), shapely.box(70, 160, 80, 164), shapely.box(10, 10, 20, 12)]),
+        "door": several(
+            [
+                shapely.box(140, 70, 144, 80),
+                shapely.box(70, 160, 80, 164),
+                shapely.box(10, 10, 20, 12),
+            ]
+        ),
         "front_door": shapely.box(56, 100, 60, 112),
         "graph": networkx.Graph([(0, 1)]),
         "wall_width": 3.5,
@@ -273,8 +329,13 @@ def test_resplan(tmp_path, protocol):
     path = write_pickle(tmp_path / "ResPlan.pkl", [plan, invalid, plan], protocol)
     first, second, third = read_resplan(path, OPTIONS)
     shift = np.array([128 - 130, 128 - 128] * 2)  # to the centre
-    boxes = np.array([(60, 60, 140, 160), (144, 60, 200, 110), (60, 164, 90, 190), (94, 164, 140, 196)]) + shift
-    expected = Diagram.from_boxes((LIVING, KITCHEN, SECOND, MASTER), [tuple(b) for b in boxes], "12")
+    boxes = (
+        np.array([(60, 60, 140, 160), (144, 60, 200, 110), (60, 164, 90, 190), (94, 164, 140, 196)])
+        + shift
+    )
+    expected = Diagram.from_boxes(
+        (LIVING, KITCHEN, SECOND, MASTER), [tuple(b) for b in boxes], "12"
+    )
     assert replace(first.diagram, doors=None) == expected, "no boundary without inner"
     assert third.diagram == first.diagram
     assert first.diagram.doors == ((0, 1), (0, 2), (0, None))
@@ -285,21 +346,44 @@ def test_resplan(tmp_path, protocol):
 def test_resplan_scale_and_small_rooms(tmp_path):
     """Units differ by plan; storage rooms and stairs are rooms."""
     boxes = [(0, 0, 30, 40), (30, 0, 50, 40), (0, 40, 50, 60), (50, 0, 60, 60)]
-    plan = dict(zip(("living", "kitchen", "storage", "stair"), map(lambda box: shapely.box(*box), boxes), strict=True))
+    plan = dict(
+        zip(
+            ("living", "kitchen", "storage", "stair"),
+            map(lambda box: shapely.box(*box), boxes),
+            strict=True,
+        )
+    )
     plan |= {"inner": shapely.box(0, 0, 60, 60), "area": 144.0}  # 5 units are a metre
     for area, side in ((144.0, 60 / 5), (36.0, 60 / 10), ("?", 60 / PIXELS_PER_METRE)):
-        diagram = only(read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": area}]), OPTIONS)).diagram
-        assert [ROOMS[kind] for kind in diagram.types] == ["LivingRoom", "Kitchen", "Storage", "Storage"]
+        diagram = only(
+            read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": area}]), OPTIONS)
+        ).diagram
+        assert [ROOMS[kind] for kind in diagram.types] == [
+            "LivingRoom",
+            "Kitchen",
+            "Storage",
+            "Storage",
+        ]
         walls = np.array(diagram.boxes)
-        assert np.abs(walls[:, 2:].max(0) - walls[:, :2].min(0) - side * PIXELS_PER_METRE).max() <= 1
-    outline = [(-1, -1), (61, -1), (61, 30), (61, 61), (-1, 61)]  # a corner on a straight wall, a slit, and the door
+        assert (
+            np.abs(walls[:, 2:].max(0) - walls[:, :2].min(0) - side * PIXELS_PER_METRE).max() <= 1
+        )
+    outline = [
+        (-1, -1),
+        (61, -1),
+        (61, 30),
+        (61, 61),
+        (-1, 61),
+    ]  # a corner on a straight wall, a slit, and the door
     inner = shapely.MultiPolygon([shapely.Polygon(outline), shapely.box(70, 70, 71, 71)])
     plan |= {"inner": inner, "area": None, "front_door": shapely.box(20, -3, 32, -1)}
     diagram = only(read_resplan(write_pickle(tmp_path / "a.pkl", [plan]), OPTIONS)).diagram
     left, top = diagram.boxes[0][0] - 1, diagram.boxes[0][1] - 1
     corners = [(x - left, y - top) for x, y in diagram.boundary if x >= 0]
     assert corners == [(21, -1), (33, -1), (0, 0), (62, 0), (62, 62), (0, 62)]
-    wrong = fault(read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": float("nan")}]), OPTIONS))
+    wrong = fault(
+        read_resplan(write_pickle(tmp_path / "a.pkl", [plan | {"area": float("nan")}]), OPTIONS)
+    )
     assert wrong.sort == "boxes"
 
 
@@ -312,7 +396,9 @@ def test_msd(tmp_path):
     graph.add_edge(0, 1, connectivity="door")
     diagram = only(read_msd(write_pickle(tmp_path / "4.pickle", graph), OPTIONS)).diagram
     assert (diagram.types, diagram.name, diagram.doors) == ((LIVING, MASTER, BATH), "4", ((0, 1),))
-    assert diagram.edges == ((0, 1, 2), (0, 2, 6), (1, 2, 9)), "y points up in MSD, so room 2 is above room 0"
+    assert diagram.edges == ((0, 1, 2), (0, 2, 6), (1, 2, 9)), (
+        "y points up in MSD, so room 2 is above room 0"
+    )
     for x0, y0, x1, y1 in diagram.boxes:  # a metre is 14.2 pixels
         assert abs(x1 - x0 - 57) <= 1
         assert abs(y1 - y0 - 43) <= 1
@@ -356,7 +442,9 @@ def test_stubs_are_closed():
 
 @given(st.binary(max_size=60), st.integers(0, 400), st.integers(0, 255))
 def test_damaged_pickle_is_an_unpickling_error(noise, position, value):
-    content = bytearray(pickle.dumps({"a": [1, (2, 3)], "b": networkx.Graph([(0, 1)]), "c": np.arange(3)}))
+    content = bytearray(
+        pickle.dumps({"a": [1, (2, 3)], "b": networkx.Graph([(0, 1)]), "c": np.arange(3)})
+    )
     content[position % len(content)] = value
     for damaged in (bytes(content), noise, bytes(content)[: position % len(content)]):
         with suppress(pickle.UnpicklingError):
@@ -372,13 +460,24 @@ def test_bounds_of_geometries():
     as_state.state = shapely.to_wkb(square)
     assert bounds(as_state) == [expected]
     solid = shapely.force_3d(square, 9.0)
-    for options in ({"byte_order": 0}, {"flavor": "iso"}, {"flavor": "extended"}, {"include_srid": True}):
+    for options in (
+        {"byte_order": 0},
+        {"flavor": "iso"},
+        {"flavor": "extended"},
+        {"include_srid": True},
+    ):
         assert bounds(Stub(shapely.to_wkb(solid, **options))) == [expected]
-    nested = shapely.GeometryCollection([shapely.Point(1, 1), shapely.MultiPolygon([square, square])])
+    nested = shapely.GeometryCollection(
+        [shapely.Point(1, 1), shapely.MultiPolygon([square, square])]
+    )
     assert bounds(Stub(shapely.to_wkb(nested))) == [expected] * 2
     mixed = pickle.dumps(shapely.GeometryCollection([shapely.LineString([(0, 0), (9, 9)]), square]))
     assert bounds(load_restricted(mixed)) == [expected]
-    for empty in (None, Stub(shapely.to_wkb(shapely.Point(0, 0))), Stub(shapely.to_wkb(shapely.Polygon()))):
+    for empty in (
+        None,
+        Stub(shapely.to_wkb(shapely.Point(0, 0))),
+        Stub(shapely.to_wkb(shapely.Polygon())),
+    ):
         assert bounds(empty) == []
     for damaged in (shapely.to_wkb(square)[:-3], b"", struct.pack("<BI", 1, 99)):
         with pytest.raises(ValueError, match="geometry"):
@@ -392,7 +491,10 @@ def test_plans_are_centred_on_the_grid():
     assert on_grid([(0, 0, 10, 20)], 2.0).tolist() == [[118, 108, 138, 148]]
     flipped = on_grid([(0, 0, 10, 20), (0, 20, 10, 30)], 1.0, flip=True)
     assert flipped.tolist() == [[123, 123, 133, 143], [123, 113, 133, 123]]
-    assert on_grid([(0, 0, 100, 40), (100, 0, 200, 40)], 2.56).tolist() == [[0, 102, 128, 153], [128, 102, 256, 153]]
+    assert on_grid([(0, 0, 100, 40), (100, 0, 200, 40)], 2.56).tolist() == [
+        [0, 102, 128, 153],
+        [128, 102, 256, 153],
+    ]
     plans, random = make_plans(6, 0, 50), np.random.default_rng(0)
     for row in range(50):
         boxes = plans.boxes[row, : int(plans.rooms[row])] + np.tile(random.integers(-40, 40, 2), 2)

@@ -23,8 +23,18 @@ from dither.tasks.bubble_diagram.geometry.placement import (
 )
 from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
 from dither.tasks.bubble_diagram.plans import Diagram, decode, encode
-from dither.tasks.bubble_diagram.plots.diagram import METRES, Scene, draw_bubbles, draw_floorplan, draw_gallery
-from dither.tasks.bubble_diagram.plots.pictures import draw_frames, draw_html_gallery, trajectory_pictures
+from dither.tasks.bubble_diagram.plots.diagram import (
+    METRES,
+    Scene,
+    draw_bubbles,
+    draw_floorplan,
+    draw_gallery,
+)
+from dither.tasks.bubble_diagram.plots.pictures import (
+    draw_frames,
+    draw_html_gallery,
+    trajectory_pictures,
+)
 from dither.tasks.bubble_diagram.plots.svg import Page, to_pngs, to_svg
 from dither.tasks.bubble_diagram.relations import edges_of, exclusive, overlapping
 from dither.tasks.bubble_diagram.vocabulary import (
@@ -70,12 +80,16 @@ TAGS = {"LA": 0, "LB": 1, "L": 2, "A": 3, "I": 4, "B": 6, "R": 7, "RA": 8, "RB":
 
 def test_plans_that_need_several_rounds():
     for types, edges in HARD:
-        diagram = Diagram(types, tuple((int(edge[0]), int(edge[1]), TAGS[edge[2:]]) for edge in edges.split()))
+        diagram = Diagram(
+            types, tuple((int(edge[0]), int(edge[1]), TAGS[edge[2:]]) for edge in edges.split())
+        )
         assert (edges_of(place_rooms(diagram)) == relations(diagram)).all()
 
 
 def test_contradictory_relations_have_a_layout():
-    assert (edges_of(place_rooms(CYCLE)) == [ABOVE, BELOW, ABOVE]).sum() == 2, "as many relations as possible hold"
+    assert (edges_of(place_rooms(CYCLE)) == [ABOVE, BELOW, ABOVE]).sum() == 2, (
+        "as many relations as possible hold"
+    )
     assert (place_rooms(CYCLE) == place_rooms(CYCLE)).all()
     random = np.random.default_rng(0)
     for rooms in (1, 2, 5, 9):
@@ -105,8 +119,12 @@ def test_any_realisation_can_be_spread():
     for _ in range(12):
         rooms = int(random.integers(4, 9))
         low = random.integers(0, 200, (rooms, 2))
-        boxes = np.concatenate([low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1)
-        diagram = replace(Diagram.from_boxes(tuple(random.integers(0, 13, rooms).tolist()), boxes), boxes=None)
+        boxes = np.concatenate(
+            [low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1
+        )
+        diagram = replace(
+            Diagram.from_boxes(tuple(random.integers(0, 13, rooms).tolist()), boxes), boxes=None
+        )
         spread = spread_boxes(diagram, boxes)
         assert realises(spread, relations(diagram))
         assert (spread != boxes).any()
@@ -129,11 +147,19 @@ def shapes(page, kind):
 
 
 def rooms_of(page):
-    return [one for one in shapes(page, "rect") if one.get("fill") in COLOURS and one.get("stroke-width") == "1.3"]
+    return [
+        one
+        for one in shapes(page, "rect")
+        if one.get("fill") in COLOURS and one.get("stroke-width") == "1.3"
+    ]
 
 
 def labels_of(page):
-    return [one for one in shapes(page, "rect") if one.get("fill") == "#ffffff" and one.get("stroke-width") == "0.9"]
+    return [
+        one
+        for one in shapes(page, "rect")
+        if one.get("fill") == "#ffffff" and one.get("stroke-width") == "0.9"
+    ]
 
 
 def corners(shape):
@@ -149,20 +175,26 @@ def corners(shape):
 
 def assert_disjoint(shapes):
     for (one, a), (other, b) in combinations(((shape, corners(shape)) for shape in shapes), 2):
-        overlap = min(a[2], b[2]) - max(a[0], b[0]) > ROUNDED and min(a[3], b[3]) - max(a[1], b[1]) > ROUNDED
+        overlap = (
+            min(a[2], b[2]) - max(a[0], b[0]) > ROUNDED
+            and min(a[3], b[3]) - max(a[1], b[1]) > ROUNDED
+        )
         assert not overlap, f"{one.attrib} overlaps {other.attrib}"
 
 
 def test_gallery_has_rooms_links_names_captions_and_legend():
     diagram = Diagram.from_boxes(
-        (0, 7, 7, 3), [(50, 50, 110, 120), (114, 50, 160, 90), (50, 124, 90, 170), (200, 200, 230, 240)]
+        (0, 7, 7, 3),
+        [(50, 50, 110, 120), (114, 50, 160, 90), (50, 124, 90, 170), (200, 200, 230, 240)],
     )
     page = draw_gallery([place_diagram(diagram), place_diagram(CYCLE)])
     rooms, labels = rooms_of(page), labels_of(page)
     assert len(rooms) == len(labels) == 7
     texts = [text.text for text in shapes(page, "text")]
     assert room_names(diagram) == ["Living", "Second 1", "Second 2", "Bath"]
-    assert {*room_names(diagram), "LivingRoom", "SecondRoom", "Bathroom", "MasterRoom"} <= set(texts)
+    assert {*room_names(diagram), "LivingRoom", "SecondRoom", "Bathroom", "MasterRoom"} <= set(
+        texts
+    )
     lines = {line.findtext(SVG + "title"): line for line in shapes(page, "line")}
     assert {"Living left of Second 1", "Living above Second 2"} <= set(lines)
     dashed = [line.get("stroke") for line in lines.values() if line.get("stroke-dasharray")]
@@ -187,11 +219,16 @@ def spoiled(diagram, random):
 def difficult(make_diagrams):
     """Placements with many rooms, with violated relations, and with rooms that hide each other."""
     random = np.random.default_rng(3)
-    large = [diagram for diagram in make_diagrams(30, 5, most=14, boxes=False) if len(diagram.types) > 10]
+    large = [
+        diagram for diagram in make_diagrams(30, 5, most=14, boxes=False) if len(diagram.types) > 10
+    ]
     diagrams = make_diagrams(8, 4, boxes=False) + large
     diagrams += [spoiled(diagram, random) for diagram in diagrams]
     for rooms in (1, 2, 5, 9, 14):
-        edges = [(i, j, int(random.choice([4, 5, random.integers(10)]))) for i, j in combinations(range(rooms), 2)]
+        edges = [
+            (i, j, int(random.choice([4, 5, random.integers(10)])))
+            for i, j in combinations(range(rooms), 2)
+        ]
         diagrams.append(Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges)))
     return [place_diagram(diagram, search=False) for diagram in diagrams]
 
@@ -217,7 +254,11 @@ def test_names_are_on_the_visible_part_of_their_rooms(make_diagrams):
         scene = Scene(place_diagram(diagram), 0, 0, 420, 420)
         for room, label in enumerate(scene.label_rooms()):
             assert label.spot is None
-            over = [k for k, (x0, y0, x1, y1) in enumerate(scene.boxes) if x0 < label.x < x1 and y0 < label.y < y1]
+            over = [
+                k
+                for k, (x0, y0, x1, y1) in enumerate(scene.boxes)
+                if x0 < label.x < x1 and y0 < label.y < y1
+            ]
             assert max(over, key=scene.order.index) == room
 
 
@@ -225,10 +266,15 @@ def test_areas_are_those_of_the_visible_parts():
     boxes = np.array([(0, 0, 100, 100), (90, 90, 120, 120), (10, 10, 30, 40)])
     plan = floor_plan((0, 1, 2), boxes)
     areas = np.bincount(plan.label[plan.label >= 0]) * METRES**2
-    texts = [text.text for text in shapes(draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), "text")]
+    texts = [
+        text.text
+        for text in shapes(draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), "text")
+    ]
     assert {"Living", *(f"{area:.1f} m²" for area in areas)} <= set(texts)
     assert areas[1:] == pytest.approx(np.array([900, 600]) * METRES**2)
-    assert (10000 - 34 * 44 - 14 * 14) * METRES**2 <= areas[0] <= (10000 - 100 - 600) * METRES**2, "less walls"
+    assert (10000 - 34 * 44 - 14 * 14) * METRES**2 <= areas[0] <= (10000 - 100 - 600) * METRES**2, (
+        "less walls"
+    )
     assert any(f"{areas.sum():.0f} m² in 3 rooms" in text for text in texts)
 
 
@@ -241,7 +287,9 @@ def test_floor_plans_show_possible_doors_and_whole_walls(far):
     assert len(arcs) == (2 if far == 104 else 1)
     assert ("no wall for 1 door" in caption) == (far == 140)
     walls = max(float(path.get("stroke-width")) for path in shapes(page, "path"))
-    points = np.array(re.findall(r"([\d.]+),([\d.]+)", "".join(p.get("d") for p in shapes(page, "path"))), float)
+    points = np.array(
+        re.findall(r"([\d.]+),([\d.]+)", "".join(p.get("d") for p in shapes(page, "path"))), float
+    )
     assert points.min() > walls / 2
     assert (points.max(0) < [page.width - walls / 2, page.height - walls / 2]).all()
     assert page.height < 0.6 * page.width, "as large as the plan"
@@ -302,7 +350,11 @@ def test_trajectory_as_gif_without_undecodable_samples():
     pages = draw_frames(single, [place_diagram(decode(tokens[0], 8))])
     for page, state in zip(pages, single[:, 0], strict=True):
         unknown = int((state[:8] == NODE_MASK).sum())
-        grey = [one for one in shapes(page, "rect") if (one.get("fill"), one.get("stroke-width")) == (GREY, "1.3")]
+        grey = [
+            one
+            for one in shapes(page, "rect")
+            if (one.get("fill"), one.get("stroke-width")) == (GREY, "1.3")
+        ]
         assert len(grey) == unknown
         assert [text.text for text in shapes(page, "text")].count("?") == unknown
     images = to_pngs([Page(width, 5, (), scale) for width, scale in ((1, 2.0), (2, 1.0), (3, 2.0))])

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from dither.tasks.bubble_diagram.data.plan_files import divide, hold_out
 from dither.tasks.bubble_diagram.data.procedural import make_plans
-from dither.tasks.bubble_diagram.isomorphism import PlanIndex, canonical_forms, is_first_occurrence, plan_groups
+from dither.tasks.bubble_diagram.isomorphism import (
+    PlanIndex,
+    canonical_forms,
+    is_first_occurrence,
+    plan_groups,
+)
 from dither.tasks.bubble_diagram.plans import Diagram, Plans, decode, encode, real_edges
 from dither.tasks.bubble_diagram.relations import edges_of, labels_of
 from dither.tasks.bubble_diagram.vocabulary import (
@@ -33,7 +38,9 @@ from dither.tasks.bubble_diagram.vocabulary import (
 def diagrams(draw, most=6):
     rooms = draw(st.integers(1, most))
     types = draw(st.lists(st.integers(0, 12), min_size=rooms, max_size=rooms))
-    labels = draw(st.lists(st.integers(0, 10), min_size=len(pairs(rooms)), max_size=len(pairs(rooms))))
+    labels = draw(
+        st.lists(st.integers(0, 10), min_size=len(pairs(rooms)), max_size=len(pairs(rooms)))
+    )
     edges = [(i, j, r) for (i, j), r in zip(pairs(rooms), labels, strict=True) if r != NO_EDGE]
     return Diagram(tuple(types), tuple(edges))
 
@@ -54,10 +61,16 @@ def test_token_round_trip(diagram, rooms):
 @pytest.mark.parametrize(
     ("tokens", "texts"),
     [
-        ([0, NODE_MASK, 3, 1, EDGE_MASK, 2], ["room 1: remaining MASK", "pair 0, 2: remaining MASK"]),
+        (
+            [0, NODE_MASK, 3, 1, EDGE_MASK, 2],
+            ["room 1: remaining MASK", "pair 0, 2: remaining MASK"],
+        ),
         ([0, NODE_PAD, 3, 1, EDGE_PAD, 2], ["room 1: PAD", "pair 0, 2: PAD"]),
         ([0, 1, NODE_PAD, 1, EDGE_PAD, 2], ["pair 1, 2: 2"]),
-        ([0, 1, 99, 1, 13, -1], ["room 2: invalid id 99", "pair 0, 2: invalid id 13", "pair 1, 2: invalid id -1"]),
+        (
+            [0, 1, 99, 1, 13, -1],
+            ["room 2: invalid id 99", "pair 0, 2: invalid id 13", "pair 1, 2: invalid id -1"],
+        ),
         ([NODE_PAD] * 3 + [EDGE_PAD] * 3, ["no rooms"]),
     ],
 )
@@ -95,7 +108,10 @@ def test_splits_depend_on_content_only():
     plans = [chain_of(length, kind) for length in range(2, 9) for kind in range(10)]
     first = hold_out(Plans.from_diagrams(plans, 8), valid=0.2, test=0.1)
     second = hold_out(Plans.from_diagrams([*plans[::-1], *plans[:20]], 8), valid=0.2, test=0.1)
-    rows = [[{row.tobytes() for row in part.tokens(8)} for part in (s.train, s.valid, s.test)] for s in (first, second)]
+    rows = [
+        [{row.tobytes() for row in part.tokens(8)} for part in (s.train, s.valid, s.test)]
+        for s in (first, second)
+    ]
     assert rows[0] == rows[1], "order or copies changed the split of a plan"
     assert [len(part) for part in rows[0]] == [49, 14, 7]
     assert len(second.train) + len(second.valid) + len(second.test) == 90, "a plan was lost"
@@ -120,7 +136,11 @@ def test_canonical_forms_are_exact(seed, rooms, kinds, relations):
     """Against all orders of the rooms, on graphs that colour refinement alone does not separate."""
     random = np.random.default_rng(seed)
     types = random.integers(0, kinds, (2, rooms))
-    labels = np.where(random.random((2, rooms, rooms)) < 0.5, random.integers(0, relations, (2, rooms, rooms)), NO_EDGE)
+    labels = np.where(
+        random.random((2, rooms, rooms)) < 0.5,
+        random.integers(0, relations, (2, rooms, rooms)),
+        NO_EDGE,
+    )
     order = random.permutation(rooms)
     if seed % 2:
         types[1], labels[1] = types[0, order], labels[0][np.ix_(order, order)]
@@ -155,7 +175,9 @@ def test_reordered_copies_share_a_split():
     plans = make_plans(3, 0, 200)
     other = reordered(plans, np.random.default_rng(1))
     some = [plans.diagram(row) for row in range(200)]
-    groups = plan_groups(Plans.from_diagrams([*some, *(other.diagram(row) for row in range(200))], 8))
+    groups = plan_groups(
+        Plans.from_diagrams([*some, *(other.diagram(row) for row in range(200))], 8)
+    )
     assert groups[:200] == groups[200:]
     assert len(set(groups)) > 190, "different plans share a group"
     bare = [Diagram(diagram.types, diagram.edges) for diagram in some]
@@ -170,7 +192,9 @@ def test_every_split_has_a_plan(refusal):
     assert [len(p) for p in vars(hold_out(three, valid=0.01, test=0.01)).values()] == [1, 1, 1]
     assert [len(p) for p in vars(hold_out(three, valid=0.9, test=0.05)).values()] == [1, 1, 1]
     assert [len(p) for p in vars(hold_out(three[:2], valid=0.1, test=0.0)).values()] == [1, 1, 0]
-    assert refusal(hold_out, Plans.from_diagrams([chain_of(2)] * 5, 4), valid=0.1, test=0.1).codes == ["no-samples"]
+    assert refusal(
+        hold_out, Plans.from_diagrams([chain_of(2)] * 5, 4), valid=0.1, test=0.1
+    ).codes == ["no-samples"]
 
 
 def small_plans(count, random):
@@ -232,12 +256,19 @@ def test_index_without_boxes_holds_all_possibly_isomorphic_diagrams():
 def boxes(draw, largest=8):
     """Small boxes, so that centres often fall on walls."""
     x0, y0 = draw(st.integers(0, largest - 1)), draw(st.integers(0, largest - 1))
-    return np.array([x0, y0, draw(st.integers(x0 + 1, largest)), draw(st.integers(y0 + 1, largest))])
+    return np.array(
+        [x0, y0, draw(st.integers(x0 + 1, largest)), draw(st.integers(y0 + 1, largest))]
+    )
 
 
 def test_vocabulary():
     assert len(set(ROOMS)) == len(set(SHORT)) == len(set(COLOURS)) == len(ROOMS) == 13
-    assert (len(RELATIONS), RELATIONS[INSIDE], RELATIONS[SURROUNDING], NO_EDGE) == (10, "inside", "surrounding", 10)
+    assert (len(RELATIONS), RELATIONS[INSIDE], RELATIONS[SURROUNDING], NO_EDGE) == (
+        10,
+        "inside",
+        "surrounding",
+        10,
+    )
     # Graph2Plan orders them so that 9 - r is the opposite.
     opposite = {"left": "right", "above": "below", "inside": "surrounding"}
     opposite |= {b: a for a, b in opposite.items()} | {"of": "of"}
@@ -248,7 +279,9 @@ def test_vocabulary():
 def test_pairs_are_the_upper_triangle():
     assert pairs(4) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
     for rooms in (2, 5, 8, 14):
-        assert [pair_index(i, j, rooms) for i, j in pairs(rooms)] == list(range(rooms * (rooms - 1) // 2))
+        assert [pair_index(i, j, rooms) for i, j in pairs(rooms)] == list(
+            range(rooms * (rooms - 1) // 2)
+        )
     for i, j in ((1, 1), (2, 1), (-1, 2), (0, 4)):
         with pytest.raises(ValueError, match="0 <= i < j < 4"):
             pair_index(i, j, 4)
@@ -256,11 +289,41 @@ def test_pairs_are_the_upper_triangle():
 
 # Position of the first centre relative to the second box: the 25 cells in words.
 CELLS = {
-    "before": {"before": "left-above", "start": "above", "in": "above", "end": "right-above", "behind": "right-above"},
-    "start": {"before": "left-above", "start": "left-above", "in": "above", "end": "right-above", "behind": "right-of"},
-    "in": {"before": "left-of", "start": "left-of", "in": "inside", "end": "right-of", "behind": "right-of"},
-    "end": {"before": "left-of", "start": "left-below", "in": "below", "end": "right-below", "behind": "right-below"},
-    "behind": {"before": "left-below", "start": "left-below", "in": "below", "end": "below", "behind": "right-below"},
+    "before": {
+        "before": "left-above",
+        "start": "above",
+        "in": "above",
+        "end": "right-above",
+        "behind": "right-above",
+    },
+    "start": {
+        "before": "left-above",
+        "start": "left-above",
+        "in": "above",
+        "end": "right-above",
+        "behind": "right-of",
+    },
+    "in": {
+        "before": "left-of",
+        "start": "left-of",
+        "in": "inside",
+        "end": "right-of",
+        "behind": "right-of",
+    },
+    "end": {
+        "before": "left-of",
+        "start": "left-below",
+        "in": "below",
+        "end": "right-below",
+        "behind": "right-below",
+    },
+    "behind": {
+        "before": "left-below",
+        "start": "left-below",
+        "in": "below",
+        "end": "below",
+        "behind": "right-below",
+    },
 }
 
 
@@ -275,7 +338,12 @@ def slow_label(u, v):
     x, y = (ux0 + ux1) // 2, (uy0 + uy1) // 2
 
     def place(centre, low, high):
-        words = {centre < low: "before", centre == low: "start", low < centre < high: "in", centre == high: "end"}
+        words = {
+            centre < low: "before",
+            centre == low: "start",
+            low < centre < high: "in",
+            centre == high: "end",
+        }
         return words.get(True, "behind")
 
     return CELLS[place(y, vy0, vy1)][place(x, vx0, vx1)]
@@ -287,7 +355,9 @@ def test_labels_equal_the_reference(u, v):
 
 
 def test_edges_of_a_batch():
-    low, size = np.random.default_rng(0).integers([[[[0]]], [[[1]]]], [[[[60]]], [[[40]]]], (2, 30, 5, 2))
+    low, size = np.random.default_rng(0).integers(
+        [[[[0]]], [[[1]]]], [[[[60]]], [[[40]]]], (2, 30, 5, 2)
+    )
     plans = np.concatenate([low, low + size], -1)
     edges = edges_of(plans)
     for plan, row in zip(plans, edges, strict=True):

@@ -22,7 +22,9 @@ HALVES = {"most": 8, "valid": 0.1, "test": 0.1}
 
 
 def entries(diagrams):
-    return [Entry(Path("plans.jsonl"), f"line {n}", diagram) for n, diagram in enumerate(diagrams, 1)]
+    return [
+        Entry(Path("plans.jsonl"), f"line {n}", diagram) for n, diagram in enumerate(diagrams, 1)
+    ]
 
 
 def reordered(diagram):
@@ -55,7 +57,11 @@ def test_duplicates_and_rooms_with_equal_boxes_are_rejected(make_diagrams):
     equal = Diagram.from_boxes((0, 2, 3), [(0, 0, 50, 50), (60, 0, 90, 30), (60, 0, 90, 30)])
     done = prepare_plans(entries([*diagrams, reordered(diagrams[3]), diagrams[7], equal]), **HALVES)
     assert len(done.plans) == 40
-    assert sorted(sorts(done.rejected)) == [("line 41", "duplicate"), ("line 42", "duplicate"), ("line 43", "boxes")]
+    assert sorted(sorts(done.rejected)) == [
+        ("line 41", "duplicate"),
+        ("line 42", "duplicate"),
+        ("line 43", "boxes"),
+    ]
     assert any("line 4" in entry.faults[0].message for entry in done.rejected)
     assert np.bincount(done.split).tolist() == [32, 4, 4]
     assert "2 duplicates" in done.report()
@@ -64,11 +70,16 @@ def test_duplicates_and_rooms_with_equal_boxes_are_rejected(make_diagrams):
 def test_from_files_to_plans(tmp_path, source, make_diagrams):
     diagrams = make_diagrams(50)
     invalid = '{"types": ["Kitchen", "Bathrom"], "boxes": [[0, 0, 5, 5], [9, 0, 6, 9]]}'
-    spec = PlanFiles(source=str(source(invalid, plan_line(diagrams[0]), count=50)), destination=str(tmp_path / "out"))
+    spec = PlanFiles(
+        source=str(source(invalid, plan_line(diagrams[0]), count=50)),
+        destination=str(tmp_path / "out"),
+    )
     report = spec.prepare()
     assert "50 plans: 40 for training, 5 for validation, 5 for testing" in report
     assert "Bathrom" in report
-    rows = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
+    ]
     assert [(row["place"].split(", ")[1], row["sort"]) for row in rows] == [
         ("line 51", "types"),
         ("line 52", "duplicate"),
@@ -80,7 +91,9 @@ def test_from_files_to_plans(tmp_path, source, make_diagrams):
     tokens = {row.tobytes() for part in parts for row in part.tokens(8)}
     assert tokens == {row.tobytes() for row in Plans.from_diagrams(diagrams, 8).tokens(8)}
     first = splits.train.diagram(0)
-    assert any((d.types, d.edges, d.boxes) == (first.types, first.edges, first.boxes) for d in diagrams)
+    assert any(
+        (d.types, d.edges, d.boxes) == (first.types, first.edges, first.boxes) for d in diagrams
+    )
     task = BubbleDiagram(data=spec)
     assert not list(task.check())
     assert task.build().size("train") == 40
@@ -88,7 +101,9 @@ def test_from_files_to_plans(tmp_path, source, make_diagrams):
 
 def test_unprepared_plans_name_the_command(tmp_path, source, refusal):
     path = source(name="it's.jsonl")
-    spec = PlanFiles(source=str(path), most=7, bedrooms="all-second", destination=str(tmp_path / "out"))
+    spec = PlanFiles(
+        source=str(path), most=7, bedrooms="all-second", destination=str(tmp_path / "out")
+    )
     (misfit,) = spec.check()
     assert (misfit.code, misfit.path) == ("not-prepared", ("source",))
     (problem,) = refusal(spec.build).problems
@@ -133,7 +148,10 @@ def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source, r
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"valid": 0.6, "test": 0.4}, "valid = 0.6"), ({"adjacency": "door", "format": "rplan-png"}, "rplan-png")],
+    [
+        ({"valid": 0.6, "test": 0.4}, "valid = 0.6"),
+        ({"adjacency": "door", "format": "rplan-png"}, "rplan-png"),
+    ],
 )
 def test_incompatible_options(options, text):
     with pytest.raises(ValueError, match=text):
@@ -145,7 +163,9 @@ GOOD = '{"types": ["LivingRoom", "Kitchen"], "edges": [[0, 1, "left-of"]]}'
 
 def read(folder, *lines, most=8):
     path = folder / "plans.jsonl"
-    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
+    path.write_bytes(
+        b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
+    )
     return read_plans(path, most)
 
 
@@ -156,7 +176,9 @@ def problems(folder, *lines, most=8):
     messages = {}
     for problem in info.value.problems:
         assert problem.code == ("invalid-sample" if problem.origin else "more-problems")
-        messages.setdefault(problem.origin.line if problem.origin else None, []).append(problem.message)
+        messages.setdefault(problem.origin.line if problem.origin else None, []).append(
+            problem.message
+        )
         assert "plans.jsonl" in str(problem)
     return messages
 
@@ -194,7 +216,11 @@ TWO = '{"types": ["LivingRoom", "Kitchen"], '
         (TWO + '"boxes": [[0, 0, 5, 5], [1, 2, 3]]}', "boxes", "boxes[1]"),
         (TWO + '"boxes": [[0, 0, 5, 5], [1, 2, true, 9]]}', "boxes", "boxes[1]"),
         (TWO + '"boxes": [[0, 0, 5, 5], [9, 0, 6, 9]]}', "boxes", "room 1 (Kitchen): [9, 0, 6, 9]"),
-        (TWO + '"boxes": [[-1, 0, 5, 5], [6, 0, 25, 9]]}', "boxes", "room 0 (LivingRoom): [-1, 0, 5, 5]"),
+        (
+            TWO + '"boxes": [[-1, 0, 5, 5], [6, 0, 25, 9]]}',
+            "boxes",
+            "room 0 (LivingRoom): [-1, 0, 5, 5]",
+        ),
         (TWO + '"edges": [[0, 1, "leftof"]]}', "edges", 'did you mean "left-of"?'),
         (TWO + '"edges": [[0, 2, "above"]]}', "edges", "0..1"),
         (TWO + '"edges": [[1, 0, "above"]]}', "edges", "rooms 1 and 0"),
@@ -220,16 +246,28 @@ def test_many_problems_are_reported_at_once_and_counted(tmp_path):
 def test_unreadable_files(tmp_path, refusal):
     (tmp_path / "plan.jsonl").write_text(GOOD)
     (tmp_path / "empty.jsonl").write_text("\n \n")
-    for path, code in (("plans.jsonl", "file-not-found"), ("", "unreadable-file"), ("empty.jsonl", "no-samples")):
+    for path, code in (
+        ("plans.jsonl", "file-not-found"),
+        ("", "unreadable-file"),
+        ("empty.jsonl", "no-samples"),
+    ):
         (problem,) = refusal(read_plans, tmp_path / path, 8).problems
         assert problem.code == code
         assert (problem.help == 'did you mean "plan.jsonl"?') == (code == "file-not-found")
 
 
-LEAF = st.one_of(st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.sampled_from(["Kitchen", "above", ""]))
+LEAF = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 300),
+    st.floats(),
+    st.sampled_from(["Kitchen", "above", ""]),
+)
 KEY = st.sampled_from(["types", "boxes", "edges", "name", "q"])
 JSON = st.recursive(
-    LEAF, lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEY, inner)), max_leaves=12
+    LEAF,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEY, inner)),
+    max_leaves=12,
 )
 KITCHEN = st.just(["Kitchen", "Balcony"])
 PLAN = [st.fixed_dictionaries({"types": KITCHEN, key: JSON}) for key in ("boxes", "edges")]

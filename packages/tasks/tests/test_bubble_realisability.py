@@ -32,7 +32,9 @@ LEFT, RIGHT = RELATIONS.index("left-of"), RELATIONS.index("right-of")
 def along_an_axis(side, smallest):
     """Walls of three rooms along one axis, one example for each combination of comparisons."""
     walls = np.array([(a, b) for a in range(side + 1) for b in range(a + smallest, side + 1)])
-    every = np.stack(np.meshgrid(*[walls[:, 0] * 100 + walls[:, 1]] * 3, indexing="ij"), -1).reshape(-1, 3)
+    every = np.stack(
+        np.meshgrid(*[walls[:, 0] * 100 + walls[:, 1]] * 3, indexing="ij"), -1
+    ).reshape(-1, 3)
     low, high = every // 100, every % 100
     ways = []
     for i, j in pairs(3):
@@ -51,7 +53,9 @@ def possible_diagrams(side, smallest, disjoint):
     low, high = along_an_axis(side, smallest)
     found = np.zeros((NO_EDGE + 1,) * 3, bool)
     for x0, x1 in zip(low, high, strict=True):
-        boxes = np.stack([np.broadcast_to(x0, low.shape), low, np.broadcast_to(x1, high.shape), high], -1)
+        boxes = np.stack(
+            [np.broadcast_to(x0, low.shape), low, np.broadcast_to(x1, high.shape), high], -1
+        )
         found[tuple(edges_of(boxes[~(overlapping(boxes) & disjoint).any(1)]).T)] = True
     return found
 
@@ -67,7 +71,9 @@ def test_small_canvas_equals_enumeration(disjoint, step):
         found = realise(np.array(edges), 3, canvas=canvas, disjoint=disjoint)
         assert found.verdict == ("realisable" if possible[edges] else "impossible"), edges
         if disjoint is False:
-            shown = possible[tuple(slice(None) if edge == NO_EDGE else edge for edge in edges)].any()
+            shown = possible[
+                tuple(slice(None) if edge == NO_EDGE else edge for edge in edges)
+            ].any()
             loose = realise(np.array(edges), 3, canvas=canvas, apart=False)
             assert loose.verdict == ("realisable" if shown else "impossible"), edges
 
@@ -92,8 +98,12 @@ def solver_verdict(edges, rooms, disjoint, side=256, smallest=12):
         model.add(box[axis] + smallest <= box[axis + 2])
     for (i, j), relation, apart in zip(pairs(rooms), edges, disjoint, strict=True):
         u, v = walls[i], walls[j]
-        near = [at_most(a[axis] - NEAR, b[axis + 2]) for axis in (0, 1) for a, b in ((u, v), (v, u))]
-        beyond = [at_most(u[a] + 1, v[a]) for a in (0, 1)] + [at_most(v[a] + 1, u[a]) for a in (2, 3)]
+        near = [
+            at_most(a[axis] - NEAR, b[axis + 2]) for axis in (0, 1) for a, b in ((u, v), (v, u))
+        ]
+        beyond = [at_most(u[a] + 1, v[a]) for a in (0, 1)] + [
+            at_most(v[a] + 1, u[a]) for a in (2, 3)
+        ]
         if relation == NO_EDGE:
             model.add_bool_or([~literal for literal in near])
             continue
@@ -105,13 +115,21 @@ def solver_verdict(edges, rooms, disjoint, side=256, smallest=12):
         cells = [model.new_int_var(0, 4, "") for _ in (0, 1)]
         for a, cell in enumerate(cells):
             centre, low, high = u[a] + u[a + 2], 2 * v[a], 2 * v[a + 2]
-            model.add(cell == sum(at_most(mark + tie, centre) for mark in (low, high) for tie in (0, 1)))
-        model.add_allowed_assignments(cells, [(x, y) for y, x in np.argwhere(np.equal(RULE, relation)).tolist()])
+            model.add(
+                cell == sum(at_most(mark + tie, centre) for mark in (low, high) for tie in (0, 1))
+            )
+        model.add_allowed_assignments(
+            cells, [(x, y) for y, x in np.argwhere(np.equal(RULE, relation)).tolist()]
+        )
         if apart and relation != INSIDE:
-            model.add_bool_or([at_most(a[axis + 2], b[axis]) for axis in (0, 1) for a, b in ((u, v), (v, u))])
+            model.add_bool_or(
+                [at_most(a[axis + 2], b[axis]) for axis in (0, 1) for a, b in ((u, v), (v, u))]
+            )
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    return {"OPTIMAL": "realisable", "INFEASIBLE": "impossible"}[solver.status_name(solver.solve(model))]
+    return {"OPTIMAL": "realisable", "INFEASIBLE": "impossible"}[
+        solver.status_name(solver.solve(model))
+    ]
 
 
 @pytest.mark.parametrize(("most", "count"), [(5, 6), pytest.param(7, 30, marks=pytest.mark.slow)])
@@ -120,8 +138,12 @@ def test_level_5_agrees_with_an_integer_programming_solver(most, count):
     for row in np.flatnonzero(plans.rooms <= most)[:count]:
         edges, rooms = drawn(plans, row)
         exclude = exclusive(plans.types[row, :rooms])
-        assert not (overlapping(plans.boxes[row, :rooms]) & exclude).any(), "procedural plans reach level 5"
-        for place in random.choice(np.flatnonzero(edges < NO_EDGE), random.integers(0, 3), replace=False):
+        assert not (overlapping(plans.boxes[row, :rooms]) & exclude).any(), (
+            "procedural plans reach level 5"
+        )
+        for place in random.choice(
+            np.flatnonzero(edges < NO_EDGE), random.integers(0, 3), replace=False
+        ):
             edges[place] = random.integers(0, 10)
         found = realise(edges, rooms, disjoint=exclude)
         verdicts.append(found.verdict)
@@ -136,7 +158,9 @@ def test_search_limit_gives_unknown():
     plans = make_plans(2, 0, 40)
     tokens = plans.tokens(8)
     assert realise(*drawn(plans, 0), limit=0).verdict == "unknown"
-    cycle = np.array([LEFT if j == i + 1 else RIGHT if j == i + 4 else NO_EDGE for i, j in pairs(5)])
+    cycle = np.array(
+        [LEFT if j == i + 1 else RIGHT if j == i + 4 else NO_EDGE for i, j in pairs(5)]
+    )
     assert realise(cycle, 5, limit=0).verdict == "impossible", "propagation alone proves this"
     found = validity_levels(tokens, 8, limit=1)
     assert 0 < found.unknown.sum() < 40
@@ -148,10 +172,14 @@ def test_search_limit_gives_unknown():
     assert rates["level_4"] == found.realisable.mean()
 
 
-@pytest.mark.parametrize("code", [validity._SEARCH, "raise SystemExit(1)", "x" * 10**6])  # too long to start
+@pytest.mark.parametrize(
+    "code", [validity._SEARCH, "raise SystemExit(1)", "x" * 10**6]
+)  # too long to start
 def test_shares_of_the_search_give_the_same_levels(code, monkeypatch):
     tokens = np.concatenate([make_plans(4, 0, 12).tokens(8)] * 2)
-    tokens[12:, 8:] = np.where(tokens[12:, 8:] < EDGE_PAD, np.roll(tokens[12:, 8:], 1, 0) % EDGE_PAD, EDGE_PAD)
+    tokens[12:, 8:] = np.where(
+        tokens[12:, 8:] < EDGE_PAD, np.roll(tokens[12:, 8:], 1, 0) % EDGE_PAD, EDGE_PAD
+    )
     alone = validity_levels(tokens, 8)
     monkeypatch.setattr(validity, "SHARE", 5)
     monkeypatch.setattr(validity, "usable_cores", lambda: 3)
@@ -159,7 +187,9 @@ def test_shares_of_the_search_give_the_same_levels(code, monkeypatch):
     shared = validity_levels(tokens, 8)
     assert shared.rates() == alone.rates()
     assert (shared.boxes == alone.boxes).all()
-    assert [mask.tolist() for mask in shared.reached()] == [mask.tolist() for mask in alone.reached()]
+    assert [mask.tolist() for mask in shared.reached()] == [
+        mask.tolist() for mask in alone.reached()
+    ]
 
 
 def test_levels_are_nested_and_deterministic():
@@ -178,7 +208,9 @@ def test_levels_are_nested_and_deterministic():
     assert not found.structure.tokens[120:].any()
     assert 0 < found.realisable[40:80].sum() < 40
     assert (found.boxes[:40] == found.boxes[80:120]).all()
-    assert (validity_levels(tokens, 8, boxes=plans.boxes).boxes == plans.boxes).all(), "known boxes are the proof"
+    assert (validity_levels(tokens, 8, boxes=plans.boxes).boxes == plans.boxes).all(), (
+        "known boxes are the proof"
+    )
     moved = validity_levels(tokens, 8, boxes=plans.boxes[::-1])
     assert moved.buildable.all(), "wrong boxes are ignored"
     assert (moved.boxes != plans.boxes[::-1]).any()
@@ -194,7 +226,9 @@ def legal(draw):
     rooms = draw(st.integers(1, 4))
     types = draw(st.lists(st.sampled_from([0, 1, 10]), min_size=rooms, max_size=rooms))
     edges = [
-        (i, j, r) for i, j in pairs(rooms) if (r := draw(st.sampled_from([*range(10), NO_EDGE, NO_EDGE]))) != NO_EDGE
+        (i, j, r)
+        for i, j in pairs(rooms)
+        if (r := draw(st.sampled_from([*range(10), NO_EDGE, NO_EDGE]))) != NO_EDGE
     ]
     return encode(Diagram(tuple(types), tuple(edges)), 4)
 
@@ -202,8 +236,14 @@ def legal(draw):
 def slow_levels(tokens):
     types, edges = tokens[:4].tolist(), dict(zip(pairs(4), tokens[4:].tolist(), strict=True))
     rooms = sum(kind != NODE_PAD for kind in types)
-    good = rooms > 0 and all(kind < NODE_MASK for kind in types[:rooms]) and set(types[rooms:]) <= {NODE_PAD}
-    good = good and all((0 <= r <= NO_EDGE) if j < rooms else r == EDGE_PAD for (_, j), r in edges.items())
+    good = (
+        rooms > 0
+        and all(kind < NODE_MASK for kind in types[:rooms])
+        and set(types[rooms:]) <= {NODE_PAD}
+    )
+    good = good and all(
+        (0 <= r <= NO_EDGE) if j < rooms else r == EDGE_PAD for (_, j), r in edges.items()
+    )
     if not good:
         return [False, False, False]
     real = [(i, j, r) for (i, j), r in edges.items() if r < NO_EDGE]

@@ -12,7 +12,7 @@ import torch
 from dither.engine.config.options import Train
 from dither.engine.training.trainer import BucketOrder, SampleOrder, make_order
 from dither.registry import TokenSpace
-from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 from dither.tasks.bubble_diagram import metrics
 from dither.tasks.bubble_diagram import plans as plan_arrays
 from dither.tasks.bubble_diagram import task as task_module
@@ -33,7 +33,14 @@ from dither.tasks.bubble_diagram.plans import Diagram, LazyPlans, Plans, PlanSpl
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
 from dither.tasks.bubble_diagram.task import BubbleDiagrams, GraphMetrics
 from dither.tasks.bubble_diagram.validity import token_validity
-from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
+from dither.tasks.bubble_diagram.vocabulary import (
+    EDGE_MASK,
+    EDGE_PAD,
+    NO_EDGE,
+    NODE_MASK,
+    NODE_PAD,
+    pairs,
+)
 from dither.tasks.token_metrics import Accuracy
 
 torch.set_num_threads(1)
@@ -47,7 +54,13 @@ def task():
 def test_fields_and_batches(task):
     nodes, edges = task.space.fields
     assert (nodes.name, nodes.length, nodes.size, nodes.mask, nodes.pad) == ("nodes", 8, 15, 13, 14)
-    assert (edges.name, edges.length, edges.size, edges.mask, edges.pad) == ("edges", 28, 13, 11, 12)
+    assert (edges.name, edges.length, edges.size, edges.mask, edges.pad) == (
+        "edges",
+        28,
+        13,
+        11,
+        12,
+    )
     clean = task.batch("train", [5, 0, 599, 5])
     assert token_validity(clean.x0.numpy(), 8).order.all()
     assert task.batch("valid", []).x0.shape == (0, 36)
@@ -79,7 +92,9 @@ def predicted(clean, frequencies):
 
 def noised(clean):
     zeros = torch.zeros(len(clean.x0))
-    return Noised(clean.x0, State.of(clean.x0), Noise(zeros, zeros), clean.valid, clean.valid, clean.fixed)
+    return Noised(
+        clean.x0, State.of(clean.x0), Noise(zeros, zeros), clean.valid, clean.valid, clean.fixed
+    )
 
 
 def test_metrics_of_a_known_model_are_the_baselines(task):
@@ -89,7 +104,9 @@ def test_metrics_of_a_known_model_are_the_baselines(task):
     found, baselines = metrics.compute(), task.baselines()
     for name, value in found.items():
         assert baselines[f"{name}/unigram"] == pytest.approx(value)
-    assert found["nats_per_graph"] == pytest.approx(found["nodes_nats_per_graph"] + found["edges_nats_per_graph"])
+    assert found["nats_per_graph"] == pytest.approx(
+        found["nodes_nats_per_graph"] + found["edges_nats_per_graph"]
+    )
     assert abs(baselines["nats_per_graph/unigram"] - 48.4) < 1.2
     assert abs(baselines["nats_per_graph/uniform"] - 65.3) < 1.2
     assert all(np.isnan(value) for value in GraphMetrics(task.space).compute().values())
@@ -108,7 +125,9 @@ def test_samples_are_evaluated_and_shown(task, tmp_path):
     assert pictures["unreadable"].text.startswith("sample 3: room 0: ")
     path = tmp_path / "again.jsonl"
     path.write_text(pictures["diagrams"].text, "utf-8")
-    assert read_plans(path, 8) == [decode(row, 8) for k, row in enumerate(samples.numpy()) if k != 3]
+    assert read_plans(path, 8) == [
+        decode(row, 8) for k, row in enumerate(samples.numpy()) if k != 3
+    ]
 
 
 @pytest.mark.parametrize(("rooms", "most"), [(5, 5), (14, 8)])
@@ -140,7 +159,11 @@ def test_plans_from_json_lines(tmp_path, task):
 def test_training_batches_plans_of_equal_size_by_default():
     """Diagrams of a bucket have the same real positions."""
     task = BubbleDiagram(data=ProceduralPlans(train=40, valid=4, test=4)).build()
-    for batch_size, buckets, expected in ((8, None, BucketOrder), (41, None, SampleOrder), (8, False, SampleOrder)):
+    for batch_size, buckets, expected in (
+        (8, None, BucketOrder),
+        (41, None, SampleOrder),
+        (8, False, SampleOrder),
+    ):
         assert type(make_order(task, Train(batch_size=batch_size, buckets=buckets), 0)) is expected
     numbers, valid = np.array(task.buckets("train")), task.batch("train", range(40)).valid
     assert numbers.tolist() == valid[:, : task.rooms].sum(1).tolist()
@@ -150,7 +173,13 @@ def test_training_batches_plans_of_equal_size_by_default():
 
 VARIANTS = [
     {},
-    {"order": "from-left-to-right", "orientation": "upright", "boundary": True, "doors": True, "areas": True},
+    {
+        "order": "from-left-to-right",
+        "orientation": "upright",
+        "boundary": True,
+        "doors": True,
+        "areas": True,
+    },
 ]
 
 
@@ -199,7 +228,10 @@ def test_divergence_and_variation_of_counts():
     assert divergence(half, even) == divergence(even, half) == pytest.approx(expected)
     assert variation(half, even) == pytest.approx(0.5)
     assert np.isnan(divergence(np.zeros(3, int), np.ones(3, int)))
-    rows, others = np.array([[1, 0], [0, 0], [9, 1], [3, 3]]), np.array([[5, 5], [2, 0], [9, 1], [0, 0]])
+    rows, others = (
+        np.array([[1, 0], [0, 0], [9, 1], [3, 3]]),
+        np.array([[5, 5], [2, 0], [9, 1], [0, 0]]),
+    )
     assert variation(rows, others) == pytest.approx((10 * 0.5 + 2 * 1 + 10 * 0) / 22), (
         "missing rows have the largest distance"
     )
@@ -223,12 +255,19 @@ def test_distances_equal_brute_force(plans):
     ours, theirs = (Counter(pair for pair, _ in related(rows)) for rows in (first, second))
     total = 0.0
     for pair, times in theirs.items():
-        gap = sum(abs(one[pair, r] / ours[pair] - other[pair, r] / times) for r in range(10)) / 2 if ours[pair] else 1
+        gap = (
+            sum(abs(one[pair, r] / ours[pair] - other[pair, r] / times) for r in range(10)) / 2
+            if ours[pair]
+            else 1
+        )
         total += gap * times / theirs.total()
     assert found["conditional_edge_tv"] == pytest.approx(total)
     edges = [Counter(relation for _, relation in related(rows)) for rows in (first, second)]
     assert found["edge_tv"] == pytest.approx(apart(*edges, range(10)))
-    types = [Counter(kind for row in rows for kind in row[:8] if kind != NODE_PAD) for rows in (first, second)]
+    types = [
+        Counter(kind for row in rows for kind in row[:8] if kind != NODE_PAD)
+        for rows in (first, second)
+    ]
     assert found["type_tv"] == pytest.approx(apart(*types, range(13)))
     assert found["relation_js"] < found["conditional_edge_js"]
 
@@ -241,7 +280,9 @@ def test_topology_equals_networkx(plans):
     for row, tokens_of_one in enumerate(tokens):
         rooms = int((tokens_of_one[:8] != NODE_PAD).sum())
         graph = networkx.empty_graph(rooms)
-        graph.add_edges_from(pair for pair, r in zip(pairs(8), tokens_of_one[8:], strict=True) if r < NO_EDGE)
+        graph.add_edges_from(
+            pair for pair, r in zip(pairs(8), tokens_of_one[8:], strict=True) if r < NO_EDGE
+        )
         degrees = np.bincount([degree for _, degree in graph.degree()], minlength=8) / rooms
         assert found.degree[row] == pytest.approx(degrees)
         clustering = list(networkx.clustering(graph).values())
@@ -257,7 +298,9 @@ def test_mmd_equals_the_sum_over_all_pairs():
     first, second = (np.round(random.dirichlet(np.ones(4) * 0.4, n), 1) for n in (30, 50))
 
     def mean(one, other):
-        return np.mean([[exp(-((np.abs(p - q).sum() / 2) ** 2) / (2 * 0.3**2)) for q in other] for p in one])
+        return np.mean(
+            [[exp(-((np.abs(p - q).sum() / 2) ** 2) / (2 * 0.3**2)) for q in other] for p in one]
+        )
 
     expected = mean(first, first) + mean(second, second) - 2 * mean(first, second)
     assert mmd(first, second, 0.3) == pytest.approx(expected)
@@ -268,10 +311,17 @@ def test_mmd_equals_the_sum_over_all_pairs():
 
 
 def test_archetypes():
-    rows = np.array([encode(Diagram(types, ()), 4) for types in ((0, 1), (1, 0), (0, 1, 2), (0, 3))])
+    rows = np.array(
+        [encode(Diagram(types, ()), 4) for types in ((0, 1), (1, 0), (0, 1, 2), (0, 3))]
+    )
     found = Archetypes.of(rows, 4)
     assert sorted(found.times.values()) == [1, 1, 2]
-    some = {"archetypes": 1, "archetype_coverage": 1 / 3, "archetype_coverage_weighted": 1 / 2, "diversity": 0}
+    some = {
+        "archetypes": 1,
+        "archetype_coverage": 1 / 3,
+        "archetype_coverage_weighted": 1 / 2,
+        "diversity": 0,
+    }
     assert Archetypes.of(rows[:2], 4).metrics(found) == pytest.approx(some)
     assert found.metrics(found)["diversity"] == pytest.approx(1 - 2 / 12)
     assert found.metrics(found)["archetype_coverage_weighted"] == 1
@@ -287,7 +337,13 @@ def test_shuffled_preserves_frequencies_only(plans, reference):
     real, shuffled_metrics = reference.floor(100), reference.metrics(permuted)
     for name in ("level_1", "level_2", "level_3", "level_4", "valid_unique_novel"):
         assert shuffled_metrics[name] < 0.95 * real[name], name
-    for name in ("conditional_edge_js", "conditional_edge_tv", "mmd_degree", "mmd_clustering", "mmd_spectral"):
+    for name in (
+        "conditional_edge_js",
+        "conditional_edge_tv",
+        "mmd_degree",
+        "mmd_clustering",
+        "mmd_spectral",
+    ):
         assert shuffled_metrics[name] > 1.3 * real[name], name
     assert shuffled_metrics["type_js"] == pytest.approx(real["type_js"])
 
@@ -295,7 +351,11 @@ def test_shuffled_preserves_frequencies_only(plans, reference):
 def test_distances_of_the_reference_and_of_nonsense(plans, reference):
     valid = plans.tokens(8)[:200]
     found = reference.metrics(valid)
-    far = {name: value for name, value in found.items() if name.endswith(("_js", "_tv")) or name.startswith("mmd_")}
+    far = {
+        name: value
+        for name, value in found.items()
+        if name.endswith(("_js", "_tv")) or name.startswith("mmd_")
+    }
     assert len(far) == 13
     assert all(value == pytest.approx(0, abs=1e-12) for value in far.values())
     assert found["archetype_coverage"] == found["level_4"] == 1
@@ -313,9 +373,15 @@ def test_distances_of_the_reference_and_of_nonsense(plans, reference):
 def test_noise_floor(plans, reference):
     samples = plans.tokens(8)[:60]
     found = reference.sample_metrics(samples)
-    floors = {name.removesuffix("_floor"): value for name, value in found.items() if name.endswith("_floor")}
+    floors = {
+        name.removesuffix("_floor"): value
+        for name, value in found.items()
+        if name.endswith("_floor")
+    }
     bare = {*(f"level_{level}" for level in range(5)), "unknown", "connected", "one_living_room"}
-    assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare - {"floor_plans"}
+    assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare - {
+        "floor_plans"
+    }
     again = reference.metrics(plans.tokens(8)[200:260])
     assert floors == pytest.approx({name: again[name] for name in floors})
     fewer = reference.sample_metrics(samples[:20])
@@ -333,18 +399,25 @@ def test_constraints_limit_the_plans_that_samples_are_compared_with(plans):
     """Real plans that meet the constraints are at the noise floor, unlike when compared with all plans."""
     constraints = Constraints(counts={"Balcony": 0}, rooms="at most 7", buildable=True)
     data = ProceduralPlans(train=300, valid=500, test=300)
-    limited, free = (BubbleDiagram(data=data, constraints=one).build() for one in (constraints, None))
+    limited, free = (
+        BubbleDiagram(data=data, constraints=one).build() for one in (constraints, None)
+    )
     tokens = torch.from_numpy(plans[:250].tokens(8)).long()
     met = tokens[torch.stack([*limited._goal.satisfied(tokens).values()]).all(0)]
     assert 40 < len(met) < 200
     like = limited.like(len(met), 0)
-    found, other = limited.sample_metrics(met, like), free.sample_metrics(met, free.like(len(met), 0))
+    found, other = (
+        limited.sample_metrics(met, like),
+        free.sample_metrics(met, free.like(len(met), 0)),
+    )
     assert found["type_tv"] < 0.5 * other["type_tv"]
     assert found["type_tv"] < 3 * found["type_tv_floor"] + 0.02
     assert 50 < found["compared_plans"] < 400
     assert "compared_plans" not in other
     none = BubbleDiagram(data=data, constraints=Constraints(rooms=3)).build()
-    assert not any(name.startswith("type") for name in none.sample_metrics(tokens[:5], none.like(5, 0)))
+    assert not any(
+        name.startswith("type") for name in none.sample_metrics(tokens[:5], none.like(5, 0))
+    )
     (warning,) = none.data_warnings()
     assert "3 rooms" in warning
     assert not [*limited.data_warnings(), *free.data_warnings()]
@@ -358,7 +431,9 @@ def test_baselines_are_computed_once_per_data_set(cache, monkeypatch):
     other = BubbleDiagram(data=ProceduralPlans(**data), constraints=Constraints(rooms=6))
     for task in (BubbleDiagram(data=ProceduralPlans(**data, seed=1)), other):
         assert task.build().baselines() == {"computed": 1.0}
-    assert BubbleDiagram(data=ProceduralPlans(**data)).build().baselines("train") == {"computed": 1.0}
+    assert BubbleDiagram(data=ProceduralPlans(**data)).build().baselines("train") == {
+        "computed": 1.0
+    }
 
 
 def test_illegal_samples(plans, reference):
@@ -388,7 +463,9 @@ def test_accuracy_by_noise_counts_masked_tokens():
     sigma = torch.rand(64, generator=random) * 3
     targets = valid & (torch.rand(tokens.shape, generator=random) < 0.5)
     guess = torch.where(torch.rand(tokens.shape, generator=random) < 0.3, tokens, (tokens + 1) % 11)
-    noised = Noised(tokens, State.of(tokens), Noise(sigma, sigma), targets, valid, Clean.of(tokens, valid).fixed)
+    noised = Noised(
+        tokens, State.of(tokens), Noise(sigma, sigma), targets, valid, Clean.of(tokens, valid).fixed
+    )
     whole, parts = Accuracy(space), Accuracy(space)
     whole.update(noised, certain(guess))
     for start in range(0, 64, 7):
@@ -399,6 +476,8 @@ def test_accuracy_by_noise_counts_masked_tokens():
         for low in (0, 25, 50, 75):
             rows = (lost >= low / 100) & (lost < (low + 25) / 100)
             right = (guess == tokens)[rows][:, columns][targets[rows][:, columns]]
-            assert found[f"{field}_accuracy_{low}_{low + 25}"] == pytest.approx(right.double().mean().item())
+            assert found[f"{field}_accuracy_{low}_{low + 25}"] == pytest.approx(
+                right.double().mean().item()
+            )
     assert len(found) == 8
     assert Accuracy(space).compute() == {}

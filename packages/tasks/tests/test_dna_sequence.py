@@ -17,11 +17,21 @@ from dither.tasks.get_region.data.human_dhs import Sequences as Regions
 from dither.tasks.get_region.data.motif_scan import Motif, encode
 
 torch.set_num_threads(1)
-SMALL = {"use": "planted-motifs", "length": 30, "cells": 3, "width": 5, "rate": 0.1, "train": 600, "held": 300}
+SMALL = {
+    "use": "planted-motifs",
+    "length": 30,
+    "cells": 3,
+    "width": 5,
+    "rate": 0.1,
+    "train": 600,
+    "held": 300,
+}
 
 
 def spec(**options):
-    data = PlantedMotifs(**{k: v for k, v in (SMALL | options.pop("data", {})).items() if k != "use"})
+    data = PlantedMotifs(
+        **{k: v for k, v in (SMALL | options.pop("data", {})).items() if k != "use"}
+    )
     return DnaSequence(data=data, **options)
 
 
@@ -34,11 +44,15 @@ def every_word(length):
     return np.array(list(product(range(4), repeat=length)), np.uint8)
 
 
-@pytest.mark.parametrize(("length", "width", "rate"), [(5, 2, 0.3), (4, 4, 0.5), (6, 3, 0.9), (3, 1, 0.2)])
+@pytest.mark.parametrize(
+    ("length", "width", "rate"), [(5, 2, 0.3), (4, 4, 0.5), (6, 3, 0.9), (3, 1, 0.2)]
+)
 def test_the_likelihood_of_planted_sequences_sums_to_one(length, width, rate):
     planted, words = Planted(cells=2, motifs=2, width=width, rate=rate, seed=3), every_word(length)
     for cell in range(2):
-        assert np.exp(-planted.nats(words, np.full(len(words), cell))).sum() == pytest.approx(1, abs=1e-12)
+        assert np.exp(-planted.nats(words, np.full(len(words), cell))).sum() == pytest.approx(
+            1, abs=1e-12
+        )
 
 
 def test_planted_sequences_have_their_likelihood():
@@ -53,7 +67,10 @@ def test_planted_sequences_have_their_likelihood():
 
 
 def test_planted_splits_are_independent_of_the_training_size():
-    first, again = PlantedMotifs(train=50, held=40).build(), PlantedMotifs(train=90, held=40).build()
+    first, again = (
+        PlantedMotifs(train=50, held=40).build(),
+        PlantedMotifs(train=90, held=40).build(),
+    )
     assert np.array_equal(first.bases["valid"], again.bases["valid"])
     with pytest.raises(ValueError, match="does not fit"):
         PlantedMotifs(length=5, width=6)
@@ -63,8 +80,12 @@ def test_a_markov_chain_counts_what_follows_each_context():
     bases = encode(["ACACACAC", "AAAAAAAA"])
     chain = Markov(bases, np.array([0, 1]), 2, order=1)
     start, after = chain.tables
-    np.testing.assert_allclose(start[0, 0], (np.array([4, 4, 0, 0]) + 1) / 12)  # 8 bases, and 4 shared by all bases
-    np.testing.assert_allclose(after[0, 0], (np.array([0, 4, 0, 0]) + 4 * start[0, 0]) / 8)  # A is followed by C
+    np.testing.assert_allclose(
+        start[0, 0], (np.array([4, 4, 0, 0]) + 1) / 12
+    )  # 8 bases, and 4 shared by all bases
+    np.testing.assert_allclose(
+        after[0, 0], (np.array([0, 4, 0, 0]) + 4 * start[0, 0]) / 8
+    )  # A is followed by C
     np.testing.assert_allclose(after[0, 1], (np.array([3, 0, 0, 0]) + 4 * start[0, 0]) / 7)
     np.testing.assert_allclose(after[1, 2], start[1, 0])  # never seen: the shorter context
     nats = -np.log(start[0, 0, 0]) - np.log(after[0, 0, 1])
@@ -74,7 +95,9 @@ def test_a_markov_chain_counts_what_follows_each_context():
 @pytest.mark.parametrize("order", [0, 1, 5])
 def test_a_markov_chain_is_a_distribution_and_draws_from_it(order):
     rng, words = np.random.default_rng(0), every_word(4)
-    chain = Markov(rng.integers(4, size=(30, 9)).astype(np.uint8), rng.integers(2, size=30), 2, order)
+    chain = Markov(
+        rng.integers(4, size=(30, 9)).astype(np.uint8), rng.integers(2, size=30), 2, order
+    )
     for cell in range(2):
         probability = np.exp(-chain.nats(words, np.full(256, cell)))
         assert probability.sum() == pytest.approx(1)
@@ -86,7 +109,10 @@ def test_a_markov_chain_is_a_distribution_and_draws_from_it(order):
 def tiny(valid, test=None, train=None, motifs=(), cells=("a", "b")):
     """Sequences from texts by cell type: {"a": [...], "b": [...]}."""
     texts = {"train": train or valid, "valid": valid, "test": test or valid}
-    rows = {split: [(t, n) for n, cell in enumerate(cells) for t in of[cell]] for split, of in texts.items()}
+    rows = {
+        split: [(t, n) for n, cell in enumerate(cells) for t in of[cell]]
+        for split, of in texts.items()
+    }
     bases = {split: encode([text for text, _ in of]) for split, of in rows.items()}
     labels = {split: np.array([label for _, label in of]) for split, of in rows.items()}
     return Sequences("tiny", cells, bases, labels, lambda: list(motifs))
@@ -94,11 +120,20 @@ def tiny(valid, test=None, train=None, motifs=(), cells=("a", "b")):
 
 def test_metrics_of_known_sequences():
     """Held-out sequences of a cell type are all alike, so that every distance has a closed form."""
-    motifs = [Motif.of("AC", 20 * np.eye(4)[[0, 1]], 0.1), Motif.of("GGG", 20 * np.eye(4)[[2, 2, 2]], 0.1)]
+    motifs = [
+        Motif.of("AC", 20 * np.eye(4)[[0, 1]], 0.1),
+        Motif.of("GGG", 20 * np.eye(4)[[2, 2, 2]], 0.1),
+    ]
     held = {"a": ["ACACAC"] * 8, "b": ["TTGGGG"] * 8}
     reference = Reference(tiny(held, motifs=motifs), 2)
     same = reference.sample_metrics(encode(["ACACAC", "TTGGGG"]), np.array([0, 1]))
-    for name, best in {"kmer_js": 0, "gc_distance": 0, "motif_difference": 0, "motif_r": 1, "accuracy": 1}.items():
+    for name, best in {
+        "kmer_js": 0,
+        "gc_distance": 0,
+        "motif_difference": 0,
+        "motif_r": 1,
+        "accuracy": 1,
+    }.items():
         assert same[name] == pytest.approx(best, abs=1e-12)
         assert same[f"{name}_floor"] == pytest.approx(best, abs=1e-12)
     assert same["gc"] == pytest.approx((3 / 6 + 4 / 6) / 2)
@@ -154,11 +189,17 @@ def test_fasta_and_unlabelled_or_few_samples(task, tmp_path):
     assert metrics["kmer_js"] < metrics["kmer_js_floor"] * 1.3, "compared with all sequences"
     clean = task.batch("valid", range(4))
     (path,), notes = task.export(clean.x0, clean, "fasta", tmp_path / "fasta")
-    records = [">sample-0 cell-1", as_text(clean.x0[:1].numpy().astype(np.uint8))[0], ">sample-1 cell-2"]
+    records = [
+        ">sample-0 cell-1",
+        as_text(clean.x0[:1].numpy().astype(np.uint8))[0],
+        ">sample-1 cell-2",
+    ]
     assert (path.read_text().splitlines()[:3], notes) == (records, [])
     assert ">sample-0 any\n" in task._fasta(task.sequences.bases["test"][:1], np.array([-1]))
     for labels in ([0], [2, -1], [1, 1, 1]):
-        found = task._reference.sample_metrics(task.sequences.bases["test"][: len(labels)], np.array(labels))
+        found = task._reference.sample_metrics(
+            task.sequences.bases["test"][: len(labels)], np.array(labels)
+        )
         assert np.isfinite(list(found.values())).all()
 
 
@@ -182,8 +223,12 @@ def test_problems_of_the_task(refusal):
     from dither.tasks.language_model.data.specs import StdlibText
 
     assert [m.code for m in DnaSequence(data=StdlibText()).check()] == ["wrong-kind"]
-    assert [(m.path, m.code) for m in spec(motifs="no-such-file.meme").check()] == [(("motifs",), "file-not-found")]
-    assert [(m.path, m.code) for m in spec(data={"length": 5}, kmer=6).check()] == [(("kmer",), "out-of-range")]
+    assert [(m.path, m.code) for m in spec(motifs="no-such-file.meme").check()] == [
+        (("motifs",), "file-not-found")
+    ]
+    assert [(m.path, m.code) for m in spec(data={"length": 5}, kmer=6).check()] == [
+        (("kmer",), "out-of-range")
+    ]
     empty = tiny({"a": ["AC"], "b": ["GT"]})
     empty.bases["test"] = empty.bases["test"][:0]
     from dither.tasks.dna_sequence.task import DnaSequences
@@ -194,12 +239,18 @@ def test_problems_of_the_task(refusal):
 def test_human_sequences_are_split_by_chromosome(monkeypatch):
     chromosome, rng = np.array(["chr1", "chr2", "chr3", "chrX", "chr2"]), np.random.default_rng(0)
     texts = ["".join(rng.choice(list("ACGT"), 200)) for _ in chromosome]
-    regions = Regions(chromosome, np.arange(5), np.arange(5) + 200, texts, np.eye(4, dtype=bool)[[0, 1, 2, 3, 0]])
+    regions = Regions(
+        chromosome, np.arange(5), np.arange(5) + 200, texts, np.eye(4, dtype=bool)[[0, 1, 2, 3, 0]]
+    )
     monkeypatch.setattr(sequences_module, "fetch_wheel", lambda *wheel: wheel[0])
     monkeypatch.setattr(sequences_module, "read_sequences", lambda wheel: regions)
     built = DHSSequences().build()
     split = {split: as_text(rows) for split, rows in built.bases.items()}
-    assert split == {"train": [texts[2], texts[3]], "valid": [texts[1], texts[4]], "test": [texts[0]]}
+    assert split == {
+        "train": [texts[2], texts[3]],
+        "valid": [texts[1], texts[4]],
+        "test": [texts[0]],
+    }
     labels = {split: rows.tolist() for split, rows in built.labels.items()}
     assert labels == {"train": [2, 3], "valid": [1, 0], "test": [0]}
     assert built.facts() == DHSSequences().facts() == (200, tuple(CELLS))

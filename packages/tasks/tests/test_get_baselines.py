@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
-from dither.registry.flow.spaces import Group
+from dither.registry.contracts.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.data.units import ColumnUnits
 from dither.tasks.get_region.metrics.baselines import (
@@ -20,7 +20,11 @@ from dither.tasks.get_region.metrics.baselines import (
     MaskedBatch,
     neighbour_mean,
 )
-from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, baseline_metrics, bootstrap_weights
+from dither.tasks.get_region.metrics.region_metrics import (
+    RegionMetrics,
+    baseline_metrics,
+    bootstrap_weights,
+)
 
 torch.set_num_threads(1)
 P, B, L, M = 400, 3, 12, 6
@@ -45,7 +49,11 @@ def reference(train):
 def batch(train, share=0.5, seed=1, mask="element"):
     g = np.random.default_rng(seed)
     truth = train[g.integers(0, P, (B, L))]
-    chosen = g.random((B, L, W)) < share if mask == "element" else np.repeat(g.random((B, L, 1)) < share, W, 2)
+    chosen = (
+        g.random((B, L, W)) < share
+        if mask == "element"
+        else np.repeat(g.random((B, L, 1)) < share, W, 2)
+    )
     if mask == "accessibility":
         chosen = np.broadcast_to(np.arange(W) == M, (B, L, W)).copy()
     return MaskedBatch(truth, ~chosen, chosen, np.zeros(B, np.int64))
@@ -62,7 +70,11 @@ def test_neighbour_mean_by_brute_force():
     beside = neighbour_mean(z, visible)
     for b, place in np.ndindex(B, L):
         seen = np.flatnonzero(visible[b].any(1))
-        sides = [z[b, side[pick]] for side, pick in ((seen[seen <= place], -1), (seen[seen >= place], 0)) if len(side)]
+        sides = [
+            z[b, side[pick]]
+            for side, pick in ((seen[seen <= place], -1), (seen[seen >= place], 0))
+            if len(side)
+        ]
         expected = np.mean(sides, 0) if sides else np.zeros(W)
         np.testing.assert_allclose(beside[b, place], expected, atol=1e-6)
 
@@ -78,7 +90,9 @@ def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
         columns = np.flatnonzero(seen[b, place])
         if len(columns):
             fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit(z[:, columns], z)
-            expected = fitted.predict(here[b, place, columns][None])[0] * standard.std + standard.mean
+            expected = (
+                fitted.predict(here[b, place, columns][None])[0] * standard.std + standard.mean
+            )
             chosen = query.target[b, place]
             np.testing.assert_allclose(guess[b, place][chosen], expected[chosen], atol=1e-3)
 
@@ -89,10 +103,14 @@ def test_ridge_of_masked_regions_is_fitted_on_the_neighbours(train, reference):
     standard = ColumnStats.of(train)
     z = (train - standard.mean) / standard.std
     inner = [p for p in range(1, P - 1) if p // 100 == (p - 1) // 100 == (p + 1) // 100]
-    fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit([(z[p - 1] + z[p + 1]) / 2 for p in inner], z[inner])
+    fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit(
+        [(z[p - 1] + z[p + 1]) / 2 for p in inner], z[inner]
+    )
     here = (query.truth - standard.mean) / standard.std * query.visible
     b, place = np.argwhere(query.target[..., 0])[2]
-    expected = fitted.predict(neighbour_mean(here.astype(np.float32), query.visible)[b, place][None])[0]
+    expected = fitted.predict(
+        neighbour_mean(here.astype(np.float32), query.visible)[b, place][None]
+    )[0]
     np.testing.assert_allclose(guess[b, place], expected * standard.std + standard.mean, atol=1e-3)
 
 
@@ -126,11 +144,16 @@ def test_rivals_equal_those_of_scikit_learn(train, binary):
     fitted = {"mlp": (mlp(**MLP).fit(z, table[:, M]), own)}
     fitted["boosting"] = (boosting(random_state=0).fit(plain, table[:, M]), mine)
     if binary:
-        fitted["logistic-sqrt"] = (LogisticRegression(C=0.01, max_iter=500).fit(z, table[:, M]), own)
+        fitted["logistic-sqrt"] = (
+            LogisticRegression(C=0.01, max_iter=500).fit(z, table[:, M]),
+            own,
+        )
     assert {*fitted} == found.keys() - {"mean", "ridge", "logistic"}
     for name, (model, x) in fitted.items():
         expected = model.predict_proba(x)[:, 1] if binary else model.predict(x)
-        np.testing.assert_allclose(found[name][0][..., M].ravel(), expected, atol=1e-3, err_msg=name)
+        np.testing.assert_allclose(
+            found[name][0][..., M].ravel(), expected, atol=1e-3, err_msg=name
+        )
 
 
 def test_the_lead_of_the_model_is_a_paired_bootstrap(train, reference, monkeypatch):
@@ -139,7 +162,10 @@ def test_the_lead_of_the_model_is_a_paired_bootstrap(train, reference, monkeypat
     places = np.column_stack([np.zeros(B * 4, int), np.arange(B * 4)])
     parts = [batch(train, seed=seed, mask="accessibility") for seed in range(4)]
     joined = MaskedBatch(
-        *(np.concatenate(values) for values in zip(*(list(vars(p).values())[:4] for p in parts), strict=True))
+        *(
+            np.concatenate(values)
+            for values in zip(*(list(vars(p).values())[:4] for p in parts), strict=True)
+        )
     )
     logistic = predictions_of(reference, joined)["logistic"][0]
     noisy = logistic + np.random.default_rng(3).normal(size=logistic.shape).astype(np.float32)
@@ -152,9 +178,16 @@ def test_the_lead_of_the_model_is_a_paired_bootstrap(train, reference, monkeypat
     truth, differences = joined.truth[..., M] > 0.5, []
     for times in bootstrap_weights(len(places)):
         rows = np.repeat(np.arange(len(places)), times.astype(int))
-        areas = [roc_auc_score(truth[rows].ravel(), score[rows][..., M].ravel()) for score in (noisy, logistic)]
+        areas = [
+            roc_auc_score(truth[rows].ravel(), score[rows][..., M].ravel())
+            for score in (noisy, logistic)
+        ]
         differences.append(areas[0] - areas[1])
-    expected = np.diff(np.quantile(differences, [0.025, 0.975]))[0] / 2 * np.sqrt(len(places) / (len(places) - 1))
+    expected = (
+        np.diff(np.quantile(differences, [0.025, 0.975]))[0]
+        / 2
+        * np.sqrt(len(places) / (len(places) - 1))
+    )
     assert half == pytest.approx(expected, rel=1e-6)
     ridge = found["accessibility_auc/ridge"] + found["accessibility_auc/ridge-lead"]
     assert ridge == pytest.approx(roc_auc_score(truth.ravel(), noisy[..., M].ravel()))
@@ -163,29 +196,41 @@ def test_the_lead_of_the_model_is_a_paired_bootstrap(train, reference, monkeypat
 def test_no_baseline_sees_masked_values(train, reference):
     for mask in ("element", "region", "accessibility"):
         query = batch(train, mask=mask)
-        other = MaskedBatch(np.where(query.target, 99, query.truth).astype(np.float32), *list(vars(query).values())[1:])
+        other = MaskedBatch(
+            np.where(query.target, 99, query.truth).astype(np.float32),
+            *list(vars(query).values())[1:],
+        )
         one, two = predictions_of(reference, query), predictions_of(reference, other)
         for name, (guess, counted) in one.items():
-            np.testing.assert_array_equal(guess[counted], two[name][0][counted], err_msg=f"{name} {mask}")
+            np.testing.assert_array_equal(
+                guess[counted], two[name][0][counted], err_msg=f"{name} {mask}"
+            )
 
 
 def fresh():
-    return RegionMetrics(GROUPS, ColumnUnits(np.ones(W), ColumnStats.none(W)), np.zeros(W, np.float32))
+    return RegionMetrics(
+        GROUPS, ColumnUnits(np.ones(W), ColumnStats.none(W)), np.zeros(W, np.float32)
+    )
 
 
 def test_baselines_have_the_names_of_metrics_and_the_expected_order(train, reference):
-    metrics = baseline_metrics(fresh, lambda cell: reference, {"": [batch(train, seed=seed) for seed in range(4)]})
+    metrics = baseline_metrics(
+        fresh, lambda cell: reference, {"": [batch(train, seed=seed) for seed in range(4)]}
+    )
     assert metrics["motif_pearson/mean"] == 0
     assert metrics["motif_pearson/ridge"] > 0.3
     assert metrics["accessibility_auc/mean"] == 0.5
     assert metrics["accessibility_auc/logistic"] > 0.7
     assert {key for key in metrics if key.endswith("/logistic")} == {
-        f"accessibility_{name}/logistic" for name in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
+        f"accessibility_{name}/logistic"
+        for name in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
     }
     assert all(np.isfinite(value) for value in metrics.values())
     assert baseline_metrics(fresh, lambda cell: reference, {"": []}) == {}
     flat = np.concatenate([train[:, :M], np.ones((P, 1), np.float32)], 1)
-    assert "logistic" not in predictions_of(Baselines(flat, np.arange(P) == 0, GROUPS), batch(train)), "constant labels"
+    assert "logistic" not in predictions_of(
+        Baselines(flat, np.arange(P) == 0, GROUPS), batch(train)
+    ), "constant labels"
 
 
 def test_baselines_are_fitted_by_cell_type(train):
@@ -199,4 +244,6 @@ def test_baselines_are_fitted_by_cell_type(train):
 
     metrics = baseline_metrics(fresh, fit, {"": [query, query]})
     assert seen == [-1, 2]
-    assert metrics["motif_mse/mean"] > 40  # the wrong table was used for two of the three windows, on purpose
+    assert (
+        metrics["motif_mse/mean"] > 40
+    )  # the wrong table was used for two of the three windows, on purpose

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dither.registry.flow.protocols import Exports
+from dither.registry.contracts.protocols import Exports
 from dither.tasks.get_region.data_specs import RegionStore
 from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.get_region.task import HEADER
@@ -19,7 +19,9 @@ CELLS, P, M, WINDOW, DRAWS = ("a", "b"), 50, 3, 5, 4
 @pytest.fixture(scope="module")
 def arrays():
     random = np.random.default_rng(0)
-    start = np.concatenate([1000 * np.arange(length) + random.integers(0, 300, length) for length in LENGTHS.values()])
+    start = np.concatenate(
+        [1000 * np.arange(length) + random.integers(0, 300, length) for length in LENGTHS.values()]
+    )
     atpm = (random.random((P, 2)) * (random.random((P, 2)) < 0.6)).astype(np.float32)
     return {
         "features": random.random((P, M)).astype(np.float32) * 4,
@@ -45,7 +47,14 @@ def drawn_from(store, scale=False, **options):
     """A task, what sampling starts from, and samples: what is asked for, with noise of standard deviation 1."""
     data = RegionStore(path=str(store), valid=["chr2"], test=["chr1"], scale=scale)
     spec = GetRegion(
-        data=data, regions=WINDOW, stride=2, draws=DRAWS, standardise=True, expression=True, expressed=0, **options
+        data=data,
+        regions=WINDOW,
+        stride=2,
+        draws=DRAWS,
+        standardise=True,
+        expression=True,
+        expressed=0,
+        **options,
     )
     task = spec.build()
     like = task.like(3 * DRAWS, 1)
@@ -64,7 +73,12 @@ def exported(task, like, samples, folder):
 OPTIONS = [
     {"cell_type": ["b", "a"]},
     {"cell_type": "b", "valid_cells": ["a"], "fill_unit": "element"},
-    {"cell_type": ["a", "b"], "drop_closed": True, "accessibility": "quantitative", "given": "motifs"},
+    {
+        "cell_type": ["a", "b"],
+        "drop_closed": True,
+        "accessibility": "quantitative",
+        "given": "motifs",
+    },
     {"cell_type": "b", "scale": True, "accessibility": "quantitative", "largest": "window"},
 ]
 
@@ -74,12 +88,20 @@ def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, opt
     task, like, samples = drawn_from(store, **options)
     assert isinstance(task, Exports)
     _, found = exported(task, like, samples, tmp_path)
-    at = {(c, s): row for row, (c, s) in enumerate(zip(arrays["chromosome"], arrays["start"], strict=True))}
+    at = {
+        (c, s): row
+        for row, (c, s) in enumerate(zip(arrays["chromosome"], arrays["start"], strict=True))
+    }
     train = arrays["chromosome"] == "chr3"
     quantitative = "accessibility" in options
     top = arrays["features"][train].max(0) if "scale" in options else np.ones(M, np.float32)
     np.testing.assert_array_equal(found["divisor"][:M], top)
-    assert found["mean"].shape == found["std"].shape == found["divisor"].shape == (len(found["column"]),)
+    assert (
+        found["mean"].shape
+        == found["std"].shape
+        == found["divisor"].shape
+        == (len(found["column"]),)
+    )
     for sample in range(len(samples)):
         there = found["valid"][sample]
         assert there.sum() in (WINDOW, 13 % WINDOW) or "drop_closed" in options
@@ -92,11 +114,15 @@ def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, opt
         if quantitative:
             opened = arrays["atpm"][rows, cell]
             divisor[M] = opened.max() if "scale" in options else arrays["atpm"][train].max()
-        truth = np.column_stack([arrays["features"][rows], opened, arrays["expression"][rows, cell]])
+        truth = np.column_stack(
+            [arrays["features"][rows], opened, arrays["expression"][rows, cell]]
+        )
         np.testing.assert_allclose(found["truth"][sample][there], truth, rtol=1e-6)
         given = found["known"][sample][there]
         noise = (samples - like.x0)[sample].numpy() * task.standard.std
-        scaled = np.minimum(truth / divisor, np.where(divisor == 1, np.inf, 1))  # above all training values: cut
+        scaled = np.minimum(
+            truth / divisor, np.where(divisor == 1, np.inf, 1)
+        )  # above all training values: cut
         drawn = np.where(given, truth, (scaled + noise[there]) * divisor)
         np.testing.assert_allclose(found["samples"][sample][there], drawn, atol=2e-5)
         assert np.isnan(found["samples"][sample][~there]).all()
@@ -117,13 +143,23 @@ def test_a_row_has_mean_and_spread_of_the_draws_of_a_window(store, tmp_path, opt
         assert len(set(found["window"][first : first + DRAWS])) == 1
         for region, column in np.argwhere(~found["known"][first] & found["valid"][first][:, None]):
             key = [str(found["chromosome"][first]), str(found["start"][first, region])]
-            key += [str(found["end"][first, region]), str(found["cell"][first]), str(found["column"][column])]
+            key += [
+                str(found["end"][first, region]),
+                str(found["cell"][first]),
+                str(found["column"][column]),
+            ]
             values = found["samples"][first : first + DRAWS, region, column].astype(float)
-            expected[tuple(key)] = found["truth"][first, region, column], values.mean(), values.std(ddof=1)
+            expected[tuple(key)] = (
+                found["truth"][first, region, column],
+                values.mean(),
+                values.std(ddof=1),
+            )
     assert len(rows) == len(expected)
     for row in rows:
         numbers = [float(row[name]) for name in ("truth", "mean", "sd")]
-        np.testing.assert_allclose(numbers, expected[tuple(row[name] for name in HEADER[:5])], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            numbers, expected[tuple(row[name] for name in HEADER[:5])], rtol=1e-5, atol=1e-6
+        )
         assert row["draws"] == str(DRAWS)
     assert {row["imputation"] for row in rows} == {"0", "1", "2"}
     assert len({float(row["sd"]) for row in rows}) > len(rows) / 2
@@ -143,8 +179,12 @@ def test_samples_in_another_cell_type_are_compared_with_its_truth(store, arrays,
     like.cond["cell"][:] = 1
     _, found = exported(task, like, samples, tmp_path)
     assert set(found["cell"]) == {"b"}
-    rows = np.flatnonzero(arrays["chromosome"] == "chr2")[found["start"][0][found["valid"][0]] // 1000]
-    np.testing.assert_allclose(found["truth"][0][found["valid"][0]][:, M + 1 :], arrays["expression"][rows, 1])
+    rows = np.flatnonzero(arrays["chromosome"] == "chr2")[
+        found["start"][0][found["valid"][0]] // 1000
+    ]
+    np.testing.assert_allclose(
+        found["truth"][0][found["valid"][0]][:, M + 1 :], arrays["expression"][rows, 1]
+    )
 
 
 @pytest.mark.parametrize("transform", ["none", "sqrt", "quantile"])

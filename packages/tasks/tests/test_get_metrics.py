@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 from sklearn.metrics import average_precision_score, mean_squared_error, r2_score, roc_auc_score
 
-from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
-from dither.registry.flow.spaces import Group
+from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
+from dither.registry.contracts.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.data.units import ColumnUnits
 from dither.tasks.get_region.metrics import region_metrics
@@ -27,7 +27,11 @@ from dither.tasks.get_region.metrics.sample_metrics import (
 
 torch.set_num_threads(1)
 B, L, M = 12, 9, 5
-GROUPS = (Group("motifs", 0, M), Group("accessibility", M, M + 1), Group("expression", M + 1, M + 3))
+GROUPS = (
+    Group("motifs", 0, M),
+    Group("accessibility", M, M + 1),
+    Group("expression", M + 1, M + 3),
+)
 W = M + 3
 
 
@@ -38,7 +42,9 @@ def plain(width):
 def update(metrics, clean, target, guess):
     noise = Noise(torch.ones(len(target)), torch.ones(len(target)))
     noised = Noised(clean.x0, State(clean.x0, target), noise, target, clean.valid, ~target)
-    metrics.update(clean, noised, SimpleNamespace(x0=guess), Measured(torch.zeros(1), torch.zeros(1)))
+    metrics.update(
+        clean, noised, SimpleNamespace(x0=guess), Measured(torch.zeros(1), torch.zeros(1))
+    )
 
 
 @pytest.fixture
@@ -80,7 +86,9 @@ def oracle(case, name, columns):
         "spearman": lambda x, y: stats.spearmanr(x, y).statistic,
     }
     metrics = {
-        f"{name}_{key}": np.mean([0 if flat else figure(*pair) for pair, flat in zip(pairs, quiet, strict=True)])
+        f"{name}_{key}": np.mean(
+            [0 if flat else figure(*pair) for pair, flat in zip(pairs, quiet, strict=True)]
+        )
         for key, figure in of.items()
     }
     metrics[f"{name}_r2"] = np.mean([r2_score(*pair) for pair in pairs])
@@ -158,8 +166,13 @@ def test_constant_columns_are_left_out():
     metrics = both.compute()
     assert metrics["motif_pearson_overall"] == 0
     assert metrics["motif_r2_overall"] == pytest.approx(0, abs=1e-6)
-    ramp, noise = np.arange(20, dtype=np.float32), g.integers(0, 2, 20).astype(np.float32) * np.float32(3e-8)
-    assert pearson(ramp, np.float32(0.3) + noise) == spearman(ramp, np.float32(0.3) + noise) == 0, "rounding"
+    ramp, noise = (
+        np.arange(20, dtype=np.float32),
+        g.integers(0, 2, 20).astype(np.float32) * np.float32(3e-8),
+    )
+    assert pearson(ramp, np.float32(0.3) + noise) == spearman(ramp, np.float32(0.3) + noise) == 0, (
+        "rounding"
+    )
     assert np.isnan(spearman(ramp, np.where(ramp > ramp.min(), ramp, np.inf)))
     assert np.isnan(pearson(ramp, np.where(ramp > 3, np.nan, ramp)))
 
@@ -194,7 +207,11 @@ def windows(seed=0, count=COUNT):
     target = torch.rand(x0.shape, generator=g) < 0.7
     valid = torch.ones(count, REGIONS, dtype=torch.bool)
     numbers = torch.arange(count)
-    places = {"chromosome": numbers % 3, "centre": 100 * numbers[:, None] + torch.arange(REGIONS), "cell": numbers % 2}
+    places = {
+        "chromosome": numbers % 3,
+        "centre": 100 * numbers[:, None] + torch.arange(REGIONS),
+        "cell": numbers % 2,
+    }
     return x0, guess, target, Clean.of(x0, valid, **places)
 
 
@@ -214,12 +231,21 @@ def by_hand(case):
     drawn = {}
     for times in bootstrap_weights(COUNT).astype(int):
         metrics = RegionMetrics(PAIR, plain(COLUMNS), MEAN)
-        metrics.predictions.add(*(value.numpy()[order.repeat(times)] for value in (x0, guess, target)))
+        metrics.predictions.add(
+            *(value.numpy()[order.repeat(times)] for value in (x0, guess, target))
+        )
         for name, value in metrics.compute().items():
             drawn.setdefault(f"{name}_ci95", []).append(value)
     short = np.sqrt(COUNT / (COUNT - 1))  # the variance of a bootstrap is too small by so much
-    halves = {name: short * np.diff(np.quantile(values, [0.025, 0.975]))[0] / 2 for name, values in drawn.items()}
-    return {name: half for name, half in halves.items() if "spearman" not in name and "constant" not in name}
+    halves = {
+        name: short * np.diff(np.quantile(values, [0.025, 0.975]))[0] / 2
+        for name, values in drawn.items()
+    }
+    return {
+        name: half
+        for name, half in halves.items()
+        if "spearman" not in name and "constant" not in name
+    }
 
 
 def test_intervals_equal_those_of_resampled_windows(monkeypatch):
@@ -234,7 +260,10 @@ def test_intervals_equal_those_of_resampled_windows(monkeypatch):
 def test_intervals_do_not_depend_on_batches_order_or_ranks():
     case = windows(1)
     whole = metrics_of(case, range(COUNT), COUNT).compute()
-    assert {name for name in whole if name.endswith("_ci95")} >= {"masked_mse_ci95", "accessibility_auc_ci95"}
+    assert {name for name in whole if name.endswith("_ci95")} >= {
+        "masked_mse_ci95",
+        "accessibility_auc_ci95",
+    }
     assert not any("spearman_ci95" in name for name in whole)
     for size in (1, 3, 8):
         assert metrics_of(case, range(COUNT), size).compute() == pytest.approx(whole, rel=1e-9)
@@ -280,7 +309,9 @@ def test_perfect_and_constant_predictions_have_no_uncertainty():
     constant = metrics_of((x0, torch.full_like(x0, 0.4), target, clean), range(COUNT), 4).compute()
     assert constant["accessibility_auc_ci95"] == constant["motif_pearson_ci95"] == 0
     assert constant["masked_gain_ci95"] == pytest.approx(0, abs=1e-6)
-    broken = metrics_of((x0, torch.full_like(x0, float("nan")), target, clean), range(COUNT), 4).compute()
+    broken = metrics_of(
+        (x0, torch.full_like(x0, float("nan")), target, clean), range(COUNT), 4
+    ).compute()
     assert not any("ci95" in name for name in broken)
 
 
@@ -353,7 +384,12 @@ def test_draw_metrics_by_hand():
     other = summary(np.array([0.3, 1.0]), np.array([[1.0, 1.0], [3.0, 2.0]]))
     assert draw_metrics(other)["draw_coverage_90"] == 1
     assert Draws.of(truth, samples, np.zeros((3, 1, 2), bool), [slice(0, 2)]) is None
-    assert Draws.of(truth, samples, np.ones((3, 1, 2), bool), [slice(row, row + 1) for row in range(3)]) is None
+    assert (
+        Draws.of(
+            truth, samples, np.ones((3, 1, 2), bool), [slice(row, row + 1) for row in range(3)]
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("count", [2, 8])
@@ -368,7 +404,9 @@ def test_the_interval_of_calibrated_draws_covers_90_percent(count):
     assert abs(draw_metrics(draws)["spread_skill"] - 1) < 0.05
     sure = summary(truth, draws.mean + (many - draws.mean) / 3)
     assert coverage(sure) < 0.8
-    assert draw_metrics(sure)["spread_skill"] == pytest.approx(draw_metrics(draws)["spread_skill"] / 3)
+    assert draw_metrics(sure)["spread_skill"] == pytest.approx(
+        draw_metrics(draws)["spread_skill"] / 3
+    )
 
 
 def test_metrics_are_those_of_the_mean_of_the_draws():
@@ -378,7 +416,9 @@ def test_metrics_are_those_of_the_mean_of_the_draws():
     metrics = sample_metrics(imputed(), samples, like)
     means = samples.reshape(2, 4, PLACES, FEW).mean(1)
     target = ~like.known[::4]
-    assert metrics["masked_mse"] == pytest.approx(float((means - like.x0[::4])[target].square().mean()), rel=1e-5)
+    assert metrics["masked_mse"] == pytest.approx(
+        float((means - like.x0[::4])[target].square().mean()), rel=1e-5
+    )
     single = float((samples - like.x0)[~like.known].square().mean())
     assert metrics["single_draw_mse"] == pytest.approx(single, rel=1e-5)
     assert metrics["masked_mse"] < metrics["single_draw_mse"]

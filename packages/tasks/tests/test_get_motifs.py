@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from dither.engine.cli import main
-from dither.tasks.get_region.data.motif_scan import Motif, encode, log_odds, scan, score_distribution, threshold
+from dither.tasks.get_region.data.motif_scan import (
+    Motif,
+    encode,
+    log_odds,
+    scan,
+    score_distribution,
+    threshold,
+)
 from dither.tasks.get_region.data_specs import RegionArrays, ScannedRegions
 from dither.tasks.get_region.formats.motif_files import read_motifs
 from dither.tasks.get_region.specs import GetRegion
@@ -37,7 +44,9 @@ def test_the_scan_equals_a_loop_over_words(letters):
     counts = [random.integers(0, 30, (width, 4)) + 1.0 for width in (4, 5, 5, 7, 4, 12)]
     motifs = [Motif.of(f"M{i}", table, 0.02) for i, table in enumerate(counts)]
     found = scan(encode(sequences), motifs, rows=5)
-    expected = np.array([[reference(sequence, motif) for motif in motifs] for sequence in sequences])
+    expected = np.array(
+        [[reference(sequence, motif) for motif in motifs] for sequence in sequences]
+    )
     assert (expected > 0).mean() > 0.1  # there is something to find
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
@@ -49,21 +58,29 @@ def test_both_strands_count():
     with pytest.raises(ValueError, match=r"lengths \[2, 3\]"):
         encode(["AC", "ACG"])
     found = scan(encode(["TTAACGTT", "GGAACGGG", "GGCGTTGG", "GGGGGGGG"]), [motif])[:, 0]
-    np.testing.assert_allclose(found, [2 * best, best, best, 0], rtol=1e-6)  # AACG, and CGTT as its other strand
+    np.testing.assert_allclose(
+        found, [2 * best, best, best, 0], rtol=1e-6
+    )  # AACG, and CGTT as its other strand
     assert scan(encode(["ACG"]), [motif])[0, 0] == 0
 
 
-TABLE = np.array([[8, 1, 1, 0], [0, 10, 0, 0], [3, 3, 2, 2], [0, 0, 1, 9], [5, 0, 5, 0]], dtype=float)
+TABLE = np.array(
+    [[8, 1, 1, 0], [0, 10, 0, 0], [3, 3, 2, 2], [0, 0, 1, 9], [5, 0, 5, 0]], dtype=float
+)
 
 
 def scores_of_all_words(scores):
     words = product(range(4), repeat=len(scores))
-    return np.array([sum(column[base] for column, base in zip(scores, word, strict=True)) for word in words])
+    return np.array(
+        [sum(column[base] for column, base in zip(scores, word, strict=True)) for word in words]
+    )
 
 
 def test_log_odds_are_hundredths_of_a_bit():
     # Ten counts and a pseudocount of 1/4 per base: (8.25 / 11) / (1/4) = 3, (0.25 / 11) / (1/4) = 1/11.
-    assert log_odds(TABLE)[0].tolist() == [round(100 * np.log2(value)) for value in (3, 5 / 11, 5 / 11, 1 / 11)]
+    assert log_odds(TABLE)[0].tolist() == [
+        round(100 * np.log2(value)) for value in (3, 5 / 11, 5 / 11, 1 / 11)
+    ]
     assert (log_odds(np.full((3, 4), 7.0)) == 0).all()
 
 
@@ -82,7 +99,9 @@ def test_the_threshold_is_the_lowest_score_that_is_rare_enough():
     for p_value in (0.5, 0.1, 0.02, 1 / 128, 1 / 256):
         level = threshold(scores, p_value, floor=-10_000)
         assert (words >= level).mean() <= p_value < (words >= level - 1).mean()
-    assert threshold(scores, 1e-4) == words.max()  # of a short motif: 1 of 1,024 words is more than 1e-4
+    assert (
+        threshold(scores, 1e-4) == words.max()
+    )  # of a short motif: 1 of 1,024 words is more than 1e-4
     assert threshold(log_odds(np.full((6, 4), 5.0)), 0.9) == 50  # without preference: half a bit
 
 
@@ -94,7 +113,10 @@ def test_invalid_counts_are_refused(counts):
         Motif.of("X", np.array(counts, dtype=float))
 
 
-COUNTS = {"ONE": [[18, 1, 0, 1], [0, 20, 0, 0], [0, 0, 20, 0], [2, 2, 2, 14]], "TWO": [[20, 0, 0, 0], [0, 0, 0, 20]]}
+COUNTS = {
+    "ONE": [[18, 1, 0, 1], [0, 20, 0, 0], [0, 0, 20, 0], [2, 2, 2, 14]],
+    "TWO": [[20, 0, 0, 0], [0, 0, 0, 20]],
+}
 
 
 def in_jaspar(name, key, table, form="{base} [ {numbers} ]"):
@@ -149,28 +171,44 @@ def files(tmp_path):
     """A genome of three chromosomes, peaks of several widths in it, and motifs."""
     rng = np.random.default_rng(0)
     genome = {f"chr{n}": "".join(rng.choice(list("ACGTacgtN"), 400)) for n in (1, 2, 3)}
-    lines = {name: "\n".join(text[i : i + 60] for i in range(0, 400, 60)) for name, text in genome.items()}
+    lines = {
+        name: "\n".join(text[i : i + 60] for i in range(0, 400, 60))
+        for name, text in genome.items()
+    }
     records = [f">{name} of a yeast\n{text}\n" for name, text in lines.items()]
     (tmp_path / "genome.fa").write_text(">other\nACGT\n" + "".join(records))
-    peaks = [(name, start, start + 20 + 5 * (start % 7)) for name in genome for start in range(3, 340, 70)]
+    peaks = [
+        (name, start, start + 20 + 5 * (start % 7))
+        for name in genome
+        for start in range(3, 340, 70)
+    ]
     bed = "".join(f"{name}\t{start}\t{end}\t{start % 3}\n" for name, start, end in peaks)
     (tmp_path / "yeast.atac.bed").write_text(bed)
     (tmp_path / "motifs.meme").write_text(MEME)
-    return genome, peaks, [str(tmp_path / name) for name in ("yeast.atac.bed", "genome.fa", "motifs.meme")]
+    return (
+        genome,
+        peaks,
+        [str(tmp_path / name) for name in ("yeast.atac.bed", "genome.fa", "motifs.meme")],
+    )
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_genome_is_scanned(files, tmp_path, packed, capsys):
     genome, peaks, paths = files
     if packed:
-        (tmp_path / "genome.fa.gz").write_bytes(gzip.compress((tmp_path / "genome.fa").read_bytes()))
+        (tmp_path / "genome.fa.gz").write_bytes(
+            gzip.compress((tmp_path / "genome.fa").read_bytes())
+        )
         paths[1] += ".gz"
     out = str(tmp_path / "out")
     assert main(["prepare", "motifs", *paths, "--out", out, "--p-value", "0.02"]) == 0
     assert "15 regions x 2 motifs, 1 cell type with" in capsys.readouterr().out
     matrix = RegionArrays(path=out, scale=False, valid=["chr2"], test=["chr3"]).build()
     motifs = read_motifs(tmp_path / "motifs.meme", 0.02)
-    expected = [[reference(genome[name][start:end], motif) for motif in motifs] for name, start, end in peaks]
+    expected = [
+        [reference(genome[name][start:end], motif) for motif in motifs]
+        for name, start, end in peaks
+    ]
     assert (np.array(expected) > 0).mean() > 0.2
     np.testing.assert_allclose(np.asarray(matrix.features), expected, rtol=1e-6)
     assert matrix.open[:, 0].tolist() == [start % 3 > 0 for _, start, _ in peaks]
@@ -183,13 +221,20 @@ def test_a_genome_is_scanned(files, tmp_path, packed, capsys):
 def test_all_problems_of_peaks_and_genome(files, tmp_path, refusal):
     _, _, paths = files
     (tmp_path / "peaks.bed").write_text("chr1\t5\t50\nchr1\t380\t401\nchr9\t1\t20\n")
-    spec = ScannedRegions(paths=[str(tmp_path / "peaks.bed"), *paths[1:]], out=str(tmp_path / "out"))
+    spec = ScannedRegions(
+        paths=[str(tmp_path / "peaks.bed"), *paths[1:]], out=str(tmp_path / "out")
+    )
     assert refusal(spec.prepare).codes == ["out-of-range", "unknown-value"]
     (tmp_path / "peaks.bed").write_text("chr1\t50\t70\nchr1\t5\t20\n")
     assert refusal(spec.prepare).codes == ["unsorted"]
     (tmp_path / "peaks.bed").write_text("chr1\t5\t50\nchr1\t30\t60\n")
     assert len(refusal(spec.prepare).codes) == 1
-    assert "2 regions" in spec.model_copy(update={"overlaps": True, "out": str(tmp_path / "both")}).prepare()
-    missing = ScannedRegions(paths=[str(tmp_path / "no.bed"), str(tmp_path / "no.fa")], out=str(tmp_path / "out"))
+    assert (
+        "2 regions"
+        in spec.model_copy(update={"overlaps": True, "out": str(tmp_path / "both")}).prepare()
+    )
+    missing = ScannedRegions(
+        paths=[str(tmp_path / "no.bed"), str(tmp_path / "no.fa")], out=str(tmp_path / "out")
+    )
     assert refusal(missing.prepare).codes == ["file-not-found"] * 2
     assert not (tmp_path / "out").exists()

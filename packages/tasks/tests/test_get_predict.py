@@ -10,7 +10,7 @@ import pyBigWig
 import pytest
 import torch
 
-from dither.registry.flow.protocols import DataRequest, Embeds, Explains, Predicts
+from dither.registry.contracts.protocols import DataRequest, Embeds, Explains, Predicts
 from dither.tasks.get_region.data_specs import RegionStore
 from dither.tasks.get_region.plots import draw_umap
 from dither.tasks.get_region.specs import GetRegion
@@ -62,7 +62,12 @@ def task(tmp_path, write_store):
 
 def open_task(path, **options):
     data = RegionStore(path=str(path), valid=["chr2"], test=["chr1"])
-    options = {"regions": 7, "stride": 3, "cell_type": list(CELLS), "accessibility": "quantitative"} | options
+    options = {
+        "regions": 7,
+        "stride": 3,
+        "cell_type": list(CELLS),
+        "accessibility": "quantitative",
+    } | options
     return GetRegion(data=data, given="motifs", **options).build()
 
 
@@ -86,12 +91,17 @@ def test_predictions_are_in_the_units_of_the_source(task, tmp_path, split, rows)
     with (tmp_path / "predictions.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert len(table) == 2 * len(rows)
-    np.testing.assert_allclose([float(row["prediction"]) for row in table], found["prediction"].ravel(), rtol=1e-5)
+    np.testing.assert_allclose(
+        [float(row["prediction"]) for row in table], found["prediction"].ravel(), rtol=1e-5
+    )
     written = anndata.read_h5ad(tmp_path / "predictions.h5ad")
     assert list(written.obs_names) == [*CELLS]
     np.testing.assert_array_equal(written.X, found["prediction"][..., 0])
     tracks = [path for path in files if path.suffix == ".bedgraph"]
-    assert [path.name for path in tracks] == ["a-accessibility.bedgraph", "b-accessibility.bedgraph"]
+    assert [path.name for path in tracks] == [
+        "a-accessibility.bedgraph",
+        "b-accessibility.bedgraph",
+    ]
     values = [float(line.split("\t")[3]) for line in tracks[1].read_text().splitlines()[1:]]
     np.testing.assert_allclose(values, found["prediction"][1, :, 0], rtol=1e-4)
 
@@ -102,8 +112,12 @@ def test_bigwig_holds_what_bedgraph_holds(task, tmp_path):
     lines = [line.split("\t") for line in text.read_text().splitlines()[1:]]
     with pyBigWig.open(str(binary)) as file:
         found = [(name, *entry) for name in sorted(file.chroms()) for entry in file.intervals(name)]
-    assert [entry[:3] for entry in found] == [(name, int(low), int(high)) for name, low, high, _ in lines]
-    np.testing.assert_allclose([entry[3] for entry in found], [float(line[3]) for line in lines], rtol=1e-5)
+    assert [entry[:3] for entry in found] == [
+        (name, int(low), int(high)) for name, low, high, _ in lines
+    ]
+    np.testing.assert_allclose(
+        [entry[3] for entry in found], [float(line[3]) for line in lines], rtol=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -147,7 +161,9 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
         found = np.load(out / "explain.npz")["knock_out"][0, 0]
         np.testing.assert_allclose(found, inputs * WEIGHTS[1].numpy() * top, rtol=1e-3, atol=1e-5)
         task.embed(Linear(), DataRequest(out, data, "all", {"cell": "b"}))
-        np.testing.assert_allclose(np.load(out / "embeddings.npz")["region"], inputs[:, :3] + 1, atol=1e-5)
+        np.testing.assert_allclose(
+            np.load(out / "embeddings.npz")["region"], inputs[:, :3] + 1, atol=1e-5
+        )
     np.savez(tmp_path / "y.npz", features=features[:, 1:], motifs=np.array(names[1:]), **places)
     request = DataRequest(tmp_path, (tmp_path / "y.npz",), "all")
     assert refusal(task.predict, Linear(), request).codes == ["missing-array"]
@@ -161,7 +177,9 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
 def test_predictions_of_arrays(task, refusal):
     x = arrays_of(2)["features"].reshape(20, 3, M)
     found = task.predict_values(Linear(), x, "a")
-    np.testing.assert_allclose(found[..., 0], expected(x, 0, ARRAYS["atpm"][40:].max()), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        found[..., 0], expected(x, 0, ARRAYS["atpm"][40:].max()), rtol=1e-4, atol=1e-5
+    )
     assert refusal(task.predict_values, Linear(), x).codes == ["missing-argument"]
     assert refusal(task.predict_values, Linear(), x[..., 1:], "a").codes == ["wrong-shape"]
 
@@ -184,11 +202,15 @@ def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
     assert (tmp_path / "explain.png").read_bytes().startswith(b"\x89PNG")
     assert len(pandas.read_csv(tmp_path / "explain.csv")) == 2 * M
     genes = pandas.read_csv(tmp_path / "genes.csv")
-    assert genes["gene"].unique().tolist() == ["DHFR", "TP53", "MYC"], "OTHER is not on this chromosome"
+    assert genes["gene"].unique().tolist() == ["DHFR", "TP53", "MYC"], (
+        "OTHER is not on this chromosome"
+    )
     for cell, rows in genes.groupby("cell"):
         want = found["knock_out"][CELLS.index(cell), 0][[[0, 19], [1, 1], [15, 15]]].mean(1)
         for name in ("gradient_x_input", "knock_out"):
-            np.testing.assert_allclose(rows[name].to_numpy().reshape(3, M), want, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(
+                rows[name].to_numpy().reshape(3, M), want, rtol=1e-3, atol=1e-5
+            )
 
 
 def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):
@@ -198,6 +220,8 @@ def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):
     found = dict(np.load(tmp_path / "embeddings.npz", allow_pickle=False))
     inputs = np.minimum(ARRAYS["features"][20:40] / TOP, 1)[:, :3]
     np.testing.assert_allclose(found["region"], inputs + 0.5, atol=1e-5)
-    np.testing.assert_allclose(found["cell_embedding"], [inputs.mean(0), inputs.mean(0) + 1], atol=1e-5)
+    np.testing.assert_allclose(
+        found["cell_embedding"], [inputs.mean(0), inputs.mean(0) + 1], atol=1e-5
+    )
     written = anndata.read_h5ad(tmp_path / "embeddings.h5ad").obsm["X_dither"]
     np.testing.assert_allclose(written, inputs + 0.5, atol=1e-5)

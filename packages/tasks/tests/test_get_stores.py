@@ -8,7 +8,12 @@ import pytest
 from scipy import sparse
 
 from dither.tasks.get_region.data.region_matrix import LazyMatrix
-from dither.tasks.get_region.data_specs import PreparedRegions, RegionArrays, RegionFile, RegionStore
+from dither.tasks.get_region.data_specs import (
+    PreparedRegions,
+    RegionArrays,
+    RegionFile,
+    RegionStore,
+)
 from dither.tasks.get_region.formats import sources
 from dither.tasks.get_region.formats.sources import ReadOptions, find_regions, find_source
 from dither.tasks.get_region.specs import GetRegion
@@ -33,7 +38,10 @@ def table():
 
 
 ARRAYS = table()
-NAMES = [f"{c}:{s}-{e}" for c, s, e in zip(*(ARRAYS[name] for name in ("chromosome", "start", "end")), strict=True)]
+NAMES = [
+    f"{c}:{s}-{e}"
+    for c, s, e in zip(*(ARRAYS[name] for name in ("chromosome", "start", "end")), strict=True)
+]
 
 
 def read(path, **options):
@@ -67,7 +75,9 @@ def old_store(stores, tmp_path):
 def put(write_array):
     def replace(store, name, values):
         shutil.rmtree(store / name, ignore_errors=True)
-        write_array(store / name, np.asarray(values), None, 3 if (store / "zarr.json").is_file() else 2)
+        write_array(
+            store / name, np.asarray(values), None, 3 if (store / "zarr.json").is_file() else 2
+        )
 
     return replace
 
@@ -86,7 +96,11 @@ def peaks(*rows):
 
 
 def chunk(store, name, *place):
-    return store / name / ("c/" + "/".join(place) if (store / "zarr.json").is_file() else ".".join(place))
+    return (
+        store
+        / name
+        / ("c/" + "/".join(place) if (store / "zarr.json").is_file() else ".".join(place))
+    )
 
 
 def test_a_store_is_read_whole(store):
@@ -97,21 +111,76 @@ def test_a_store_is_read_whole(store):
 
 
 MISTAKES = {
-    "nan": ("data", changed("features", (5, 1), np.nan), "invalid-sample", 'data, row 5, column "AP1/1"'),
-    "negative": ("data", changed("features", (7, 2), -3), "invalid-sample", 'data, row 7, column "HD/10"'),
-    "large atpm": ("atpm/k562", np.full(P, 1e39), "invalid-sample", "atpm/k562, row 0: 1e+39 is more than float32"),
-    "tss of 256": ("tss/k562", np.full((P, 2), 256, np.int16), "invalid-sample", "tss/k562, row 0: 256"),
-    "tss of other peaks": ("tss/k562", np.zeros((3, 2), np.int8), "wrong-shape", '"tss/k562" has the shape (3, 2)'),
+    "nan": (
+        "data",
+        changed("features", (5, 1), np.nan),
+        "invalid-sample",
+        'data, row 5, column "AP1/1"',
+    ),
+    "negative": (
+        "data",
+        changed("features", (7, 2), -3),
+        "invalid-sample",
+        'data, row 7, column "HD/10"',
+    ),
+    "large atpm": (
+        "atpm/k562",
+        np.full(P, 1e39),
+        "invalid-sample",
+        "atpm/k562, row 0: 1e+39 is more than float32",
+    ),
+    "tss of 256": (
+        "tss/k562",
+        np.full((P, 2), 256, np.int16),
+        "invalid-sample",
+        "tss/k562, row 0: 256",
+    ),
+    "tss of other peaks": (
+        "tss/k562",
+        np.zeros((3, 2), np.int8),
+        "wrong-shape",
+        '"tss/k562" has the shape (3, 2)',
+    ),
     "unsorted": ("peak_names", peaks((2, "chr1:100-200")), "unsorted", "peak_names, row 2"),
-    "overlap": ("peak_names", peaks((2, "chr1:11000-12000")), "invalid-sample", "peak_names, row 2: chr1:11000-12000"),
-    "overlap of earlier": ("peak_names", peaks((0, "chr1:1-13000")), "invalid-sample", "row 2: chr1:11790-12675"),
-    "copy": ("peak_names", peaks((2, "chr1:10790-11675")), "duplicate", "peak_names, row 2: chr1:10790-11675"),
-    "not a place": ("peak_names", peaks((7, "peak-7")), "invalid-sample", 'peak_names, row 7: "peak-7"'),
+    "overlap": (
+        "peak_names",
+        peaks((2, "chr1:11000-12000")),
+        "invalid-sample",
+        "peak_names, row 2: chr1:11000-12000",
+    ),
+    "overlap of earlier": (
+        "peak_names",
+        peaks((0, "chr1:1-13000")),
+        "invalid-sample",
+        "row 2: chr1:11790-12675",
+    ),
+    "copy": (
+        "peak_names",
+        peaks((2, "chr1:10790-11675")),
+        "duplicate",
+        "peak_names, row 2: chr1:10790-11675",
+    ),
+    "not a place": (
+        "peak_names",
+        peaks((7, "peak-7")),
+        "invalid-sample",
+        'peak_names, row 7: "peak-7"',
+    ),
     "chromosome twice": ("peak_names", peaks((2000, "chr2:1-2")), "unsorted", "row 2000: chr2"),
-    "two ways of naming": ("peak_names", peaks((2399, "X:1-2")), "invalid-sample", 'row 2399: named "X"'),
+    "two ways of naming": (
+        "peak_names",
+        peaks((2399, "X:1-2")),
+        "invalid-sample",
+        'row 2399: named "X"',
+    ),
     "motif twice": ("motif_names", np.array(["a", "b", "a"]), "duplicate", '"a"'),
     "no peaks": ("peak_names", peaks()[:0], "wrong-shape", "(0,)"),
-    "motif without a name": ("motif_names", np.array(["a", " ", "c"]), "invalid-sample", "number 2 of the motifs"),
+    "motif without a name": (
+        "motif_names",
+        np.array(["a", " ", "c"]),
+        "invalid-sample",
+        "number 2 of the motifs",
+    ),
     "truth values": ("data", ARRAYS["features"] > 1, "wrong-shape", '"data" holds bool'),
 }
 
@@ -121,7 +190,9 @@ def test_mistakes_in_a_store_are_named(old_store, put, refusal, mistake):
     name, values, code, place = MISTAKES[mistake]
     put(old_store, name, values)
     refused = refusal(read, old_store)
-    assert any(code == problem.code and place in problem.message for problem in refused.problems), refused
+    assert any(code == problem.code and place in problem.message for problem in refused.problems), (
+        refused
+    )
     assert all(str(old_store) in problem.message for problem in refused.problems)
 
 
@@ -133,7 +204,12 @@ def test_overlaps_may_be_allowed(old_store, put, refusal):
 
 
 CHUNKS = dict.fromkeys(("peak_names", "motif_names"), ("0",))
-CHUNKS |= {"data": ("1", "0"), "tss/k562": ("1", "0"), "atpm/k562": ("1",), "expression_positive/cd4_naive": ("1",)}
+CHUNKS |= {
+    "data": ("1", "0"),
+    "tss/k562": ("1", "0"),
+    "atpm/k562": ("1",),
+    "expression_positive/cd4_naive": ("1",),
+}
 """A chunk of each kind of array."""
 
 
@@ -144,7 +220,9 @@ def test_a_missing_chunk_is_refused_or_noted_in_every_array(store, tmp_path, ref
     whole = {"motif_names": "rows 0 to 2", "peak_names": f"rows 0 to {P - 1}"}
     place = f"{path.relative_to(store / name)} ({whole.get(name, 'rows 1000 to 1999')})"
     line = f'x.zarr: "{name}": missing chunk: {place}'
-    options = {"path": str(store)} if "_name" in name else {"path": str(store), "empty_chunks": False}
+    options = (
+        {"path": str(store)} if "_name" in name else {"path": str(store), "empty_chunks": False}
+    )
     prepared = PreparedRegions(paths=[options.pop("path")], out=str(tmp_path / "out"), **options)
     for way in (RegionStore(path=str(store), **options).build, prepared.prepare):
         refused = refusal(way)
@@ -157,7 +235,9 @@ def test_a_missing_chunk_is_refused_or_noted_in_every_array(store, tmp_path, ref
         for data in (RegionStore(path=str(store)), prepared):
             task = GetRegion(data=data, regions=20, cell_type="k562").build()
             assert any(line in warning for warning in task.data_warnings())
-            expected = ARRAYS["tss"][:, 1] * (np.arange(P) // 1000 != 1)[:, None] ** (name == "tss/k562")
+            expected = ARRAYS["tss"][:, 1] * (np.arange(P) // 1000 != 1)[:, None] ** (
+                name == "tss/k562"
+            )
             np.testing.assert_array_equal(data.build().tss[:, 1], expected > 0)
 
 
@@ -166,10 +246,18 @@ def test_all_missing_and_damaged_parts_are_reported_at_once(store, refusal):
         chunk(store, "data", number, "0").unlink()
     damaged = chunk(store, "atpm/k562", "1")
     damaged.write_bytes(damaged.read_bytes()[:-5])
-    (store / "motif_names" / ("zarr.json" if (store / "zarr.json").is_file() else ".zarray")).unlink()
+    (
+        store / "motif_names" / ("zarr.json" if (store / "zarr.json").is_file() else ".zarray")
+    ).unlink()
     refused = refusal(RegionStore(path=str(store), empty_chunks=False).build)
     assert sorted(refused.codes) == ["damaged-file", "file-not-found", "missing-chunk"]
-    for place in ('"data"', "(rows 0 to 999)", "(rows 2000 to 2399)", "rows 1000 to 1999", "motif_names"):
+    for place in (
+        '"data"',
+        "(rows 0 to 999)",
+        "(rows 2000 to 2399)",
+        "rows 1000 to 1999",
+        "motif_names",
+    ):
         assert place in str(refused)
     (store / ("zarr.json" if (store / "zarr.json").is_file() else ".zgroup")).unlink()
     assert refusal(read, store).codes == ["unknown-format"]
@@ -187,8 +275,14 @@ def test_values_known_of_one_cell_type_only(store, tmp_path, refusal):
         assert data.build().unknown == ("atpm:k562", "expression:cd4_naive", "open:k562")
         for options, message in (
             ({"cell_type": "k562"}, 'no accessibility of "k562"'),
-            ({"cell_type": "k562", "accessibility": "quantitative"}, 'accessibility as a number of "k562"'),
-            ({"cell_type": "k562", "accessibility": "constant", "drop_closed": True}, 'no accessibility of "k562"'),
+            (
+                {"cell_type": "k562", "accessibility": "quantitative"},
+                'accessibility as a number of "k562"',
+            ),
+            (
+                {"cell_type": "k562", "accessibility": "constant", "drop_closed": True},
+                'no accessibility of "k562"',
+            ),
             ({"cell_type": "cd4_naive", "expression": True}, 'no expression of "cd4_naive"'),
             ({"cell_type": "cd4_naive", "valid_cells": ["k562"]}, 'no accessibility of "k562"'),
             ({"cell_type": "cd4_naive", "test_cells": ["k562"]}, 'no accessibility of "k562"'),
@@ -198,8 +292,12 @@ def test_values_known_of_one_cell_type_only(store, tmp_path, refusal):
             assert message in misfit.message
             assert message in str(refusal(task.build))
         assert not [*GetRegion(data=data, regions=20, cell_type="cd4_naive").check()]
-        task = GetRegion(data=data, regions=20, cell_type="k562", accessibility="none", expression=True)
-        x0 = task.build().batch("valid", [0]).x0[0, :, -2:].numpy()  # without atpm nothing is below the limit
+        task = GetRegion(
+            data=data, regions=20, cell_type="k562", accessibility="none", expression=True
+        )
+        x0 = (
+            task.build().batch("valid", [0]).x0[0, :, -2:].numpy()
+        )  # without atpm nothing is below the limit
         np.testing.assert_array_equal(x0, ARRAYS["expression"][800:820, 1])
 
 
@@ -222,7 +320,11 @@ def test_a_part_of_a_store(old_store, refusal):
 
 KEPT = 24
 """Regions in the older folders, of one chromosome each eight."""
-OLD = {name: values[::100] if len(values) == P else values for name, values in ARRAYS.items() if name != "motifs"}
+OLD = {
+    name: values[::100] if len(values) == P else values
+    for name, values in ARRAYS.items()
+    if name != "motifs"
+}
 
 
 def write_legacy(folder, arrays, rows=None):
@@ -231,12 +333,18 @@ def write_legacy(folder, arrays, rows=None):
     for number, cell in enumerate(arrays["cells"]):
         keep = slice(None) if rows is None else rows[number]
         lines.append(f"{number},{cell},{cell},wATAC,True")
-        columns = np.concatenate([arrays["features"], arrays["atpm"][:, number : number + 1]], 1)[keep]
+        columns = np.concatenate([arrays["features"], arrays["atpm"][:, number : number + 1]], 1)[
+            keep
+        ]
         sparse.save_npz(folder / "wATAC" / f"{number}.watac.npz", sparse.csr_matrix(columns))
         np.save(folder / "wATAC" / f"{number}.exp.npy", arrays["expression"][keep, number])
         np.save(folder / "wATAC" / f"{number}.tss.npy", arrays["tss"][keep, number])
-        places = zip(arrays["chromosome"][keep], arrays["start"][keep], arrays["end"][keep], strict=True)
-        text = "\n".join([",Chromosome,Start,End", *(f"{i},{c},{s},{e}" for i, (c, s, e) in enumerate(places))])
+        places = zip(
+            arrays["chromosome"][keep], arrays["start"][keep], arrays["end"][keep], strict=True
+        )
+        text = "\n".join(
+            [",Chromosome,Start,End", *(f"{i},{c},{s},{e}" for i, (c, s, e) in enumerate(places))]
+        )
         (folder / "wATAC" / f"{number}.csv.gz").write_bytes(gzip.compress(text.encode()))
     (folder / "cell_type_align.txt").write_text("\n".join(lines) + "\n")
 
@@ -251,20 +359,32 @@ def test_the_older_layout(old, tmp_path):
     found = read(old)
     same(found, OLD)
     assert found["motifs"].tolist() == ["motif-0001", "motif-0002", "motif-0003"]
-    rows = [np.array([i for i in range(KEPT) if i % 3]), np.arange(0, KEPT, 2)]  # regions of their own
+    rows = [
+        np.array([i for i in range(KEPT) if i % 3]),
+        np.arange(0, KEPT, 2),
+    ]  # regions of their own
     write_legacy(tmp_path / "own", OLD, rows)
     found = read(tmp_path / "own")
     union = np.array(sorted({*rows[0].tolist(), *rows[1].tolist()}))
     same(found, {name: OLD[name][union] for name in ("features", "start", "chromosome")})
     for number in (0, 1):
         there = np.isin(union, rows[number])
-        np.testing.assert_array_equal(found["atpm"][there, number], OLD["atpm"][rows[number], number])
+        np.testing.assert_array_equal(
+            found["atpm"][there, number], OLD["atpm"][rows[number], number]
+        )
         assert not found["atpm"][~there, number].any()
-        np.testing.assert_array_equal(found["expression"][there, number], OLD["expression"][rows[number], number])
+        np.testing.assert_array_equal(
+            found["expression"][there, number], OLD["expression"][rows[number], number]
+        )
 
 
 def sparse_of(shape):
-    arrays = {"format": np.array(b"csr"), "shape": np.array(shape), "data": np.ones(1), "indices": np.array([9])}
+    arrays = {
+        "format": np.array(b"csr"),
+        "shape": np.array(shape),
+        "data": np.ones(1),
+        "indices": np.array([9]),
+    }
     return lambda f: np.savez(f / "wATAC/0.watac.npz", **arrays, indptr=np.array([0] * 24 + [1]))
 
 
@@ -281,11 +401,23 @@ OLD_MISTAKES = {
     "matrix gone": (lambda f: (f / "wATAC/0.watac.npz").unlink(), "file-not-found", "0.watac.npz"),
     "indices": (sparse_of([24, 4]), "damaged-file", "0.watac.npz"),
     "bomb": (sparse_of([10**9, 10**6]), "damaged-file", "4,000,000,000,000,000 bytes"),
-    "rows": (lambda f: np.save(f / "wATAC/0.exp.npy", np.ones((3, 2))), "wrong-shape", "0.watac.npz 24"),
-    "pickled": (lambda f: np.save(f / "wATAC/0.tss.npy", np.array([{}])), "damaged-file", "0.tss.npy"),
+    "rows": (
+        lambda f: np.save(f / "wATAC/0.exp.npy", np.ones((3, 2))),
+        "wrong-shape",
+        "0.watac.npz 24",
+    ),
+    "pickled": (
+        lambda f: np.save(f / "wATAC/0.tss.npy", np.array([{}])),
+        "damaged-file",
+        "0.tss.npy",
+    ),
     "header": (listed("a,b\n"), "missing-array", "line 1"),
     "outside": (listed("id,celltype,datatype\n../x,a,b\n"), "invalid-sample", "line 2"),
-    "maybe": (listed("id,celltype,datatype,expression\n0,a,wATAC,maybe\n"), "invalid-sample", "line 2: expression"),
+    "maybe": (
+        listed("id,celltype,datatype,expression\n0,a,wATAC,maybe\n"),
+        "invalid-sample",
+        "line 2: expression",
+    ),
     "no such base": (placed("chr1,nan,1e300\n"), "invalid-sample", "0.csv, line 2"),
     "backward": (placed("chr1,{0}9,{0}1\n"), "invalid-sample", "0.csv, line 2: the region ends"),
 }
@@ -355,7 +487,10 @@ def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale, write_arr
             np.testing.assert_array_equal(getattr(matrix, name), ARRAYS[name], err_msg=name)
         np.testing.assert_array_equal(matrix.tss, ARRAYS["tss"] > 0)
         assert (matrix.motifs, matrix.cells) == (tuple(ARRAYS["motifs"]), ("cd4_naive", "k562"))
-        assert (matrix.gene.tolist(), matrix.gene_region.tolist()) == (genes[0].tolist(), genes[1].tolist())
+        assert (matrix.gene.tolist(), matrix.gene_region.tolist()) == (
+            genes[0].tolist(),
+            genes[1].tolist(),
+        )
     np.savez(tmp_path / "x.npz", **ARRAYS, gene=genes[0], gene_region=genes[1] + 1)
     assert "gene_region, row 1 (from 0): 2400 is" in refusal(ways[1].build).problems[0].message
     mapped, plain = ways[3].build().features, np.asarray(ways[0].build().features)
@@ -381,7 +516,10 @@ def test_integer_types_are_counts(old_store, cache, tmp_path, write_array, dtype
     counts = np.arange(P * M).reshape(P, M).astype(dtype)
     write_array(old_store / "data", counts, 1600)
     np.savez(tmp_path / "x.npz", **{**ARRAYS, "features": counts})
-    ways = [spec(path, out=str(tmp_path / path.suffix[1:]), scale=False) for path in (old_store, tmp_path / "x.npz")]
+    ways = [
+        spec(path, out=str(tmp_path / path.suffix[1:]), scale=False)
+        for path in (old_store, tmp_path / "x.npz")
+    ]
     for way in (*ways, RegionStore(path=str(old_store), scale=False)):
         way.prepare()
         np.testing.assert_array_equal(np.asarray(way.build().features), counts.astype(np.float32))
@@ -432,7 +570,10 @@ def test_a_damaged_folder_is_refused(old_store, cache, tmp_path, refusal):
 
 
 def test_held_out_chromosomes_must_exist(old_store, cache, refusal):
-    for way in (RegionStore(path=str(old_store), valid=["chr22"]), spec(old_store, valid=["chr22"])):
+    for way in (
+        RegionStore(path=str(old_store), valid=["chr22"]),
+        spec(old_store, valid=["chr22"]),
+    ):
         way.prepare()
         assert refusal(way.build).codes == ["unknown-value"]
         (misfit,) = GetRegion(data=way, regions=2, cell_type="k562").check()

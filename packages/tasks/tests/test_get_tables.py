@@ -33,7 +33,10 @@ ARRAYS = {
 
 
 def rows():
-    return [[c, s, e, o, *f, a] for c, s, e, o, f, a in zip(CHROMOSOME, START, END, OPEN, FEATURES, ATPM, strict=True)]
+    return [
+        [c, s, e, o, *f, a]
+        for c, s, e, o, f, a in zip(CHROMOSOME, START, END, OPEN, FEATURES, ATPM, strict=True)
+    ]
 
 
 def write(path, header, lines, by=","):
@@ -64,9 +67,17 @@ def write_anndata(path, matrix=FEATURES, index=NAMES, **obs):
 
 @pytest.mark.filterwarnings("ignore")
 def test_all_formats_give_the_same_arrays(tmp_path):
-    paths = [write(tmp_path / f"{n}{form}", HEADER, rows()) for n, form in enumerate((".csv", ".csv.gz"))]
+    paths = [
+        write(tmp_path / f"{n}{form}", HEADER, rows()) for n, form in enumerate((".csv", ".csv.gz"))
+    ]
     paths += [write(tmp_path / f"x{form}", HEADER, rows(), "\t") for form in (".tsv", ".tsv.gz")]
-    paths += [write(tmp_path / "bool.csv", HEADER, [[*row[:3], str(bool(row[3])).upper(), *row[4:]] for row in rows()])]
+    paths += [
+        write(
+            tmp_path / "bool.csv",
+            HEADER,
+            [[*row[:3], str(bool(row[3])).upper(), *row[4:]] for row in rows()],
+        )
+    ]
     paths += [tmp_path / name for name in ("x.npz", "x.parquet", "x.h5ad", "sparse.h5ad")]
     np.savez(tmp_path / "x.npz", **ARRAYS)
     frame().to_parquet(tmp_path / "x.parquet")
@@ -78,7 +89,12 @@ def test_all_formats_give_the_same_arrays(tmp_path):
         for name, expected in ARRAYS.items():
             np.testing.assert_array_equal(found[name], expected, err_msg=f"{path} {name}")
         facts = RegionFile(path=str(path), test=[]).build().facts()
-        assert (facts.motifs, facts.cells, facts.longest, facts.chromosomes) == (2, ("K562", "HepG2"), 4, 3)
+        assert (facts.motifs, facts.cells, facts.longest, facts.chromosomes) == (
+            2,
+            ("K562", "HepG2"),
+            4,
+            3,
+        )
 
 
 def bed(path, fourth=None):
@@ -118,23 +134,38 @@ def test_bed_files_that_do_not_match(tmp_path, refusal):
     assert refusal(read, table, place).codes == ["contradiction"]
     place.write_text("\n".join(place.read_text().splitlines()[:-1]))
     assert refusal(read, tmp_path / "a.npz", place).codes == ["wrong-shape"]
-    assert {*refusal(read, tmp_path / "a.npz", bed(tmp_path / "k.atac.bed")).codes} == {"invalid-sample"}
-    refused = refusal(read, tmp_path / "a.npz", bed(tmp_path / "k.atac.bed", ["", *["high"] * 9, 1, 2]))
-    assert "line 2: expected chromosome, start, end and accessibility" in refused.problems[0].message
+    assert {*refusal(read, tmp_path / "a.npz", bed(tmp_path / "k.atac.bed")).codes} == {
+        "invalid-sample"
+    }
+    refused = refusal(
+        read, tmp_path / "a.npz", bed(tmp_path / "k.atac.bed", ["", *["high"] * 9, 1, 2])
+    )
+    assert (
+        "line 2: expected chromosome, start, end and accessibility" in refused.problems[0].message
+    )
     assert "... and 5 more like the last one" in refused.problems[5].message
     for line in ("chr1\t1", "chr1\tx\t9", f"chr1\t1\t{1 << 70}"):
         place.write_text(line)
-        assert "line 1: expected chromosome" in refusal(read, tmp_path / "a.npz", place).problems[0].message
+        assert (
+            "line 1: expected chromosome"
+            in refusal(read, tmp_path / "a.npz", place).problems[0].message
+        )
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_files_that_are_no_tables(tmp_path, refusal):
     np.savez(tmp_path / "b.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
     assert refusal(read, tmp_path / "b.npz").codes == ["missing-array"]
-    assert refusal(read, tmp_path / "b.npz", write(tmp_path / "x.csv", HEADER, rows())).codes == ["usage"]
+    assert refusal(read, tmp_path / "b.npz", write(tmp_path / "x.csv", HEADER, rows())).codes == [
+        "usage"
+    ]
     (tmp_path / "empty").mkdir()
     (tmp_path / "x.zarr.tar").touch()
-    for name, code in (("none.zarr", "file-not-found"), ("empty", "unknown-format"), ("x.zarr.tar", "unknown-format")):
+    for name, code in (
+        ("none.zarr", "file-not-found"),
+        ("empty", "unknown-format"),
+        ("x.zarr.tar", "unknown-format"),
+    ):
         assert refusal(read, tmp_path / name).codes == [code]
     frame().to_parquet(tmp_path / "x.parquet")
     (tmp_path / "y.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-20])
@@ -156,7 +187,13 @@ def test_damaged_files_are_named(tmp_path, refusal):
     for path in (tmp_path / "x.npz", write(tmp_path / "x.csv.gz", HEADER, rows() * 20)):
         content = path.read_bytes()
         near = FEATURES.tobytes() if path.suffix == ".npz" else b""
-        for damaged in (content[: len(content) // 2], content[:-9], b"", b"no such form", flipped(content, near, 30)):
+        for damaged in (
+            content[: len(content) // 2],
+            content[:-9],
+            b"",
+            b"no such form",
+            flipped(content, near, 30),
+        ):
             path.write_bytes(damaged)
             assert path.name in str(refusal(read, path))
     path = tmp_path / "x.csv"
@@ -167,7 +204,11 @@ def test_damaged_files_are_named(tmp_path, refusal):
 def test_a_table_too_large_for_memory_is_refused(tmp_path, monkeypatch, refusal):
     monkeypatch.setattr("dither.tasks.get_region.formats.tables.LIMIT", 250)
     large, cut = "too-large", "damaged-file"
-    for name, most, code in (("x.csv", 350, large), ("x.csv", 500, large), ("x.csv.gz", 350, cut)):  # bytes, numbers
+    for name, most, code in (
+        ("x.csv", 350, large),
+        ("x.csv", 500, large),
+        ("x.csv.gz", 350, cut),
+    ):  # bytes, numbers
         monkeypatch.setattr("dither.tasks.get_region.formats.tables.LIMIT", most)
         assert refusal(read, write(tmp_path / name, HEADER, rows())).codes == [code]
     assert (tmp_path / "x.csv").stat().st_size < 500
@@ -178,11 +219,22 @@ def test_synonyms_of_places_and_names_of_rows(tmp_path):
         found = read(write(tmp_path / "x.csv", [*places.split(","), *HEADER[3:]], rows()))
         assert found["motifs"].tolist() == MOTIFS
         np.testing.assert_array_equal(found["start"], START)
-    assert standard_names(["chrom", "chromosome", "start", "x"]) == ["chrom", "chromosome", "start", "x"]
+    assert standard_names(["chrom", "chromosome", "start", "x"]) == [
+        "chrom",
+        "chromosome",
+        "start",
+        "x",
+    ]
     for name in ("", "peak", "name"):
-        path = write(tmp_path / "x.csv", [name, *HEADER], [[f"p{i}", *row] for i, row in enumerate(rows())])
+        path = write(
+            tmp_path / "x.csv", [name, *HEADER], [[f"p{i}", *row] for i, row in enumerate(rows())]
+        )
         assert [*read(path)["motifs"]] == MOTIFS
-    path = write(tmp_path / "y.csv", ["peak", *MOTIFS], np.column_stack([[f" {name}\t" for name in NAMES], FEATURES]))
+    path = write(
+        tmp_path / "y.csv",
+        ["peak", *MOTIFS],
+        np.column_stack([[f" {name}\t" for name in NAMES], FEATURES]),
+    )
     np.testing.assert_array_equal(read(path)["start"], START)
 
 
@@ -204,7 +256,10 @@ def test_mistakes_in_a_table_are_named(tmp_path, refusal):
         lines[row][column] = value
         path = write(tmp_path / "{x}.csv", HEADER, lines)
         problems = refusal(read, path).problems
-        assert any(problem.code == code and problem.message.startswith(f"{path}: {message}") for problem in problems)
+        assert any(
+            problem.code == code and problem.message.startswith(f"{path}: {message}")
+            for problem in problems
+        )
 
 
 HEADERS = {
@@ -246,7 +301,11 @@ def test_a_label_is_not_taken_for_a_motif(tmp_path, refusal):
     np.savez(tmp_path / "x.npz", **ARRAYS | {"motifs": np.array(["GATA1", "K562"])})
     write_anndata(tmp_path / "x.h5ad", index=NAMES, **{"atpm:gata1": ATPM})
     table = write(tmp_path / "x.csv", ["GATA1", "k562"], FEATURES)
-    for paths in ([tmp_path / "x.npz"], [tmp_path / "x.h5ad"], [table, bed(tmp_path / "k562.atac.bed", ATPM)]):
+    for paths in (
+        [tmp_path / "x.npz"],
+        [tmp_path / "x.h5ad"],
+        [table, bed(tmp_path / "k562.atac.bed", ATPM)],
+    ):
         (problem,) = refusal(read, *paths).problems
         assert (problem.code, bool(problem.help)) == ("unknown-key", True)
 
@@ -259,7 +318,9 @@ def test_anndata_of_cell_types_by_regions(tmp_path, refusal, binary):
     motifs = pandas.DataFrame(FEATURES, index=NAMES, columns=["GATA1", "CTCF"])
     for number, table in enumerate((motifs, FEATURES)):
         path = tmp_path / f"{number}.h5ad"
-        anndata.AnnData(sparse.csr_matrix(values), obs=obs, var=var, varm={"motifs": table}).write_h5ad(path)
+        anndata.AnnData(
+            sparse.csr_matrix(values), obs=obs, var=var, varm={"motifs": table}
+        ).write_h5ad(path)
         found = read(path)
         np.testing.assert_array_equal(found["features"], FEATURES)
         np.testing.assert_array_equal(found["open" if binary else "atpm"], values.T)
@@ -275,7 +336,11 @@ def test_accessibility_that_no_array_has_is_refused(tmp_path, refusal):
     header = [*names, *(f"expression_{strand}:K562" for strand in ("positive", "negative"))]
     path = write(tmp_path / "x.csv", header, [[c, s, e, *f, 1, 2] for c, s, e, _, *f, _ in rows()])
     data = RegionFile(path=str(path), valid=["chr2"], test=[])
-    for options in ({}, {"accessibility": "quantitative"}, {"accessibility": "constant", "drop_closed": True}):
+    for options in (
+        {},
+        {"accessibility": "quantitative"},
+        {"accessibility": "constant", "drop_closed": True},
+    ):
         task = GetRegion(data=data, regions=4, **options)
         assert "missing-array" in {misfit.code for misfit in task.check()}
         assert refusal(task.build).codes == ["missing-array"]
@@ -283,15 +348,33 @@ def test_accessibility_that_no_array_has_is_refused(tmp_path, refusal):
 
 
 def test_motifs_with_similar_names_are_accepted(tmp_path):
-    names = ["OPENER", "TSS1", "TSS::X", "AP1/1", "HD/10", "atp", "ZNF-reopen", "gc_content", "expressions"]
+    names = [
+        "OPENER",
+        "TSS1",
+        "TSS::X",
+        "AP1/1",
+        "HD/10",
+        "atp",
+        "ZNF-reopen",
+        "gc_content",
+        "expressions",
+    ]
     check_names([*names, "open:K562"], tmp_path)
 
 
 WRONG_ARRAYS = [
     ({"start": None}, "missing-array", '"start"; it has atpm, cells, chromosome'),
-    ({"features": np.ones((4, 2))}, "wrong-shape", '"features" has the shape (4, 2), expected (12, 2)'),
+    (
+        {"features": np.ones((4, 2))},
+        "wrong-shape",
+        '"features" has the shape (4, 2), expected (12, 2)',
+    ),
     ({"motifs": None, "motif_names": np.array(["a"])}, "wrong-shape", "12 regions and 1 motifs"),
-    ({"features": np.where(np.eye(P, 2) > 0, np.nan, 1)}, "invalid-sample", 'row 1 (from 0), column "AP1/1"'),
+    (
+        {"features": np.where(np.eye(P, 2) > 0, np.nan, 1)},
+        "invalid-sample",
+        'row 1 (from 0), column "AP1/1"',
+    ),
     ({"start": None, "chromStart": START + 0.5}, "invalid-sample", "chromStart, row 0 (from 0)"),
     ({"start": START[::-1]}, "unsorted", "row 1 (from 0): "),
     ({"chromosome": CHROMOSOME.astype(object)}, "wrong-shape", '"chromosome" holds objects'),
@@ -304,19 +387,27 @@ def test_mistakes_in_arrays_are_named(tmp_path, refusal):
         changed = {name: array for name, array in {**ARRAYS, **change}.items() if array is not None}
         np.savez(tmp_path / "x.npz", **changed)
         refused = refusal(read, tmp_path / "x.npz")
-        assert any(code == problem.code and place in problem.message for problem in refused.problems), refused
+        assert any(
+            code == problem.code and place in problem.message for problem in refused.problems
+        ), refused
         assert all("x.npz: " in problem.message for problem in refused.problems)
 
 
 def test_places_and_mistakes_in_parquet(tmp_path, refusal):
     path = tmp_path / "x.parquet"
-    for index in (np.arange(P) + 7, [f"p{i}" for i in range(P)], np.linspace(0, 1, P)):  # not a motif
+    for index in (
+        np.arange(P) + 7,
+        [f"p{i}" for i in range(P)],
+        np.linspace(0, 1, P),
+    ):  # not a motif
         for name in (None, "idx"):
             frame().set_index(pandas.Index(index, name=name)).to_parquet(path)
             assert read(path)["motifs"].tolist() == MOTIFS
     frame()[MOTIFS].set_index(pandas.Index(NAMES, name="idx")).to_parquet(path)
     assert read(path)["end"].tolist() == END.tolist()
-    frame().assign(x=NAMES).set_index("x").reset_index(names="peak").set_index(pandas.Index(NAMES)).to_parquet(path)
+    frame().assign(x=NAMES).set_index("x").reset_index(names="peak").set_index(
+        pandas.Index(NAMES)
+    ).to_parquet(path)
     assert read(path)["motifs"].tolist() == MOTIFS
     frame().set_index(["chromosome", "start", "end"]).to_parquet(path)
     assert read(path)["motifs"].tolist() == MOTIFS
@@ -344,12 +435,16 @@ def test_places_and_mistakes_in_anndata(tmp_path, refusal):
     write_anndata(path, FEATURES > 1, index, **{**obs, "chromStart": START + 0.5})
     messages = messages_of(refusal, path)
     assert messages[0] == '"X" holds bool, expected numbers'
-    assert messages[1].startswith('obs, row 0 (from 0), column "chromStart": 500.5 is not a base number')
+    assert messages[1].startswith(
+        'obs, row 0 (from 0), column "chromStart": 500.5 is not a base number'
+    )
     write_anndata(path, index=index, **{**obs, "chrom": [*CHROMOSOME[:-1], None]})
     assert messages_of(refusal, path) == ['obs, row 11 (from 0), column "chrom": nan is not text']
     write_anndata(path, **{"open:k562": pandas.Categorical(["yes"] * P)})
     refused = refusal(read, path)
     assert refused.codes == ["wrong-shape"]
     assert 'column "open:k562"' in refused.problems[0].message
-    anndata.AnnData(FEATURES.T, pandas.DataFrame(index=MOTIFS), pandas.DataFrame(index=NAMES)).write_h5ad(path)
+    anndata.AnnData(
+        FEATURES.T, pandas.DataFrame(index=MOTIFS), pandas.DataFrame(index=NAMES)
+    ).write_h5ad(path)
     assert refusal(read, path).codes == ["wrong-shape"]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from dither.registry.flow.protocols import DataWarnings
-from dither.registry.flow.records import Measured, Noise, Noised, State
-from dither.registry.flow.spaces import Condition, FeatureSpace, Group
+from dither.registry.contracts.protocols import DataWarnings
+from dither.registry.contracts.records import Measured, Noise, Noised, State
+from dither.registry.contracts.spaces import Condition, FeatureSpace, Group
 from dither.registry.kinds import DataSpec
 from dither.tasks.get_region import plots
 from dither.tasks.get_region.data import human_dhs
@@ -61,7 +61,9 @@ class Given(DataSpec):
 
 
 def spec(**options):
-    return GetRegion(**{"data": Given(), "regions": 6, "stride": 4, "cell_type": ["b", "a"], **options})
+    return GetRegion(
+        **{"data": Given(), "regions": 6, "stride": 4, "cell_type": ["b", "a"], **options}
+    )
 
 
 def small(**options):
@@ -76,9 +78,13 @@ def rows_of(clean):
     """Rows of the arrays, found by their places."""
     names = np.unique(ARRAYS["chromosome"])
     middles = (ARRAYS["start"] + ARRAYS["end"]) // 2
-    place = {key: row for row, key in enumerate(zip(ARRAYS["chromosome"], middles.tolist(), strict=True))}
+    place = {
+        key: row for row, key in enumerate(zip(ARRAYS["chromosome"], middles.tolist(), strict=True))
+    }
     labels, centres = clean.cond["chromosome"].tolist(), clean.cond["centre"].tolist()
-    return np.array([[place[names[label], c] for c in row] for label, row in zip(labels, centres, strict=True)])
+    return np.array(
+        [[place[names[label], c] for c in row] for label, row in zip(labels, centres, strict=True)]
+    )
 
 
 def test_windows_in_several_cell_types():
@@ -91,14 +97,23 @@ def test_windows_in_several_cell_types():
     numbers = np.array([CELLS.index(name) for name in ("b", "a")])[clean.cond["cell"].numpy()]
     np.testing.assert_array_equal(clean.x0[..., :M].numpy(), ARRAYS["features"][rows])
     np.testing.assert_array_equal(clean.x0[..., M].numpy(), ARRAYS["open"][rows, numbers[:, None]])
-    np.testing.assert_array_equal(clean.cond["tss"].numpy(), ARRAYS["tss"][rows, numbers[:, None]].any(-1))
-    expected = (Condition("chromosome", 5), Condition("centre"), Condition("tss"), Condition("cell", 2, ("b", "a")))
+    np.testing.assert_array_equal(
+        clean.cond["tss"].numpy(), ARRAYS["tss"][rows, numbers[:, None]].any(-1)
+    )
+    expected = (
+        Condition("chromosome", 5),
+        Condition("centre"),
+        Condition("tss"),
+        Condition("cell", 2, ("b", "a")),
+    )
     assert spec().space() == task.space
     assert task.space.conditions == expected
 
 
 def test_held_out_regions_are_not_in_training_windows():
-    task = spec(valid_cells=["c"], test_cells=["d"], jitter=3, accessibility="quantitative", expression=True).build()
+    task = spec(
+        valid_cells=["c"], test_cells=["d"], jitter=3, accessibility="quantitative", expression=True
+    ).build()
     seen = {split: every(task, split) for split in ("train", "valid", "test")}
     chromosomes = {split: {*clean.cond["chromosome"].tolist()} for split, clean in seen.items()}
     assert chromosomes == {"train": {2, 3, 4}, "valid": {1}, "test": {0}}
@@ -106,17 +121,25 @@ def test_held_out_regions_are_not_in_training_windows():
     cells = {split: {samples.cells[cell] for cell in samples.windows[split].cell} for split in seen}
     assert cells == {"train": {"b", "a"}, "valid": {"c"}, "test": {"d"}}
     assert "cell" in seen["train"].cond
-    assert (seen["valid"].cond["cell"] == -1).all()  # a cell type that was never trained on has no label
-    truth = (ARRAYS["expression"][:, 2] * (ARRAYS["atpm"][:, [2]] >= 0.05))[ARRAYS["chromosome"] == "chr2"]
+    assert (
+        seen["valid"].cond["cell"] == -1
+    ).all()  # a cell type that was never trained on has no label
+    truth = (ARRAYS["expression"][:, 2] * (ARRAYS["atpm"][:, [2]] >= 0.05))[
+        ARRAYS["chromosome"] == "chr2"
+    ]
     np.testing.assert_array_equal(seen["valid"].x0[seen["valid"].valid][:, M + 1 :].numpy(), truth)
 
 
-@pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}]
+)
 def test_held_out_values_do_not_affect_training(options, monkeypatch):
     """Samples and metrics do not depend on the values of held-out chromosomes and cell types."""
 
     def built():
-        return spec(valid_cells=["c"], test_cells=["d"], expression=True, jitter=2, **options).build()
+        return spec(
+            valid_cells=["c"], test_cells=["d"], expression=True, jitter=2, **options
+        ).build()
 
     task = built()
     before, measured, reference = every(task), task.samples.measured, task.samples.training()
@@ -165,7 +188,9 @@ def test_kinds_of_accessibility():
 
 
 def test_closed_regions_are_dropped_before_windows_are_cut():
-    task = spec(drop_closed=True, accessibility="quantitative", expression=True, regions=4, stride=2).build()
+    task = spec(
+        drop_closed=True, accessibility="quantitative", expression=True, regions=4, stride=2
+    ).build()
     for number, cell in enumerate((1, 0)):
         expected = []
         for name in ("chr3", "chr4", "chr5"):
@@ -182,10 +207,14 @@ def test_standardised_columns_are_measured_over_regions_and_cell_types():
     train = np.flatnonzero(~np.isin(ARRAYS["chromosome"], ("chr1", "chr2")))
     closed = ARRAYS["atpm"] < 0.05
     behind = [
-        np.concatenate([ARRAYS["open"][:, [c]], np.where(closed[:, [c]], 0, ARRAYS["expression"][:, c])], 1)[train]
+        np.concatenate(
+            [ARRAYS["open"][:, [c]], np.where(closed[:, [c]], 0, ARRAYS["expression"][:, c])], 1
+        )[train]
         for c in (1, 0)
     ]
-    whole = np.concatenate([np.concatenate([ARRAYS["features"][train]] * 2), np.concatenate(behind)], 1)
+    whole = np.concatenate(
+        [np.concatenate([ARRAYS["features"][train]] * 2), np.concatenate(behind)], 1
+    )
     np.testing.assert_allclose(task.samples.measured.mean, whole.mean(0), rtol=1e-5)
     np.testing.assert_allclose(task.samples.measured.std, whole.std(0), rtol=1e-5)
     values, starts = task.samples.training()
@@ -207,16 +236,26 @@ def test_values_that_the_data_do_not_have(refusal):
     assert misfits() == {}
     found = misfits(cell_type=["b", "e"], valid_cells=["A"], test_cells=["zz"], motifs=7)
     assert 'the data have no cell type "e"' in found["cell_type",]
-    assert 'the data have no cell type "A" did you mean "a"? available: a, b, c, d' in found["valid_cells",]
+    assert (
+        'the data have no cell type "A" did you mean "a"? available: a, b, c, d'
+        in found["valid_cells",]
+    )
     assert "test_cells" in {path[0] for path in found}
     assert "the data have 5 motif columns, not 7" in found["motifs",]
-    for without, options in (("atpm", {"accessibility": "quantitative"}), ("expression", {"expression": True})):
+    for without, options in (
+        ("atpm", {"accessibility": "quantitative"}),
+        ("expression", {"expression": True}),
+    ):
         (path,) = misfits(data=Given(without=(without,)), **options)
         assert path == (*options,)
-        assert "the data have no" in str(refusal(spec(data=Given(without=(without,)), **options).build))
+        assert "the data have no" in str(
+            refusal(spec(data=Given(without=(without,)), **options).build)
+        )
     assert ("drop_closed",) in misfits(drop_closed=True)
     assert misfits(data=HumanDHS(subset="chr21-22"), cell_type="K562", motifs=282) == {}
-    assert ("accessibility",) in misfits(data=HumanDHS(), cell_type="K562", accessibility="quantitative")
+    assert ("accessibility",) in misfits(
+        data=HumanDHS(), cell_type="K562", accessibility="quantitative"
+    )
 
 
 def test_options_that_contradict_or_leave_no_windows(refusal):
@@ -230,14 +269,20 @@ def test_options_that_contradict_or_leave_no_windows(refusal):
             spec(**options)
     for span in (1000, 5399):
         refused = refusal(spec(span=span).build)
-        assert {(problem.code, problem.path) for problem in refused.problems} == {("no-samples", ("task", "span"))}
+        assert {(problem.code, problem.path) for problem in refused.problems} == {
+            ("no-samples", ("task", "span"))
+        }
     assert spec(span=5400).build().size("train") == spec().build().size("train")
 
 
 def test_dropped_windows_are_reported(monkeypatch):
-    assert list(spec(span=5400).build().data_warnings()) == list(spec().build().data_warnings()) == []
+    assert (
+        list(spec(span=5400).build().data_warnings()) == list(spec().build().data_warnings()) == []
+    )
     monkeypatch.setitem(ARRAYS, "end", ARRAYS["end"].copy())
-    ARRAYS["end"][[-1, LENGTHS["chr1"] + 5]] += 7  # of the last window of train, and of one of valid
+    ARRAYS["end"][[-1, LENGTHS["chr1"] + 5]] += (
+        7  # of the last window of train, and of one of valid
+    )
     task = spec(span=5400, stride=1).build()
     assert isinstance(task, DataWarnings)
     assert list(task.data_warnings()) == [
@@ -249,19 +294,29 @@ def test_dropped_windows_are_reported(monkeypatch):
 def test_options_without_effect_are_reported():
     def warned(**options):
         chosen = spec(**options)
-        return [(misfit.path, misfit.help) for misfit in chosen.warn()] if not list(chosen.check()) else None
+        return (
+            [(misfit.path, misfit.help) for misfit in chosen.warn()]
+            if not list(chosen.check())
+            else None
+        )
 
     assert warned() == warned(accessibility="quantitative", largest="window") == []
     assert warned(expression=True, expressed=0.3) == []
     assert warned(largest="window") == [(("largest",), 'set accessibility = "quantitative"')]
     assert warned(expressed=0.3) == [(("expressed",), "set expression = true")]
     no_atpm = Given(without=("atpm",))
-    assert warned(expression=True, expressed=0.3, data=no_atpm) == [(("expressed",), "remove expressed")]
+    assert warned(expression=True, expressed=0.3, data=no_atpm) == [
+        (("expressed",), "remove expressed")
+    ]
 
 
 @pytest.mark.parametrize("standardise", [False, True])
 def test_the_space_has_given_columns_and_standardisation(standardise):
-    expected = {"nothing": (), "motifs": ("motifs",), "motifs-and-accessibility": ("motifs", "accessibility")}
+    expected = {
+        "nothing": (),
+        "motifs": ("motifs",),
+        "motifs-and-accessibility": ("motifs", "accessibility"),
+    }
     for given, names in expected.items():
         chosen = spec(given=given, expression=True, standardise=standardise)
         assert chosen.space() == chosen.build().space
@@ -271,7 +326,9 @@ def test_the_space_has_given_columns_and_standardisation(standardise):
 
 
 def test_closed_chromosomes_are_refused(refusal, monkeypatch):
-    few = refusal(spec(regions=25, stride=1, drop_closed=True, accessibility="constant", cell_type="a").build)
+    few = refusal(
+        spec(regions=25, stride=1, drop_closed=True, accessibility="constant", cell_type="a").build
+    )
     assert (few.codes, "chr3 has 18" in str(few)) == (["no-samples"], True)
     monkeypatch.setitem(ARRAYS, "atpm", ARRAYS["atpm"] * (ARRAYS["chromosome"] != "chr2")[:, None])
     (problem,) = refusal(spec(drop_closed=True, accessibility="constant").build).problems
@@ -293,7 +350,9 @@ def test_held_out_cell_types_on_trained_chromosomes_are_evaluated_apart():
         halves[0].merge(halves[1])
         task._latest = halves[0]
         found.append(halves[0].compute() | task.baselines())
-    assert {name: value for name, value in found[1].items() if not name.startswith("trained")} == found[0]
+    assert {
+        name: value for name, value in found[1].items() if not name.startswith("trained")
+    } == found[0]
     assert int(windows[1].valid.sum()) == P - LENGTHS["chr1"]
     assert {*windows[1].cond["chromosome"].tolist()} == {1, 2, 3, 4}
     opened = ARRAYS["open"][~np.isin(ARRAYS["chromosome"], ("chr1", "chr2")), 2]
@@ -311,7 +370,11 @@ def test_the_default_size_fits_the_default_data():
     conditions = (Condition("chromosome", 24), Condition("centre"), Condition("cell", 1, ("K562",)))
     assert chosen.space() == FeatureSpace(900, 283, groups, conditions, standardised=False)
     task = chosen.build()
-    assert {split: task.size(split) for split in ("train", "valid", "test")} == {"train": 218, "valid": 5, "test": 6}
+    assert {split: task.size(split) for split in ("train", "valid", "test")} == {
+        "train": 218,
+        "valid": 5,
+        "test": 6,
+    }
     assert task.batch("train", [0, 217]).valid.all()
     assert task.batch("valid", range(5)).valid.sum() == 4_053
 
@@ -345,8 +408,12 @@ def test_sampling_imputes_a_share_of_the_elements():
     share = (~like.known).double().mean(2)[like.valid]  # no region is drawn whole, none is left out
     assert ((share > 0.15) & (share < 0.5)).all()
     assert not like.known[~like.valid].any()
-    like = small(fill=0.02, fill_unit="element", given="motifs").build().like(16, 0)  # elements that are not given
-    assert ((~like.fixed).flatten(1).sum(1) == (0.02 * like.valid.sum(1)).round().clamp(min=1)).all()
+    like = (
+        small(fill=0.02, fill_unit="element", given="motifs").build().like(16, 0)
+    )  # elements that are not given
+    assert (
+        (~like.fixed).flatten(1).sum(1) == (0.02 * like.valid.sum(1)).round().clamp(min=1)
+    ).all()
 
 
 def test_sample_metrics_count_only_sampled_values():
@@ -356,8 +423,12 @@ def test_sample_metrics_count_only_sampled_values():
     assert close["masked_mse"] == pytest.approx(1e-8, rel=0.01)
     assert task.sample_metrics(like.x0 + 0.5, like)["masked_mse"] == pytest.approx(0.25, rel=1e-5)
     assert task.sample_metrics(like.x0 + 0.5, like)["accessibility_auc"] == 1
-    half = torch.arange(6)[:, None] % 2 == 0  # what a process left in sight does not halve the error
-    assert task.sample_metrics(like.x0 + 0.5 * half, like)["masked_mse"] == pytest.approx(0.25, rel=1e-5)
+    half = (
+        torch.arange(6)[:, None] % 2 == 0
+    )  # what a process left in sight does not halve the error
+    assert task.sample_metrics(like.x0 + 0.5 * half, like)["masked_mse"] == pytest.approx(
+        0.25, rel=1e-5
+    )
     assert task.sample_metrics(like.x0, like) == {}
 
 
@@ -366,7 +437,9 @@ def found_by_check(**options):
 
 
 def test_incompatible_options_are_found_by_check(tmp_path):
-    assert found_by_check(data=StdlibText()) == [(("data",), '"stdlib-text" gives text, get-region requires regions')]
+    assert found_by_check(data=StdlibText()) == [
+        (("data",), '"stdlib-text" gives text, get-region requires regions')
+    ]
     ((path, message),) = found_by_check(data=HumanDHS(subset="chr21-22"))
     assert (path, "859" in message) == (("regions",), True)
     assert found_by_check(data=HumanDHS(), cell_type="k562")[0][0] == ("cell_type",)
@@ -401,7 +474,9 @@ def test_windows_that_occur_again_are_other_imputations(draws):
     for seed in range(9):
         like = task.like(11, seed)
         groups = draw_groups(like)
-        assert [rows.stop - rows.start for rows in groups] == [draws] * (11 // draws) + [11 % draws] * (11 % draws > 0)
+        assert [rows.stop - rows.start for rows in groups] == [draws] * (11 // draws) + [
+            11 % draws
+        ] * (11 % draws > 0)
         assert all(len(set(like.cond["window"][rows].tolist())) == 1 for rows in groups)
 
 
@@ -415,7 +490,9 @@ def test_baselines_predict_the_elements_of_the_latest_evaluation():
     metrics = task.metrics()
     metrics.update(clean, noised, SimpleNamespace(x0=torch.zeros_like(clean.x0)), None)
     model, baselines = metrics.compute(), task.baselines()
-    assert baselines["masked_mse/mean"] == pytest.approx(model["masked_mse"])  # 0, standardised, is the mean
+    assert baselines["masked_mse/mean"] == pytest.approx(
+        model["masked_mse"]
+    )  # 0, standardised, is the mean
     assert baselines["motif_mse/mean"] == pytest.approx(model["motif_mse"])
     assert baselines.keys() >= {"motif_pearson/ridge", "motif_pearson/mean"}
     task.sample_metrics(clean.x0, clean)  # nothing was drawn
@@ -466,7 +543,10 @@ def shown(task, samples, like):
         ({}, {"scatter", "accessibility"}),
         ({"accessibility": False}, {"scatter"}),
         ({"given": "motifs", "fill": 1.0}, {"accessibility"}),
-        ({"draws": 3, "standardise": True, "fill": 1.0}, {"scatter", "accessibility", "calibration"}),
+        (
+            {"draws": 3, "standardise": True, "fill": 1.0},
+            {"scatter", "accessibility", "calibration"},
+        ),
     ],
 )
 def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
@@ -486,7 +566,9 @@ def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
 def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
     titles = []
     monkeypatch.setattr(
-        plots, "to_png", lambda figure: titles.append([axis.get_title() for axis in figure.axes]) or b""
+        plots,
+        "to_png",
+        lambda figure: titles.append([axis.get_title() for axis in figure.axes]) or b"",
     )
     task = small(given="motifs", fill=1.0).build()
     like = task.like(2, 0)
@@ -494,7 +576,9 @@ def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
     clean = task.batch("valid", range(task.size("valid")))
     target = clean.valid[..., None] & ~clean.known
     metrics = task.metrics()
-    metrics.predictions.add(clean.x0.numpy(), noisy(clean, 1).numpy(), target.numpy(), windows_of(clean))
+    metrics.predictions.add(
+        clean.x0.numpy(), noisy(clean, 1).numpy(), target.numpy(), windows_of(clean)
+    )
     values = metrics.compute()
     list(task.plots(noisy(like), like))
     sampled, evaluated = (title for shown in titles for title in shown if title.startswith("ROC"))

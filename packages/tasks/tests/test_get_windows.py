@@ -50,7 +50,9 @@ def rows_of(windows, number):
 
 
 def cut(table, split, kept=None, cells=(0,), **options):
-    return cut_windows(table, split, WindowOptions(**options), cells, kept, covering=split != "train")
+    return cut_windows(
+        table, split, WindowOptions(**options), cells, kept, covering=split != "train"
+    )
 
 
 @pytest.mark.parametrize("regions", [1, 4, 9])
@@ -70,9 +72,13 @@ def test_windows_are_within_one_chromosome_of_their_split(regions, stride, jitte
             assert len(set(table.chromosome[rows])) == 1
             assert inside[rows].all()
             assert len(rows) == regions if split == "train" else 1 <= len(rows) <= regions
-            possible = np.flatnonzero(kept[windows.cell[number]] if drop else np.ones(len(table), bool))
+            possible = np.flatnonzero(
+                kept[windows.cell[number]] if drop else np.ones(len(table), bool)
+            )
             place = np.searchsorted(possible, rows[0])
-            np.testing.assert_array_equal(possible[place : place + len(rows)], rows)  # neighbours among what is kept
+            np.testing.assert_array_equal(
+                possible[place : place + len(rows)], rows
+            )  # neighbours among what is kept
         if split != "train":  # each region is covered once
             np.testing.assert_array_equal(
                 times, inside & (np.stack(kept) if drop else True) | np.zeros_like(times, bool)
@@ -87,7 +93,8 @@ def test_starts_are_uniform_at_the_ends_of_a_chromosome(jitter):
     starts = [int(rows_of(windows, number)[0]) for number in range(len(windows))]
     for low, high in ((0, 7), (30, 46)):
         reach = [
-            sum(abs(start - first) <= jitter for first in range(low, high + 1, stride)) for start in range(high + 1)
+            sum(abs(start - first) <= jitter for first in range(low, high + 1, stride))
+            for start in range(high + 1)
         ]
         assert [starts.count(start) for start in range(low, high + 1)] == reach[low:]
 
@@ -98,10 +105,14 @@ def test_wide_windows_are_dropped_and_counted():
     table.end[40:] += 1000
     windows = cut(table, "train", regions=4, stride=1, span=100)
     every = cut(table, "train", regions=4, stride=1)
-    wide = [number for number in range(len(every)) if {39, 40} <= {*rows_of(every, number).tolist()}]
+    wide = [
+        number for number in range(len(every)) if {39, 40} <= {*rows_of(every, number).tolist()}
+    ]
     assert windows.wide == len(wide) == 3
     assert len(windows) == len(every) - 3
-    assert not any({39, 40} <= {*rows_of(windows, number).tolist()} for number in range(len(windows)))
+    assert not any(
+        {39, 40} <= {*rows_of(windows, number).tolist()} for number in range(len(windows))
+    )
     assert len(cut(table, "train", regions=4, stride=1, span=34)) == 0
     assert cut(table, "train", regions=4, stride=1, span=35).wide == 3
 
@@ -158,7 +169,9 @@ torch.set_num_threads(1)
 RANDOM = np.random.default_rng(0)
 COUNTS = {f"MA{i:04d}": RANDOM.integers(0, 20, (4 + i % 3, 4)).astype(float) + 1 for i in range(8)}
 
-SEQUENCES = ["".join(RANDOM.choice(list("ACGT"), 30)) for _ in range(120)][60:]  # made once: any test may run alone
+SEQUENCES = ["".join(RANDOM.choice(list("ACGT"), 30)) for _ in range(120)][
+    60:
+]  # made once: any test may run alone
 
 
 @pytest.fixture
@@ -168,7 +181,11 @@ def region_wheel(tmp_path):
     for i in range(60):
         chromosome = ("chr10", "chr2", "chrX", "chr1")[i % 4]
         open_in = ["1" if i % 5 == k else "0" for k in range(4)]
-        lines.append("\t".join([chromosome, str(9_000 - 100 * i), str(9_050 - 100 * i), SEQUENCES[i], *open_in]))
+        lines.append(
+            "\t".join(
+                [chromosome, str(9_000 - 100 * i), str(9_050 - 100 * i), SEQUENCES[i], *open_in]
+            )
+        )
     path = tmp_path / "regions.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(REGIONS_FILE, "\n".join(lines) + "\n")
@@ -186,10 +203,18 @@ def motif_wheel(tmp_path):
               ("MA0001", 2, "UNVALIDATED", "vertebrates"), ("MA9999", 1, "CORE", "fungi"))  # fmt: skip
     entries += [(*other, np.ones((9, 4))) for other in others]
     for number, (motif, version, collection, group, table) in enumerate(entries):
-        database.execute("INSERT INTO MATRIX VALUES (?, ?, ?, ?, ?)", (number, collection, motif, version, f"N{motif}"))
-        database.execute("INSERT INTO MATRIX_ANNOTATION VALUES (?, 'tax_group', ?)", (number, group))
+        database.execute(
+            "INSERT INTO MATRIX VALUES (?, ?, ?, ?, ?)",
+            (number, collection, motif, version, f"N{motif}"),
+        )
+        database.execute(
+            "INSERT INTO MATRIX_ANNOTATION VALUES (?, 'tax_group', ?)", (number, group)
+        )
         database.execute("INSERT INTO MATRIX_ANNOTATION VALUES (?, 'class', 'x')", (number,))
-        rows = [(number, "ACGT"[base], column + 1, value) for (column, base), value in np.ndenumerate(table)]
+        rows = [
+            (number, "ACGT"[base], column + 1, value)
+            for (column, base), value in np.ndenumerate(table)
+        ]
         database.executemany("INSERT INTO MATRIX_DATA VALUES (?, ?, ?, ?)", rows)
     database.commit()
     database.close()
@@ -213,7 +238,9 @@ def test_regions_come_in_genome_order(region_wheel):
     assert names == ["chr1", "chr2", "chr10", "chrX"]
     same = regions.chromosome[1:] == regions.chromosome[:-1]
     assert (np.diff(regions.start)[same] > 0).all()
-    row = int(np.flatnonzero(regions.start == 9_000 - 100 * 7)[0])  # the eighth line: chr1, open in the third cell type
+    row = int(
+        np.flatnonzero(regions.start == 9_000 - 100 * 7)[0]
+    )  # the eighth line: chr1, open in the third cell type
     assert regions.chromosome[row] == "chr1"
     assert regions.open[row].tolist() == [False, False, True, False]
     assert regions.end[row] == regions.start[row] + 50
@@ -222,14 +249,18 @@ def test_regions_come_in_genome_order(region_wheel):
 def test_the_matrix_follows_the_recipe(region_wheel, motif_wheel):
     regions, counts = read_sequences(region_wheel), read_counts(motif_wheel)
     arrays = prepare.build_matrix(regions, counts, 5)
-    found = scan(encode(regions.sequence), [Motif.of(name, table) for name, table in counts.values()])
+    found = scan(
+        encode(regions.sequence), [Motif.of(name, table) for name, table in counts.values()]
+    )
     labels = cluster(correlation(found), 5)
     train = [name not in ("chr1", "chr2") for name in regions.chromosome]
     for archetype in range(5):
         pooled = found[:, labels == archetype].sum(1)
         top = pooled[train].max()
         assert top > 0
-        np.testing.assert_allclose(arrays["features"][:, archetype], np.minimum(pooled / top, 1), rtol=1e-5)
+        np.testing.assert_allclose(
+            arrays["features"][:, archetype], np.minimum(pooled / top, 1), rtol=1e-5
+        )
         assert arrays["scale"][archetype] == pytest.approx(top)
     assert arrays["features"].max() == 1
     assert arrays["cells"].tolist() == list(CELLS)
@@ -248,13 +279,23 @@ def test_a_stop_leaves_nothing_behind(region_wheel, motif_wheel, tmp_path, monke
     monkeypatch.setattr(prepare, "fetch_wheel", lambda name, version, sha256: wheels[name])
     monkeypatch.setattr(prepare, "ARCHETYPES", 5)
     with monkeypatch.context() as stopped:
-        stopped.setattr("dither.tasks.prepared.progress.Progress.update", lambda self, done, total: stop(done, total))
+        stopped.setattr(
+            "dither.tasks.prepared.progress.Progress.update",
+            lambda self, done, total: stop(done, total),
+        )
         with pytest.raises(KeyboardInterrupt):
             prepare.write_built(tmp_path / "built" / "matrix.npz")
     assert not list(tmp_path.glob("built/*"))
     arrays = prepare.write_built(tmp_path / "built" / "matrix.npz")
-    assert sorted(path.name for path in (tmp_path / "built").iterdir()) == ["matrix.json", "matrix.npz"]
-    assert read_archive(tmp_path / "built" / "matrix.npz", "")["features"].shape == arrays["features"].shape == (60, 5)
+    assert sorted(path.name for path in (tmp_path / "built").iterdir()) == [
+        "matrix.json",
+        "matrix.npz",
+    ]
+    assert (
+        read_archive(tmp_path / "built" / "matrix.npz", "")["features"].shape
+        == arrays["features"].shape
+        == (60, 5)
+    )
 
 
 def average_linkage(r, number):
@@ -277,9 +318,13 @@ def test_correlation_is_pearson_and_0_for_a_constant_column():
 def test_clusters_are_those_of_average_linkage(number):
     random = np.random.default_rng(number)
     hidden = random.random((80, 4))
-    r = correlation((hidden[:, random.integers(0, 4, 12)] + 0.4 * random.random((80, 12))).astype(np.float32))
+    r = correlation(
+        (hidden[:, random.integers(0, 4, 12)] + 0.4 * random.random((80, 12))).astype(np.float32)
+    )
     labels = cluster(r, number)
-    assert {frozenset(np.flatnonzero(labels == i).tolist()) for i in range(number)} == average_linkage(r, number)
+    assert {
+        frozenset(np.flatnonzero(labels == i).tolist()) for i in range(number)
+    } == average_linkage(r, number)
     firsts = [int(np.flatnonzero(labels == i)[0]) for i in range(number)]
     assert firsts == sorted(firsts)
 

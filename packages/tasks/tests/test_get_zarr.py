@@ -25,14 +25,17 @@ def refusal(folder):
 
 
 def create(folder, values, version=2, **options):
-    array = zarr.create_array(str(folder), shape=values.shape, dtype=values.dtype, zarr_format=version, **options)
+    array = zarr.create_array(
+        str(folder), shape=values.shape, dtype=values.dtype, zarr_format=version, **options
+    )
     array[:] = values
     return folder
 
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize(
-    "values", [NUMBERS, NUMBERS[:, 0], TEXTS, NUMBERS > 0.5, np.zeros((6, 2)), np.full((9, 2), -5, np.int8)]
+    "values",
+    [NUMBERS, NUMBERS[:, 0], TEXTS, NUMBERS > 0.5, np.zeros((6, 2)), np.full((9, 2), -5, np.int8)],
 )
 def test_round_trip(tmp_path, write_array, version, values):
     write_array(tmp_path / "x", values, 4, version)
@@ -60,7 +63,9 @@ WRITTEN = {
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_arrays_of_other_writers(tmp_path, name):
-    values = np.cumsum(RANDOM.integers(0, 3, (1300, 12)), 0).astype("<f8" if name.startswith("3") else ">f8")
+    values = np.cumsum(RANDOM.integers(0, 3, (1300, 12)), 0).astype(
+        "<f8" if name.startswith("3") else ">f8"
+    )
     array = ZarrArray(create(tmp_path / "x", values, chunks=(250, 4), **WRITTEN[name]))
     np.testing.assert_array_equal(array[:], values)
     np.testing.assert_array_equal(array[240:760], values[240:760])
@@ -76,7 +81,10 @@ def test_packed_bits_and_shards_in_shards(tmp_path):
         "compressors": None,
         "serializer": zarr.codecs.ShardingCodec(chunk_shape=(10, 6), codecs=[inner]),
     }
-    for name, options in (("bits", {"chunks": (7, 5), **packed}), ("shards", {"chunks": (20, 12), **nested})):
+    for name, options in (
+        ("bits", {"chunks": (7, 5), **packed}),
+        ("shards", {"chunks": (20, 12), **nested}),
+    ):
         array = ZarrArray(create(tmp_path / name, values, **options))
         np.testing.assert_array_equal(array[:], values)
         np.testing.assert_array_equal(array[33:58], values[33:58])
@@ -90,7 +98,9 @@ def test_packed_bits_and_shards_in_shards(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("version", [2, 3])
 def test_texts_of_any_length(tmp_path, version):
-    free = zarr.create_array(str(tmp_path / "free"), shape=(5,), dtype=str, chunks=(2,), zarr_format=version)
+    free = zarr.create_array(
+        str(tmp_path / "free"), shape=(5,), dtype=str, chunks=(2,), zarr_format=version
+    )
     free[:] = TEXTS.astype(object)
     np.testing.assert_array_equal(ZarrArray(tmp_path / "free")[:], TEXTS)
 
@@ -100,7 +110,11 @@ def test_damaged_chunks_are_named_with_their_rows(tmp_path, name):
     values = np.arange(40, dtype="<f8" if name.startswith("3") else ">f8").reshape(10, 4)
     options = {**WRITTEN[name]}
     if "shards" in options:
-        options["shards"] = (4, 4) if isinstance(options["shards"], tuple) else {**options["shards"], "shape": (4, 4)}
+        options["shards"] = (
+            (4, 4)
+            if isinstance(options["shards"], tuple)
+            else {**options["shards"], "shape": (4, 4)}
+        )
     array = ZarrArray(create(tmp_path / "x", values, chunks=(2, 4), **options))
     path = tmp_path / "x" / array.file_name((1, 0))
     content, rows = path.read_bytes(), "rows 4 to 7" if "shards" in options else "rows 2 to 3"
@@ -179,11 +193,17 @@ class Touch:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("changes", [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}])
+@pytest.mark.parametrize(
+    "changes", [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}]
+)
 def test_codecs_that_execute_code_are_refused_unread(tmp_path, monkeypatch, write_array, changes):
     monkeypatch.setitem(numcodecs.registry.codec_registry, "pickle", Pickle)
     opened = []
-    monkeypatch.setattr(zarr, "open_array", lambda *a, _open=zarr.open_array, **k: opened.append(a) or _open(*a, **k))
+    monkeypatch.setattr(
+        zarr,
+        "open_array",
+        lambda *a, _open=zarr.open_array, **k: opened.append(a) or _open(*a, **k),
+    )
     (tmp_path / ".zarray").write_text(json.dumps({**HEADER, **changes}))
     for name in ("0.0", "0.1", "1.0", "1.1", "2.0", "2.1"):
         (tmp_path / name).write_bytes(pickle.dumps(Touch(tmp_path / "executed")))
@@ -195,12 +215,17 @@ def test_codecs_that_execute_code_are_refused_unread(tmp_path, monkeypatch, writ
     (tmp_path / ".zarray").rename(tmp_path / "header")
     write_array(tmp_path / "x", NUMBERS, version=3)
     (tmp_path / "header").rename(tmp_path / "x" / ".zarray")
-    assert refusal(tmp_path / "x").codes == ["unknown-format"]  # also where the other header is good
+    assert refusal(tmp_path / "x").codes == [
+        "unknown-format"
+    ]  # also where the other header is good
 
 
 @pytest.mark.parametrize("place", ["codecs", "codecs of a shard", "index codecs", "a name"])
 def test_unknown_codecs_of_format_3_are_refused(tmp_path, place):
-    path = create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=(25, 7), compressors=BYTES) / "zarr.json"
+    path = (
+        create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=(25, 7), compressors=BYTES)
+        / "zarr.json"
+    )
     header, codec = json.loads(path.read_text()), {"name": "numcodecs.pickle", "configuration": {}}
     shard = header["codecs"][0]["configuration"]
     lists = {"codecs of a shard": shard["codecs"], "index codecs": shard["index_codecs"]}
@@ -214,7 +239,9 @@ def test_unknown_codecs_of_format_3_are_refused(tmp_path, place):
 @pytest.mark.parametrize("limit", ["MAX_CHUNK", "MAX_ARRAY"])
 def test_files_above_the_limit_are_not_decoded(tmp_path, monkeypatch, limit):
     shards = (10, 7) if limit == "MAX_ARRAY" else None
-    array = ZarrArray(create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=shards, compressors=BYTES))
+    array = ZarrArray(
+        create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=shards, compressors=BYTES)
+    )
     monkeypatch.setattr(zarr_store, limit, 50)
     with pytest.raises(Refused, match="the limit is 50") as refused:
         array[:]

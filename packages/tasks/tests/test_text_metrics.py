@@ -52,7 +52,11 @@ def test_diversity():
 
 
 def test_ngram_perplexity():
-    splits = {"train": [Document.of("t", "abab" * 50)], "valid": [Document.of("v", "abab")], "test": []}
+    splits = {
+        "train": [Document.of("t", "abab" * 50)],
+        "valid": [Document.of("v", "abab")],
+        "test": [],
+    }
     task = LanguageModelling(Corpus("mine", splits), Bytes(), length=4, ngrams=2)
     like = task.like(2, seed=0)
     found = task.sample_metrics(torch.tensor([list(b"abab"), list(b"bbbb")]), like)
@@ -80,7 +84,9 @@ def by_hand(train, size, history, order):
         if n - 1 > len(history):
             break
         h = tuple(history[len(history) - (n - 1) :])
-        after = Counter(train[i + n - 1] for i in range(len(train) - n + 1) if tuple(train[i : i + n - 1]) == h)
+        after = Counter(
+            train[i + n - 1] for i in range(len(train) - n + 1) if tuple(train[i : i + n - 1]) == h
+        )
         if after:
             total, kinds = sum(after.values()), len(after)
             p = np.array([(after[c] + kinds * p[c]) / (total + kinds) for c in range(size)])
@@ -92,7 +98,9 @@ def test_ngrams_are_witten_bell_and_sum_to_one(size, order):
     train = stream(60, size)
     model = WittenBell(train, size=size, order=order)
     for history in itertools.product(range(size), repeat=order):
-        p = np.array([list(model.probabilities(np.array([*history, c])))[-1][-1] for c in range(size)])
+        p = np.array(
+            [list(model.probabilities(np.array([*history, c])))[-1][-1] for c in range(size)]
+        )
         assert p.sum() == pytest.approx(1, abs=1e-12)
         assert p == pytest.approx(by_hand(train.tolist(), size, history, order), abs=1e-12)
 
@@ -103,7 +111,9 @@ def test_every_order_with_short_contexts_at_the_start():
     orders = list(model.probabilities(held))
     assert len(orders) == 3
     for order, p in enumerate(orders, 1):
-        wanted = [by_hand(train.tolist(), 4, held[:i].tolist(), order)[held[i]] for i in range(len(held))]
+        wanted = [
+            by_hand(train.tolist(), 4, held[:i].tolist(), order)[held[i]] for i in range(len(held))
+        ]
         assert p == pytest.approx(wanted, abs=1e-12)
     assert model.nats(held) == pytest.approx([-np.log(p).sum() for p in orders])
 
@@ -114,7 +124,9 @@ def test_trivial_baselines():
     found = trivial_baselines(train, held, tokenizer)
     assert found["bits_per_char/uniform"] == pytest.approx(log2(3))
     learned = [4 / 7, 2 / 7]  # counts 3, 1 and 0 with one added to each
-    assert found["bits_per_char/unigram"] == pytest.approx(-(log2(learned[0]) + log2(learned[1])) / 2)
+    assert found["bits_per_char/unigram"] == pytest.approx(
+        -(log2(learned[0]) + log2(learned[1])) / 2
+    )
     assert found["bits_per_char/unigram-of-split"] == pytest.approx(1)
     assert found["nats_per_token/unigram-of-split"] == pytest.approx(log(2))
 
@@ -125,15 +137,24 @@ def test_strong_baselines_measure_added_bits(monkeypatch):
     train, held = (Bytes().encode("".join(rng.choice(words, n))) for n in (1000, 400))
     model = WittenBell(train, size=256, order=3)
     found = strong_baselines(model, train, held, Bytes())
-    names = [name.removeprefix("bits_per_char/") for name in found if name.startswith("bits_per_char/")]
+    names = [
+        name.removeprefix("bits_per_char/") for name in found if name.startswith("bits_per_char/")
+    ]
     assert names == ["2-gram", "3-gram", "xz"]
     best = 9 | lzma.PRESET_EXTREME
-    packed = [len(lzma.compress(bytes(ids.tolist()), preset=best)) for ids in (train, np.append(train, held))]
+    packed = [
+        len(lzma.compress(bytes(ids.tolist()), preset=best))
+        for ids in (train, np.append(train, held))
+    ]
     assert found["bits_per_char/xz"] == pytest.approx(8 * (packed[1] - packed[0]) / len(held))
     assert found["bits_per_char/3-gram"] == pytest.approx(model.nats(held)[2] / log(2) / len(held))
-    monkeypatch.setattr(baselines, "LIMIT", 900)  # of large splits the end of train and the beginning of the other
+    monkeypatch.setattr(
+        baselines, "LIMIT", 900
+    )  # of large splits the end of train and the beginning of the other
     monkeypatch.setattr(baselines, "EVALUATED", 300)
-    assert strong_baselines(model, train, held, Bytes()) == strong_baselines(model, train[-900:], held[:300], Bytes())
+    assert strong_baselines(model, train, held, Bytes()) == strong_baselines(
+        model, train[-900:], held[:300], Bytes()
+    )
 
 
 @pytest.mark.slow
@@ -146,9 +167,15 @@ def test_published_values_of_downloaded_texts_and_tokenizers():
     assert len({letter for play in plays.values() for letter in play.load()}) == 83
     options = Shakespeare.model_json_schema()["properties"]["valid"]["items"]["enum"]
     assert sorted(options) == sorted(plays)
-    assert (gpt2.size, gpt2.end, gpt2.encode("Hello world").tolist()) == (SIZES["gpt2"], 50256, [15496, 995])
+    assert (gpt2.size, gpt2.end, gpt2.encode("Hello world").tolist()) == (
+        SIZES["gpt2"],
+        50256,
+        [15496, 995],
+    )
     held = [plays.pop("hamlet"), plays.pop("macbeth")]
-    train_ids, held_ids = (Bytes().encode("".join(play.load() for play in some)) for some in (plays.values(), held))
+    train_ids, held_ids = (
+        Bytes().encode("".join(play.load() for play in some)) for some in (plays.values(), held)
+    )
     found = strong_baselines(WittenBell(train_ids, size=256, order=5), train_ids, held_ids, Bytes())
     known = {"2-gram": 3.670, "3-gram": 3.017, "4-gram": 2.640, "5-gram": 2.487, "xz": 2.438}
     for name, bits in known.items():  # counted elsewhere, on nearly the same text
@@ -162,7 +189,9 @@ def test_mauve_of_equal_apart_and_mixed_features():
     assert mauve(near[:200], near[200:]) > 0.9
     apart = mauve(near[:200], far[:200])
     assert 5 / 1260 < apart < 0.02
-    shares = [mauve(np.concatenate([near[:k], far[: 200 - k]]), near[200:]) for k in (200, 150, 50, 0)]
+    shares = [
+        mauve(np.concatenate([near[:k], far[: 200 - k]]), near[200:]) for k in (200, 150, 50, 0)
+    ]
     assert shares == sorted(shares, reverse=True)
     assert mauve(near[:200], far[:200]) == apart
 
@@ -186,7 +215,9 @@ def saved(tmp_path_factory):
     torch.manual_seed(0)
     tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]"
+    ).save_pretrained(folder)
     config = transformers.GPT2Config(vocab_size=5, n_positions=8, n_embd=16, n_layer=2, n_head=2)
     model = transformers.GPT2LMHeadModel(config).eval()
     torch.nn.init.normal_(model.transformer.wte.weight, std=2.0)
@@ -207,7 +238,9 @@ def test_scores_are_those_of_the_model(saved):
     judge = FolderJudge(folder)
     nats, count = judge.nats(TEXT)
     assert (count, nats / count) == (5, pytest.approx(loss, rel=1e-5))
-    assert judge.nats(" ".join([TEXT] * 2))[1] == 10  # pieces of 8 and 4, the first token of each not counted
+    assert (
+        judge.nats(" ".join([TEXT] * 2))[1] == 10
+    )  # pieces of 8 and 4, the first token of each not counted
     assert judge.nats("the") == judge.nats("") == (0.0, 0)
     found = judge.metrics([TEXT, "mat mat"])
     nats += judge.nats("mat mat")[0]
@@ -218,7 +251,9 @@ def test_scores_are_those_of_the_model(saved):
 
 
 @pytest.mark.parametrize("without", ["config.json", "model.safetensors", "tokenizer"])
-def test_incomplete_folders_are_refused_and_pickled_weights_not_read(saved, folder, refusal, without):
+def test_incomplete_folders_are_refused_and_pickled_weights_not_read(
+    saved, folder, refusal, without
+):
     for path in folder.glob(f"{without}*"):
         path.unlink()
     torch.save(saved[1].state_dict(), folder / "pytorch_model.bin")
@@ -233,7 +268,9 @@ def test_missing_weights_damage_and_remote_code_are_refused(folder, refusal):
     assert refusal(FolderJudge, folder).codes == ["damaged-file"]
     (folder / "model.safetensors").write_text("{}")
     assert refusal(FolderJudge, folder).codes == ["damaged-file"]
-    (folder / "config.json").write_text(json.dumps({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+    (folder / "config.json").write_text(
+        json.dumps({"auto_map": {"AutoModelForCausalLM": "evil.Model"}})
+    )
     (folder / "evil.py").write_text("raise SystemExit('was run')")
     assert refusal(FolderJudge, folder).codes == ["damaged-file"]
 

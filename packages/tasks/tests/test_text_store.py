@@ -16,7 +16,10 @@ from dither.tasks.language_model.data.token_store import encode_corpus, open_sto
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
 from dither.tasks.language_model.specs import LanguageModel
 
-TEXTS = [f"Document number {n}.\n\nIt says: {'word ' * (n % 7)}and no more, naïve {n * 37} 河.\n" for n in range(40)]
+TEXTS = [
+    f"Document number {n}.\n\nIt says: {'word ' * (n % 7)}and no more, naïve {n * 37} 河.\n"
+    for n in range(40)
+]
 
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -41,14 +44,19 @@ def documents(stream, tokenizer):
     return [tokenizer.decode(stream.ids[a:b]) for a, b in zip(stream.starts, stops, strict=True)]
 
 
-@pytest.mark.parametrize(("tokenizer", "shard"), [("bytes", 1 << 27), ("chars", 50), ("bpe:300", 50)])
+@pytest.mark.parametrize(
+    ("tokenizer", "shard"), [("bytes", 1 << 27), ("chars", 50), ("bpe:300", 50)]
+)
 def test_every_document_is_in_exactly_one_split(folder, tmp_path, tokenizer, shard):
     spec, _ = convert(folder, tmp_path / "shards", tokenizer=tokenizer, shard=shard)
     store = spec.build()
     texts = {split: documents(stream, store.tokenizer) for split, stream in store.splits.items()}
     if store.tokenizer.end is not None:
         assert all(text.endswith("<|endoftext|>") for split in texts.values() for text in split)
-        texts = {split: [text.removesuffix("<|endoftext|>") for text in found] for split, found in texts.items()}
+        texts = {
+            split: [text.removesuffix("<|endoftext|>") for text in found]
+            for split, found in texts.items()
+        }
     assert sum(map(len, texts.values())) == len(TEXTS)
     if tokenizer == "chars":  # characters outside the training split are <unk>
         assert set(texts["train"]) < set(TEXTS)
@@ -64,7 +72,8 @@ def test_shares_do_not_depend_on_names_or_order(folder, tmp_path):
     for number, text in enumerate(reversed(TEXTS)):
         (renamed / f"{number}.md").write_text(text, "utf-8")
     one, other = (
-        convert(path, tmp_path / path.name / "out", valid=0.2, test=0.1)[0].build() for path in (folder, renamed)
+        convert(path, tmp_path / path.name / "out", valid=0.2, test=0.1)[0].build()
+        for path in (folder, renamed)
     )
     for split, share in (("valid", 0.2), ("test", 0.1)):
         first, second = (documents(store.splits[split], Bytes()) for store in (one, other))
@@ -95,15 +104,34 @@ def test_rejected_documents_are_counted_and_listed(tmp_path):
     (mixed / "tool.bin").write_bytes(b"MZ\x00\x01")
     (mixed / "latin.txt").write_bytes(b"caf\xe9 latin")
     (mixed / "gone.txt").symlink_to(tmp_path / "nowhere")
-    lines = ['{"text": "line one"}', '{"text": broken', '{"body": "b"}', "", '{"text": 7}', '{"text": "\\ud800"}', "[]"]
+    lines = [
+        '{"text": "line one"}',
+        '{"text": broken',
+        '{"body": "b"}',
+        "",
+        '{"text": 7}',
+        '{"text": "\\ud800"}',
+        "[]",
+    ]
     (mixed / "c.jsonl").write_text("\n".join([*lines, '{"text": "the last line"}']))
     spec, report = convert(mixed, tmp_path / "shards")
-    counts = {"duplicate": 1, "empty": 2, "binary": 1, "encoding": 2, "unreadable": 1, "json": 1, "key": 3}
+    counts = {
+        "duplicate": 1,
+        "empty": 2,
+        "binary": 1,
+        "encoding": 2,
+        "unreadable": 1,
+        "json": 1,
+        "key": 3,
+    }
     assert read_store(tmp_path / "shards")[0].rejected == counts
     assert sum(split.documents for split in spec.record().splits.values()) == 7
     assert "11 rejected:" in report
     assert "tool.bin: binary, not text: zero byte at offset 2" in report
-    rows = [json.loads(line) for line in (tmp_path / "shards" / "rejected.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "shards" / "rejected.jsonl").read_text().splitlines()
+    ]
     places = {(row["place"].rpartition("/")[2], row["sort"]) for row in rows}
     assert places == {
         ("copy.txt", "duplicate"), ("empty.txt", "empty"), ("blank.txt", "empty"), ("tool.bin", "binary"),
@@ -168,7 +196,9 @@ def unlink(name):
         (write("tokenizer.json", "{"), False, "damaged-file", "tokenizer.json"),
     ],
 )
-def test_damage_is_found_before_training(folder, tmp_path, refusal, damage, by_validate, code, file):
+def test_damage_is_found_before_training(
+    folder, tmp_path, refusal, damage, by_validate, code, file
+):
     convert(folder, tmp_path / "shards", tokenizer="bpe:300")
     open_store(tmp_path / "shards")  # checksums are correct, and this is noted
     damage(tmp_path / "shards")
@@ -183,20 +213,37 @@ def test_folders_of_the_first_version_are_read(folder, tmp_path, refusal):
     """They hold values without headers in .bin files, and `shards.json`."""
     shards = tmp_path / "shards"
     spec, _ = convert(folder, shards, tokenizer="bpe:300", shard=500, test=0.0)
-    expected = {split: (stream.ids[:], stream.starts) for split, stream in spec.build().splits.items()}
+    expected = {
+        split: (stream.ids[:], stream.starts) for split, stream in spec.build().splits.items()
+    }
     manifest = json.loads((shards / "manifest.json").read_text())
     info, made = manifest["info"], manifest["made"]
     splits = {}
     for name, split in info["splits"].items():
         files = []
-        for array in (*(f"{name}-{number:05d}" for number in range(split["files"])), f"{name}-starts"):
+        for array in (
+            *(f"{name}-{number:05d}" for number in range(split["files"])),
+            f"{name}-starts",
+        ):
             values, record = np.load(shards / f"{array}.npy"), manifest["arrays"][array]
             (shards / f"{array}.npy").unlink()
             values.tofile(shards / f"{array}.bin")
-            files.append({"file": f"{array}.bin", "ids": len(values), "sha256": record["sha256"], "largest": -1})
+            files.append(
+                {
+                    "file": f"{array}.bin",
+                    "ids": len(values),
+                    "sha256": record["sha256"],
+                    "largest": -1,
+                }
+            )
         counts = {"documents": split["documents"], "characters": split["characters"]}
         splits[name] = {**counts, "shards": files[:-1], "starts": files[-1]}
-    old = {"format": "dither-shards", "version": 1, "dtype": expected["train"][0].dtype.str, "left_out": {}}
+    old = {
+        "format": "dither-shards",
+        "version": 1,
+        "dtype": expected["train"][0].dtype.str,
+        "left_out": {},
+    }
     old |= {key: info[key] for key in ("vocabulary", "tokenizer", "sources")}
     made["content"] = made.pop("source")
     (shards / "shards.json").write_text(json.dumps({**old, "splits": splits, "made": made}))
@@ -218,9 +265,14 @@ def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path, refusal):
     assert spec.space() == task.space
     assert task.space.fields[0].end == task.tokenizer.end == task.tokenizer.size - 1
     clean = task.batch("train", range(task.size("train")))
-    assert clean.x0[clean.valid].tolist() == np.concatenate(task.corpus.splits["train"].arrays).tolist()
+    assert (
+        clean.x0[clean.valid].tolist()
+        == np.concatenate(task.corpus.splits["train"].arrays).tolist()
+    )
     assert task.baselines()["nats_per_token/uniform"] == pytest.approx(np.log(task.tokenizer.size))
-    assert LanguageModel(data=data, length=16, tokenizer="chars").build().size("train") == task.size("train")
+    assert LanguageModel(data=data, length=16, tokenizer="chars").build().size(
+        "train"
+    ) == task.size("train")
     for other in ("bytes", "bpe:300"):
         spec = LanguageModel(data=data, length=16, tokenizer=other)
         (misfit,) = spec.check()
@@ -228,7 +280,10 @@ def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path, refusal):
         assert refusal(spec.build).codes == ["misfit"]
     for size in (300, 301):  # tokenizers of equal name are compared by fingerprint
         convert(folder, tmp_path / f"{size}", tokenizer=f"bpe:{size}")
-    data, names = ShardFolder(path=str(tmp_path / "300")), [f"{tmp_path}/{n}/tokenizer.json" for n in (300, 301)]
+    data, names = (
+        ShardFolder(path=str(tmp_path / "300")),
+        [f"{tmp_path}/{n}/tokenizer.json" for n in (300, 301)],
+    )
     own, other = (LanguageModel(data=data, length=16, tokenizer=name) for name in names)
     assert not [*own.check()]
     (misfit,) = other.check()
@@ -237,7 +292,11 @@ def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path, refusal):
 
 def test_parquet_and_arrow(tmp_path, refusal):
     rows = [*TEXTS[:10], None, ""]
-    parquet.write_table(pyarrow.table({"body": rows, "n": list(range(12))}), tmp_path / "a.parquet", row_group_size=4)
+    parquet.write_table(
+        pyarrow.table({"body": rows, "n": list(range(12))}),
+        tmp_path / "a.parquet",
+        row_group_size=4,
+    )
     spec, report = convert(tmp_path / "a.parquet", tmp_path / "shards", column="body")
     texts = [text for stream in spec.build().splits.values() for text in documents(stream, Bytes())]
     assert sorted(texts) == sorted(TEXTS[:10])
@@ -248,14 +307,18 @@ def test_parquet_and_arrow(tmp_path, refusal):
         assert refused.codes == ["missing-array"]
     (tmp_path / "set").mkdir()  # as `save_to_disk` of `datasets` writes it
     table = pyarrow.table({"body": rows, "n": list(range(12))})
-    with pyarrow.ipc.new_stream(tmp_path / "set" / "data-00000-of-00001.arrow", table.schema) as file:
+    with pyarrow.ipc.new_stream(
+        tmp_path / "set" / "data-00000-of-00001.arrow", table.schema
+    ) as file:
         file.write_table(table, max_chunksize=5)
     for name in ("dataset_info.json", "state.json"):
         (tmp_path / "set" / name).write_text("{}")
     same, _ = convert(tmp_path / "set", tmp_path / "arrow", column="body")
     texts = [text for stream in same.build().splits.values() for text in documents(stream, Bytes())]
     assert sorted(texts) == sorted(TEXTS[:10])
-    assert refusal(convert, tmp_path / "set", tmp_path / "other", column="n").codes == ["missing-array"]
+    assert refusal(convert, tmp_path / "set", tmp_path / "other", column="n").codes == [
+        "missing-array"
+    ]
     (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
     assert refusal(convert, tmp_path / "b.parquet", tmp_path / "other").codes == ["no-samples"]
 
@@ -283,12 +346,20 @@ def test_small_corpora_stay_in_memory(tmp_path):
     assert splits["train"].starts.tolist() == [0, 10, 18]
     assert len(splits["test"].ids) == len(splits["test"].starts) == 0
     assert not (tmp_path / "tokens").exists()
-    assert Ended(Bytes()).decode(encode(tmp_path, tokenizer=Ended(Bytes()))["valid"].ids) == "held out<|endoftext|>"
+    assert (
+        Ended(Bytes()).decode(encode(tmp_path, tokenizer=Ended(Bytes()))["valid"].ids)
+        == "held out<|endoftext|>"
+    )
 
 
 def test_ids_have_the_smallest_type(tmp_path):
     letters = "".join(map(chr, [*range(32, 0xD800), *range(0xE000, 0x30000)]))
-    for size, dtype in ((256, np.uint8), (257, np.uint16), (65_536, np.uint16), (65_537, np.uint32)):
+    for size, dtype in (
+        (256, np.uint8),
+        (257, np.uint16),
+        (65_536, np.uint16),
+        (65_537, np.uint32),
+    ):
         text = letters[size - 2] + "\x00"  # the largest id of a character, and <unk>
         corpus = Corpus("mine", {**CORPUS.splits, "train": [Document.of("a", text)]})
         ids = encode(tmp_path, corpus, Characters(letters[: size - 1]))["train"].ids
@@ -308,12 +379,17 @@ def test_large_corpora_are_cached(tmp_path, on_disk):
     unread = [Document(document.name, document.digest, document.size, never) for document in TRAIN]
     again = Corpus("mine", {**CORPUS.splits, "train": unread})
     assert Bytes().decode(encode(tmp_path, again)["train"].ids) == TEXT
-    for corpus, tokenizer in ((again, Characters("abc")), (Corpus("m", {**again.splits, "train": unread[:2]}), None)):
+    for corpus, tokenizer in (
+        (again, Characters("abc")),
+        (Corpus("m", {**again.splits, "train": unread[:2]}), None),
+    ):
         with pytest.raises(AssertionError, match="read again"):
             encode(tmp_path, corpus, tokenizer)
 
 
-@pytest.mark.parametrize("damage", [cut, flip, unlink("manifest.json"), write("manifest.json", "[]")])
+@pytest.mark.parametrize(
+    "damage", [cut, flip, unlink("manifest.json"), write("manifest.json", "[]")]
+)
 def test_damaged_cache_is_written_again(tmp_path, on_disk, damage):
     encode(tmp_path)
     (store,) = (tmp_path / "tokens").iterdir()

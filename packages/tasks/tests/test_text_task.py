@@ -11,13 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dither.registry.flow.protocols import SampledMetrics
-from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.protocols import SampledMetrics
+from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
+from dither.registry.contracts.spaces import Field, TokenSpace
 from dither.tasks.language_model.data import markov, token_store
 from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.markov import ALPHABET, MarkovChain
-from dither.tasks.language_model.data.specs import ConvertedText, MarkovText, Shakespeare, StdlibText, TextFiles
+from dither.tasks.language_model.data.specs import (
+    ConvertedText,
+    MarkovText,
+    Shakespeare,
+    StdlibText,
+    TextFiles,
+)
 from dither.tasks.language_model.data.token_store import TokenStream, Windows
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
 from dither.tasks.language_model.metrics.baselines import distribution_baselines
@@ -31,7 +37,9 @@ LETTERS = Characters("\nabcdefghijklmnopqrstuvwxyz")
 
 
 def task(*train, length=8, tokenizer=None, valid="over the lazy dog", **options):
-    texts = [Document.of(str(n), text) for n, text in enumerate(train or ["the quick brown fox jumps"])]
+    texts = [
+        Document.of(str(n), text) for n, text in enumerate(train or ["the quick brown fox jumps"])
+    ]
     splits = {"train": texts, "valid": [Document.of("v", valid)], "test": []}
     return LanguageModelling(Corpus("mine", splits), tokenizer or Bytes(), length=length, **options)
 
@@ -48,7 +56,9 @@ def test_windows_cover_the_split():
 
 
 def streams():
-    return st.tuples(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 9), st.integers(1, 7))
+    return st.tuples(
+        st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 9), st.integers(1, 7)
+    )
 
 
 @given(streams(), st.sampled_from(["stream", "separate"]), st.integers(0, 2))
@@ -61,7 +71,9 @@ def test_windows_equal_slices(shape, documents, gap):
     if documents == "stream":
         expected = [ids[at : at + length].tolist() for at in range(0, len(ids), length)]
     else:
-        texts = [ids[start : start + size].tolist() for start, size in zip(starts, sizes, strict=True)]
+        texts = [
+            ids[start : start + size].tolist() for start, size in zip(starts, sizes, strict=True)
+        ]
         expected = [text[at : at + length] for text in texts for at in range(0, len(text), length)]
     assert len(windows) == len(expected)
     x0, valid = windows.take(range(len(windows)))
@@ -82,7 +94,9 @@ def test_samples_begin_with_the_prompt_and_are_as_long_as_documents():
     assert like.known.tolist() == [[True] * 5 + [False] * 3] * 3
     assert bytes(like.x0[0, :5].tolist()) == b"To be"
     assert not task().like(2, seed=0).known.any()
-    made = task("one", "three!", "x", tokenizer=Ended(Bytes()), length=4, documents="separate", prompt="a")
+    made = task(
+        "one", "three!", "x", tokenizer=Ended(Bytes()), length=4, documents="separate", prompt="a"
+    )
     lengths = made.like(400, seed=1).valid.sum(1)
     assert set(lengths.tolist()) == {2, 3, 4}
     assert abs((lengths == 4).float().mean().item() - 0.5) < 0.1
@@ -98,7 +112,12 @@ def ended() -> LanguageModelling:
 def test_ended_documents_fill_their_window(ended):
     clean = ended.batch("train", range(ended.size("train")))
     assert clean.valid.all()
-    assert clean.x0.tolist() == [[111, 110, 101, 256], [*b"thre"], [*b"e!", 256, 256], [120, 256, 256, 256]]
+    assert clean.x0.tolist() == [
+        [111, 110, 101, 256],
+        [*b"thre"],
+        [*b"e!", 256, 256],
+        [120, 256, 256, 256],
+    ]
     assert ended.like(3, seed=0).valid.all()
     rows = torch.tensor([[97, 256, 256, 256], [97, 98, 99, 256]])
     assert ended.sample_metrics(rows, ended.like(2, seed=0))["distinct_1"] == 1
@@ -112,7 +131,9 @@ def test_fill_counts_nats_but_no_tokens(ended):
     metrics.update(clean, None, None, measured)
     tokens = len("one.three!.x.")
     assert metrics.compute()["nats_per_token"] == pytest.approx(16 * 2 / tokens)
-    assert metrics.compute()["bits_per_char"] == pytest.approx(16 * 2 / np.log(2) / len("onethree!x"))
+    assert metrics.compute()["bits_per_char"] == pytest.approx(
+        16 * 2 / np.log(2) / len("onethree!x")
+    )
     nats, count = metrics.per_sample(clean, measured)["nats_per_token"]
     assert (nats.tolist(), count.tolist()) == ([8.0] * 4, [4.0, 4.0, 3.0, 2.0])
     bits, characters = metrics.per_sample(clean, measured)["bits_per_char"]
@@ -123,7 +144,11 @@ def test_ended_documents_require_an_end_of_text(refusal):
     assert refusal(task, documents="ended").codes == ["misfit"]
     (misfit,) = LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended").check()
     assert misfit.path == ("documents",)
-    assert not [*LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended", end_of_text=True).check()]
+    assert not [
+        *LanguageModel(
+            data=StdlibText(), tokenizer="bytes", documents="ended", end_of_text=True
+        ).check()
+    ]
 
 
 def test_invalid_options_and_prompts(refusal):
@@ -136,7 +161,11 @@ def test_invalid_options_and_prompts(refusal):
     ):
         with pytest.raises(ValidationError, match=says):
             make()
-    for prompt, code in (("12345678", "misfit"), ("123456789", "misfit"), ("aZ!Z", "unknown-value")):
+    for prompt, code in (
+        ("12345678", "misfit"),
+        ("123456789", "misfit"),
+        ("aZ!Z", "unknown-value"),
+    ):
         refused = refusal(task, prompt=prompt, tokenizer=LETTERS if "Z" in prompt else Bytes())
         assert (refused.codes, refused.problems[0].path) == ([code], ("task", "prompt"))
 
@@ -162,7 +191,9 @@ def windows(texts, known=0):
 def noised(clean, sigma):
     """A clean state at given noise levels per row."""
     level = torch.as_tensor(sigma, dtype=torch.float32).expand(len(clean.x0))
-    return Noised(clean.x0, State.of(clean.x0), Noise(level, level), ~clean.fixed, clean.valid, clean.fixed)
+    return Noised(
+        clean.x0, State.of(clean.x0), Noise(level, level), ~clean.fixed, clean.valid, clean.fixed
+    )
 
 
 def test_sums_per_window_exclude_known_positions_and_padding():
@@ -173,7 +204,11 @@ def test_sums_per_window_exclude_known_positions_and_padding():
     metrics.update(clean, noised(clean, 1.0), None, measured)
     sums, figures = metrics.per_sample(clean, measured), metrics.compute()
     assert sums["nats_per_token"][1].tolist() == [5, 2, 1]
-    assert sums["bits_per_char"][1].tolist() == [4, 2, 0]  # the first byte of the only letter is known
+    assert sums["bits_per_char"][1].tolist() == [
+        4,
+        2,
+        0,
+    ]  # the first byte of the only letter is known
     for name, (above, below) in sums.items():
         assert figures[name] == pytest.approx(float(above.sum() / below.sum()))
 
@@ -185,7 +220,9 @@ def test_parts_of_the_bound():
     whole = torch.full((2, 4), 3.0)
     for rows in (slice(0, 1), slice(1, 2)):
         parts = {"prior": torch.tensor([[1.0, 2, 3, 4]] * 2) * free, "reconstruction": 0.5 * free}
-        metrics.update(clean[rows], noised(clean[rows], 1.0), None, Measured(whole, free, parts=parts)[rows])
+        metrics.update(
+            clean[rows], noised(clean[rows], 1.0), None, Measured(whole, free, parts=parts)[rows]
+        )
     found = metrics.compute()
     assert found["nats_per_token"] == pytest.approx(3)
     assert found["nats_per_token_prior"] == pytest.approx((1 + 2 + 3 + 1 + 2 + 3 + 4) / 7)
@@ -204,7 +241,12 @@ def test_accuracy_counts_targets_only():
     guess[1, 2:] = 0.0
     guess[1, 2:, 7] = 2.0  # but in two places
     metrics = TextMetrics(Bytes(), SPACE)
-    metrics.update(clean, state, SimpleNamespace(log_clean=lambda: guess), Measured(guess[..., 0], state.valid.float()))
+    metrics.update(
+        clean,
+        state,
+        SimpleNamespace(log_clean=lambda: guess),
+        Measured(guess[..., 0], state.valid.float()),
+    )
     found = metrics.compute()
     assert found["text_accuracy_0_25"] == 1
     assert found["text_accuracy_75_100"] == pytest.approx(4 / 6)
@@ -215,7 +257,9 @@ def test_no_measurements_are_nan_and_perplexity_does_not_overflow():
     assert np.isnan(TextMetrics(Bytes(), SPACE).compute()["bits_per_char"])
     metrics = TextMetrics(Bytes(), SPACE)
     clean = Clean.of(torch.zeros(1, 1, dtype=torch.int64))
-    metrics.update(clean, noised(clean, 0.0), None, Measured(torch.full((1, 1), 1e5), torch.ones(1, 1)))
+    metrics.update(
+        clean, noised(clean, 0.0), None, Measured(torch.full((1, 1), 1e5), torch.ones(1, 1))
+    )
     assert metrics.compute()["perplexity"] == float("inf")
 
 
@@ -233,7 +277,9 @@ def test_text_follows_the_distribution():
     chain = MarkovChain(4, concentration=0.3, seed=5)
     text = chain.text(40_000)
     counts = np.zeros((4, 4))
-    np.add.at(counts, ([ALPHABET.index(a) for a in text[:-1]], [ALPHABET.index(b) for b in text[1:]]), 1)
+    np.add.at(
+        counts, ([ALPHABET.index(a) for a in text[:-1]], [ALPHABET.index(b) for b in text[1:]]), 1
+    )
     expected = chain.stationary[:, None] * chain.transitions * counts.sum()
     seen = expected > 5
     chi = ((counts - expected)[seen] ** 2 / expected[seen]).sum()
@@ -252,12 +298,21 @@ def test_texts_are_a_function_of_seed_and_stream(monkeypatch):
         assert one.text(200) == text
 
 
-@pytest.mark.parametrize(("states", "order", "concentration"), [(2, 1, 0.01), (3, 4, 0.05), (4, 8, 0.1), (62, 1, 1e3)])
+@pytest.mark.parametrize(
+    ("states", "order", "concentration"), [(2, 1, 0.01), (3, 4, 0.05), (4, 8, 0.1), (62, 1, 1e3)]
+)
 def test_text_is_drawn_symbol_by_symbol(states, order, concentration, monkeypatch):
     """Stretches that start from guessed contexts end up as the chain that draws one symbol after the other."""
     monkeypatch.setattr(markov, "STRETCHES", 9)
-    chain, rng = MarkovChain(states, order=order, concentration=concentration), np.random.default_rng([0, 1, 0])
-    context, rows, symbols = int(rng.choice(len(chain.stationary), p=chain.stationary)), chain.transitions.cumsum(1), []
+    chain, rng = (
+        MarkovChain(states, order=order, concentration=concentration),
+        np.random.default_rng([0, 1, 0]),
+    )
+    context, rows, symbols = (
+        int(rng.choice(len(chain.stationary), p=chain.stationary)),
+        chain.transitions.cumsum(1),
+        [],
+    )
     for u in rng.random(5000):
         symbols.append(min(int(np.searchsorted(rows[context], u, "right")), states - 1))
         context = (context * states + symbols[-1]) % len(rows)
@@ -277,7 +332,9 @@ def test_space_without_drawing_the_text(length):
 
 def test_encoded_text_of_a_chain_is_not_drawn_again(monkeypatch):
     monkeypatch.setattr(token_store, "RESIDENT", 100)
-    spec = LanguageModel(data=MarkovText(length=3_000, held=100, seed=6), tokenizer="chars", length=10)
+    spec = LanguageModel(
+        data=MarkovText(length=3_000, held=100, seed=6), tokenizer="chars", length=10
+    )
     first = spec.build().batch("train", range(300)).x0
     monkeypatch.setattr(MarkovChain, "text", lambda *_: pytest.fail("drawn again"))
     assert torch.equal(spec.build().batch("train", range(300)).x0, first)
@@ -285,7 +342,9 @@ def test_encoded_text_of_a_chain_is_not_drawn_again(monkeypatch):
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
 def test_entropy_baselines(tokenizer):
-    spec = LanguageModel(data=MarkovText(states=5, length=2_000, held=1_003, seed=4), tokenizer=tokenizer, length=10)
+    spec = LanguageModel(
+        data=MarkovText(states=5, length=2_000, held=1_003, seed=4), tokenizer=tokenizer, length=10
+    )
     found, chain = spec.build().baselines(), MarkovChain(5, seed=4)
     exact = (100 * chain.entropy(10) + chain.entropy(3)) / 1_003
     assert found["nats_per_token/source-entropy"] == pytest.approx(exact, rel=1e-12)

@@ -14,7 +14,7 @@ from torch import nn
 import dither
 import dither.testing as kit
 from dither.registry import Catalog, Misfit, Slot, Spec
-from dither.registry.flow.records import Noise
+from dither.registry.contracts.records import Noise
 from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec, ScheduleSpec
 from dither.testing import CHECKS, Case, parametrize
 from dither.testing.conformance import cases
@@ -87,9 +87,21 @@ def test_correct_components_pass_every_check(case):
     ("arguments", "code", "suggestion"),
     [
         ({"plugin": "theirs"}, "unknown-plugin", "there is ours"),
-        ({"expected_failures": {("block:mix", "identity_at_start"): "x"}}, "unknown-value", '"identity_at_init"'),
-        ({"expected_failures": {("block:mux", "summary"): "x"}}, "unknown-component", '"block:mix"'),
-        ({"expected_failures": {("schedule:straight", "cached_equals_full"): "x"}}, "unknown-value", "no check"),
+        (
+            {"expected_failures": {("block:mix", "identity_at_start"): "x"}},
+            "unknown-value",
+            '"identity_at_init"',
+        ),
+        (
+            {"expected_failures": {("block:mux", "summary"): "x"}},
+            "unknown-component",
+            '"block:mix"',
+        ),
+        (
+            {"expected_failures": {("schedule:straight", "cached_equals_full"): "x"}},
+            "unknown-value",
+            "no check",
+        ),
         ({"expected_failures": {("block:mix", "summary"): " "}}, "missing-argument", "reason"),
         ({"examples": {"block:mux": [{}]}}, "unknown-component", '"block:mix"'),
     ],
@@ -115,7 +127,12 @@ def test_checks_follow_from_traits():
     def names(spec):
         return {case.check.name for case in cases("ours", catalog_of(spec))}
 
-    dependent = {"requested_equals_full", "cached_equals_full", "identity_at_init", "permutation_equivariant"}
+    dependent = {
+        "requested_equals_full",
+        "cached_equals_full",
+        "identity_at_init",
+        "permutation_equivariant",
+    }
     dependent |= {"distances_matter", "weighted_equals_repeated"}
     assert names(Mix) - names(derived(Mix, "plain", traits=Spec.traits)) == dependent
     with pytest.raises(pytest.skip.Exception, match="does not declare cache"):
@@ -132,7 +149,9 @@ def test_a_trait_that_is_never_checked_is_a_failure():
 
 
 def test_every_trait_has_a_check_and_every_check_a_known_trait():
-    assert {(check.kind, trait) for check in CHECKS for trait in check.needs} >= set(DECLARED_TRAITS)
+    assert {(check.kind, trait) for check in CHECKS for trait in check.needs} >= set(
+        DECLARED_TRAITS
+    )
     known = {*IMPLIED_TRAITS, *(trait for _, trait in DECLARED_TRAITS)}
     for check in CHECKS:
         assert check.needs <= known
@@ -173,7 +192,7 @@ import torch
 from pydantic import Field
 
 from dither.registry import hookimpl
-from dither.registry.flow import Noise
+from dither.registry.contracts import Noise
 from dither.registry.kinds import ScheduleSpec
 
 
@@ -212,8 +231,19 @@ def test_expected_failures_of_a_third_party_are_strict(tmp_path, monkeypatch, ca
         ("schedule:straight", "grows"): "passes",
     }
     Path("test_theirs.py").write_text(TEST.format(expected=expected))
-    plugins = [word for name in ("cacheprovider", "xdist", "faulthandler") for word in ("-p", f"no:{name}")]
-    pytest.main([*plugins, "--rootdir", ".", "-k", "grows or spec_without_torch or precision", "test_theirs.py"])
+    plugins = [
+        word for name in ("cacheprovider", "xdist", "faulthandler") for word in ("-p", f"no:{name}")
+    ]
+    pytest.main(
+        [
+            *plugins,
+            "--rootdir",
+            ".",
+            "-k",
+            "grows or spec_without_torch or precision",
+            "test_theirs.py",
+        ]
+    )
     del sys.modules["theirs"], sys.modules["test_theirs"]
     output = capsys.readouterr().out
     assert "1 failed, 1 passed, " in output
@@ -221,7 +251,10 @@ def test_expected_failures_of_a_third_party_are_strict(tmp_path, monkeypatch, ca
     assert "[XPASS(strict)] passes" in output
     assert "schedule:straight-grows" in output
     assert "conformance: 3 checks of 1 components ran, 0 were skipped" in output
-    assert "1 failed as expected: schedule:straight spec_without_torch: torch in the same file" in output
+    assert (
+        "1 failed as expected: schedule:straight spec_without_torch: torch in the same file"
+        in output
+    )
 
 
 def test_imports_are_lazy(monkeypatch):
@@ -245,4 +278,7 @@ def test_components_of_a_file_may_import_torch():
     with pytest.raises(pytest.skip.Exception, match="is a file"):
         case_of(derived(Straight, "alone"), "spec_without_torch").run()
     with pytest.raises(AssertionError, match="imports torch"):
-        case_of(derived(Straight, "alone", __module__="dither.registry.flow.records"), "spec_without_torch").run()
+        case_of(
+            derived(Straight, "alone", __module__="dither.registry.contracts.records"),
+            "spec_without_torch",
+        ).run()

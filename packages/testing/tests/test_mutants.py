@@ -14,8 +14,8 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainValidator
 from torch import nn
 
 from dither.registry import Catalog, Misfit, Spec, default_catalog
-from dither.registry.flow.protocols import Picture
-from dither.registry.flow.records import Clean, Measured, Noise, State, over
+from dither.registry.contracts.protocols import Picture
+from dither.registry.contracts.records import Clean, Measured, Noise, State, over
 from dither.registry.kinds import FEATURES, LossSpec, LRScheduleSpec, MetricSpec, TrackerSpec
 from dither.testing.checks import CHECKS
 from dither.testing.conformance import Case, cases
@@ -52,7 +52,11 @@ class Function:
         self.inner, self.changes = inner, changes
 
     def __getattr__(self, name: str) -> Any:
-        return partial(self.changes[name], self.inner) if name in self.changes else getattr(self.inner, name)
+        return (
+            partial(self.changes[name], self.inner)
+            if name in self.changes
+            else getattr(self.inner, name)
+        )
 
     def __call__(self, *args, **options):
         return self.changes["call"](self.inner, *args, **options)
@@ -155,7 +159,9 @@ def writes(inner, clean: Clean, t):
 
 UNUSED = after(lambda module: module.register_parameter("unused", nn.Parameter(torch.ones(2))))
 UNSAVED = after(lambda module: module.register_buffer("unsaved", torch.rand(3), persistent=False))
-UNSEEDED = after(lambda module: module.register_buffer("drawn", torch.full((1,), float(next(count)))))
+UNSEEDED = after(
+    lambda module: module.register_buffer("drawn", torch.full((1,), float(next(count))))
+)
 HELD = after(lambda module: module.register_buffer("held", torch.zeros(3, device="cpu")))
 
 
@@ -185,7 +191,9 @@ def shuffled(x, proc, like):
 
 
 def wrong_with_cache(inner, x, c, cache=None, **options):
-    return inner(x, c, cache=cache, **options) + (0.1 if cache is not None and cache.length else 0.0)
+    return inner(x, c, cache=cache, **options) + (
+        0.1 if cache is not None and cache.length else 0.0
+    )
 
 
 def in_order(inner, x, c, positions=None, **options):
@@ -546,9 +554,13 @@ class GaussianBound(LossSpec):
 
 
 def half_square(pred, noised):
-    sigma, rate = (over(value, noised.x0).double() for value in (noised.noise.sigma, noised.noise.rate))
+    sigma, rate = (
+        over(value, noised.x0).double() for value in (noised.noise.sigma, noised.noise.rate)
+    )
     slope = rate * sigma.exp() / sigma.expm1().square()
-    values = torch.where(noised.target_mask, slope * (pred.x0 - noised.x0).square() / 2, 0.0).sum(-1)
+    values = torch.where(noised.target_mask, slope * (pred.x0 - noised.x0).square() / 2, 0.0).sum(
+        -1
+    )
     return Measured(values.float(), noised.valid.float())
 
 
@@ -606,7 +618,11 @@ def in_pairs(inner, state, pred, like):
 def moved_in_pairs(inner, clean, t):
     noised = inner.corrupt(clean, t)
     x = torch.where(noised.state.masked | clean.fixed, noised.state.x, noised.state.x[:, :1])
-    return altered(noised, state=lambda n: State.of(x), target_mask=lambda n: n.target_mask[:, :1] & ~clean.fixed)
+    return altered(
+        noised,
+        state=lambda n: State.of(x),
+        target_mask=lambda n: n.target_mask[:, :1] & ~clean.fixed,
+    )
 
 
 def prior_off(inner, like):
@@ -630,7 +646,9 @@ def shared_noise(inner, clean, t):
 
 def step(factor):
     return function(
-        step=lambda inner, state, pred, now, then, *a, **o: inner.step(state, pred, now, scaled(then, factor), *a, **o)
+        step=lambda inner, state, pred, now, then, *a, **o: inner.step(
+            state, pred, now, scaled(then, factor), *a, **o
+        )
     )
 
 
@@ -692,12 +710,19 @@ def all_known(inner, n, seed):
 def first_keys(inner, x, c, mask=None, **o):
     """Only the first 128 positions of a long input are attended to."""
     seen = (torch.arange(x.shape[1]) < 128).expand(x.shape[1], -1)
-    return inner(x, c, mask=seen if mask is None else mask & seen if mask.dtype == torch.bool else mask, **o)
+    return inner(
+        x, c, mask=seen if mask is None else mask & seen if mask.dtype == torch.bool else mask, **o
+    )
 
 
 BOUND, JOINT, NORMAL = "bound_is_exact", "joint_distributions", "normal_step"
 GRADIENTS, EXACT = "gradients_reach_all", "samples_exact_distribution"
-MCE, ENTROPY, ABSORBING, UNIFORM = "loss:masked-ce", "loss:score-entropy", "process:absorbing", "process:uniform"
+MCE, ENTROPY, ABSORBING, UNIFORM = (
+    "loss:masked-ce",
+    "loss:score-entropy",
+    "process:absorbing",
+    "process:uniform",
+)
 GAUSSIAN, BLOCK, TASK = "process:gaussian", "block:adaln-zero", "task:bubble-diagram"
 LOG_LINEAR, LEVEL = "schedule:log-linear", "condition:level"
 ROWS: dict[str, tuple[str, str, Any]] = {
@@ -705,18 +730,38 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "double": (BOUND, MCE, times(lambda n: 2)),
     "bits": (BOUND, ENTROPY, times(lambda n: 1 / 0.6931)),
     "no rate": (BOUND, MCE, times(lambda n: 1 / over(n.noise.rate, n.x0))),
-    "counts masked": (BOUND, MCE, loss(lambda m, pred, n: Measured(m.values, n.target_mask.float()))),
+    "counts masked": (
+        BOUND,
+        MCE,
+        loss(lambda m, pred, n: Measured(m.values, n.target_mask.float())),
+    ),
     "ignored field": (BOUND, ENTROPY, times(lambda n: (torch.arange(n.x0.shape[1]) < 1).float())),
     "squared error without half": (BOUND, "loss:gaussian-bound", times(lambda n: 2)),
-    "rate per sigma": (BOUND, MCE, times(lambda n: over(n.noise.sigma.expm1() / n.noise.sigma, n.x0))),
+    "rate per sigma": (
+        BOUND,
+        MCE,
+        times(lambda n: over(n.noise.sigma.expm1() / n.noise.sigma, n.x0)),
+    ),
     "changed tokens only": (BOUND, ENTROPY, times(lambda n: (n.x0 != n.state.x).float())),
     "unweighted": (BOUND, MCE, times(lambda n: over(n.noise.sigma.expm1() / n.noise.rate, n.x0))),
-    "half the gradient of a loss": ("gradcheck", MCE, loss(lambda m, pred, n: Measured(halved(m.values), m.weights))),
+    "half the gradient of a loss": (
+        "gradcheck",
+        MCE,
+        loss(lambda m, pred, n: Measured(halved(m.values), m.weights)),
+    ),
     "greedy finish": (JOINT, UNIFORM, function(finish=greedy)),
     "finish in pairs": (JOINT, UNIFORM, function(finish=in_pairs)),
     "noise in pairs": (JOINT, UNIFORM, function(corrupt=moved_in_pairs)),
-    "scaled reading": ("predictions_are_exact", ABSORBING, function(read=lambda i, raw, *a: i.read(raw * 1.03, *a))),
-    "scaled scores": ("predictions_are_exact", UNIFORM, function(read=lambda i, raw, *a: i.read(raw * 1.03, *a))),
+    "scaled reading": (
+        "predictions_are_exact",
+        ABSORBING,
+        function(read=lambda i, raw, *a: i.read(raw * 1.03, *a)),
+    ),
+    "scaled scores": (
+        "predictions_are_exact",
+        UNIFORM,
+        function(read=lambda i, raw, *a: i.read(raw * 1.03, *a)),
+    ),
     "scaled features": (NORMAL, GAUSSIAN, function(read=lambda i, raw, *a: i.read(raw * 1.03, *a))),
     "prior off by 2 %": (JOINT, UNIFORM, function(prior=prior_off)),
     "wide prior": (NORMAL, GAUSSIAN, function(prior=wide_prior)),
@@ -725,8 +770,16 @@ ROWS: dict[str, tuple[str, str, Any]] = {
     "early step, gaussian": (NORMAL, GAUSSIAN, step(0.97)),
     "step without noise": (NORMAL, GAUSSIAN, function(step=lambda i, *a, **o: i.step(*a, eta=0.0))),
     "shared noise": (NORMAL, GAUSSIAN, function(corrupt=shared_noise)),
-    "constant level": ("time_per_position", ABSORBING, function(level=lambda i, t: torch.full_like(t, 0.5))),
-    "one time": ("record_is_complete", ABSORBING, function(corrupt=lambda i, c, t: i.corrupt(c, t * 0 + t.mean()))),
+    "constant level": (
+        "time_per_position",
+        ABSORBING,
+        function(level=lambda i, t: torch.full_like(t, 0.5)),
+    ),
+    "one time": (
+        "record_is_complete",
+        ABSORBING,
+        function(corrupt=lambda i, c, t: i.corrupt(c, t * 0 + t.mean())),
+    ),
     "one time of a batch": (
         "times_cover_the_range",
         UNIFORM,
@@ -738,7 +791,11 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         function(renoise=lambda i, state, gap, like: i.renoise(state, scaled(gap, 1.1), like)),
     ),
     "hidden state": ("time_per_position", ABSORBING, drifting("corrupt")),
-    "noise is left": (EXACT, "sampler:ddim", sampled(lambda x, proc, like: x + 0.02 * torch.randn_like(x))),
+    "noise is left": (
+        EXACT,
+        "sampler:ddim",
+        sampled(lambda x, proc, like: x + 0.02 * torch.randn_like(x)),
+    ),
     "shrunk samples": (EXACT, "sampler:ddim", sampled(lambda x, proc, like: x * 0.98)),
     "dip": ("grows", LOG_LINEAR, function(call=dip)),
     "wrong rate near 1": (
@@ -752,24 +809,56 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         function(call=lambda i, t: scaled(i(t), rate=1 + 0.1 * (t < 0.001))),
     ),
     "hidden state of a schedule": ("any_shape", LOG_LINEAR, built(drifting_schedule)),
-    "end off by 2 %": ("sigma_end", LOG_LINEAR, lambda base: spec(sigma_end=lambda s: 1.02 * base.sigma_end(s))(base)),
+    "end off by 2 %": (
+        "sigma_end",
+        LOG_LINEAR,
+        lambda base: spec(sigma_end=lambda s: 1.02 * base.sigma_end(s))(base),
+    ),
     "long inputs truncated": ("padding_inert", BLOCK, module(forward=long_truncated)),
     "keys of long inputs": ("permutation_equivariant", BLOCK, module(forward=first_keys)),
     "half the gradient of the input": (GRADIENTS, BLOCK, module(forward=half_gradient)),
-    "half the gradient of a block": (GRADIENTS, BLOCK, module(forward=lambda i, *a, **o: halved(i(*a, **o)))),
+    "half the gradient of a block": (
+        GRADIENTS,
+        BLOCK,
+        module(forward=lambda i, *a, **o: halved(i(*a, **o))),
+    ),
     "half the gradient of a model": (
         GRADIENTS,
         "model:denoiser",
         module(forward=lambda i, *a, **o: halved(i(*a, **o).nan_to_num(neginf=0.0))),
     ),
     "half the gradient of a head": (GRADIENTS, "head:features", module(forward=half_gradient)),
-    "clipped head": ("head_unbounded", "head:tokens", module(forward=lambda i, h: i(h).clamp_max(5.0))),
-    "bounded head": ("head_unbounded", "head:features", module(forward=lambda i, h: 3 * i(h).tanh())),
-    "coarse level": ("levels_differ", LEVEL, module(forward=lambda i, t, c: i((t / 0.01).floor() * 0.01, c))),
-    "clipped level": ("levels_differ", LEVEL, module(forward=lambda i, level, cond: i(level.clamp_max(0.9), cond))),
-    "repeated levels": ("levels_differ", LEVEL, module(forward=lambda i, level, cond: i(level % 0.5, cond))),
+    "clipped head": (
+        "head_unbounded",
+        "head:tokens",
+        module(forward=lambda i, h: i(h).clamp_max(5.0)),
+    ),
+    "bounded head": (
+        "head_unbounded",
+        "head:features",
+        module(forward=lambda i, h: 3 * i(h).tanh()),
+    ),
+    "coarse level": (
+        "levels_differ",
+        LEVEL,
+        module(forward=lambda i, t, c: i((t / 0.01).floor() * 0.01, c)),
+    ),
+    "clipped level": (
+        "levels_differ",
+        LEVEL,
+        module(forward=lambda i, level, cond: i(level.clamp_max(0.9), cond)),
+    ),
+    "repeated levels": (
+        "levels_differ",
+        LEVEL,
+        module(forward=lambda i, level, cond: i(level % 0.5, cond)),
+    ),
     "climbs": ("descends", "optimizer:adamw", built(climbs)),
-    "mean of batch means": ("metric_values", "metric:mean-loss", function(metrics=lambda i: BatchMeans())),
+    "mean of batch means": (
+        "metric_values",
+        "metric:mean-loss",
+        function(metrics=lambda i: BatchMeans()),
+    ),
     "valid is train in reverse": (
         "splits_not_empty",
         TASK,
@@ -784,7 +873,11 @@ ROWS: dict[str, tuple[str, str, Any]] = {
         TASK,
         function(sample_metrics=lambda i, x, like: i.sample_metrics(x[:1], like[:1])),
     ),
-    "batch means of a task": ("metrics_batch_invariant", TASK, function(metrics=lambda i: BatchMeans())),
+    "batch means of a task": (
+        "metrics_batch_invariant",
+        TASK,
+        function(metrics=lambda i: BatchMeans()),
+    ),
     "templates give every value": ("templates_seeded", TASK, function(like=all_known)),
 }
 TOYS = {"metric:largest": Largest, "tracker:memory": Memory}
@@ -799,7 +892,9 @@ MUTANTS += [
 @pytest.fixture(autouse=True)
 def first_failure_is_enough():
     """Do not search for a minimal failing situation."""
-    hypothesis.settings.register_profile("broken", parent=hypothesis.settings(), phases=[hypothesis.Phase.generate])
+    hypothesis.settings.register_profile(
+        "broken", parent=hypothesis.settings(), phases=[hypothesis.Phase.generate]
+    )
     before = hypothesis.settings.get_current_profile_name()
     hypothesis.settings.load_profile("broken")
     yield
@@ -817,7 +912,7 @@ def catalog_with(mutant: Mutant, change: Change, plugin: str) -> Catalog:
     if changed.__doc__ is None and not (mutant.check == "summary" and plugin == "broken"):
         changed.__doc__ = good.__doc__
     imports_torch = mutant.check == "spec_without_torch" and plugin == "broken"
-    changed.__module__ = "dither.registry.flow.records" if imports_torch else good.__module__
+    changed.__module__ = "dither.registry.contracts.records" if imports_torch else good.__module__
     catalog.add(plugin, [changed])
     return catalog
 
@@ -826,7 +921,11 @@ def case_of(mutant: Mutant, change: Change, plugin: str) -> Case:
     catalog = catalog_with(mutant, change, plugin)
     (part,) = (part for part in catalog.parts() if part.plugin == plugin)
     examples = {f"{part.kind}:{part.name}": [mutant.options]} if mutant.options else {}
-    (case,) = (case for case in cases(plugin, catalog, examples, strict=True) if case.check.name == mutant.check)
+    (case,) = (
+        case
+        for case in cases(plugin, catalog, examples, strict=True)
+        if case.check.name == mutant.check
+    )
     return case
 
 
@@ -857,7 +956,9 @@ def test_another_plugin_cannot_fail_a_sound_one():
     """A process whose steps go wrong is installed beside a sound sampler."""
     catalog = catalog_with(Mutant(JOINT, GAUSSIAN, step(0.5)), step(0.5), "broken")
     sampler = default_catalog().find("sampler", "ddim").spec
-    catalog.add("sound", [type("Sound", (sampler,), {"name": "sound", "__module__": sampler.__module__})])
+    catalog.add(
+        "sound", [type("Sound", (sampler,), {"name": "sound", "__module__": sampler.__module__})]
+    )
     (case,) = (case for case in cases("sound", catalog) if case.check.name == EXACT)
     case.run()
     with pytest.raises(AssertionError):

@@ -15,7 +15,9 @@ CATALOG = default_catalog()
 PARTS = CATALOG.parts()
 DRAWS = 25
 QUIET = list(HealthCheck)
-SETTINGS = settings(max_examples=200, database=None, derandomize=True, deadline=None, suppress_health_check=QUIET)
+SETTINGS = settings(
+    max_examples=200, database=None, derandomize=True, deadline=None, suppress_health_check=QUIET
+)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.kind}:{part.name}")
@@ -34,7 +36,11 @@ def test_drawn_options_are_valid(part):
     assert len(tries) <= 4 * len(seen)
     for spec in seen[:: max(1, len(seen) // 20)]:
         assert CATALOG.parse(part.kind, {"use": part.pinned, **dump(spec, CATALOG)}) == spec
-    options = [key for key, field in part.spec.model_fields.items() if get_origin(field.annotation) is not dict]
+    options = [
+        key
+        for key, field in part.spec.model_fields.items()
+        if get_origin(field.annotation) is not dict
+    ]
     varying = [key for key in options if len({repr(getattr(spec, key)) for spec in seen}) > 1]
     assert len(varying) * 2 >= len(options) or part.kind in ("data", "task", "tracker")
 
@@ -56,7 +62,15 @@ def test_spaces_of_every_type_are_drawn():
                 seen.add("graph")
 
     draw()
-    assert seen == {"groups", "features", "graph", 1, 2, 3, *((s, b) for s in ("mask", "pad") for b in (True, False))}
+    assert seen == {
+        "groups",
+        "features",
+        "graph",
+        1,
+        2,
+        3,
+        *((s, b) for s in ("mask", "pad") for b in (True, False)),
+    }
 
 
 def test_batches_are_valid():

@@ -34,7 +34,8 @@ class Modulation(nn.Module):
 
     def forward(self, c: Float[Tensor, "B *L C"]) -> tuple[Float[Tensor, "B #L D"], ...]:
         """Return the vectors per sample, or per position if `c` has a length axis."""
-        # with one row per sample, casting the weights and their gradients for autocast would cost more than it saves
+        # with one row per sample, casting the weights and their gradients for autocast would cost
+        # more than it saves
         cast = c.ndim == 2 and c.device.type != "meta" and torch.is_autocast_enabled(c.device.type)
         with torch.autocast(c.device.type, enabled=False) if cast else nullcontext():
             vectors = self.linear(c if c.ndim == 3 else c.to(self.linear.bias.dtype))
@@ -52,12 +53,22 @@ class Final(nn.Module):
         eps: Added to the variance.
     """
 
-    def __init__(self, width: int, cond: int | None, *, norm: NormName, affine: Affine, eps: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        cond: int | None,
+        *,
+        norm: NormName,
+        affine: Affine,
+        eps: float,
+    ) -> None:
         super().__init__()
         self.norm = make_norm(norm, width, affine=affine, eps=eps)
         self.modulation = None if cond is None else Modulation(cond, width, 2)
 
-    def forward(self, x: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"]) -> Float[Tensor, "B L D"]:
+    def forward(
+        self, x: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"]
+    ) -> Float[Tensor, "B L D"]:
         x = self.norm(x)
         if self.modulation is None:
             return x

@@ -20,9 +20,11 @@ from .rope import Rotary
 __all__ = ["Attention", "QVBiasedLinear", "attend"]
 
 MAX_PLAIN_KEYS = 64
-"""Largest number of keys for which plain products beat the fused kernel of a CPU in bfloat16 or with dropout."""
+"""Largest number of keys for which plain products beat the fused kernel of a CPU in bfloat16 or
+with dropout."""
 
-HAS_TRITON, MIN_FLEX_WIDTH = find_spec("triton") is not None, 16
+HAS_TRITON = find_spec("triton") is not None
+MIN_FLEX_WIDTH = 16
 """What flex_attention requires on CUDA: Triton, and the least head width."""
 
 
@@ -36,16 +38,24 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, options: TransformerBlock) -> None:
         super().__init__()
-        bias, dropout = options.bias, options.dropout
+        bias = options.bias
+        dropout = options.dropout
         qkv_bias = bias if options.qkv_bias is None else options.qkv_bias
-        self.heads, self.kernel = options.heads, options.attention
+        self.heads = options.heads
+        self.kernel = options.attention
         self.kv_heads = options.kv_heads or options.heads
-        self.weight_dropout = dropout if options.attention_dropout is None else options.attention_dropout
+        self.weight_dropout = (
+            dropout if options.attention_dropout is None else options.attention_dropout
+        )
         self.dropout = Dropout(dropout)
         out = width + 2 * self.kv_heads * (width // options.heads)
         self.qkv = QVBiasedLinear(width) if qkv_bias == "qv" else nn.Linear(width, out, qkv_bias)
         self.out = nn.Linear(width, width, bias if options.out_bias is None else options.out_bias)
-        self.rotary = Rotary(width // options.heads, options.rope_unit, options.rope_theta) if options.rope else None
+        self.rotary = (
+            Rotary(width // options.heads, options.rope_unit, options.rope_theta)
+            if options.rope
+            else None
+        )
 
     def forward(
         self,
@@ -70,12 +80,15 @@ class Attention(nn.Module):
         q, k, v = qkv.split_with_sizes([self.heads, self.kv_heads, self.kv_heads], 1)
         if self.rotary is not None:
             start = 0 if cache is None else cache.num_tokens
-            q, k = self.rotary(q, start, positions=positions), self.rotary(k, start, positions=positions)
+            q = self.rotary(q, start, positions=positions)
+            k = self.rotary(k, start, positions=positions)
         if cache is not None:
             k, v = cache.join(layer, k, v)
         if self.kv_heads != self.heads:
             k, v = (part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (k, v))
-        queries = rows if len(x) == 1 and x.device.type == "cpu" else None  # on a GPU masks for all queries are cached
+        queries = (
+            rows if len(x) == 1 and x.device.type == "cpu" else None
+        )  # on a GPU masks for all queries are cached
         if queries is not None:
             q = q.index_select(2, queries)
             mask = mask if mask is None or mask.shape[2] == 1 else mask.index_select(2, queries)
@@ -116,20 +129,32 @@ def attend(
 ) -> Float[Tensor, "B H L E"]:
     """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; 0 for a query without any key.
 
-    A float mask is added to the logits in its own precision: log n makes a key count as n equal ones.
+    A float mask is added to the logits in its own precision: log n makes a key count as n equal
+    ones.
     """
     chosen = _fastest_kernel(q, k, dropout) if kernel == "auto" else kernel
     float_mask = mask is not None and mask.is_floating_point()
-    wider = mask is not None and float_mask and mask.dtype != q.dtype  # which the fused kernels of CUDA refuse
+    wider = (
+        mask is not None and float_mask and mask.dtype != q.dtype
+    )  # which the fused kernels of CUDA refuse
     if wider and q.device.type == "cuda":
         one_row = mask is not None and mask.shape == (len(q), 1, 1, k.shape[2]) and not dropout
         chosen = "flex" if HAS_TRITON and one_row and q.shape[-1] >= MIN_FLEX_WIDTH else "math"
-    if chosen == "flex" and mask is not None and (wider or not float_mask) and q.device.type == "cuda":
+    if (
+        chosen == "flex"
+        and mask is not None
+        and (wider or not float_mask)
+        and q.device.type == "cuda"
+    ):
         from .flex import flex_attention  # imports torch._dynamo: 2 s
 
         return flex_attention(q, k, v, mask)
     has_keys = None if mask is None or float_mask else mask.any(-1, keepdim=True)
-    if type(has_keys) is Tensor and has_keys.device.type == "cpu" and not torch.compiler.is_compiling():  # not fake
+    if (
+        type(has_keys) is Tensor
+        and has_keys.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+    ):  # not fake
         has_keys = None if has_keys.all() else has_keys
     if mask is not None and has_keys is not None:
         mask = mask | ~has_keys  # without any key some kernels return NaN
@@ -150,6 +175,10 @@ def attend(
 def _fastest_kernel(
     q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"], dropout: float
 ) -> Literal["math", "tiles", "sdpa"]:
-    if k.shape[-2] <= MAX_PLAIN_KEYS and k.device.type == "cpu" and (dropout or k.dtype == torch.bfloat16):
+    if (
+        k.shape[-2] <= MAX_PLAIN_KEYS
+        and k.device.type == "cpu"
+        and (dropout or k.dtype == torch.bfloat16)
+    ):
         return "math"
     return "tiles" if not dropout and prefers_tiles(q, k) else "sdpa"

@@ -1,7 +1,7 @@
 """Block-causal attention (BD3-LM, Arriola et al., 2025): masks, and training on a clean and a noised sample together.
 
-Letters: B batch, H heads, L tokens, K keys, D width, C condition width, E head width. Extra tokens, such as a class
-token, belong to the first block, so that every block attends to them.
+Letters: B batch, H heads, L tokens, K keys, D width, C condition width, E head width. Extra tokens,
+such as a class token, belong to the first block, so that every block attends to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from torch import Tensor, nn
 __all__ = ["CleanAndNoised", "number_blocks"]
 
 
-def number_blocks(tokens: int, extra: int, size: int, device: torch.device) -> Int[Tensor, " L"]:
+def number_blocks(
+    tokens: int,
+    extra: int,
+    size: int,
+    device: torch.device,
+) -> Int[Tensor, " L"]:
     """Return the block index of each token; the first `extra` tokens belong to block 0."""
     index = torch.arange(tokens, device=device) - extra
     return index.clamp_min(0).div(size, rounding_mode="floor")
@@ -25,9 +30,10 @@ def number_blocks(tokens: int, extra: int, size: int, device: torch.device) -> I
 class CleanAndNoised:
     """Runs layers over a noised sample and its clean context, [x_t | x_0].
 
-    A clean block attends to clean blocks up to itself; a noised block attends to itself and to earlier clean blocks.
-    Both go through each layer one after the other, and the clean keys and values are passed on like a cache. This
-    computes sampling with a cache for all blocks together; clean tokens never attend to noised ones.
+    A clean block attends to clean blocks up to itself; a noised block attends to itself and to
+    earlier clean blocks. Both go through each layer one after the other, and the clean keys and
+    values are passed on like a cache. This computes sampling with a cache for all blocks together;
+    clean tokens never attend to noised ones.
 
     Attributes:
         c: Condition of the noised sample.
@@ -50,7 +56,8 @@ class CleanAndNoised:
         valid: Bool[Tensor, "B L"] | None,
     ) -> CleanAndNoised:
         """Build the masks from block indices; `valid` is True on tokens that may be attended to, None for all."""
-        same, up_to = block[:, None] == block, block[:, None] >= block
+        same = block[:, None] == block
+        up_to = block[:, None] >= block
         mask = torch.cat([up_to & ~same, same], 1)[None, None]
         clean_mask = up_to[None, None]
         if valid is not None:
@@ -71,8 +78,24 @@ class CleanAndNoised:
         cache = _CleanKeys()
         options = {} if requested is None else {"requested": requested}
         clean_options = {} if clean_requested is None else {"requested": clean_requested}
-        clean = block(clean, self.clean_c, mask=self.clean_mask, cache=cache, layer=number, keep=True, **clean_options)
-        return block(h, self.c, mask=self.mask, cache=cache, layer=number, keep=False, **options), clean
+        clean = block(
+            clean,
+            self.clean_c,
+            mask=self.clean_mask,
+            cache=cache,
+            layer=number,
+            keep=True,
+            **clean_options,
+        )
+        return block(
+            h,
+            self.c,
+            mask=self.mask,
+            cache=cache,
+            layer=number,
+            keep=False,
+            **options,
+        ), clean
 
 
 class _CleanKeys:

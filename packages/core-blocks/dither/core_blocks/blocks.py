@@ -23,9 +23,13 @@ class _Sublayers(nn.Module):
 
     def __init__(self, width: int, options: TransformerBlock) -> None:
         super().__init__()
-        norm1, norm2 = (make_norm(options.norm, width, affine=options.affine, eps=options.eps) for _ in range(2))
-        self.norm1, self.attention = norm1, Attention(width, options)
-        self.norm2, self.mlp = norm2, make_mlp(width, options)
+        norm1, norm2 = (
+            make_norm(options.norm, width, affine=options.affine, eps=options.eps) for _ in range(2)
+        )
+        self.norm1 = norm1
+        self.attention = Attention(width, options)
+        self.norm2 = norm2
+        self.mlp = make_mlp(width, options)
 
 
 class AdaLNZeroBlock(_Sublayers):
@@ -65,17 +69,22 @@ class AdaLNZeroBlock(_Sublayers):
             cache: Keys and values of earlier positions.
             layer: Index of this block in the cache.
             keep: Ignored; the model decides which positions stay in the cache.
-            requested: Positions whose output is needed; x is returned unchanged elsewhere. None for all.
+            requested: Positions whose output is needed; x is returned unchanged elsewhere. None for
+                all.
             positions: Coordinates for RoPE; indices by default.
         """
         shift, scale, gate, shift2, scale2, gate2 = self.modulation(c)
         rows = None if requested is None else _rows(requested)
-        attended = self.attention(modulate(self.norm1(x), shift, scale), mask, cache, layer, positions, rows)
+        attended = self.attention(
+            modulate(self.norm1(x), shift, scale), mask, cache, layer, positions, rows
+        )
         h = x
         if rows is not None:
             samples = rows if c.ndim == 3 else rows.div(x.shape[1], rounding_mode="floor")
             vectors = gate, shift2, scale2, gate2
-            gate, shift2, scale2, gate2 = (v.flatten(0, 1).index_select(0, samples) for v in vectors)
+            gate, shift2, scale2, gate2 = (
+                v.flatten(0, 1).index_select(0, samples) for v in vectors
+            )
             h = x.flatten(0, 1).index_select(0, rows)
         h = h + gate * attended
         h = h + gate2 * self.mlp(modulate(self.norm2(h), shift2, scale2))
@@ -110,7 +119,8 @@ class PreNormBlock(_Sublayers):
     Args:
         width: Width of the model.
         options: Options of attention, norms and MLP.
-        drop_path: Probability with which training drops attention, and independently the MLP, of a sample.
+        drop_path: Probability with which training drops attention, and independently the MLP, of a
+            sample.
     """
 
     def __init__(self, width: int, options: TransformerBlock, drop_path: float) -> None:

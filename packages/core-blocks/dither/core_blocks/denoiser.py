@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dither.registry.flow.records import Context, State, first_rows, true_everywhere
+from dither.registry.contracts.records import Context, State, first_rows, true_everywhere
 
 from .block_causal import CleanAndNoised, number_blocks
 from .cpu.merge_identical import MergedPositions
@@ -45,24 +45,27 @@ class Denoiser(nn.Module):
     """A diffusion transformer over tokens or features.
 
     Args:
-        embedding: (state, cond, start) -> (`B extra+L D`, extra): extra tokens, such as a class token, come first.
+        embedding: (state, cond, start) -> (`B extra+L D`, extra): extra tokens, such as a class
+            token, come first.
         condition: (level, cond) -> `B C` or `B L C`; its SiLU is applied here, once for all blocks.
         blocks: (x, c, mask=, cache=, layer=, keep=) -> x.
         final: (x, c) -> input of the head.
         head: `B L D` -> raw values per position.
         block_size: Positions per block with block-causal attention; None for full attention.
         checkpointing: Recompute each block in the backward pass instead of keeping its activations.
-        skip_unrequested: Pass `State.requested` to the last block, which skips other rows; in static shapes if the
-            largest number is known, and the block `accepts_rows`.
-        merge_masked: Replace all fully masked positions of a sample by one; in static shapes if the largest number of
-            others is known. Exact if the embedding maps them to one vector and the blocks are permutation-equivariant
-            and accept a float mask.
-        drop_padding: On a CPU, compute only positions that are valid in some sample of the batch: none is padding in a
-            batch of one bucket. Exact if the blocks are permutation-equivariant.
+        skip_unrequested: Pass `State.requested` to the last block, which skips other rows; in
+            static shapes if the largest number is known, and the block `accepts_rows`.
+        merge_masked: Replace all fully masked positions of a sample by one; in static shapes if the
+            largest number of others is known. Exact if the embedding maps them to one vector and
+            the blocks are permutation-equivariant and accept a float mask.
+        drop_padding: On a CPU, compute only positions that are valid in some sample of the batch:
+            none is padding in a batch of one bucket. Exact if the blocks are
+            permutation-equivariant.
         positions: Pass the coordinates of the condition "centre" to the blocks as `positions`.
 
     Attributes:
-        static_shapes: Skip positions only in static shapes, as on an accelerator and in compiled graphs.
+        static_shapes: Skip positions only in static shapes, as on an accelerator and in compiled
+            graphs.
     """
 
     static_shapes = False
@@ -83,10 +86,16 @@ class Denoiser(nn.Module):
         positions: bool = False,
     ) -> None:
         super().__init__()
-        self.embedding, self.condition, self.blocks = embedding, condition, nn.ModuleList(blocks)
-        self.final, self.head = final, head
-        self.block_size, self.checkpointing = block_size, checkpointing
-        self.skip_unrequested, self.merge_masked, self.positions = skip_unrequested, merge_masked, positions
+        self.embedding = embedding
+        self.condition = condition
+        self.blocks = nn.ModuleList(blocks)
+        self.final = final
+        self.head = head
+        self.block_size = block_size
+        self.checkpointing = checkpointing
+        self.skip_unrequested = skip_unrequested
+        self.merge_masked = merge_masked
+        self.positions = positions
         self.drop_padding = drop_padding
 
     def forward(
@@ -107,15 +116,18 @@ class Denoiser(nn.Module):
             level: Noise level per sample or per position.
             valid: False on padding, which never influences valid positions.
             cond: Conditions by name.
-            context: With block-causal attention, the clean sample: each block of the state attends to itself and to
-                earlier blocks of the context. Equals sampling with a cache, for all blocks together.
+            context: With block-causal attention, the clean sample: each block of the state attends
+                to itself and to earlier blocks of the context. Equals sampling with a cache, for
+                all blocks together.
             cache: Keys and values of finished positions before those of the state.
             keep: Whether to add the positions of the state to the cache.
 
         Raises:
             ValueError: A context is given to a model without blocks, or together with a cache.
         """
-        out: Tensor = self.head(self.trunk(state, level, valid, cond, context=context, cache=cache, keep=keep))
+        out: Tensor = self.head(
+            self.trunk(state, level, valid, cond, context=context, cache=cache, keep=keep)
+        )
         return out
 
     def trunk(
@@ -132,26 +144,37 @@ class Denoiser(nn.Module):
         """Return the input of the head; takes the arguments of `forward`."""
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
-        positions = relative_coordinates(cond, start, valid.shape[1], extra) if self.positions else None
+        positions = (
+            relative_coordinates(cond, start, valid.shape[1], extra) if self.positions else None
+        )
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
         tokens = valid
         if extra:
             whole = valid[:1, :1].expand(len(valid), extra + valid.shape[1])
-            tokens = whole if true_everywhere(valid) else functional.pad(valid, (extra, 0), value=True)
+            tokens = (
+                whole if true_everywhere(valid) else functional.pad(valid, (extra, 0), value=True)
+            )
         documents = cond.get(DOCUMENT)
         if documents is not None:
             if extra or cache is not None or context is not None:
-                raise ValueError("packed documents require full attention, without a cache and extra tokens")
+                raise ValueError(
+                    "packed documents require full attention, without a cache and extra tokens"
+                )
             documents = documents.masked_fill(~valid, -1)  # padding attends to padding
         requested = self._requested(state, extra)
         if context is not None:
             if self.block_size is None or cache is not None:
                 raise ValueError("a context requires block-causal attention and no cache")
-            h = self._with_context(context, cond, h, c_all, tokens, _Call(requested=requested, positions=positions))
+            h = self._with_context(
+                context, cond, h, c_all, tokens, _Call(requested=requested, positions=positions)
+            )
         elif cache is None and (merged := self._merged(state, c, tokens, extra)) is not None:
             static = self._takes_rows and state.requested is not None and not self._readable(tokens)
-            call = _Call(merged.weight, requested=merged.merged_rows() if static else merged.requested(requested))
+            call = _Call(
+                merged.weight,
+                requested=merged.merged_rows() if static else merged.requested(requested),
+            )
             h = merged.spread(self._run_blocks(merged.take(h), c, call))
         elif cache is None and (used := self._used_positions(tokens)) is not None:
             requested = None if requested is None else requested.index_select(1, used)
@@ -179,7 +202,8 @@ class Denoiser(nn.Module):
 
     def _requested(self, state: State, extra: int) -> Requested | None:
         """Return where the output of the last block is needed; None for everywhere."""
-        requested, most = state.requested, state.most_requested
+        requested = state.requested
+        most = state.most_requested
         if not self.skip_unrequested or requested is None:
             return None
         mask = functional.pad(requested, (extra, 0))
@@ -189,14 +213,23 @@ class Denoiser(nn.Module):
         return first_rows(mask.flatten(), most) if known and most is not None else None
 
     def _merged(
-        self, state: State, c: Float[Tensor, "B *L C"], tokens: Bool[Tensor, "B L"], extra: int
+        self,
+        state: State,
+        c: Float[Tensor, "B *L C"],
+        tokens: Bool[Tensor, "B L"],
+        extra: int,
     ) -> MergedPositions | None:
         """Return which positions to merge into one, or None."""
-        readable, most = self._readable(tokens), state.most_visible
+        readable = self._readable(tokens)
+        most = state.most_visible
         if not self.merge_masked or c.ndim == 3 or (most is None and not readable):
             return None
-        longest = None if readable or most is None else -(-(most + extra + 1) // 8) * 8  # a multiple of 8 suits kernels
-        return MergedPositions.of(tokens, functional.pad(state.masked.all(-1), (extra, 0)), c.dtype, longest)
+        longest = (
+            None if readable or most is None else -(-(most + extra + 1) // 8) * 8
+        )  # a multiple of 8 suits kernels
+        return MergedPositions.of(
+            tokens, functional.pad(state.masked.all(-1), (extra, 0)), c.dtype, longest
+        )
 
     def _used_positions(self, tokens: Bool[Tensor, "B L"]) -> Int[Tensor, " K"] | None:
         """Return the positions that are not padding in every sample, or None for all."""
@@ -224,12 +257,21 @@ class Denoiser(nn.Module):
             run = module if call.positions is None else partial(module, positions=call.positions)
             requested: tuple[Tensor | None, ...] = ()
             if layer == len(self.blocks) - 1:
-                nothing = torch.zeros_like(tokens) if self.skip_unrequested and self._readable(tokens) else None
-                requested = (None if call.requested is None else more_requested(call.requested)), nothing
+                nothing = (
+                    torch.zeros_like(tokens)
+                    if self.skip_unrequested and self._readable(tokens)
+                    else None
+                )
+                requested = (
+                    (None if call.requested is None else more_requested(call.requested)),
+                    nothing,
+                )
             h, clean = self._run(both.layer, run, layer, h, clean, *requested)
         return h
 
-    def _run_blocks(self, h: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"], call: _Call) -> Float[Tensor, "B L D"]:
+    def _run_blocks(
+        self, h: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"], call: _Call
+    ) -> Float[Tensor, "B L D"]:
         options: dict[str, Any] = {"mask": call.mask, "cache": call.cache, "keep": call.keep}
         if call.positions is not None:
             options["positions"] = call.positions
@@ -241,11 +283,17 @@ class Denoiser(nn.Module):
 
     def _run(self, run: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         recompute = self.checkpointing and self.training and torch.is_grad_enabled()
-        return checkpoint(run, *args, use_reentrant=False, **options) if recompute else run(*args, **options)
+        return (
+            checkpoint(run, *args, use_reentrant=False, **options)
+            if recompute
+            else run(*args, **options)
+        )
 
     def _readable(self, mask: Bool[Tensor, "..."]) -> bool:
         """Whether reading values is free: an accelerator would synchronize, a compiled graph would break."""
-        return mask.device.type == "cpu" and not (self.static_shapes or torch.compiler.is_compiling())
+        return mask.device.type == "cpu" and not (
+            self.static_shapes or torch.compiler.is_compiling()
+        )
 
     def _all_true(self, mask: Bool[Tensor, "..."]) -> bool:
         """Whether a mask is known to be True everywhere."""
@@ -264,7 +312,8 @@ class Denoiser(nn.Module):
     ) -> Bool[Tensor, "B 1 #L K"] | None:
         """Return which valid keys each token attends to, in its own document; None for all.
 
-        With block-causal attention these are the keys of its own block and of earlier ones, extra tokens included.
+        With block-causal attention these are the keys of its own block and of earlier ones, extra
+        tokens included.
         """
         if documents is not None:
             return documents[:, None, :, None] == documents[:, None, None, :]
@@ -302,7 +351,12 @@ def init_trunc_normal(*modules: nn.Module) -> None:
                     nn.init.zeros_(layer.bias)
 
 
-def relative_coordinates(cond: Mapping[str, Tensor], start: int, length: int, extra: int) -> Shaped[Tensor, "B K"]:
+def relative_coordinates(
+    cond: Mapping[str, Tensor],
+    start: int,
+    length: int,
+    extra: int,
+) -> Shaped[Tensor, "B K"]:
     """Return coordinates relative to the first position of the sample; 0 for extra tokens.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.records import true_everywhere
+from dither.registry.contracts.records import true_everywhere
 
 __all__ = ["KVCache"]
 
@@ -14,16 +14,16 @@ __all__ = ["KVCache"]
 class KVCache:
     """Keys and values per layer, after RoPE. For sampling under `torch.no_grad()`.
 
-    New positions are written after the finished ones and stay only once `advance` counts them; otherwise the next call
-    overwrites them. After `rewind` they replace kept ones, and those behind them remain as context (the dual cache of
-    Fast-dLLM).
+    New positions are written after the finished ones and stay only once `advance` counts them;
+    otherwise the next call overwrites them. After `rewind` they replace kept ones, and those behind
+    them remain as context (the dual cache of Fast-dLLM).
 
     Attributes:
         length: Finished positions of the sample.
         extra: Extra tokens before the first position.
         valid: True on kept tokens that are not padding.
-        whole: Whether all kept tokens are known to be valid; on an accelerator, where reading would synchronise,
-            by the strides of their mask.
+        whole: Whether all kept tokens are known to be valid; on an accelerator, where reading would
+            synchronise, by the strides of their mask.
     """
 
     def __init__(self) -> None:
@@ -47,20 +47,24 @@ class KVCache:
         """
         stop = self.num_tokens + k.shape[2]
         buffer = self._buffer(layer, k, stop)
-        buffer[0, :, :, self.num_tokens : stop], buffer[1, :, :, self.num_tokens : stop] = k, v
+        buffer[0, :, :, self.num_tokens : stop] = k
+        buffer[1, :, :, self.num_tokens : stop] = v
         stop = max(stop, self._kept)
         return buffer[0, :, :, :stop], buffer[1, :, :, :stop]
 
     def advance(self, valid: Bool[Tensor, "B L"], extra: int) -> None:
         """Mark the tokens just written as finished; the first `extra` of them are extra tokens."""
         self.valid = self.with_finished(valid)
-        self.whole = self.whole and (true_everywhere(valid) or (valid.device.type == "cpu" and bool(valid.all())))
+        self.whole = self.whole and (
+            true_everywhere(valid) or (valid.device.type == "cpu" and bool(valid.all()))
+        )
         self.length += valid.shape[1] - extra
         self.extra += extra
 
     def rewind(self, start: int) -> None:
         """Continue at position `start`, and keep the tokens from there on as context until they are replaced."""
-        self._kept, self.length = max(self._kept, self.num_tokens), start
+        self._kept = max(self._kept, self.num_tokens)
+        self.length = start
         if not start:
             self.extra = 0  # extra tokens come again before the first position
 
@@ -71,7 +75,9 @@ class KVCache:
         start = self.num_tokens
         return torch.cat([self.valid[:, :start], valid, self.valid[:, start + valid.shape[1] :]], 1)
 
-    def _buffer(self, layer: int, like: Float[Tensor, "B H L E"], stop: int) -> Float[Tensor, "2 B H N E"]:
+    def _buffer(
+        self, layer: int, like: Float[Tensor, "B H L E"], stop: int
+    ) -> Float[Tensor, "2 B H N E"]:
         """Return the buffer of a layer, grown to a power of two of at least `stop` tokens."""
         old = self._buffers.get(layer)
         if old is not None and old.shape[1] != len(like):

@@ -26,14 +26,24 @@ class GELUMLP(nn.Module):
     """
 
     def __init__(
-        self, width: int, hidden: int, *, bias: bool, approximate: Literal["none", "tanh"], dropout: float
+        self,
+        width: int,
+        hidden: int,
+        *,
+        bias: bool,
+        approximate: Literal["none", "tanh"],
+        dropout: float,
     ) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
-        self.approximate, self.dropout = approximate, Dropout(dropout)
+        self.up = nn.Linear(width, hidden, bias)
+        self.down = nn.Linear(hidden, width, bias)
+        self.approximate = approximate
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
-        out: Tensor = self.dropout(self.down(functional.gelu(self.up(x), approximate=self.approximate)))
+        out: Tensor = self.dropout(
+            self.down(functional.gelu(self.up(x), approximate=self.approximate))
+        )
         return out
 
 
@@ -47,10 +57,19 @@ class SwiGLU(nn.Module):
         dropout: Dropout probability of the output.
     """
 
-    def __init__(self, width: int, hidden: int, *, bias: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        *,
+        bias: bool,
+        dropout: float,
+    ) -> None:
         super().__init__()
-        self.gate, self.up = nn.Linear(width, hidden, bias), nn.Linear(width, hidden, bias)
-        self.down, self.dropout = nn.Linear(hidden, width, bias), Dropout(dropout)
+        self.gate = nn.Linear(width, hidden, bias)
+        self.up = nn.Linear(width, hidden, bias)
+        self.down = nn.Linear(hidden, width, bias)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
         out: Tensor = self.dropout(self.down(functional.silu(self.gate(x)) * self.up(x)))

@@ -15,7 +15,8 @@ class LayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` whose weights may have a lower precision than the input, as FSDP gathers them in bfloat16."""
 
     def forward(self, input: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
-        weight, bias = _promote(self.weight, input), _promote(self.bias, input)
+        weight = _promote(self.weight, input)
+        bias = _promote(self.bias, input)
         return layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
 
@@ -26,19 +27,29 @@ class RMSNorm(nn.RMSNorm):
         return functional.rms_norm(x, self.normalized_shape, _promote(self.weight, x), self.eps)
 
 
-def _promote(weight: Float[Tensor, " D"] | None, x: Float[Tensor, "*B L D"]) -> Float[Tensor, " D"] | None:
+def _promote(
+    weight: Float[Tensor, " D"] | None, x: Float[Tensor, "*B L D"]
+) -> Float[Tensor, " D"] | None:
     if weight is None or weight.dtype == x.dtype:
         return weight
     return weight.to(promote_types(weight.dtype, x.dtype))
 
 
-def make_norm(norm: NormName, width: int, *, affine: Affine, eps: float) -> nn.Module:
+def make_norm(
+    norm: NormName,
+    width: int,
+    *,
+    affine: Affine,
+    eps: float,
+) -> nn.Module:
     """Return LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019).
 
     Args:
-        norm: "layer" is (x - mean) / sqrt(variance + eps), "rms" is x / sqrt(mean of squares + eps).
+        norm: "layer" is (x - mean) / sqrt(variance + eps), "rms" is x / sqrt(mean of squares +
+            eps).
         width: Size of the last axis.
-        affine: True adds a learned scale and, to LayerNorm, a learned shift; "scale" adds the scale only.
+        affine: True adds a learned scale and, to LayerNorm, a learned shift; "scale" adds the scale
+            only.
         eps: Added to the variance.
     """
     if norm == "rms":
@@ -50,5 +61,6 @@ def modulate(
     x: Float[Tensor, "B L D"], shift: Float[Tensor, "B #L D"], scale: Float[Tensor, "B #L D"]
 ) -> Float[Tensor, "B L D"]:
     """Return x * (1 + scale) + shift."""
-    # Not addcmul: it saves one pass in the forward but costs two more in the backward, which multiplies by `value`.
+    # Not addcmul: it saves one pass in the forward but costs two more in the backward, which
+    # multiplies by `value`.
     return x * (1 + scale) + shift

@@ -25,7 +25,8 @@ __all__ = [
 CENTRE = "centre"
 """Condition that holds the coordinate of each position, such as along a chromosome (`B L`)."""
 DOCUMENT = "document"
-"""Condition that holds the document of each position; a token attends to its own document only (`B L`)."""
+"""Condition that holds the document of each position; a token attends to its own document only (`B
+L`)."""
 MAX_LISTED_HEADS = 1024
 """Largest head count that an error message lists."""
 
@@ -45,18 +46,20 @@ class TransformerBlock(BlockSpec):
     heads: int = Field(4, ge=1)
     """Attention heads; must divide the width of the model."""
     kv_heads: int | None = Field(None, ge=1)
-    """Heads of keys and values, each shared by `heads` / `kv_heads` heads of queries (grouped-query attention, GQA).
-    Defaults to `heads`."""
+    """Heads of keys and values, each shared by `heads` / `kv_heads` heads of queries (grouped-query
+    attention, GQA). Defaults to `heads`."""
     ratio: float = Field(4.0, gt=0, le=64)
     """Hidden width of the MLP as a multiple of the model's width."""
     norm: NormName = "layer"
     """LayerNorm or RMSNorm (no mean subtraction)."""
     affine: Affine = False
-    """Whether norms have a learned scale and shift; "scale" has no shift. RMSNorm never has a shift."""
+    """Whether norms have a learned scale and shift; "scale" has no shift. RMSNorm never has a
+    shift."""
     eps: float = Field(1e-6, ge=1e-12, le=0.1)
     """Added to the variance in the norms."""
     mlp: MLPName = "gelu"
-    """Two linear layers with an exact or tanh-approximated GELU between them, or SwiGLU with three."""
+    """Two linear layers with an exact or tanh-approximated GELU between them, or SwiGLU with
+    three."""
     bias: bool = True
     """Whether the linear layers of attention and MLP have a bias; the modulation always has one."""
     qkv_bias: QKVBias | None = None
@@ -66,27 +69,33 @@ class TransformerBlock(BlockSpec):
     mlp_bias: bool | None = None
     """Bias of the MLP. Defaults to `bias`."""
     rope: Rope = False
-    """Rotary position embedding (RoPE). "centre" rotates by the coordinate along the chromosome, read from the task's
-    condition of this name, instead of by the index, so that attention depends on distances in bases."""
+    """Rotary position embedding (RoPE). "centre" rotates by the coordinate along the chromosome,
+    read from the task's condition of this name, instead of by the index, so that attention depends
+    on distances in bases."""
     rope_theta: float = Field(10_000.0, gt=1, le=1e9)
     """Base of the frequencies of RoPE."""
     rope_unit: float = Field(1000.0, gt=0, le=1e9)
-    """Unit of these coordinates: 1000 converts bases to kilobases. The fastest rotation is 1 radian per unit."""
+    """Unit of these coordinates: 1000 converts bases to kilobases. The fastest rotation is 1 radian
+    per unit."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout of the outputs of attention and MLP."""
     attention_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout of the attention weights. Defaults to `dropout`."""
     attention: AttentionKernel = "auto"
-    """Attention kernel. auto on a CPU: plain matrix products for up to 64 keys in bfloat16 or with dropout, tiles of
-    heads for more keys in bfloat16 while all attention weights fit in memory; otherwise torch's fused kernel. flex: on
-    a GPU with a mask, such as that of block_size, flex_attention of torch, which skips blocks of excluded keys; else
-    the fused kernel."""
+    """Attention kernel. auto on a CPU: plain matrix products for up to 64 keys in bfloat16 or with
+    dropout, tiles of heads for more keys in bfloat16 while all attention weights fit in memory;
+    otherwise torch's fused kernel. flex: on a GPU with a mask, such as that of block_size,
+    flex_attention of torch, which skips blocks of excluded keys; else the fused kernel."""
 
     def traits(self) -> frozenset[str]:
         """Without RoPE the block is permutation-equivariant; without dropout equal keys may be merged into one."""
         found = {"cache", "requested"} | ({"positions"} if self.rope == "centre" else set())
         if not self.rope:
-            found |= {"equivariant"} if self.dropout or self.attention_dropout else {"equivariant", "weighted-keys"}
+            found |= (
+                {"equivariant"}
+                if self.dropout or self.attention_dropout
+                else {"equivariant", "weighted-keys"}
+            )
         return frozenset(found)
 
     def check(self, width: int, cond: int) -> Iterator[Misfit]:
@@ -97,21 +106,33 @@ class TransformerBlock(BlockSpec):
             yield Misfit(message, ("kv_heads",), ("model", "block", "heads"))
         qkv_bias = self.bias if self.qkv_bias is None else self.qkv_bias
         if self.kv_heads not in (None, self.heads) and qkv_bias == "qv":
-            yield Misfit('kv_heads excludes qkv_bias = "qv"', ("kv_heads",), ("model", "block", "qkv_bias"))
-        if self.attention == "flex" and (self.dropout if self.attention_dropout is None else self.attention_dropout):
+            yield Misfit(
+                'kv_heads excludes qkv_bias = "qv"', ("kv_heads",), ("model", "block", "qkv_bias")
+            )
+        if self.attention == "flex" and (
+            self.dropout if self.attention_dropout is None else self.attention_dropout
+        ):
             yield Misfit('attention = "flex" requires attention_dropout = 0', ("attention",))
         if int(self.ratio * width) < 1:
-            yield Misfit(f"ratio {self.ratio:g} makes the hidden layer of an MLP of width {width} empty", ("ratio",))
+            yield Misfit(
+                f"ratio {self.ratio:g} makes the hidden layer of an MLP of width {width} empty",
+                ("ratio",),
+            )
 
     def _check_heads(self, width: int) -> Iterator[Misfit]:
-        heads, rope = self.heads, bool(self.rope)
+        heads = self.heads
+        rope = bool(self.rope)
         if width % heads == 0 and not (rope and width // heads % 2):
             return
         if rope and width % 2:
             yield Misfit(f"RoPE rotates pairs of features, but width {width} is odd", ("rope",))
             return
         counts = range(1, min(width, MAX_LISTED_HEADS) + 1)
-        allowed = ", ".join(str(n) for n in counts if width % n == 0 and not (rope and width // n % 2))
+        allowed = ", ".join(
+            str(n) for n in counts if width % n == 0 and not (rope and width // n % 2)
+        )
         even = " of an even width, which RoPE requires" if rope and width % heads == 0 else ""
-        message = f"width {width} is not divisible into {heads} equal heads{even}; heads may be {allowed}"
+        message = (
+            f"width {width} is not divisible into {heads} equal heads{even}; heads may be {allowed}"
+        )
         yield Misfit(message, ("heads",))

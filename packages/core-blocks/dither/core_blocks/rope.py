@@ -13,8 +13,9 @@ __all__ = ["Rotary"]
 class Rotary(nn.Module):
     """RoPE (Su et al., 2021, equation 34): rotates queries and keys by angles proportional to their position.
 
-    The pair (x_j, x_{j+E/2}) is rotated by position * theta^(-2j/E), the half-split pairing of GPT-NeoX. The product
-    of a query and a key depends only on the distance of their positions, which are indices or any coordinates.
+    The pair (x_j, x_{j+E/2}) is rotated by position * theta^(-2j/E), the half-split pairing of
+    GPT-NeoX. The product of a query and a key depends only on the distance of their positions,
+    which are indices or any coordinates.
 
     Args:
         head_width: Width of a head; even.
@@ -24,12 +25,17 @@ class Rotary(nn.Module):
 
     def __init__(self, head_width: int, unit: float = 1.0, theta: float = 10_000.0) -> None:
         super().__init__()
-        self.head_width, self.unit, self.theta = head_width, unit, theta
+        self.head_width = head_width
+        self.unit = unit
+        self.theta = theta
         # Not a buffer: casting the model to bfloat16 must not round the angles.
         self._table: Float[Tensor, "2 N half"] | None = None
 
     def forward(
-        self, x: Float[Tensor, "B H L E"], start: int = 0, positions: Shaped[Tensor, "B L"] | None = None
+        self,
+        x: Float[Tensor, "B H L E"],
+        start: int = 0,
+        positions: Shaped[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B H L E"]:
         """Rotate x, whose positions are `start`, `start + 1`, ... or the coordinates given, in float32 or better."""
         if positions is None:
@@ -51,6 +57,9 @@ class Rotary(nn.Module):
         return self._table[:, start:stop]
 
     def _cos_sin(self, positions: Float[Tensor, "*B1 L"]) -> Float[Tensor, "2 *B1 L half"]:
-        exponent = torch.arange(0, self.head_width, 2, device=positions.device, dtype=positions.dtype) / self.head_width
+        exponent = (
+            torch.arange(0, self.head_width, 2, device=positions.device, dtype=positions.dtype)
+            / self.head_width
+        )
         angle = positions[..., None] * self.theta**-exponent
         return torch.stack([angle.cos(), angle.sin()])

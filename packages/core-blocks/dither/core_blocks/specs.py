@@ -50,16 +50,18 @@ class AdaLNZero(TransformerBlock):
 class PreNorm(TransformerBlock):
     """Self-attention and an MLP, each after a norm and added to the input: a plain transformer layer (GET, ViT).
 
-    The condition is ignored, so the block depends neither on the noise level nor on other conditions.
+    The condition is ignored, so the block depends neither on the noise level nor on other
+    conditions.
     """
 
     name = "pre-norm"
     reads_condition: ClassVar[bool] = False
     affine: Affine = True
-    """Whether norms have a learned scale and shift; "scale" has no shift. RMSNorm never has a shift."""
+    """Whether norms have a learned scale and shift; "scale" has no shift. RMSNorm never has a
+    shift."""
     drop_path: float = Field(0.0, ge=0, lt=1)
-    """Stochastic depth: probability with which training drops attention, and independently the MLP, of a sample in the
-    last layer. It decreases linearly to 0 in the first layer."""
+    """Stochastic depth: probability with which training drops attention, and independently the MLP,
+    of a sample in the last layer. It decreases linearly to 0 in the first layer."""
 
     def at(self, layer: int, depth: int) -> Self:
         """Return the options of one layer, with its own `drop_path`."""
@@ -110,12 +112,14 @@ class DenoiserModel(ModelSpec):
     eps: float = Field(1e-6, ge=1e-12, le=0.1)
     """Added to the variance in the final norm."""
     block_size: int | None = Field(None, ge=1)
-    """Positions per block with block-causal attention, where a position attends to its own and earlier blocks; full
-    attention by default. For tokens of a single field this is block diffusion (BD3-LM): each block is noised at its own
-    time, predicted after the clean blocks before it, and sampled with an exact key-value cache."""
+    """Positions per block with block-causal attention, where a position attends to its own and
+    earlier blocks; full attention by default. For tokens of a single field this is block diffusion
+    (BD3-LM): each block is noised at its own time, predicted after the clean blocks before it, and
+    sampled with an exact key-value cache."""
     init: Literal["torch", "trunc-normal"] = "torch"
-    """Initialisation of linear layers in condition and blocks: torch's default, or a normal distribution of standard
-    deviation 0.02 truncated at +-2 with zero biases. Layers that start at zero stay zero."""
+    """Initialisation of linear layers in condition and blocks: torch's default, or a normal
+    distribution of standard deviation 0.02 truncated at +-2 with zero biases. Layers that start at
+    zero stay zero."""
     checkpointing: bool = False
     """Activation checkpointing per block: less memory for a third more time."""
 
@@ -132,7 +136,10 @@ class DenoiserModel(ModelSpec):
             ("head", self.head.check(space, self.width)),
         )
         for key, misfits in components:
-            yield from (replace(misfit, related=misfit.related or ("model", "width")) for misfit in below(key, misfits))
+            yield from (
+                replace(misfit, related=misfit.related or ("model", "width"))
+                for misfit in below(key, misfits)
+            )
         if self.tie_embeddings:
             yield from self._check_tied()
         reads_condition = self.final == "adaln" or getattr(self.block, "reads_condition", True)
@@ -149,7 +156,9 @@ class DenoiserModel(ModelSpec):
             yield Misfit(message, path, ("model", "embedding"), fix)
         if "maps" not in self.head.traits():
             message = f'head "{self.head.name}" has no weights that can be shared with an embedding'
-            yield Misfit(message, path, ("model", "head"), 'set head = "tokens", or tie_embeddings = false')
+            yield Misfit(
+                message, path, ("model", "head"), 'set head = "tokens", or tie_embeddings = false'
+            )
 
     def _check_blocks(self, space: Space) -> Iterator[Misfit]:
         size = self.block_size
@@ -162,7 +171,9 @@ class DenoiserModel(ModelSpec):
         packed = any(condition.name == DOCUMENT for condition in space.conditions)
         if packed and (size is not None or self.embedding.extra()):
             message = "documents that are packed into one window require full attention"
-            yield Misfit(message, ("block_size",), ("task",), "remove block_size, or set task.documents")
+            yield Misfit(
+                message, ("block_size",), ("task",), "remove block_size, or set task.documents"
+            )
         if "positions" in self.block.traits():
             yield from missing_condition(space.conditions, CENTRE, ("block",))
 
@@ -173,7 +184,9 @@ class DenoiserModel(ModelSpec):
     def facts(self) -> ModelFacts:
         """Return the block size, the conditions that support guidance, and whether the embedding marks known tokens."""
         known = "known" in self.embedding.traits()
-        return ModelFacts(self.block_size, dropped_conditions=self.condition.dropped(), reads_known=known)
+        return ModelFacts(
+            self.block_size, dropped_conditions=self.condition.dropped(), reads_known=known
+        )
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of a layout under the names of this model."""
@@ -181,11 +194,24 @@ class DenoiserModel(ModelSpec):
         from .convert.llada import LLADA, LLAMA
         from .convert.sedd import MDLM, SEDD
 
-        layouts = {"sedd": SEDD, "mdlm": MDLM, "get": GET, "get-dit": GET_DIT, "llada": LLADA, "llama": LLAMA}
+        layouts = {
+            "sedd": SEDD,
+            "mdlm": MDLM,
+            "get": GET,
+            "get-dit": GET_DIT,
+            "llada": LLADA,
+            "llama": LLAMA,
+        }
         return layouts[layout].rename(weights)
 
     @classmethod
-    def convert_folder(cls, folder: Path, out: Path, length: int, mask_id: int | None) -> Path:
+    def convert_folder(
+        cls,
+        folder: Path,
+        out: Path,
+        length: int,
+        mask_id: int | None,
+    ) -> Path:
         """Convert a folder of Hugging Face with LLaDA or names of Llama."""
         from .convert.load_hf import convert_folder
 
@@ -197,11 +223,17 @@ class DenoiserModel(ModelSpec):
 
         block = self.block.traits()
         cond = self._cond if self.final == "adaln" else None
-        identical = "identical-masked" in self.embedding.traits() and {"equivariant", "weighted-keys"} <= block
+        identical = (
+            "identical-masked" in self.embedding.traits()
+            and {"equivariant", "weighted-keys"} <= block
+        )
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
             condition=self.condition.with_space(space).build(self._cond),
-            blocks=[self.block.at(n, self.depth).build(self.width, self._cond) for n in range(self.depth)],
+            blocks=[
+                self.block.at(n, self.depth).build(self.width, self._cond)
+                for n in range(self.depth)
+            ],
             final=Final(self.width, cond, norm=self.norm, affine=self.affine, eps=self.eps),
             head=self.head.build(space, self.width),
             block_size=self.block_size,

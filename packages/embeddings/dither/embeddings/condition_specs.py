@@ -29,11 +29,14 @@ class Level(ConditionSpec):
     max_period: float = Field(10_000.0, gt=1, le=1e9)
     """The longest period is 2 pi times this."""
     layout: Layout = "cos-sin"
-    """Order: all cosines before all sines, all sines before all cosines, or sine and cosine interleaved."""
+    """Order: all cosines before all sines, all sines before all cosines, or sine and cosine
+    interleaved."""
     freq_shift: Literal[0, 1] = 0
-    """1 makes the lowest frequency exactly 1 / max_period (DDPM); with 0 it is one step higher (DiT)."""
+    """1 makes the lowest frequency exactly 1 / max_period (DDPM); with 0 it is one step higher
+    (DiT)."""
     time_scale: float = Field(1.0, gt=0, le=1e6)
-    """Factor applied to the level first. Use 1000 for levels between 0 and 1, whose sinusoids hardly differ."""
+    """Factor applied to the level first. Use 1000 for levels between 0 and 1, whose sinusoids
+    hardly differ."""
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Yield if there are too few frequencies for the shift."""
@@ -58,11 +61,12 @@ class Label(ConditionSpec):
     of: str = "cell"
     """Name of the condition; the task defines how many labels it has."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Probability with which training drops the label, for classifier-free guidance (`sample.guidance`); 0.1 is
-    usual. A missing label is treated as dropped."""
+    """Probability with which training drops the label, for classifier-free guidance
+    (`sample.guidance`); 0.1 is usual. A missing label is treated as dropped."""
     std: float = Field(1.0, gt=0, le=100)
-    """Initial standard deviation of the vectors. DiT uses 0.02 and trains for 400,000 steps: blocks whose modulation
-    starts at zero hardly distinguish such small vectors and learn nothing about labels in a few hundred steps."""
+    """Initial standard deviation of the vectors. DiT uses 0.02 and trains for 400,000 steps: blocks
+    whose modulation starts at zero hardly distinguish such small vectors and learn nothing about
+    labels in a few hundred steps."""
 
     def traits(self) -> frozenset[str]:
         """The noise level is ignored."""
@@ -74,7 +78,9 @@ class Label(ConditionSpec):
     def check(self, width: int) -> Iterator[Misfit]:
         """Yield if the task has no such label, or not for all samples and the vector for no label is untrained."""
         yield from missing_condition(self.conditions, self.of, ("of",), labels=True)
-        if not self.dropout and any(condition.name == self.of and condition.partial for condition in self.conditions):
+        if not self.dropout and any(
+            condition.name == self.of and condition.partial for condition in self.conditions
+        ):
             message = f'held-out samples have no "{self.of}", and dropout = 0 never trains the vector for no label'
             yield Misfit(message, ("of",), ("task",), "dropout = 0.1")
 
@@ -82,7 +88,9 @@ class Label(ConditionSpec):
         from .conditions import LabelEmbedding
 
         raise_misfits(self.check(0))
-        size = next(condition.size or 0 for condition in self.conditions if condition.name == self.of)
+        size = next(
+            condition.size or 0 for condition in self.conditions if condition.name == self.of
+        )
         return LabelEmbedding(self.of, size, width, dropout=self.dropout, std=self.std)
 
 
@@ -94,9 +102,11 @@ class Outline(ConditionSpec):
 
     name = "outline"
     of: str = "boundary"
-    """Name of the condition: points x, y of the two ends of the door, then of the corners; -1 after the last."""
+    """Name of the condition: points x, y of the two ends of the door, then of the corners; -1 after
+    the last."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Probability with which training drops the outline, for classifier-free guidance (`sample.guidance`)."""
+    """Probability with which training drops the outline, for classifier-free guidance
+    (`sample.guidance`)."""
 
     def traits(self) -> frozenset[str]:
         """The noise level is ignored."""
@@ -128,7 +138,11 @@ class Sum(ConditionSpec):
 
     def with_space(self, space: Space) -> Self:
         """Return the sum with every condition bound to the space."""
-        return super().with_space(space).model_copy(update={"parts": [part.with_space(space) for part in self.parts]})
+        return (
+            super()
+            .with_space(space)
+            .model_copy(update={"parts": [part.with_space(space) for part in self.parts]})
+        )
 
     def dropped(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for part in self.parts for name in part.dropped()))

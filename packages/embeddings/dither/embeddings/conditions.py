@@ -15,8 +15,9 @@ __all__ = ["ConditionSum", "LabelEmbedding", "OutlineEmbedding", "Unconditional"
 class LabelEmbedding(nn.Module):
     """A vector per label and one for no label (DiT's LabelEmbedder; Peebles and Xie, 2023).
 
-    A label is missing if its condition is absent or -1. Training drops it at random, so that the same model also learns
-    the unconditional distribution (classifier-free guidance; Ho and Salimans, 2022).
+    A label is missing if its condition is absent or -1. Training drops it at random, so that the
+    same model also learns the unconditional distribution (classifier-free guidance; Ho and
+    Salimans, 2022).
 
     Args:
         condition: Name of the condition.
@@ -26,9 +27,19 @@ class LabelEmbedding(nn.Module):
         std: Initial standard deviation of the vectors.
     """
 
-    def __init__(self, condition: str, size: int, width: int, *, dropout: float, std: float) -> None:
+    def __init__(
+        self,
+        condition: str,
+        size: int,
+        width: int,
+        *,
+        dropout: float,
+        std: float,
+    ) -> None:
         super().__init__()
-        self.condition, self.size, self.dropout = condition, size, dropout
+        self.condition = condition
+        self.size = size
+        self.dropout = dropout
         self.table = nn.Embedding(size + 1, width)
         nn.init.normal_(self.table.weight, std=std)
         if not dropout:  # the vector for no label is never trained
@@ -37,7 +48,9 @@ class LabelEmbedding(nn.Module):
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return _drop(cond, self.condition, self.dropout)
 
-    def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
+    def forward(
+        self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "B *L C"]:
         """Return the vector of each sample's label, repeated per position if the level is per position."""
         label = cond.get(self.condition)
         if label is None:
@@ -60,22 +73,26 @@ class OutlineEmbedding(nn.Module):
     """Sum of a vector per wall of a polygon and one for its door (deep sets; Zaheer et al., 2017).
 
     Args:
-        condition: Name of the condition, `B 2P`: x and y of the two ends of the door, then of the corners; -1 after the
-            last corner, and everywhere for a missing outline.
+        condition: Name of the condition, `B 2P`: x and y of the two ends of the door, then of the
+            corners; -1 after the last corner, and everywhere for a missing outline.
         width: Width of the condition.
         dropout: Probability with which `drop_conditions` drops an outline.
     """
 
     def __init__(self, condition: str, width: int, *, dropout: float) -> None:
         super().__init__()
-        self.condition, self.dropout = condition, dropout
-        self.wall, self.out = nn.Linear(5, width), nn.Linear(width, width)
+        self.condition = condition
+        self.dropout = dropout
+        self.wall = nn.Linear(5, width)
+        self.out = nn.Linear(width, width)
         self.missing = nn.Parameter(torch.zeros(width))
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return _drop(cond, self.condition, self.dropout)
 
-    def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
+    def forward(
+        self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "B *L C"]:
         """Return a vector per sample, repeated per position if the level is per position."""
         flat = cond.get(self.condition)
         if flat is None:
@@ -85,12 +102,16 @@ class OutlineEmbedding(nn.Module):
             known = (points >= 0).all(-1)
             low, high = (extreme[:, None] for extreme in _extent(points[:, 2:], known[:, 2:]))
             points = (points - (low + high) / 2) / _SCALE
-            corners, real = points[:, 2:], known[:, 2:]
+            corners = points[:, 2:]
+            real = known[:, 2:]
             last = real & ~functional.pad(real[:, 1:], (0, 1))
             following = torch.where(last[..., None], corners[:, :1], corners.roll(-1, 1))
             walls = torch.cat([corners, following, torch.zeros_like(corners[..., :1])], -1)
-            door = torch.cat([points[:, :2].flatten(1), torch.ones_like(points[:, 0, :1])], -1)[:, None]
-            tokens, used = torch.cat([door, walls], 1), torch.cat([known[:, :2].all(1, keepdim=True), real], 1)
+            door = torch.cat([points[:, :2].flatten(1), torch.ones_like(points[:, 0, :1])], -1)[
+                :, None
+            ]
+            tokens = torch.cat([door, walls], 1)
+            used = torch.cat([known[:, :2].all(1, keepdim=True), real], 1)
             vectors = functional.silu(self.wall(tokens)) * used[..., None]
             c = torch.where(real.any(1)[:, None], self.out(vectors.sum(1)), self.missing)
         return c if level.ndim == 1 else c[:, None].expand(*level.shape, -1)
@@ -126,7 +147,9 @@ class ConditionSum(nn.Module):
             cond = cond if drop is None else drop(cond)
         return cond
 
-    def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
+    def forward(
+        self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "B *L C"]:
         """Add the parts; a condition per sample is repeated per position where another one is per position."""
         vectors: list[Tensor] = [part(level, cond) for part in self.parts]
         ndim = max(c.ndim for c in vectors)
@@ -145,5 +168,7 @@ class Unconditional(nn.Module):
         super().__init__()
         self.width = width
 
-    def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
+    def forward(
+        self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "B *L C"]:
         return level.new_zeros(*level.shape, self.width)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 __all__ = ["RegionEmbedding"]
 
@@ -37,7 +37,9 @@ class RegionEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.columns: Tensor | None
-        self.register_buffer("columns", None if columns is None else torch.tensor(columns), persistent=False)
+        self.register_buffer(
+            "columns", None if columns is None else torch.tensor(columns), persistent=False
+        )
         features = features if columns is None else len(columns)
         self.linear = nn.Linear(features, width)
         self.elements = nn.Linear(features, width, bias=False) if elements else None
@@ -48,9 +50,12 @@ class RegionEmbedding(nn.Module):
         if self.cls_token is not None:
             nn.init.trunc_normal_(self.cls_token, std=0.02)
 
-    def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B K D"], int]:
+    def forward(
+        self, state: State, cond: Mapping[str, Tensor], start: int = 0
+    ) -> tuple[Float[Tensor, "B K D"], int]:
         """Return the tokens and the number of extra ones; the class token comes before position 0."""
-        x, masked = state.x, state.masked
+        x = state.x
+        masked = state.masked
         flagged = masked if state.noisy is None else masked | state.noisy
         if self.columns is not None:
             x, masked, flagged = (part[..., self.columns] for part in (x, masked, flagged))

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from dither.registry.flow.records import State
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.contracts.records import State
+from dither.registry.contracts.spaces import TokenSpace
 
 from .options import Endpoint, Init
 from .tokens import TokenEmbedding, make_embedding_table
@@ -23,19 +23,28 @@ class GraphEmbedding(nn.Module):
 
     Pairs are those of the upper triangle row by row: (0, 1), (0, 2), ..., (1, 2), ...
 
-    Further fields reuse the positions, each with its own entity: one token per node, or one per pair and then per node.
+    Further fields reuse the positions, each with its own entity: one token per node, or one per
+    pair and then per node.
 
     Args:
         space: Fields of n nodes, of n(n-1)/2 pairs, and any number of n or n(n+1)/2 positions.
         width: Size of a vector.
-        endpoint: "shared" adds the vectors of both nodes from one table, so that (i, j) equals (j, i); "directed" has
-            one table for the first node and one for the second; "tied" uses the table of the nodes.
+        endpoint: "shared" adds the vectors of both nodes from one table, so that (i, j) equals (j,
+            i); "directed" has one table for the first node and one for the second; "tied" uses the
+            table of the nodes.
         init: Initialisation of the tables; see `make_embedding_table`.
     """
 
     ends: Int[Tensor, "2 E"]
 
-    def __init__(self, space: TokenSpace, width: int, *, endpoint: Endpoint, init: Init) -> None:
+    def __init__(
+        self,
+        space: TokenSpace,
+        width: int,
+        *,
+        endpoint: Endpoint,
+        init: Init,
+    ) -> None:
         super().__init__()
         n = space.fields[0].length
         self.tokens = TokenEmbedding(space, width, init=init, position=None)
@@ -47,7 +56,9 @@ class GraphEmbedding(nn.Module):
         pairs = torch.tensor(list(combinations(range(n), 2)), dtype=torch.int64)
         self.register_buffer("ends", pairs.reshape(-1, 2).T.contiguous(), persistent=False)
 
-    def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:
+    def forward(
+        self, state: State, cond: Mapping[str, Tensor], start: int = 0
+    ) -> tuple[Float[Tensor, "B L D"], int]:
         """Return the vectors and 0 extra tokens; a graph is never split, so `start` is 0."""
         h, extra = self.tokens(state, cond, start)
         return h + self.position_embedding(), extra
@@ -56,6 +67,11 @@ class GraphEmbedding(nn.Module):
         first, *second = self.pair or [self.node]
         pairs = first(self.ends[0]) + second[0](self.ends[1]) if second else first(self.ends).sum(0)
         nodes = self.node.weight
-        rest = (nodes if length == len(nodes) else torch.cat([pairs, nodes]) for length in self.lengths[2:])
+        rest = (
+            nodes if length == len(nodes) else torch.cat([pairs, nodes])
+            for length in self.lengths[2:]
+        )
         parts = [nodes, pairs, *rest]
-        return torch.cat([entity + part for entity, part in zip(self.entity.weight.unbind(), parts, strict=True)])
+        return torch.cat(
+            [entity + part for entity, part in zip(self.entity.weight.unbind(), parts, strict=True)]
+        )

@@ -79,7 +79,9 @@ class Softplus(HeadSpec):
         yield from super().check(space, width)
         if isinstance(space, FeatureSpace) and space.standardised:
             message = 'head "softplus" is positive, but standardised samples have negative values'
-            yield Misfit(message, related=("task", "standardise"), help="set task.standardise = false")
+            yield Misfit(
+                message, related=("task", "standardise"), help="set task.standardise = false"
+            )
         if self.group is not None:
             yield from check_groups(space, [self.group], ("group",))
 
@@ -95,8 +97,9 @@ class Softplus(HeadSpec):
 class TokenDiffusion(HeadSpec):
     """A small diffusion model per masked position, which samples values instead of regressing them (MAR).
 
-    An MLP with adaLN denoises the values of one position, conditioned on the transformer's output. Loss "mse" trains it
-    with its own noise; metrics use its mean, samples are draws. Samples should be standardised.
+    An MLP with adaLN denoises the values of one position, conditioned on the transformer's output.
+    Loss "mse" trains it with its own noise; metrics use its mean, samples are draws. Samples should
+    be standardised.
     """
 
     name = "token-diffusion"
@@ -110,7 +113,8 @@ class TokenDiffusion(HeadSpec):
     repeats: int = Field(4, ge=1, le=256)
     """Noise levels per position and training step."""
     predict: Literal["velocity", "eps"] = "velocity"
-    """Prediction target. velocity is accurate at every noise level; the mean is less accurate from eps (MAR)."""
+    """Prediction target. velocity is accurate at every noise level; the mean is less accurate from
+    eps (MAR)."""
 
     def build(self, space: Space, width: int) -> Head:
         from .token_diffusion import TokenDiffusion
@@ -125,7 +129,8 @@ def check_experiment(experiment: Any) -> Iterator[Misfit]:
     head = getattr(experiment.model, "head", None)
     if not isinstance(head, TokenDiffusion):
         return
-    process, path = experiment.process, ("model", "head")
+    process = experiment.process
+    path = ("model", "head")
     space = experiment.task.space()
     if space.data in process.serves and process.facts(space).prior != "hidden":
         message = f'head "{head.name}" requires a process that masks values, but "{process.name}" does not'
@@ -134,7 +139,9 @@ def check_experiment(experiment: Any) -> Iterator[Misfit]:
         message = f'loss "{experiment.loss.name}" would train only the mean of head "{head.name}"'
         yield Misfit(message, ("loss",), path, 'use loss "mse"')
     if experiment.sample.guidance is not None:
-        message = f'guidance requires predicted values, but head "{head.name}" predicts distributions'
+        message = (
+            f'guidance requires predicted values, but head "{head.name}" predicts distributions'
+        )
         yield Misfit(message, ("sample", "guidance"), path, 'use head "features"')
     if experiment.train.strategy == "fsdp":
         message = f'head "{head.name}" is called outside the model\'s forward, which FSDP does not support'

@@ -7,12 +7,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.registry.flow.spaces import Group, TokenSpace
+from dither.registry.contracts.spaces import Group, TokenSpace
 
 __all__ = ["SoftplusHead", "TokenHead", "make_linear"]
 
 
-def make_linear(width: int, out: int, *, zero: bool, bias: bool) -> nn.Linear:
+def make_linear(
+    width: int,
+    out: int,
+    *,
+    zero: bool,
+    bias: bool,
+) -> nn.Linear:
     """Return a linear layer, initialised to zero or by torch's default."""
     linear = nn.Linear(width, out, bias)
     if zero:
@@ -32,10 +38,19 @@ class TokenHead(nn.Module):
         bias: Whether the layers have a bias.
     """
 
-    def __init__(self, space: TokenSpace, width: int, *, zero: bool, bias: bool) -> None:
+    def __init__(
+        self,
+        space: TokenSpace,
+        width: int,
+        *,
+        zero: bool,
+        bias: bool,
+    ) -> None:
         super().__init__()
         self.space = space
-        self.maps = nn.ModuleList(make_linear(width, field.size, zero=zero, bias=bias) for field in space.fields)
+        self.maps = nn.ModuleList(
+            make_linear(width, field.size, zero=zero, bias=bias) for field in space.fields
+        )
 
     @property
     def linear(self) -> nn.Linear | None:
@@ -66,7 +81,15 @@ class SoftplusHead(nn.Module):
         bias: Whether the layer has a bias.
     """
 
-    def __init__(self, features: int, width: int, group: Group, *, zero: bool, bias: bool) -> None:
+    def __init__(
+        self,
+        features: int,
+        width: int,
+        group: Group,
+        *,
+        zero: bool,
+        bias: bool,
+    ) -> None:
         super().__init__()
         self.padding = group.start, features - group.stop
         self.linear = make_linear(width, group.stop - group.start, zero=zero, bias=bias)

@@ -27,7 +27,12 @@ def is_graph(space: TokenSpace) -> bool:
 
 def columns_without(space: FeatureSpace, groups: Sequence[str]) -> list[int]:
     """Return the columns outside these groups."""
-    excluded = {column for group in space.groups if group.name in groups for column in range(group.start, group.stop)}
+    excluded = {
+        column
+        for group in space.groups
+        if group.name in groups
+        for column in range(group.start, group.stop)
+    }
     return [column for column in range(space.width) if column not in excluded]
 
 

@@ -36,7 +36,8 @@ class Sinusoid(PositionSpec):
     max_period: float = Field(10_000.0, gt=1, le=1e9)
     """The longest period is 2 pi times this; the original GET model uses 300."""
     layout: Layout = "interleaved"
-    """Order: all cosines before all sines, all sines before all cosines, or sine and cosine interleaved."""
+    """Order: all cosines before all sines, all sines before all cosines, or sine and cosine
+    interleaved."""
 
     def build(self, space: Space, width: int) -> SinusoidPositions:
         from .positions import SinusoidPositions
@@ -47,18 +48,22 @@ class Sinusoid(PositionSpec):
 class GenomicSinusoid(PositionSpec):
     """Sinusoids of the distance from the first position of the sample, such as along a chromosome.
 
-    Unlike an index this encodes how far apart neighbours are. The task provides the coordinates as a condition.
+    Unlike an index this encodes how far apart neighbours are. The task provides the coordinates as
+    a condition.
     """
 
     name = "genomic-sinusoid"
     of: str = "centre"
-    """Name of the condition with the coordinates; get-region provides the centre of each region in bases."""
+    """Name of the condition with the coordinates; get-region provides the centre of each region in
+    bases."""
     unit: float = Field(1000.0, gt=0, le=1e9)
     """Unit of distances: 1000 converts bases to kilobases. The shortest period is 2 pi units."""
     max_period: float = Field(10_000.0, gt=1, le=1e9)
-    """The longest period is 2 pi times this, in units; 10,000 kilobases cover the largest possible window."""
+    """The longest period is 2 pi times this, in units; 10,000 kilobases cover the largest possible
+    window."""
     layout: Layout = "interleaved"
-    """Order: all cosines before all sines, all sines before all cosines, or sine and cosine interleaved."""
+    """Order: all cosines before all sines, all sines before all cosines, or sine and cosine
+    interleaved."""
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Yield if the task has no such condition."""

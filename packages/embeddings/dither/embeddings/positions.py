@@ -27,7 +27,9 @@ class NoPositions(nn.Module):
         super().__init__()
         self.register_buffer("zero", torch.zeros(1, 1, width), persistent=False)
 
-    def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Float[Tensor, "1 L D"]:
+    def forward(
+        self, start: int, length: int, cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "1 L D"]:
         return self.zero.expand(1, length, -1)
 
 
@@ -39,20 +41,34 @@ class SinusoidPositions(nn.Module):
         max_period: The longest period is 2 pi times this, in units.
         layout: See `sinusoids`.
         of: Name of the condition with the coordinates (`B L`); None for indices.
-        unit: Unit of distances. They are computed before rounding: shifting all coordinates changes nothing.
+        unit: Unit of distances. They are computed before rounding: shifting all coordinates changes
+            nothing.
     """
 
     anchor: Float[Tensor, "0"]
 
     def __init__(
-        self, width: int, *, max_period: float, layout: Layout, of: str | None = None, unit: float = 1.0
+        self,
+        width: int,
+        *,
+        max_period: float,
+        layout: Layout,
+        of: str | None = None,
+        unit: float = 1.0,
     ) -> None:
         super().__init__()
-        self.width, self.max_period, self.layout = width, max_period, layout
-        self.of, self.unit = of, unit
-        self.register_buffer("anchor", torch.empty(0), persistent=False)  # has the device and dtype of the model
+        self.width = width
+        self.max_period = max_period
+        self.layout = layout
+        self.of = of
+        self.unit = unit
+        self.register_buffer(
+            "anchor", torch.empty(0), persistent=False
+        )  # has the device and dtype of the model
 
-    def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Float[Tensor, "#B L D"]:
+    def forward(
+        self, start: int, length: int, cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "#B L D"]:
         """Return one vector per position from `start` on.
 
         Raises:
@@ -82,7 +98,9 @@ class LearnedPositions(nn.Module):
         self.table = nn.Embedding(length, width)
         nn.init.normal_(self.table.weight, std=std)
 
-    def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Float[Tensor, "1 L D"]:
+    def forward(
+        self, start: int, length: int, cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "1 L D"]:
         """Return the vectors from `start` on.
 
         Raises:
@@ -90,5 +108,7 @@ class LearnedPositions(nn.Module):
         """
         if start + length > self.table.num_embeddings:
             known = self.table.num_embeddings
-            raise ValueError(f"positions {start}..{start + length - 1} are out of range for length {known}")
+            raise ValueError(
+                f"positions {start}..{start + length - 1} are out of range for length {known}"
+            )
         return self.table.weight[None, start : start + length]

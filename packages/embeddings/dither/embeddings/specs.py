@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
+from dither.registry import (
+    FeatureSpace,
+    Misfit,
+    Slot,
+    Space,
+    Spec,
+    TokenSpace,
+    below,
+    hookimpl,
+    named,
+)
 from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, PositionSpec
 
 from .condition_specs import Label, Level, NoCondition, Outline, Sum
@@ -31,17 +41,19 @@ class Tokens(EmbeddingSpec):
     rev = 2
     serves = TOKENS
     init: Init = "normal"
-    """Initialisation of the tables: normal has standard deviation 1, kaiming is uniform between -1/sqrt(width) and
-    1/sqrt(width), and a number is the standard deviation."""
+    """Initialisation of the tables: normal has standard deviation 1, kaiming is uniform between
+    -1/sqrt(width) and 1/sqrt(width), and a number is the standard deviation."""
     position: Slot[PositionSpec] = named("none")
     """Position embedding, added to the tokens."""
     known: bool = False
-    """Add a vector to known tokens, such as a prompt, so that a model distinguishes them from noised ones. Train it
-    with train.known, or with data that have known tokens."""
+    """Add a vector to known tokens, such as a prompt, so that a model distinguishes them from
+    noised ones. Train it with train.known, or with data that have known tokens."""
 
     def traits(self) -> frozenset[str]:
         """A head may share the tables if they start small: at 1, logits would start at sqrt(width)."""
-        small = self.init == "kaiming" or (isinstance(self.init, float) and self.init <= MAX_TIED_STD)
+        small = self.init == "kaiming" or (
+            isinstance(self.init, float) and self.init <= MAX_TIED_STD
+        )
         return frozenset([*["tables"] * small, *["known"] * self.known])
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
@@ -54,7 +66,11 @@ class Tokens(EmbeddingSpec):
 
         assert isinstance(space, TokenSpace)
         return TokenEmbedding(
-            space, width, init=self.init, position=self.position.build(space, width), known=self.known
+            space,
+            width,
+            init=self.init,
+            position=self.position.build(space, width),
+            known=self.known,
         )
 
 
@@ -64,8 +80,8 @@ class Graph(EmbeddingSpec):
     name = "graph"
     serves = TOKENS
     endpoint: Endpoint = "shared"
-    """Embedding of a pair's two nodes: shared adds a vector per node from one table, directed has one table for the
-    first node and one for the second, tied uses the table of the nodes."""
+    """Embedding of a pair's two nodes: shared adds a vector per node from one table, directed has
+    one table for the first node and one for the second, tied uses the table of the nodes."""
     init: Init = "normal"
     """Initialisation of the tables, as for tokens."""
 
@@ -94,13 +110,14 @@ class Regions(EmbeddingSpec):
     cls: bool = True
     """Whether a class token, which every position attends to, comes first."""
     elements: bool = False
-    """Whether a second linear layer embeds which elements of a position are masked, or noisy next to clean ones.
-    Without it a masked element looks like a 0."""
+    """Whether a second linear layer embeds which elements of a position are masked, or noisy next
+    to clean ones. Without it a masked element looks like a 0."""
     without: list[str] = []
-    """Groups of columns that are not read, such as ["expression"], which a model predicts from the others."""
+    """Groups of columns that are not read, such as ["expression"], which a model predicts from the
+    others."""
     position: Slot[PositionSpec] = named("none")
-    """Position embedding. With none, all fully masked regions look the same, and a model without other positions
-    predicts the same for all of them."""
+    """Position embedding. With none, all fully masked regions look the same, and a model without
+    other positions predicts the same for all of them."""
 
     def traits(self) -> frozenset[str]:
         """Without positions all fully masked regions have one vector."""

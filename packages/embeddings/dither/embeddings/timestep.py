@@ -17,17 +17,24 @@ __all__ = ["TimestepEmbedding", "sinusoids"]
 
 
 def sinusoids(
-    values: Shaped[Tensor, "*N"], size: int, *, max_period: float, layout: Layout, freq_shift: int = 0
+    values: Shaped[Tensor, "*N"],
+    size: int,
+    *,
+    max_period: float,
+    layout: Layout,
+    freq_shift: int = 0,
 ) -> Float[Tensor, "*N F"]:
     """Return cosines and sines of numbers at frequencies from 1 down to about 1 / max_period.
 
-    Frequency i of n = size // 2 is max_period^(-i / (n - freq_shift)) (Vaswani et al., 2017; Peebles and Xie, 2023).
+    Frequency i of n = size // 2 is max_period^(-i / (n - freq_shift)) (Vaswani et al., 2017;
+    Peebles and Xie, 2023).
 
     Args:
         values: The numbers; converted to float32 at least.
         size: Number of cosines and sines; an odd size is padded with a 0.
         max_period: The longest period is 2 pi times this.
-        layout: "cos-sin" and "sin-cos" concatenate the two halves, "interleaved" is sin, cos, sin, cos, ...
+        layout: "cos-sin" and "sin-cos" concatenate the two halves, "interleaved" is sin, cos, sin,
+            cos, ...
         freq_shift: 1 makes the lowest frequency exactly 1 / max_period.
     """
     values = values.to(torch.promote_types(values.dtype, torch.float32))
@@ -36,9 +43,12 @@ def sinusoids(
     frequency = torch.exp(-step * torch.arange(half, device=values.device, dtype=values.dtype))
     angle = values[..., None] * frequency
     if layout == "interleaved":
-        out = rearrange(torch.stack([angle.sin(), angle.cos()], -1), "... half two -> ... (half two)")
+        out = rearrange(
+            torch.stack([angle.sin(), angle.cos()], -1), "... half two -> ... (half two)"
+        )
     else:
-        cos, sin = angle.cos(), angle.sin()
+        cos = angle.cos()
+        sin = angle.sin()
         out = torch.cat([cos, sin] if layout == "cos-sin" else [sin, cos], -1)
     return functional.pad(out, (0, 1)) if size % 2 else out
 
@@ -66,11 +76,17 @@ class TimestepEmbedding(nn.Module):
         time_scale: float,
     ) -> None:
         super().__init__()
-        self.frequencies, self.time_scale = frequencies, time_scale
-        self.max_period, self.layout, self.freq_shift = max_period, layout, freq_shift
-        self.enter, self.leave = nn.Linear(frequencies, width), nn.Linear(width, width)
+        self.frequencies = frequencies
+        self.time_scale = time_scale
+        self.max_period = max_period
+        self.layout = layout
+        self.freq_shift = freq_shift
+        self.enter = nn.Linear(frequencies, width)
+        self.leave = nn.Linear(width, width)
 
-    def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
+    def forward(
+        self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]
+    ) -> Float[Tensor, "B *L C"]:
         waves = sinusoids(
             level * self.time_scale,
             self.frequencies,

@@ -1,7 +1,8 @@
 """A small diffusion model per position, conditioned on the output of the transformer (MAR, Li et al., 2024).
 
-The noise is a rotation: x = cos(angle) x_0 + sin(angle) eps, so that alpha is a squared cosine. Letters: B batch,
-L length, M features, D width of the transformer, H width of this model, N positions, K repeats.
+The noise is a rotation: x = cos(angle) x_0 + sin(angle) eps, so that alpha is a squared cosine.
+Letters: B batch, L length, M features, D width of the transformer, H width of this model, N
+positions, K repeats.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from .timestep import TimestepEmbedding
 __all__ = ["TokenDiffusion", "TokenDistribution"]
 
 MAX_ANGLE = math.acos(math.sqrt(1e-3))
-"""Angle of the most noise: a thousandth of the variance is signal there, so that x_0 can be computed from eps."""
+"""Angle of the most noise: a thousandth of the variance is signal there, so that x_0 can be
+computed from eps."""
 
 
 class TokenDiffusion(nn.Module):
@@ -50,14 +52,23 @@ class TokenDiffusion(nn.Module):
         predict: Literal["velocity", "eps"],
     ) -> None:
         super().__init__()
-        self.steps, self.repeats, self.predict = steps, repeats, predict
+        self.steps = steps
+        self.repeats = repeats
+        self.predict = predict
         self.angle = TimestepEmbedding(
-            hidden, frequencies=256, max_period=10_000.0, layout="cos-sin", freq_shift=0, time_scale=1000.0
+            hidden,
+            frequencies=256,
+            max_period=10_000.0,
+            layout="cos-sin",
+            freq_shift=0,
+            time_scale=1000.0,
         )
-        self.read, self.enter = nn.Linear(width, hidden), nn.Linear(features, hidden)
+        self.read = nn.Linear(width, hidden)
+        self.enter = nn.Linear(features, hidden)
         self.blocks = nn.ModuleList(_Block(hidden) for _ in range(depth))
         self.norm = nn.LayerNorm(hidden, eps=1e-6, elementwise_affine=False)
-        self.modulation, self.out = nn.Linear(hidden, 2 * hidden), nn.Linear(hidden, features)
+        self.modulation = nn.Linear(hidden, 2 * hidden)
+        self.out = nn.Linear(hidden, features)
         for layer in (self.modulation, self.out):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -77,7 +88,8 @@ class TokenDiffusion(nn.Module):
     ) -> Float[Tensor, "*N M"]:
         """Return the raw prediction for noised values."""
         level = self.angle(angle.flatten(), {}).view(*angle.shape, self.enter.out_features)
-        c, y = functional.silu(level + self.read(h)), self.enter(x)
+        c = functional.silu(level + self.read(h))
+        y = self.enter(x)
         for block in self.blocks:
             y = block(y, c)
         shift, scale = self.modulation(c).chunk(2, -1)
@@ -88,7 +100,9 @@ class TokenDiffusion(nn.Module):
         self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
     ) -> tuple[Float[Tensor, "*N M"], Float[Tensor, "*N M"]]:
         """Return the predicted x_0 and eps."""
-        raw, a, b = self.denoise(x, angle, h), angle.cos()[..., None], angle.sin()[..., None]
+        raw = self.denoise(x, angle, h)
+        a = angle.cos()[..., None]
+        b = angle.sin()[..., None]
         if self.predict == "eps":
             return (x - b * raw) / a, raw
         return a * x - b * raw, b * x + a * raw
@@ -101,36 +115,56 @@ class TokenDistribution:
     head: TokenDiffusion
     h: Float[Tensor, "B L D"]
 
-    def mean(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def mean(
+        self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
         """Return the expected masked values given the others: the prediction of x_0 from pure noise."""
         visible = x.masked_fill(masked, 0.0).to(self.h.dtype)
-        return self.head.x0_and_eps(visible, self.h.new_full(self.h.shape[:-1], MAX_ANGLE), self.h)[0]
+        return self.head.x0_and_eps(visible, self.h.new_full(self.h.shape[:-1], MAX_ANGLE), self.h)[
+            0
+        ]
 
-    def sample(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def sample(
+        self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
         """Draw the masked values given the others (DDPM)."""
         rows = masked.any(-1)
-        h, visible, drawn = self.h[rows], x[rows], masked[rows]
+        h = self.h[rows]
+        visible = x[rows]
+        drawn = masked[rows]
         angles = torch.linspace(MAX_ANGLE, 0, self.head.steps + 1).tolist()
         y = torch.where(drawn, torch.randn_like(visible), visible)
         for now, then in pairwise(angles):
             x0, eps = self.head.x0_and_eps(y, y.new_full(y.shape[:1], now), h)
-            alpha, earlier = math.cos(now) ** 2, math.cos(then) ** 2
+            alpha = math.cos(now) ** 2
+            earlier = math.cos(then) ** 2
             variance = (1 - earlier) * (1 - alpha / earlier) / (1 - alpha)
             new = math.sqrt(earlier) * x0 + math.sqrt(max(1 - earlier - variance, 0.0)) * eps
             new = new + math.sqrt(variance) * torch.randn_like(new) if then else new
             y = torch.where(drawn, new, visible)
         return x.masked_scatter(rows[..., None].expand_as(x), y.to(x.dtype))
 
-    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def squared_errors(
+        self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
         """Return the squared errors of the raw prediction, averaged over K noise levels; 0 outside the target mask."""
-        rows, times = target_mask.any(-1), self.head.repeats
-        h, clean, target = (repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, target_mask))
+        rows = target_mask.any(-1)
+        times = self.head.repeats
+        h, clean, target = (
+            repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, target_mask)
+        )
         angle = MAX_ANGLE * torch.rand(clean.shape[:2], device=x0.device, dtype=self.h.dtype)
-        eps, a, b = torch.randn_like(clean), angle.cos()[..., None], angle.sin()[..., None]
-        raw = self.head.denoise(torch.where(target, a * clean + b * eps, clean).to(h.dtype), angle, h)
+        eps = torch.randn_like(clean)
+        a = angle.cos()[..., None]
+        b = angle.sin()[..., None]
+        raw = self.head.denoise(
+            torch.where(target, a * clean + b * eps, clean).to(h.dtype), angle, h
+        )
         truth = eps if self.head.predict == "eps" else a * eps - b * clean
         squares = torch.where(target, raw - truth, 0.0).square().mean(0)
-        return torch.zeros_like(x0).masked_scatter(rows[..., None].expand_as(x0), squares.to(x0.dtype))
+        return torch.zeros_like(x0).masked_scatter(
+            rows[..., None].expand_as(x0), squares.to(x0.dtype)
+        )
 
 
 class _Block(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dither.registry.flow.records import State
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.contracts.records import State
+from dither.registry.contracts.spaces import TokenSpace
 
 from .options import Init
 
@@ -22,8 +22,9 @@ def make_embedding_table(rows: int, width: int, init: Init) -> nn.Embedding:
     Args:
         rows: Number of vectors.
         width: Size of a vector.
-        init: "normal" has standard deviation 1; "kaiming" is uniform between -1/sqrt(width) and 1/sqrt(width), which is
-            `kaiming_uniform_` with a = sqrt(5) over (rows, width); a number is the standard deviation.
+        init: "normal" has standard deviation 1; "kaiming" is uniform between -1/sqrt(width) and
+            1/sqrt(width), which is `kaiming_uniform_` with a = sqrt(5) over (rows, width); a number
+            is the standard deviation.
     """
     table = nn.Embedding(rows, width)
     if init == "kaiming":
@@ -45,14 +46,25 @@ class TokenEmbedding(nn.Module):
     """
 
     def __init__(
-        self, space: TokenSpace, width: int, *, init: Init, position: nn.Module | None, known: bool = False
+        self,
+        space: TokenSpace,
+        width: int,
+        *,
+        init: Init,
+        position: nn.Module | None,
+        known: bool = False,
     ) -> None:
         super().__init__()
-        self.space, self.position = space, position
-        self.tables = nn.ModuleList(make_embedding_table(field.size, width, init) for field in space.fields)
+        self.space = space
+        self.position = position
+        self.tables = nn.ModuleList(
+            make_embedding_table(field.size, width, init) for field in space.fields
+        )
         self.known = nn.Parameter(torch.zeros(width)) if known else None
 
-    def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:
+    def forward(
+        self, state: State, cond: Mapping[str, Tensor], start: int = 0
+    ) -> tuple[Float[Tensor, "B L D"], int]:
         """Return the vectors and 0 extra tokens."""
         parts = self.space.split(state.x).values()
         h = torch.cat([table(ids) for table, ids in zip(self.tables, parts, strict=True)], 1)

@@ -14,8 +14,16 @@ if TYPE_CHECKING:
     from .training.diffusion import Diffusion
 
 __all__ = [
-    "Diffusion", "Experiment", "Loaded", "draw", "evaluate", "load", "load_experiment", "save_experiment", "train",
-]  # fmt: skip
+    "Diffusion",
+    "Experiment",
+    "Loaded",
+    "draw",
+    "evaluate",
+    "load",
+    "load_experiment",
+    "save_experiment",
+    "train",
+]
 
 MODULES = {
     "Diffusion": "training.diffusion",

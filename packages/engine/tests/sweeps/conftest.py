@@ -66,7 +66,9 @@ def begin(experiment_file, tmp_path, console):
 
     def started(*sweeps, text="", **settings):
         experiment_file.write_text(experiment_file.read_text() + text)
-        code = start_sweep(experiment_file, (), (), sweeps, tmp_path / "runs", ["x"], Settings(**settings), console)
+        code = start_sweep(
+            experiment_file, (), (), sweeps, tmp_path / "runs", ["x"], Settings(**settings), console
+        )
         (path,) = (tmp_path / "runs").iterdir()
         return code, SweepDirectory.open(path)
 

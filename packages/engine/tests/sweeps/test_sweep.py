@@ -22,7 +22,9 @@ from dither.engine.sweeps.points import add_axes, read_points, short_keys
 from dither.registry.config.errors import Refused
 
 LR = "train.optimizer.lr"
-SUBMITIT = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+SUBMITIT = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 
 
 @pytest.fixture
@@ -59,18 +61,30 @@ def test_grids_are_crossed_and_zipped_lists_advance_together(points):
     """)
     experiments = [loaded.experiment for _, loaded in found]
     values = [(e.train.optimizer.lr, e.train.ema, e.seed, e.train.batch_size) for e in experiments]
-    assert values == [(lr, 0.5, seed, size) for lr in (1e-4, 3e-4) for seed, size in ((1, 8), (2, 16), (3, 32))]
+    assert values == [
+        (lr, 0.5, seed, size) for lr in (1e-4, 3e-4) for seed, size in ((1, 8), (2, 16), (3, 32))
+    ]
     assert found[0][0].name == "0-seed=1,ema=0.5,batch_size=8,lr=0.0001"
     assert experiments[0].sweep is None
 
 
 def test_a_component_is_set_before_its_options(points):
-    found = points(axes=["train.lr_schedule.warmup=[5]", "train.lr_schedule=['linear', {use='cosine', final=0.5}]"])
+    found = points(
+        axes=[
+            "train.lr_schedule.warmup=[5]",
+            "train.lr_schedule=['linear', {use='cosine', final=0.5}]",
+        ]
+    )
     schedules = [loaded.experiment.train.lr_schedule for _, loaded in found]
     assert [(s.name, s.warmup) for s in schedules] == [("linear", 5), ("cosine", 5)]
     assert schedules[1].final == 0.5
     assert found[1][0].name == "1-lr_schedule=cosine+final=0.5,warmup=5"
-    assert short_keys([("a", "lr"), ("b", "lr"), ("lr",), ("seed",)]) == ["a.lr", "b.lr", "lr", "seed"]
+    assert short_keys([("a", "lr"), ("b", "lr"), ("lr",), ("seed",)]) == [
+        "a.lr",
+        "b.lr",
+        "lr",
+        "seed",
+    ]
 
 
 def test_every_problem_of_the_table_is_reported_with_its_line(points, experiment_file):
@@ -87,7 +101,9 @@ def test_every_problem_of_the_table_is_reported_with_its_line(points, experiment
     """)
     )
     lines = experiment_file.read_text().splitlines()
-    assert {(problem.code, lines[problem.origin.line - 1].partition(" =")[0]) for problem in problems} == {
+    assert {
+        (problem.code, lines[problem.origin.line - 1].partition(" =")[0]) for problem in problems
+    } == {
         ("wrong-type", "seed"),
         ("invalid-value", "plugins"),
         ("out-of-range", '"train.ema"'),
@@ -99,7 +115,10 @@ def test_every_problem_of_the_table_is_reported_with_its_line(points, experiment
 def test_missing_malformed_and_oversized_sweeps_are_refused(points):
     assert [problem.code for problem in problems_of(points)] == ["missing-key"]
     many = str(list(range(200)))
-    assert problems_of(lambda: points(axes=[f"seed={many}", f"sample.seed={many}"]))[0].code == "too-large"
+    assert (
+        problems_of(lambda: points(axes=[f"seed={many}", f"sample.seed={many}"]))[0].code
+        == "too-large"
+    )
     (problem,) = problems_of(lambda: points("\n[sweep.gird]\nseed = [1]\n"))
     assert problem.path[0] == "sweep"
     assert problem.origin.line
@@ -114,20 +133,29 @@ def test_every_invalid_point_is_listed_at_the_line_of_its_value(begin, experimen
             -1.0,
         ]
     """
-    problems = {problem.path: problem for problem in problems_of(lambda: begin(text=textwrap.dedent(text)))}
+    problems = {
+        problem.path: problem for problem in problems_of(lambda: begin(text=textwrap.dedent(text)))
+    }
     assert len(problems) == 2
     rate = problems["train", "optimizer", "lr"]
     assert experiment_file.read_text().splitlines()[rate.origin.line - 1].strip() == "-1.0,"
     assert "2 of 4 points" in rate.help
     assert "point 1: train.batch_size = 8, train.optimizer.lr = -1" in rate.help
-    assert "point 2: train.batch_size = 7, train.optimizer.lr = 0.1" in problems["train", "accumulate"].help
+    assert (
+        "point 2: train.batch_size = 7, train.optimizer.lr = 0.1"
+        in problems["train", "accumulate"].help
+    )
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("sweep", ["train.keep_every=[10, 12]", "sample.cond.nothing=[1]", "train.accumulate=[1, 3]"])
+@pytest.mark.parametrize(
+    "sweep", ["train.keep_every=[10, 12]", "sample.cond.nothing=[1]", "train.accumulate=[1, 3]"]
+)
 def test_compatibility_is_checked_at_every_point(points, sweep):
     key = tuple(sweep.partition("=")[0].split("."))
-    problems = problems_of(lambda: points(axes=[sweep, "seed=[1, 2]"], changes=["train.keep_every=10"]))
+    problems = problems_of(
+        lambda: points(axes=[sweep, "seed=[1, 2]"], changes=["train.keep_every=10"])
+    )
     assert any(problem.path[:1] == key[:1] for problem in problems)
 
 
@@ -159,7 +187,9 @@ def test_with_stop_a_failure_ends_the_sweep_and_it_can_be_resumed(begin, console
     assert states(sweep) == ["failed", "done", "done"]
 
 
-def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(begin, console, monkeypatch, states):
+def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(
+    begin, console, monkeypatch, states
+):
     monkeypatch.setenv("CHILD_SECONDS", "60")
     handler = signal.getsignal(signal.SIGINT)  # ignored if the tests run in the background
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -172,12 +202,18 @@ def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(begin, consol
     sweep.folders()[0].write_status("done", exit_code=0)
     (sweep.path / "log.txt").unlink()
     assert resume_sweep(sweep.path, Settings(), console) == 0
-    begun = [line for line in (sweep.path / "log.txt").read_text().splitlines() if line.startswith("begin")]
+    begun = [
+        line
+        for line in (sweep.path / "log.txt").read_text().splitlines()
+        if line.startswith("begin")
+    ]
     assert [line.split("-")[0] for line in begun] == ["begin 1", "begin 2"]
 
 
 def test_a_point_that_ignores_signals_is_killed_by_the_third(begin, child, monkeypatch, states):
-    monkeypatch.setattr(scheduler, "stop_signals", lambda: SIGNALS)  # also if the tests run under nohup
+    monkeypatch.setattr(
+        scheduler, "stop_signals", lambda: SIGNALS
+    )  # also if the tests run under nohup
     child.write_text("import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60)\n")
     closed = signal.SIGHUP, signal.SIGHUP  # of a closed terminal, which count once
     for number, name in enumerate((*closed, signal.SIGUSR2, signal.SIGTERM)):
@@ -263,13 +299,35 @@ def test_the_summary_lists_the_best_point_first(begin, cli):
     assert rows[0]["step"] == 3
     assert json.loads((sweep.path / "summary.json").read_text()) == rows
     assert json.loads(cli("sweep", "status", str(sweep.path), "--json").out) == rows
-    lines = [line.split()[:4] for line in cli("sweep", "status", str(sweep.path), "--sort", LR).out.splitlines()[:3]]
-    assert lines == [["point", "state", "step", "lr"], ["0", "done", "3", "0.1"], ["1", "done", "3", "0.35"]]
-    assert 'did you mean "valid/loss"' in cli("sweep", "status", str(sweep.path), "--sort", "valid/los", code=2).err
+    lines = [
+        line.split()[:4]
+        for line in cli("sweep", "status", str(sweep.path), "--sort", LR).out.splitlines()[:3]
+    ]
+    assert lines == [
+        ["point", "state", "step", "lr"],
+        ["0", "done", "3", "0.1"],
+        ["1", "done", "3", "0.35"],
+    ]
+    assert (
+        'did you mean "valid/loss"'
+        in cli("sweep", "status", str(sweep.path), "--sort", "valid/los", code=2).err
+    )
 
 
 def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_path, capsys, cli):
-    assert main(["sweep", str(experiment_file), "--sweep", f"{LR}=[0.1, 0.2]", "--runs", str(tmp_path / "runs")]) == 0
+    assert (
+        main(
+            [
+                "sweep",
+                str(experiment_file),
+                "--sweep",
+                f"{LR}=[0.1, 0.2]",
+                "--runs",
+                str(tmp_path / "runs"),
+            ]
+        )
+        == 0
+    )
     (path,) = (tmp_path / "runs").iterdir()
     assert "2 done" in (path / "report.html").read_text()
     capsys.readouterr()
@@ -296,7 +354,9 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, cli):
         ("local", ("nonsense_x=1",), "invalid-value"),
     ],
 )
-def test_invalid_executors_and_options_are_refused_before_anything_is_written(begin, tmp_path, executor, options, code):
+def test_invalid_executors_and_options_are_refused_before_anything_is_written(
+    begin, tmp_path, executor, options, code
+):
     (problem,) = problems_of(lambda: begin("seed=[1, 2]", executor=executor, options=options))
     assert problem.code == code
     assert not (tmp_path / "runs").exists()
@@ -304,7 +364,10 @@ def test_invalid_executors_and_options_are_refused_before_anything_is_written(be
 
 @pytest.mark.parametrize(
     ("module", "arguments"),
-    [("submitit", {"executor": "slurm"}), ("optuna", {"text": "[sweep.search]\nspace = { seed = [1] }\n"})],
+    [
+        ("submitit", {"executor": "slurm"}),
+        ("optuna", {"text": "[sweep.search]\nspace = { seed = [1] }\n"}),
+    ],
 )
 def test_a_missing_library_is_reported(begin, monkeypatch, module, arguments):
     monkeypatch.setitem(sys.modules, module, None)
@@ -355,11 +418,22 @@ def _real_processes(child, monkeypatch):
 
 
 @pytest.mark.slow
-def test_stopped_and_resumed_runs_end_with_the_same_weights(experiment_file, tmp_path, console, states):
-    text = experiment_file.read_text().replace("steps = 20", "steps = 400").replace("every = 7", "every = 200")
+def test_stopped_and_resumed_runs_end_with_the_same_weights(
+    experiment_file, tmp_path, console, states
+):
+    text = (
+        experiment_file.read_text()
+        .replace("steps = 20", "steps = 400")
+        .replace("every = 7", "every = 200")
+    )
     text = text.replace("checkpoint_every = 5", "checkpoint_every = 20")
     experiment_file.write_text(text + '\n[sweep.grid]\n"train.optimizer.lr" = [0.01, 0.02]\n')
-    command = [sys.executable, "-c", "import sys; from dither.engine.cli import main; sys.exit(main())", "sweep"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from dither.engine.cli import main; sys.exit(main())",
+        "sweep",
+    ]
     log = tmp_path / "output.txt"
 
     def sweep(*arguments):
@@ -368,7 +442,10 @@ def test_stopped_and_resumed_runs_end_with_the_same_weights(experiment_file, tmp
 
     first = sweep(str(experiment_file), "--runs", str(tmp_path / "runs"))
     deadline = time.monotonic() + 120
-    while len(list((tmp_path / "runs").glob("*/*/*/checkpoints/step-*"))) < 2 and time.monotonic() < deadline:
+    while (
+        len(list((tmp_path / "runs").glob("*/*/*/checkpoints/step-*"))) < 2
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 75, log.read_text()
@@ -380,7 +457,10 @@ def test_stopped_and_resumed_runs_end_with_the_same_weights(experiment_file, tmp
         loaded = load_experiment(folder.path / "experiment.toml")
         assert run(loaded, tmp_path / folder.name, ["x"], console=console) == 0
         (other,) = (tmp_path / folder.name).iterdir()
-        weights = [path / "checkpoints/step-00000400/model.safetensors" for path in (folder.run_directory(), other)]
+        weights = [
+            path / "checkpoints/step-00000400/model.safetensors"
+            for path in (folder.run_directory(), other)
+        ]
         assert weights[0].read_bytes() == weights[1].read_bytes()
         assert folder.status()["attempts"] == 2
 
@@ -401,6 +481,8 @@ def test_points_run_as_jobs_of_submitit(begin, monkeypatch, states):
 
 def test_points_run_no_code_of_the_working_folder(tmp_path):
     (tmp_path / "tomlkit.py").write_text("raise SystemExit(99)")
-    done = subprocess.run([*scheduler.POINT_COMMAND, "missing"], cwd=tmp_path, capture_output=True, check=False)
+    done = subprocess.run(
+        [*scheduler.POINT_COMMAND, "missing"], cwd=tmp_path, capture_output=True, check=False
+    )
     assert done.returncode == 1
     assert b"missing" in done.stderr

@@ -63,7 +63,9 @@ def test_a_search_runs_its_trials_and_lists_the_best_first(begin):
     assert [row["state"] for row in rows] == ["done"] * 8
     losses = [row["figures"]["valid/loss"] for row in rows]
     assert losses == sorted(losses)
-    assert {row["values"]["train.accumulate"] for row in rows} <= {1, 2}, "3 does not divide the batch size 8"
+    assert {row["values"]["train.accumulate"] for row in rows} <= {1, 2}, (
+        "3 does not divide the batch size 8"
+    )
     assert (sweep.path / "journal.log").is_file()
 
 
@@ -82,7 +84,9 @@ def test_a_stopped_search_is_resumed_to_its_number_of_trials(begin, console, mon
 def test_a_search_prunes_by_the_metric_of_the_run(begin, monkeypatch):
     monkeypatch.setenv("CHILD_SECONDS", "0.7")
     monkeypatch.setattr(scheduler, "PRUNE_SECONDS", 0.1)
-    text = SPACE.replace("warmup = 100", "warmup = 1").replace("low = 0.01, high = 0.49", "low = 0.3, high = 0.4")
+    text = SPACE.replace("warmup = 100", "warmup = 1").replace(
+        "low = 0.01, high = 0.49", "low = 0.3, high = 0.4"
+    )
     code, sweep = begin(text=text.replace("trials = 8", "trials = 4"))
     losses = {"done": [], "pruned": []}
     for row in rows_of(sweep):
@@ -111,7 +115,9 @@ def test_an_invalid_search_is_refused_with_its_line(begin, tmp_path, old, new, r
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_incomplete_last_line_of_the_journal_is_dropped_and_other_damage_refused(searched, console, states, cli):
+def test_an_incomplete_last_line_of_the_journal_is_dropped_and_other_damage_refused(
+    searched, console, states, cli
+):
     more_trials(searched, 5)
     journal = searched.path / "journal.log"
     with journal.open("ab") as file:
@@ -129,7 +135,9 @@ def test_the_lock_of_a_dead_process_is_taken_over(searched, console, monkeypatch
     import optuna
 
     real = optuna.storages.journal.JournalFileOpenLock
-    monkeypatch.setattr(optuna.storages.journal, "JournalFileOpenLock", lambda path: real(path, grace_period=1))
+    monkeypatch.setattr(
+        optuna.storages.journal, "JournalFileOpenLock", lambda path: real(path, grace_period=1)
+    )
     monkeypatch.setattr("optuna.storages.journal._file.optuna_warn", lambda text: None)
     monkeypatch.chdir(searched.path.parent)
     (searched.path / "journal.log.lock").touch()
@@ -144,7 +152,9 @@ def test_a_point_that_ends_after_its_search_was_killed_counts(searched, console)
     run = folder.path / "20260101T000000Z-000000"
     run.mkdir()
     (run / "resolved.toml").touch()
-    (run / "metrics.jsonl").write_text(json.dumps({"step": 3, "kind": "valid", "loss": -0.125}) + "\n")
+    (run / "metrics.jsonl").write_text(
+        json.dumps({"step": 3, "kind": "valid", "loss": -0.125}) + "\n"
+    )
     folder.write_status("done", exit_code=0)
     again = Trials(searched, console)
     assert again.study.best_value == -0.125
@@ -152,7 +162,9 @@ def test_a_point_that_ends_after_its_search_was_killed_counts(searched, console)
     assert trials.finish(folder, "done") == "done", "the first process may report it as well"
 
 
-def test_points_without_disk_space_are_resumed_and_crashed_ones_count(searched, child, console, states, output):
+def test_points_without_disk_space_are_resumed_and_crashed_ones_count(
+    searched, child, console, states, output
+):
     more_trials(searched, 5)
     works = child.read_text()
     child.write_text(FULL)
@@ -188,7 +200,9 @@ def test_a_search_without_disk_space_ends_with_5(searched, console, monkeypatch,
         assert text in output()
 
 
-def test_a_misspelled_metric_ends_a_search_after_its_first_point(begin, tmp_path, console, states, refusal):
+def test_a_misspelled_metric_ends_a_search_after_its_first_point(
+    begin, tmp_path, console, states, refusal
+):
     info = refusal(begin, text=SMALL.replace("trials = 3", 'trials = 3\nmetric = "valid/los"'))
     (path,) = (tmp_path / "runs").iterdir()
     sweep, base = SweepDirectory.open(path), path / "base" / "experiment.toml"
@@ -212,4 +226,7 @@ def test_a_misspelled_metric_ends_a_search_after_its_first_point(begin, tmp_path
 def test_a_damaged_point_has_no_values(tmp_path, text):
     (tmp_path / "001").mkdir()
     (tmp_path / "001/point.json").write_text(text)
-    assert [folder.values for folder in SweepDirectory(tmp_path, {"search": SMALL, "points": []}).folders()] == [{}]
+    assert [
+        folder.values
+        for folder in SweepDirectory(tmp_path, {"search": SMALL, "points": []}).folders()
+    ] == [{}]

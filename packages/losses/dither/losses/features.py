@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
-from dither.registry.flow.protocols import DistributionPrediction
-from dither.registry.flow.records import FeaturePrediction, Measured, Noised, over
+from dither.registry.contracts.protocols import DistributionPrediction
+from dither.registry.contracts.records import FeaturePrediction, Measured, Noised, over
 
 if TYPE_CHECKING:
     from .options import Link, Reduction
@@ -35,9 +35,11 @@ def squared_error(
         pred: The prediction; of a distribution the error is that of its own noise.
         noised: The record it was made from.
         target: x0, eps, velocity or flow-velocity.
-        reduction: element-mean: mean over target elements. region-sum: sum over the target features of a region,
-            averaged over regions with any. zero-padded: mean over all elements of real regions, 0 for others.
-        min_snr: Weigh an error of x_0 by min(snr, min_snr), and the others equivalently (Min-SNR, Hang et al. 2023).
+        reduction: element-mean: mean over target elements. region-sum: sum over the target features
+            of a region, averaged over regions with any. zero-padded: mean over all elements of real
+            regions, 0 for others.
+        min_snr: Weigh an error of x_0 by min(snr, min_snr), and the others equivalently (Min-SNR,
+            Hang et al. 2023).
 
     Raises:
         TypeError: The target is not x0, but the process adds no Gaussian noise.
@@ -75,11 +77,17 @@ def huber(
     `target` and `reduction` are those of `squared_error`.
     """
     error = torch.where(noised.target_mask, feature_error(pred, noised, target), 0.0)
-    return reduce_features(huber_loss(error, torch.zeros_like(error), "none", delta), noised, reduction)
+    return reduce_features(
+        huber_loss(error, torch.zeros_like(error), "none", delta), noised, reduction
+    )
 
 
 def poisson_nll(
-    pred: FeaturePrediction, noised: Noised, *, link: Link = "none", reduction: Reduction = "element-mean"
+    pred: FeaturePrediction,
+    noised: Noised,
+    *,
+    link: Link = "none",
+    reduction: Reduction = "element-mean",
 ) -> Measured:
     """Negative log-likelihood of x_0 under Poisson distributions, without log x_0!: rate - x_0 log rate.
 
@@ -112,13 +120,17 @@ def feature_error(pred: FeaturePrediction, noised: Noised, target: str) -> Float
         return pred.eps - noised.eps
     if target == "flow-velocity":
         return (pred.eps - noised.eps) - (pred.x0 - noised.x0)
-    a, b = noised.noise.alpha(noised.x0).sqrt(), noised.noise.one_minus_alpha(noised.x0).sqrt()
+    a = noised.noise.alpha(noised.x0).sqrt()
+    b = noised.noise.one_minus_alpha(noised.x0).sqrt()
     return a * (pred.eps - noised.eps) - b * (pred.x0 - noised.x0)
 
 
-def reduce_features(values: Float[Tensor, "B L M"], noised: Noised, reduction: Reduction) -> Measured:
+def reduce_features(
+    values: Float[Tensor, "B L M"], noised: Noised, reduction: Reduction
+) -> Measured:
     """Return a loss per position from one per element, which is 0 outside the target mask."""
-    total, count = values.sum(-1), noised.target_mask.sum(-1).to(values.dtype)
+    total = values.sum(-1)
+    count = noised.target_mask.sum(-1).to(values.dtype)
     if reduction == "element-mean":
         return Measured(total / count.clamp_min(1), count)
     if reduction == "region-sum":

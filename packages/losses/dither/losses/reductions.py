@@ -8,8 +8,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dither.registry.flow.protocols import Loss, Process
-from dither.registry.flow.records import Measured, Noised
+from dither.registry.contracts.protocols import Loss, Process
+from dither.registry.contracts.records import Measured, Noised
 
 from .fused.losses import fused_form
 
@@ -40,7 +40,9 @@ class PerSample:
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
-        return _per_sample(fused_form(self.loss).fused(h, linear, process, noised, t, half=half, share=share))
+        return _per_sample(
+            fused_form(self.loss).fused(h, linear, process, noised, t, half=half, share=share)
+        )
 
 
 def _per_sample(measured: Measured) -> Measured:

@@ -14,7 +14,7 @@ from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
 from .options import Link, Reduction
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Loss
+    from dither.registry.contracts.protocols import Loss
 
 __all__ = ["MSE", "FlowKL", "Huber", "MaskedCE", "Poisson", "ScoreEntropy", "register_components"]
 
@@ -23,17 +23,21 @@ class _TokenLoss(LossSpec):
     serves = TOKENS
     bound = True
     reduction: Literal["token", "sample"] = "token"
-    """Training loss in nats per token, or per sample (graph). Evaluation gives the bound per token either way."""
+    """Training loss in nats per token, or per sample (graph). Evaluation gives the bound per token
+    either way."""
     training: Literal["bound", "plain"] = "bound"
-    """What training minimises: this bound, or the unweighted cross-entropy of the tokens that noise made uncertain,
-    whose gradient has a lower variance and another weight of each time. Evaluation gives the bound either way."""
+    """What training minimises: this bound, or the unweighted cross-entropy of the tokens that noise
+    made uncertain, whose gradient has a lower variance and another weight of each time. Evaluation
+    gives the bound either way."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield unless the training loss trains the whole prediction."""
         yield from super().check(process)
         if self.training == "plain" and process.predict == "score":
             message = 'training = "plain" leaves the scale of predicted scores untrained'
-            yield Misfit(message, ("training",), ("process",), "set another predict", "process-mismatch")
+            yield Misfit(
+                message, ("training",), ("process",), "set another predict", "process-mismatch"
+            )
 
     def build_training(self, process: ProcessFacts) -> Loss | None:
         """Return the unweighted cross-entropy if that is minimised."""
@@ -62,10 +66,13 @@ class MaskedCE(_TokenLoss):
         if process.space.data != "tokens":
             return
         if process.prior != "mask":
-            message = f'loss "{self.name}" requires a process that masks tokens, not "{process.name}"'
+            message = (
+                f'loss "{self.name}" requires a process that masks tokens, not "{process.name}"'
+            )
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
         elif process.predict == "score":
-            # Cross-entropy normalises scores: it is that of "plug-in", and constant in the scale, which "euler" reads.
+            # Cross-entropy normalises scores: it is that of "plug-in", and constant in the scale,
+            # which "euler" reads.
             message = f'loss "{self.name}" leaves the scale of predicted scores untrained'
             fix = 'set predict = "plug-in", whose figures are the same; or use loss "score-entropy"'
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
@@ -79,8 +86,8 @@ class MaskedCE(_TokenLoss):
 class ScoreEntropy(_TokenLoss):
     """Score entropy (SEDD): the NELBO of every token process and every prediction.
 
-    It is never negative, and 0 at the true score. In nats: the mean is a bound per token, over real tokens that are not
-    known.
+    It is never negative, and 0 at the true score. In nats: the mean is a bound per token, over real
+    tokens that are not known.
     """
 
     name = "score-entropy"
@@ -94,8 +101,8 @@ class ScoreEntropy(_TokenLoss):
 class FlowKL(_TokenLoss):
     """Generalised KL divergence of discrete flow matching: the NELBO of sampler "discrete-flow" without a corrector.
 
-    Under an absorbing process it is "masked-ce". In nats: the mean is a bound per token, over real tokens that are not
-    known.
+    Under an absorbing process it is "masked-ce". In nats: the mean is a bound per token, over real
+    tokens that are not known.
     """
 
     name = "flow-kl"
@@ -113,14 +120,15 @@ class FlowKL(_TokenLoss):
 class _FeatureLoss(LossSpec):
     serves = FEATURES
     reduction: Reduction = "element-mean"
-    """The mean over target elements (element-mean); the sum over features, averaged over regions with any target
-    (region-sum); or the mean over all elements (zero-padded)."""
+    """The mean over target elements (element-mean); the sum over features, averaged over regions
+    with any target (region-sum); or the mean over all elements (zero-padded)."""
 
 
 class _ErrorLoss(_FeatureLoss):
     target: Literal["raw", "x0"] = "raw"
-    """What is compared: the prediction of the process (x0, eps or a velocity), or the clean sample. The error of an x0
-    computed from eps is that of eps divided by the signal-to-noise ratio, and so dominated by large t."""
+    """What is compared: the prediction of the process (x0, eps or a velocity), or the clean sample.
+    The error of an x0 computed from eps is that of eps divided by the signal-to-noise ratio, and so
+    dominated by large t."""
 
     def compared(self, process: ProcessFacts) -> str:
         """Return the prediction that is compared; "raw" is that of the process."""
@@ -130,12 +138,14 @@ class _ErrorLoss(_FeatureLoss):
 class MSE(_ErrorLoss):
     """Mean squared error over the elements that the process masked or noised.
 
-    If the head predicts a distribution ("token-diffusion"), the error is that of its own noise, which trains it.
+    If the head predicts a distribution ("token-diffusion"), the error is that of its own noise,
+    which trains it.
     """
 
     name = "mse"
     min_snr: float | None = Field(None, gt=0)
-    """Bound on the weight of low Gaussian noise, about 5 (Min-SNR); by default all times have the same weight."""
+    """Bound on the weight of low Gaussian noise, about 5 (Min-SNR); by default all times have the
+    same weight."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield options without effect."""
@@ -147,7 +157,12 @@ class MSE(_ErrorLoss):
     def build(self, process: ProcessFacts) -> Loss:
         from .features import squared_error
 
-        return partial(squared_error, target=self.compared(process), reduction=self.reduction, min_snr=self.min_snr)
+        return partial(
+            squared_error,
+            target=self.compared(process),
+            reduction=self.reduction,
+            min_snr=self.min_snr,
+        )
 
 
 class Huber(_ErrorLoss):
@@ -160,7 +175,9 @@ class Huber(_ErrorLoss):
     def build(self, process: ProcessFacts) -> Loss:
         from .features import huber
 
-        return partial(huber, delta=self.delta, target=self.compared(process), reduction=self.reduction)
+        return partial(
+            huber, delta=self.delta, target=self.compared(process), reduction=self.reduction
+        )
 
 
 class Poisson(_FeatureLoss):
@@ -179,14 +196,22 @@ class Poisson(_FeatureLoss):
         yield from super().check(process)
         if process.space.data == "features" and process.predict != "x0":
             message = f'loss "poisson" requires predict = "x0", not predict = "{process.predict}"'
-            yield Misfit(message, related=("process",), help='set predict = "x0"', code="process-mismatch")
+            yield Misfit(
+                message, related=("process",), help='set predict = "x0"', code="process-mismatch"
+            )
         if isinstance(process.space, FeatureSpace) and process.space.standardised:
-            message = 'loss "poisson" requires samples that are never negative; standardised ones are'
-            yield Misfit(message, related=("task", "standardise"), help="set task.standardise = false")
+            message = (
+                'loss "poisson" requires samples that are never negative; standardised ones are'
+            )
+            yield Misfit(
+                message, related=("task", "standardise"), help="set task.standardise = false"
+            )
 
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield what cannot be checked before the data are read."""
-        yield Misfit('loss "poisson" requires samples that are never negative: counts, or logarithms of 1 + a count')
+        yield Misfit(
+            'loss "poisson" requires samples that are never negative: counts, or logarithms of 1 + a count'
+        )
 
     def build(self, process: ProcessFacts) -> Loss:
         from .features import poisson_nll

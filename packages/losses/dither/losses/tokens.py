@@ -1,7 +1,7 @@
 """Losses on tokens. Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 
-All but `cross_entropy` are the integrand of one bound, -log p(x_0) <= integral over t of the loss, up to the terms at
-the two ends.
+All but `cross_entropy` are the integrand of one bound, -log p(x_0) <= integral over t of the loss,
+up to the terms at the two ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dither.registry.flow.records import Measured, Noised, TokenPrediction, over
+from dither.registry.contracts.records import Measured, Noised, TokenPrediction, over
 
 __all__ = ["cross_entropy", "flow_kl", "masked_ce", "score_entropy"]
 
@@ -24,7 +24,9 @@ FAR = 40.0
 def cross_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     """-log p(x_0 | x_t) on target tokens, unweighted: a loss of training, no bound. Weights are 1 on these tokens."""
     log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
-    return Measured(-torch.where(noised.target_mask, log_p, 0.0), noised.target_mask.to(log_p.dtype))
+    return Measured(
+        -torch.where(noised.target_mask, log_p, 0.0), noised.target_mask.to(log_p.dtype)
+    )
 
 
 def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
@@ -40,10 +42,12 @@ def flow_kl(pred: TokenPrediction, noised: Noised) -> Measured:
 
         sigma' / (exp(sigma) - 1) (-log p(x_0 | x_t) - p(x_t | x_t)) if x_t != x_0, else (1 - p(x_t | x_t))
 
-    Values are never negative, and 0 where the prior cannot produce x_t. Weights are 1 on real positions that are not
-    known, else 0.
+    Values are never negative, and 0 where the prior cannot produce x_t. Weights are 1 on real
+    positions that are not known, else 0.
     """
-    x, x0, log = noised.state.x, noised.x0, pred.log_clean()
+    x = noised.state.x
+    x0 = noised.x0
+    log = pred.log_clean()
     log_p, log_stay = (log.gather(-1, ids[..., None])[..., 0] for ids in (x0, x))
     divergence = torch.where(x == x0, -log_stay.expm1(), -log_p - log_stay.exp())
     return _weighted(torch.where(noised.target_mask, divergence, 0.0), noised)
@@ -52,7 +56,9 @@ def flow_kl(pred: TokenPrediction, noised: Noised) -> Measured:
 def _weighted(values: Float[Tensor, "B L"], noised: Noised) -> Measured:
     """Return values times sigma' / (exp(sigma) - 1), the rate at which x_0 is revealed."""
     sigma, rate = (over(value, noised.x0) for value in (noised.noise.sigma, noised.noise.rate))
-    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(values.dtype)  # at sigma = 0 no token is masked
+    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(
+        values.dtype
+    )  # at sigma = 0 no token is masked
     return Measured(values * weight, (~noised.fixed).to(values.dtype))
 
 
@@ -61,19 +67,21 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
 
         sigma' prior(x_t) sum over y != x_t of  s(y) - r(y) log s(y) + r(y) (log r(y) - 1)
 
-    with s(y) the model's p_t(y) / p_t(x_t) and r(y) = q(y | x_0) / q(x_t | x_0). Values are 0 where the prior cannot
-    produce x_t. Weights are 1 on real positions that are not known, else 0.
+    with s(y) the model's p_t(y) / p_t(x_t) and r(y) = q(y | x_0) / q(x_t | x_0). Values are 0 where
+    the prior cannot produce x_t. Weights are 1 on real positions that are not known, else 0.
 
-    In float32, values are within 1e-5 of the truth for any vocabulary and noise, near the true score and far from it. A
-    score above exp(88) is infinite, and so are its loss and gradient. They are not clipped, so that the run stops and
-    names the sample.
+    In float32, values are within 1e-5 of the truth for any vocabulary and noise, near the true
+    score and far from it. A score above exp(88) is infinite, and so are its loss and gradient. They
+    are not clipped, so that the run stops and names the sample.
 
     Raises:
         TypeError: The record is not from a token process.
     """
     if noised.prior is None:
         raise TypeError("score entropy requires a token process")
-    x, x0, prior = noised.state.x, noised.x0, noised.prior
+    x = noised.state.x
+    x0 = noised.x0
+    prior = noised.prior
     prior_prob = _at(prior, x)
     active = ~noised.fixed & (prior_prob > 0)
     log_score = torch.where(active[..., None], pred.log_score(), 0.0)
@@ -94,7 +102,8 @@ def _log_ratios(
 ) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
     """Return log r(y) - log_prior(y), the same for every y but x_0, and log r(x_0); 0 where not active.
 
-    Written with logarithms of 1 - alpha, never as 1 - V / (exp(sigma) - 1 + V), which cancels to 0 for small sigma.
+    Written with logarithms of 1 - alpha, never as 1 - V / (exp(sigma) - 1 + V), which cancels to 0
+    for small sigma.
 
     Args:
         noised: The record.
@@ -102,21 +111,28 @@ def _log_ratios(
         active: Where a ratio is required.
     """
     assert noised.prior is not None
-    x, x0 = noised.state.x, noised.x0
+    x = noised.state.x
+    x0 = noised.x0
     log_alpha = -over(noised.noise.sigma, x).to(noised.prior.dtype)
     log_one_minus_alpha = (-log_alpha.expm1()).log()
-    log_prior_prob, log_prior_prob_0 = (log_one_minus_alpha + _at(noised.prior, ids).log() for ids in (x, x0))
-    apart = torch.where(x == x0, torch.logaddexp(log_alpha - log_prior_prob, torch.zeros_like(log_prior_prob)), 0.0)
-    base, own = -apart - _at(log_prior, x), torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob - apart
+    log_prior_prob, log_prior_prob_0 = (
+        log_one_minus_alpha + _at(noised.prior, ids).log() for ids in (x, x0)
+    )
+    apart = torch.where(
+        x == x0, torch.logaddexp(log_alpha - log_prior_prob, torch.zeros_like(log_prior_prob)), 0.0
+    )
+    base = -apart - _at(log_prior, x)
+    own = torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob - apart
     return torch.where(active, base, 0.0), torch.where(active, own, 0.0)
 
 
 class _Divergence(torch.autograd.Function):
     """Sum over y != x of s - r log s + r (log r - 1); its gradient in log s is s - r.
 
-    Each term is r (exp(d) - 1 - d) with d = log s - log r, which cannot be negative, and s where that is all of it: r =
-    0, or d > 40. Written by hand to save memory, because only log s is kept for backward, and for precision: near
-    the truth s - r is r (exp(d) - 1), not a difference of two exponentials.
+    Each term is r (exp(d) - 1 - d) with d = log s - log r, which cannot be negative, and s where
+    that is all of it: r = 0, or d > 40. Written by hand to save memory, because only log s is kept
+    for backward, and for precision: near the truth s - r is r (exp(d) - 1), not a difference of two
+    exponentials.
     """
 
     @staticmethod
@@ -147,7 +163,8 @@ class _Divergence(torch.autograd.Function):
 def _beyond_linear(d: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return exp(d) - 1 - d; where that cancels, d expm1(d) (1/2 - d/12), with a relative error of d^3 / 360.
 
-    The difference has a relative error of eps / d; where the two are equally good, it is 2e-6 in float32.
+    The difference has a relative error of eps / d; where the two are equally good, it is 2e-6 in
+    float32.
     """
     rise = d.expm1()
     series = (d * (-1 / 12)).add_(0.5).mul_(d).mul_(rise)
@@ -165,18 +182,22 @@ def _compare(
 ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L V"]]:
     """Return d = log s - log r, and r; both 0 at y = x, so that this term is 0.
 
-    In float32 a log r of about -20 has an error of 1e-6, which is 1 % of d = 1e-4. So its part per position is
-    subtracted in two pieces, its float32 value and the remainder; the other part is 0 if the prior is uniform. Where
-    r = 0, d is infinite or NaN.
+    In float32 a log r of about -20 has an error of 1e-6, which is 1 % of d = 1e-4. So its part per
+    position is subtracted in two pieces, its float32 value and the remainder; the other part is 0
+    if the prior is uniform. Where r = 0, d is infinite or NaN.
     """
     dtype = log_score.dtype
-    table, each = log_prior.to(dtype), base[..., None].to(dtype)
+    table = log_prior.to(dtype)
+    each = base[..., None].to(dtype)
     gap = (log_score - table).sub_(each)
     if dtype != base.dtype:
         gap.sub_((base[..., None] - each).to(dtype))
     ratio = (table + each).exp_()
     here = log_score.gather(-1, x0[..., None]) - own[..., None]
-    for ids, apart, odds in ((x0, here, own[..., None].exp()), (x, torch.zeros_like(here), torch.zeros_like(here))):
+    for ids, apart, odds in (
+        (x0, here, own[..., None].exp()),
+        (x, torch.zeros_like(here), torch.zeros_like(here)),
+    ):
         gap.scatter_(-1, ids[..., None], apart.to(dtype))
         ratio.scatter_(-1, ids[..., None], odds.to(dtype))
     return gap, ratio

@@ -1,7 +1,7 @@
 """Float64 where it matters: schedules, probabilities of one id, cumulative sums.
 
-One number per sample or per position costs nothing in float64, and decides whether 1 - exp(-1e-4) is accurate. Tensors
-with one entry per id stay in the precision of the model.
+One number per sample or per position costs nothing in float64, and decides whether 1 - exp(-1e-4)
+is accurate. Tensors with one entry per id stay in the precision of the model.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from dither.registry.flow.protocols import Schedule
-from dither.registry.flow.records import Noise
+from dither.registry.contracts.protocols import Schedule
+from dither.registry.contracts.records import Noise
 
 __all__ = ["Constant", "wide", "wide_dtype", "wide_schedule"]
 

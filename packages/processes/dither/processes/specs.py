@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from dither.registry import Spec, hookimpl
 
-from .decoding.particle_gibbs import ParticleGibbs
-from .decoding.self_correction import SelfCorrect
-from .decoding.semi_autoregressive import SemiAutoregressive
 from .features.specs import Gaussian, MaskedRegion
-from .flow.jumps import DiscreteFlow
-from .flow.ode import ODE
-from .flow.specs import FlowMatching, Kappa, RectifiedFlow
+from .flow_matching.specs import FlowMatching, Kappa, RectifiedFlow
 from .samplers.analytic import Analytic
 from .samplers.ancestral import Ancestral
 from .samplers.blocks import Blocks
 from .samplers.confidence import Ordered
+from .samplers.constraint_smc import Guided
 from .samplers.ddim import DDIM
+from .samplers.discrete_flow import DiscreteFlow
 from .samplers.dpm_solver import DPMSolver
 from .samplers.euler import Euler
 from .samplers.first_hitting import FirstHitting
-from .samplers.guided import Guided
+from .samplers.ode import ODE
 from .samplers.ordered_regions import OrderedRegions
+from .samplers.particle_gibbs import ParticleGibbs
 from .samplers.predictor_corrector import PredictorCorrector
 from .samplers.remdm import ReMDM
 from .samplers.repaint import RePaint
+from .samplers.self_correction import SelfCorrect
+from .samplers.semi_autoregressive import SemiAutoregressive
 from .schedules.alpha import Cosine, CosineSquared, LogLinear, Polynomial, SigmoidAlpha
 from .schedules.betas import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
 from .schedules.sigma import Geometric, LinearSigma
@@ -36,8 +36,42 @@ __all__ = ["register_components"]
 def register_components() -> list[type[Spec]]:
     """Register schedules, processes and samplers."""
     return [
-        Absorbing, Analytic, Ancestral, Blocks, Cosine, CosineBeta, CosineSquared, DDIM, DPMSolver, DiscreteFlow, Euler,
-        FirstHitting, FlowMatching, Gaussian, Geometric, Guided, Hybrid, Kappa, LinearBeta, LinearSigma, LogLinear,
-        Marginal, MaskedRegion, ODE, Ordered, OrderedRegions, ParticleGibbs, Polynomial, PredictorCorrector, ReMDM,
-        RePaint, RectifiedFlow, ScaledLinearBeta, SelfCorrect, SemiAutoregressive, SigmoidAlpha, SigmoidBeta, Uniform,
-    ]  # fmt: skip
+        Absorbing,
+        Analytic,
+        Ancestral,
+        Blocks,
+        Cosine,
+        CosineBeta,
+        CosineSquared,
+        DDIM,
+        DPMSolver,
+        DiscreteFlow,
+        Euler,
+        FirstHitting,
+        FlowMatching,
+        Gaussian,
+        Geometric,
+        Guided,
+        Hybrid,
+        Kappa,
+        LinearBeta,
+        LinearSigma,
+        LogLinear,
+        Marginal,
+        MaskedRegion,
+        ODE,
+        Ordered,
+        OrderedRegions,
+        ParticleGibbs,
+        Polynomial,
+        PredictorCorrector,
+        ReMDM,
+        RePaint,
+        RectifiedFlow,
+        ScaledLinearBeta,
+        SelfCorrect,
+        SemiAutoregressive,
+        SigmoidAlpha,
+        SigmoidBeta,
+        Uniform,
+    ]

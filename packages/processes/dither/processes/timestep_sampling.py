@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dither.registry.flow.protocols import Process, Schedule
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.protocols import Process, Schedule
+from dither.registry.contracts.records import Clean
 
 from .precision import wide, wide_dtype
 
@@ -20,12 +20,20 @@ if TYPE_CHECKING:
     from .options import Level
 
 __all__ = [
-    "TimestepSampling", "as_times", "even_times", "likely_most", "reveal_counts", "spaced_times", "time_of",
+    "TimestepSampling",
+    "as_times",
+    "even_times",
+    "likely_most",
+    "reveal_counts",
+    "spaced_times",
+    "time_of",
     "time_rows",
-]  # fmt: skip
+]
 
-PARTS, SEARCH_STEPS = 64, 9
-"""Parts of an interval in a search step, and steps: 2^-54 of the unit interval, enough for float64."""
+PARTS = 64
+SEARCH_STEPS = 9
+"""Parts of an interval in a search step, and steps: 2^-54 of the unit interval, enough for
+float64."""
 
 TINY_SIGMA = 1e-6
 """Lower bound of sigma under its logarithm; clean context has sigma = 0."""
@@ -39,7 +47,8 @@ class TimestepSampling:
         schedule: Time -> Noise.
         kind: The level: t, sigma, log sigma, or floor(1000 t), at most 999.
         t_min: Smallest training time.
-        stratified: Draw one time in each of n equal strata, which lowers the variance of the loss; else independently.
+        stratified: Draw one time in each of n equal strata, which lowers the variance of the loss;
+            else independently.
     """
 
     schedule: Schedule
@@ -67,12 +76,18 @@ class TimestepSampling:
 def time_of(schedule: Schedule, one_minus_alpha: Float[Tensor, " *B"]) -> Float[Tensor, " *B"]:
     """Return the time in [0, 1] at which 1 - alpha has the given value; else the nearer end.
 
-    Each search step divides the interval by 64, with one call of the schedule: few kernels, no synchronisation.
+    Each search step divides the interval by 64, with one call of the schedule: few kernels, no
+    synchronisation.
     """
-    inner = torch.arange(1, PARTS, dtype=one_minus_alpha.dtype, device=one_minus_alpha.device) / PARTS
-    low, width = torch.zeros_like(one_minus_alpha), 1.0
+    inner = (
+        torch.arange(1, PARTS, dtype=one_minus_alpha.dtype, device=one_minus_alpha.device) / PARTS
+    )
+    low = torch.zeros_like(one_minus_alpha)
+    width = 1.0
     for _ in range(SEARCH_STEPS):
-        early = -(-schedule(low[..., None] + width * inner).sigma).expm1() < one_minus_alpha[..., None]
+        early = (
+            -(-schedule(low[..., None] + width * inner).sigma).expm1() < one_minus_alpha[..., None]
+        )
         width /= PARTS
         low = low + width * early.sum(-1)
     return (low + width).clamp_max(1.0)
@@ -86,8 +101,8 @@ def as_times(t: float | Float[Tensor, "..."], like: Clean) -> Float[Tensor, "B *
     """Return t as one time per sample or per position; a single time is that of all samples.
 
     Raises:
-        ValueError: Another number of times; or a time outside [0, 1] or NaN, except on a GPU, where finding it would
-            synchronise.
+        ValueError: Another number of times; or a time outside [0, 1] or NaN, except on a GPU, where
+            finding it would synchronise.
     """
     samples, positions = like.valid.shape
     t = torch.as_tensor(t, device=like.valid.device)
@@ -95,7 +110,9 @@ def as_times(t: float | Float[Tensor, "..."], like: Clean) -> Float[Tensor, "B *
     if t.numel() == 1:
         t = t.reshape(1).expand(samples)
     if t.shape not in ((samples,), (samples, positions)):
-        raise ValueError(f"t must have 1, {samples} or {samples} x {positions} elements, not shape {tuple(t.shape)}")
+        raise ValueError(
+            f"t must have 1, {samples} or {samples} x {positions} elements, not shape {tuple(t.shape)}"
+        )
     if t.device.type == "cpu" and not ((t >= 0) & (t <= 1)).all():
         raise ValueError(f"t must be in [0, 1], not {t[~((t >= 0) & (t <= 1))][0]}")
     return t
@@ -127,24 +144,32 @@ def reveal_counts(
     targets[-1] = 0.0  # some schedules have noise at t = 0
     masked = torch.cat([total[None], (total * targets[1:, None]).round().long()]).cummin(0).values
     counts = -masked.diff(dim=0)
-    for due, left, reveals in zip(counts, masked, counts.any(1).tolist(), strict=False):  # one synchronisation
+    for due, left, reveals in zip(
+        counts, masked, counts.any(1).tolist(), strict=False
+    ):  # one synchronisation
         if reveals:
             yield due, wide(left) / total.clamp_min(1)
 
 
 def spaced_times(
-    schedule: Schedule, steps: int, spacing: str = "trailing", t_min: float = 1e-3, device: torch.device | None = None
+    schedule: Schedule,
+    steps: int,
+    spacing: str = "trailing",
+    t_min: float = 1e-3,
+    device: torch.device | None = None,
 ) -> Float[Tensor, " K"]:
     """Return K times from late to early, in float64 where the device has it; after the last one x_0 is taken.
 
-    With t_min = 1 / T, a `steps` that divides T and a schedule of T betas, these are the time steps of discrete
-    diffusion under the same names (Lin et al. 2023, table 2): time step i of T is t = (i + 1) / T.
+    With t_min = 1 / T, a `steps` that divides T and a schedule of T betas, these are the time steps
+    of discrete diffusion under the same names (Lin et al. 2023, table 2): time step i of T is t =
+    (i + 1) / T.
 
     Args:
         schedule: Time -> noise.
         steps: K, the calls of the model.
-        spacing: trailing: 1, 1 - 1/K .. 1/K. leading: the same less 1/K - t_min, so that it ends at t_min and begins
-            below 1. linspace: even from 1 to t_min. log-snr: even in log alpha / (1 - alpha) from 1 to t_min.
+        spacing: trailing: 1, 1 - 1/K .. 1/K. leading: the same less 1/K - t_min, so that it ends at
+            t_min and begins below 1. linspace: even from 1 to t_min. log-snr: even in log alpha /
+            (1 - alpha) from 1 to t_min.
         t_min: The last time, except under trailing.
         device: Of the result.
     """

@@ -1,7 +1,7 @@
 """Hooks, specs, spaces and records: the interface for plugins. No torch at import."""
 
 from .config.errors import Problem, Refused
-from .flow.spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
+from .contracts.spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
 from .hookspecs import hookimpl
 from .plugins.catalog import Catalog
 from .plugins.manager import default_catalog
@@ -9,8 +9,23 @@ from .spec.base import Options, Slot, Spec, _default_catalog, named
 from .spec.misfit import Misfit, below
 
 __all__ = [
-    "Catalog", "Condition", "FeatureSpace", "Field", "Group", "Misfit", "Options", "Problem", "Refused", "Slot",
-    "Space", "Spec", "TokenSpace", "below", "default_catalog", "hookimpl", "named",
-]  # fmt: skip
+    "Catalog",
+    "Condition",
+    "FeatureSpace",
+    "Field",
+    "Group",
+    "Misfit",
+    "Options",
+    "Problem",
+    "Refused",
+    "Slot",
+    "Space",
+    "Spec",
+    "TokenSpace",
+    "below",
+    "default_catalog",
+    "hookimpl",
+    "named",
+]
 
 _default_catalog[:] = [default_catalog]

@@ -16,7 +16,9 @@ __all__ = ["CHECK", "PROJECT", "REGISTRATION", "RUN_HOOKS", "Hooks", "hookimpl",
 PROJECT = "dither"
 REGISTRATION = "register_components"
 CHECK = "check_experiment"
-RUN_HOOKS = frozenset({"before_run", "after_step", "after_eval", "after_checkpoint", "after_run", "on_run_error"})
+RUN_HOOKS = frozenset(
+    {"before_run", "after_step", "after_eval", "after_checkpoint", "after_run", "on_run_error"}
+)
 hookspec = pluggy.HookspecMarker(PROJECT)
 """Marks a hook."""
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -40,8 +42,8 @@ class Hooks:
     def register_commands(self, app: Any) -> None:
         """Add commands to `app`, the `typer.Typer` of `dither`. Called only if a command is not one of ours.
 
-        A command may not take the name of a built-in one. Import torch inside the command. `-p FILE.py` loads
-        a one-file plugin first, and is not passed to the command.
+        A command may not take the name of a built-in one. Import torch inside the command. `-p
+        FILE.py` loads a one-file plugin first, and is not passed to the command.
         """
 
     @hookspec

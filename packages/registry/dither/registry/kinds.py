@@ -1,8 +1,8 @@
 """The kinds of components: what each is given and returns.
 
-Every kind has two methods with the same arguments: `check` yields incompatibilities without torch, `build` returns the
-component. Sizes (width, condition width, vocabulary, length) are passed down by the parent, never repeated in an
-experiment file.
+Every kind has two methods with the same arguments: `check` yields incompatibilities without torch,
+`build` returns the component. Sizes (width, condition width, vocabulary, length) are passed down by
+the parent, never repeated in an experiment file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import PrivateAttr
 
 from .config.errors import Problem, Refused, did_you_mean
-from .flow.spaces import Condition, Data, ModelFacts, ProcessFacts, Space
+from .contracts.spaces import Condition, Data, ModelFacts, ProcessFacts, Space
 from .spec.base import Spec, WrongReturnError, checked_method, shown
 from .spec.misfit import Misfit, Path
 
@@ -25,34 +25,77 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from .flow.protocols import Loss, PredictionMetric, Process, SampleMetric, Sampler, Schedule, Task, Tracker
+    from .contracts.protocols import (
+        Loss,
+        PredictionMetric,
+        Process,
+        SampleMetric,
+        Sampler,
+        Schedule,
+        Task,
+        Tracker,
+    )
 
 __all__ = [
-    "ANY", "FEATURES", "KINDS", "TOKENS", "BlockSpec", "ConditionSpec", "DataSpec", "EmbeddingSpec", "HeadSpec",
-    "LRScheduleSpec", "LossSpec", "MetricSpec", "ModelFacts", "ModelSpec", "OptimizerSpec", "OverSpace", "PositionSpec",
-    "ProcessFacts", "ProcessSpec", "SamplerSpec", "ScheduleSpec", "TaskSpec", "TrackerSpec", "known_kind",
+    "ANY",
+    "FEATURES",
+    "KINDS",
+    "TOKENS",
+    "BlockSpec",
+    "ConditionSpec",
+    "DataSpec",
+    "EmbeddingSpec",
+    "HeadSpec",
+    "LRScheduleSpec",
+    "LossSpec",
+    "MetricSpec",
+    "ModelFacts",
+    "ModelSpec",
+    "OptimizerSpec",
+    "OverSpace",
+    "PositionSpec",
+    "ProcessFacts",
+    "ProcessSpec",
+    "SamplerSpec",
+    "ScheduleSpec",
+    "TaskSpec",
+    "TrackerSpec",
+    "known_kind",
     "missing_condition",
     "unserved_space",
-]  # fmt: skip
+]
 
 ANY: frozenset[Data] = frozenset({"tokens", "features"})
 TOKENS: frozenset[Data] = frozenset({"tokens"})
 FEATURES: frozenset[Data] = frozenset({"features"})
 
 
-def unserved_space(spec: Spec, serves: frozenset[Data], space: Space, related: Path) -> Iterable[Misfit]:
+def unserved_space(
+    spec: Spec,
+    serves: frozenset[Data],
+    space: Space,
+    related: Path,
+) -> Iterable[Misfit]:
     """Yield a misfit if the component does not serve the space; `related` is the path to where the space comes from."""
     if space.data not in serves:
         (wanted,) = serves
-        yield Misfit(f'{spec.kind} "{spec.name}" is for {wanted}, but a sample is {space}', related=related)
+        yield Misfit(
+            f'{spec.kind} "{spec.name}" is for {wanted}, but a sample is {space}', related=related
+        )
 
 
 def missing_condition(
-    conditions: Iterable[Condition], name: str, path: Path, *, labels: bool = False, integers: bool = False
+    conditions: Iterable[Condition],
+    name: str,
+    path: Path,
+    *,
+    labels: bool = False,
+    integers: bool = False,
 ) -> Iterable[Misfit]:
     """Yield a misfit at `path` if a task has no condition of this name, or one of the other type.
 
-    `labels`, `integers`: whether it must be one label, or integers, per sample, instead of one number per position.
+    `labels`, `integers`: whether it must be one label, or integers, per sample, instead of one
+    number per position.
     """
     known = {condition.name: condition for condition in conditions}
     if name not in known:
@@ -61,9 +104,17 @@ def missing_condition(
         yield Misfit(message, path, ("task",), did_you_mean(name, known))
     elif (labels, integers) != (known[name].size is not None, known[name].length is not None):
         required = (
-            "one label per sample" if labels else "integers per sample" if integers else "one number per position"
+            "one label per sample"
+            if labels
+            else "integers per sample"
+            if integers
+            else "one number per position"
         )
-        yield Misfit(f'condition "{name}" of the task is {known[name]}; {required} is required', path, ("task",))
+        yield Misfit(
+            f'condition "{name}" of the task is {known[name]}; {required} is required',
+            path,
+            ("task",),
+        )
 
 
 class OverSpace(Spec):
@@ -84,13 +135,16 @@ class TaskSpec(Spec):
     kind: ClassVar[str] = "task"
     built_attributes: ClassVar[tuple[str, ...]] = ("space", "size", "batch")
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """File formats its samples can be exported to, each with a description; the built task is a `flow.Exports`."""
+    """File formats its samples can be exported to, each with a description; the built task is a
+    `flow.Exports`."""
     bucketed: ClassVar[bool | None] = None
     """Whether the built task is a `flow.protocols.BucketedTask`; None if that is unknown before."""
     headline: ClassVar[tuple[str, ...]] = ()
-    """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the rest follow."""
+    """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the
+    rest follow."""
     asset_option: ClassVar[str] = ""
-    """Option that an export sets to the folder of its assets, so that the task is built with them."""
+    """Option that an export sets to the folder of its assets, so that the task is built with
+    them."""
     legend: ClassVar[str] = ""
     """Explanation of the pictures and metrics of samples, above the samples of a report."""
 
@@ -124,7 +178,8 @@ class DataSpec(Spec):
     kind: ClassVar[str] = "data"
     gives: ClassVar[str]
     prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
-    """Names that `dither prepare` accepts instead of the component's name, each with the options it stands for."""
+    """Names that `dither prepare` accepts instead of the component's name, each with the options it
+    stands for."""
 
     def check(self) -> Iterable[Misfit]:
         """Yield incompatible options, and problems such as a missing file."""
@@ -171,9 +226,13 @@ class ScheduleSpec(Spec):
         for name in ("sigma", "rate"):
             values = getattr(noise, name, None)
             if not isinstance(values, torch.Tensor) or values.shape != t.shape:
-                raise WrongReturnError(f"the schedule returned no {name} of the shape of the times, {tuple(t.shape)}")
+                raise WrongReturnError(
+                    f"the schedule returned no {name} of the shape of the times, {tuple(t.shape)}"
+                )
             if not bool((values >= 0).all()):
-                raise WrongReturnError(f"the {name} of the schedule is negative or NaN: {values.tolist()}")
+                raise WrongReturnError(
+                    f"the {name} of the schedule is negative or NaN: {values.tolist()}"
+                )
 
     def sigma_end(self) -> float | None:
         """Return sigma(1), checked before torch is imported; None if it requires the built schedule."""
@@ -323,7 +382,8 @@ class LossSpec(OverSpace):
 
     kind: ClassVar[str] = "loss"
     bound: ClassVar[bool] = False
-    """Whether the mean over t is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest."""
+    """Whether the mean over t is the diffusion part of a bound on -log p(x_0), in nats; evaluation
+    adds the rest."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield reasons why the loss is wrong for the process."""
@@ -361,7 +421,9 @@ class LRScheduleSpec(Spec):
         try:
             float(factor)
         except (TypeError, ValueError):
-            raise WrongReturnError(f"the factor of step 0 is {shown(factor)}, not a number") from None
+            raise WrongReturnError(
+                f"the factor of step 0 is {shown(factor)}, not a number"
+            ) from None
 
     @abstractmethod
     def build(self, steps: int) -> Callable[[int], float]:

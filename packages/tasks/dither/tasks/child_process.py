@@ -23,7 +23,9 @@ class ChildProcess:
             given.seek(0)
             # Ctrl-C, which stops a run after its current step, must not reach the child.
             options: dict[str, Any] = {"process_group": 0, "env": environment}
-            self._process = Popen([sys.executable, "-Pc", code], stdin=given, stdout=PIPE, **options)
+            self._process = Popen(
+                [sys.executable, "-Pc", code], stdin=given, stdout=PIPE, **options
+            )
         atexit.register(self._process.kill)
 
     def result(self) -> Any:

@@ -31,7 +31,12 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
     return figure
 
 
-def bare(axis: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
+def bare(
+    axis: Axes,
+    title: str = "",
+    x: str = "",
+    y: str = "",
+) -> Axes:
     """Set a title and labels, and remove most of the frame."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(GREY)

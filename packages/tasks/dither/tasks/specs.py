@@ -4,7 +4,14 @@ from dither.registry import Spec, hookimpl
 
 from .bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles, ProceduralPlans
 from .dna_sequence.specs import DHSSequences, DnaSequence, PlantedMotifs
-from .get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore, ScannedRegions
+from .get_region.data_specs import (
+    HumanDHS,
+    PreparedRegions,
+    RegionArrays,
+    RegionFile,
+    RegionStore,
+    ScannedRegions,
+)
 from .get_region.specs import GetRegion
 from .language_model.data.specs import (
     ConvertedText,
@@ -24,7 +31,26 @@ __all__ = ["register_components"]
 def register_components() -> list[type[Spec]]:
     """Return the tasks and their data components."""
     return [
-        BubbleDiagram, ConvertedText, DHSSequences, DnaSequence, GetRegion, HumanDHS, JsonPlans, LanguageModel,
-        MarkovText, PlanFiles, PlantedMotifs, PreparedRegions, ProceduralPlans, RegionArrays, RegionFile,
-        RegionStore, ScannedRegions, Shakespeare, ShardFolder, PromptResponse, StdlibText, TextFiles,
-    ]  # fmt: skip
+        BubbleDiagram,
+        ConvertedText,
+        DHSSequences,
+        DnaSequence,
+        GetRegion,
+        HumanDHS,
+        JsonPlans,
+        LanguageModel,
+        MarkovText,
+        PlanFiles,
+        PlantedMotifs,
+        PreparedRegions,
+        ProceduralPlans,
+        RegionArrays,
+        RegionFile,
+        RegionStore,
+        ScannedRegions,
+        Shakespeare,
+        ShardFolder,
+        PromptResponse,
+        StdlibText,
+        TextFiles,
+    ]

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from dither.registry.flow.records import Clean, Measured, Noised, TokenPrediction
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.contracts.records import Clean, Measured, Noised, TokenPrediction
+from dither.registry.contracts.spaces import TokenSpace
 
 __all__ = ["Accuracy", "NatSums"]
 
@@ -37,7 +37,10 @@ class NatSums:
     def compute(self, name: str) -> dict[str, float]:
         """Return `NAME` per counted token, its parts as `NAME_PART`, and perplexity; NaN without tokens."""
         weight = float(self._weight)
-        nats = {part: float(total) / weight if weight else float("nan") for part, total in self._sums.items()}
+        nats = {
+            part: float(total) / weight if weight else float("nan")
+            for part, total in self._sums.items()
+        }
         values = {f"{name}_{part}" if part else name: value for part, value in nats.items()}
         return values | {"perplexity": exp(nats[""]) if nats[""] < 700 else float("inf")}
 
@@ -64,7 +67,9 @@ class Accuracy:
     def unweighted(self, clean: Clean, measured: Measured) -> bool:
         """Whether each token has the weight 1; off the CPU, where reading this synchronises, from the first batch."""
         if self._unweighted is None or clean.valid.device.type == "cpu":
-            self._unweighted = torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype))
+            self._unweighted = torch.equal(
+                measured.weights, (~clean.fixed).to(measured.weights.dtype)
+            )
         return self._unweighted
 
     def compute(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The conformance kit: checks of the contracts of components, for the tests of any plugin; see `conformance`.
 
-Importing this package imports neither pytest nor torch and has no side effects; names are loaded on first use.
+Importing this package imports neither pytest nor torch and has no side effects; names are loaded on
+first use.
 """
 
 from __future__ import annotations
@@ -16,11 +17,30 @@ if TYPE_CHECKING:
     from .strategies import cleans, spaces, specs
 
 __all__ = [
-    "CHECKS", "Case", "Check", "Situation", "cleans", "conformance", "parametrize", "spaces", "specs", "strategies",
-]  # fmt: skip
+    "CHECKS",
+    "Case",
+    "Check",
+    "Situation",
+    "cleans",
+    "conformance",
+    "parametrize",
+    "spaces",
+    "specs",
+    "strategies",
+]
 
-MODULES = {"CHECKS": "checks", "Check": "checks", "Case": "conformance", "parametrize": "conformance"}
-MODULES |= {"Situation": "situations", "cleans": "strategies", "spaces": "strategies", "specs": "strategies"}
+MODULES = {
+    "CHECKS": "checks",
+    "Check": "checks",
+    "Case": "conformance",
+    "parametrize": "conformance",
+}
+MODULES |= {
+    "Situation": "situations",
+    "cleans": "strategies",
+    "spaces": "strategies",
+    "specs": "strategies",
+}
 """The module of each name."""
 
 

@@ -12,14 +12,30 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from dither.registry import Space, TokenSpace
-from dither.registry.flow.records import Clean, Noise, Noised, State
+from dither.registry.contracts.records import Clean, Noise, Noised, State
 
 __all__ = [
-    "NotApplicable", "assert_clean", "assert_close", "assert_equal", "assert_output", "assert_unchanged",
-    "change_values", "check_gradients", "clean_ids", "gaussian_scales", "ideal_output", "perturb_parameters",
-    "random_output", "random_state", "replace_infinite", "seed_cpu", "snapshot", "tensors_of", "usable_ids",
+    "NotApplicable",
+    "assert_clean",
+    "assert_close",
+    "assert_equal",
+    "assert_output",
+    "assert_unchanged",
+    "change_values",
+    "check_gradients",
+    "clean_ids",
+    "gaussian_scales",
+    "ideal_output",
+    "perturb_parameters",
+    "random_output",
+    "random_state",
+    "replace_infinite",
+    "seed_cpu",
+    "snapshot",
+    "tensors_of",
+    "usable_ids",
     "without_truth",
-]  # fmt: skip
+]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -28,14 +44,28 @@ class NotApplicable(Exception):  # noqa: N818 - not an error
     """Raised by a check that does not apply to a situation, with the reason."""
 
 
-def assert_close(actual: Tensor, expected: Tensor, what: str, atol: float = 1e-4) -> None:
+def assert_close(
+    actual: Tensor,
+    expected: Tensor,
+    what: str,
+    atol: float = 1e-4,
+) -> None:
     """Assert that two tensors are close; `what` names them in the message."""
-    torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}")
+    torch.testing.assert_close(
+        actual, expected, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}"
+    )
 
 
 def assert_equal(actual: Tensor, expected: Tensor, what: str) -> None:
     """Assert that two tensors are bit-equal; `what` names them in the message."""
-    torch.testing.assert_close(actual, expected, atol=0, rtol=0, equal_nan=True, msg=lambda text: f"{what}: {text}")
+    torch.testing.assert_close(
+        actual,
+        expected,
+        atol=0,
+        rtol=0,
+        equal_nan=True,
+        msg=lambda text: f"{what}: {text}",
+    )
 
 
 def assert_unchanged(before: list[Tensor], *records: Any, what: str) -> None:
@@ -44,10 +74,17 @@ def assert_unchanged(before: list[Tensor], *records: Any, what: str) -> None:
         assert_equal(new, old, what)
 
 
-def assert_clean(space: Space, x: Tensor, clean: Clean, what: str) -> None:
+def assert_clean(
+    space: Space,
+    x: Tensor,
+    clean: Clean,
+    what: str,
+) -> None:
     """Assert that values that are not fixed are clean ids of their field, or finite features."""
     if isinstance(space, TokenSpace):
-        assert clean_ids(space, x)[~clean.fixed].all(), f"{what}: MASK, PAD or ids outside the vocabulary remain"
+        assert clean_ids(space, x)[~clean.fixed].all(), (
+            f"{what}: MASK, PAD or ids outside the vocabulary remain"
+        )
     else:
         assert x.isfinite().all(), f"{what}: values are not finite"
 
@@ -56,8 +93,12 @@ def assert_output(space: Space, out: Tensor, shape: torch.Size) -> None:
     """Assert that raw output has a finite value per feature, or per id and -inf outside the vocabulary of the field."""
     if isinstance(space, TokenSpace):
         usable = space.usable().expand(*shape, -1)
-        assert out.shape == usable.shape, f"shape {tuple(out.shape)} instead of {tuple(usable.shape)}"
-        assert ((out == -torch.inf) == ~usable).all(), "-inf does not mark the ids outside the vocabulary"
+        assert out.shape == usable.shape, (
+            f"shape {tuple(out.shape)} instead of {tuple(usable.shape)}"
+        )
+        assert ((out == -torch.inf) == ~usable).all(), (
+            "-inf does not mark the ids outside the vocabulary"
+        )
         assert out[usable].isfinite().all(), "a logit is not finite"
     else:
         assert tuple(out.shape) == (*shape, space.width), f"shape {tuple(out.shape)} for {space}"
@@ -67,7 +108,8 @@ def assert_output(space: Space, out: Tensor, shape: torch.Size) -> None:
 def seed_cpu(seed: int) -> None:
     """Seed torch's CPU generator.
 
-    `torch.manual_seed` formats the call stack for every device type, which takes longer than most checks.
+    `torch.manual_seed` formats the call stack for every device type, which takes longer than most
+    checks.
     """
     torch.default_generator.manual_seed(seed)
 
@@ -98,7 +140,10 @@ def check_gradients(module: nn.Module, run: Callable[..., Tensor], *inputs: Tens
     for name, grad in zip(parameters, grads, strict=False):
         assert grad is not None, f"{name} does not affect the output"
         assert grad.isfinite().all(), f"the gradient of {name} is not finite"
-    for part, (first, last) in {"parameters": (0, len(parameters)), "input": (len(parameters), len(leaves))}.items():
+    for part, (first, last) in {
+        "parameters": (0, len(parameters)),
+        "input": (len(parameters), len(leaves)),
+    }.items():
         ends = []
         for step in (1e-6, -2e-6, 1e-6):
             with torch.no_grad():
@@ -106,7 +151,10 @@ def check_gradients(module: nn.Module, run: Callable[..., Tensor], *inputs: Tens
                     leaf.add_(line, alpha=step)
                 ends.append((run(*leaves[len(parameters) :]) * weight).sum())
         pairs = zip(grads[first:last], lines[first:last], strict=True)
-        slope = sum(((grad * line).sum() for grad, line in pairs if grad is not None), torch.zeros(()).double())
+        slope = sum(
+            ((grad * line).sum() for grad, line in pairs if grad is not None),
+            torch.zeros(()).double(),
+        )
         assert_close(slope, (ends[0] - ends[1]) / 2e-6, f"the gradient of the {part}", atol=1e-4)
 
 
@@ -133,7 +181,12 @@ def snapshot(*records: Any) -> list[Tensor]:
 
 def without_truth(clean: Clean, visible: Bool[Tensor, "B L *M"]) -> Clean:
     """Return the batch with zeros for values that are not visible."""
-    return Clean(torch.where(visible, clean.x0, torch.zeros_like(clean.x0)), clean.valid, clean.known, clean.cond)
+    return Clean(
+        torch.where(visible, clean.x0, torch.zeros_like(clean.x0)),
+        clean.valid,
+        clean.known,
+        clean.cond,
+    )
 
 
 def random_state(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> State:
@@ -142,7 +195,11 @@ def random_state(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> State:
     if isinstance(space, TokenSpace):
         sizes = space.table(lambda field: torch.tensor(field.size))
         return State.of((torch.rand(valid.shape, generator=generator) * sizes).long())
-    masked = (torch.rand(valid.shape, generator=generator) < 0.5)[..., None].expand(-1, -1, space.width).clone()
+    masked = (
+        (torch.rand(valid.shape, generator=generator) < 0.5)[..., None]
+        .expand(-1, -1, space.width)
+        .clone()
+    )
     return State(torch.randn(masked.shape, generator=generator).masked_fill(masked, 0.0), masked)
 
 
@@ -157,14 +214,16 @@ def random_output(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[
 
 def gaussian_scales(process: Any, noise: Noise, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the factors of x_0 and eps in x_t: their squares add up to 1, or they do (`linear_path`)."""
-    a, b = noise.alpha(like).sqrt(), noise.one_minus_alpha(like).sqrt()
+    a = noise.alpha(like).sqrt()
+    b = noise.one_minus_alpha(like).sqrt()
     norm = a + b if getattr(process, "linear_path", False) else 1.0
     return a / norm, b / norm
 
 
 def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L V"]:
     """Return the raw output of a model that knows x_0; `NotApplicable` for an unknown prediction target."""
-    alpha, noise = noised.noise.alpha(noised.x0), noised.noise.one_minus_alpha(noised.x0)
+    alpha = noised.noise.alpha(noised.x0)
+    noise = noised.noise.one_minus_alpha(noised.x0)
     if predict in ("posterior", "plug-in") and noised.prior is not None:
         return 30.0 * one_hot(noised.x0, vocab).float()
     if predict == "score" and noised.prior is not None:
@@ -174,7 +233,12 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
     if predict in ("x0", "eps", "velocity", "flow-velocity"):
         eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
         velocity = alpha.sqrt() * eps - noise.sqrt() * noised.x0
-        return {"x0": noised.x0, "eps": eps, "velocity": velocity, "flow-velocity": eps - noised.x0}[predict].float()
+        return {
+            "x0": noised.x0,
+            "eps": eps,
+            "velocity": velocity,
+            "flow-velocity": eps - noised.x0,
+        }[predict].float()
     raise NotApplicable(f'the ideal output is unknown for predict = "{predict}"')
 
 
@@ -190,7 +254,10 @@ def usable_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
 
 def _allowed(table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
     in_range = (x >= 0) & (x < table.shape[-1])
-    return in_range & table.expand(*x.shape, -1).gather(-1, torch.where(in_range, x, 0)[..., None])[..., 0]
+    return (
+        in_range
+        & table.expand(*x.shape, -1).gather(-1, torch.where(in_range, x, 0)[..., None])[..., 0]
+    )
 
 
 def change_values(space: Space, x: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:

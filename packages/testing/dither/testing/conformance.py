@@ -4,7 +4,8 @@
     def test_conformance(case):
         case.run()
 
-Kind and traits of a component determine its checks; a declared trait whose check never applied is a failure.
+Kind and traits of a component determine its checks; a declared trait whose check never applied is a
+failure.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class _Tally:
 class Case:
     """One check of one component.
 
-    `options` replace drawn ones; under `strict` recommended checks must pass; `expected` says why the check must fail.
-    Surroundings come from `catalog`, and from `everything` if the component fits into none of them.
+    `options` replace drawn ones; under `strict` recommended checks must pass; `expected` says why
+    the check must fail. Surroundings come from `catalog`, and from `everything` if the component
+    fits into none of them.
     """
 
     part: Component
@@ -78,7 +80,8 @@ class Case:
     def run(self) -> None:
         """Run the check in a few situations, the simplest first; skip if it applies to none.
 
-        Raises AssertionError in the situation that hypothesis prints, or if a declared trait was never checked.
+        Raises AssertionError in the situation that hypothesis prints, or if a declared trait was
+        never checked.
         """
         import pytest
 
@@ -97,13 +100,19 @@ class Case:
             return
         if self.check.needs and tally.reasons:
             needs = ", ".join(sorted(self.check.needs))
-            raise AssertionError(f"{self.name} declares {needs}, but the check never applied: {tally.summary()}")
+            raise AssertionError(
+                f"{self.name} declares {needs}, but the check never applied: {tally.summary()}"
+            )
         pytest.skip(tally.summary() or "no situation was found")
 
     @property
     def _examples(self) -> int:
         """Number of situations; reading data takes time."""
-        return 1 if self.part.spec.kind in ("task", "data") else min(self.max_examples, self.check.examples)
+        return (
+            1
+            if self.part.spec.kind in ("task", "data")
+            else min(self.max_examples, self.check.examples)
+        )
 
     def _run_shared(self, tally: _Tally) -> bool:
         """Run the check in situations drawn once for all checks; return False if it fails, or there are none."""
@@ -127,7 +136,9 @@ class Case:
             done = len(drawn)
         return done > 0
 
-    def _run_drawn(self, options: Mapping[str, Any] | None, tally: _Tally, catalog: Catalog) -> None:
+    def _run_drawn(
+        self, options: Mapping[str, Any] | None, tally: _Tally, catalog: Catalog
+    ) -> None:
         many = 20 * EXAMPLES  # an expected failure must be found with any draws
 
         @settings(
@@ -155,7 +166,9 @@ class Case:
             if self.everything not in (None, catalog):
                 self._run_drawn(options, tally, self.everything)
             else:
-                message = f"{self.part.pinned} fits nowhere: no valid options and surroundings were found"
+                message = (
+                    f"{self.part.pinned} fits nowhere: no valid options and surroundings were found"
+                )
                 raise AssertionError(message) from None
 
     def _run_in(self, situation: Situation, tally: _Tally) -> bool:
@@ -174,13 +187,22 @@ class Case:
 
 
 @lru_cache(maxsize=16)
-def _situations(part: Component, catalog: Catalog, place: Where, count: int) -> list[Situation]:
+def _situations(
+    part: Component,
+    catalog: Catalog,
+    place: Where,
+    count: int,
+) -> list[Situation]:
     drawn: list[Situation] = []
 
     @settings(
-        max_examples=count, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(situations(part, catalog, place))
     def draw(situation: Situation) -> None:
         drawn.append(situation)
@@ -201,8 +223,8 @@ def cases(
 ) -> list[Case]:
     """Return every check of a plugin's components; raise `Refused` if it, or a component in `examples`, is unknown.
 
-    Its surroundings are components of dither and of the plugin itself, so that another plugin cannot fail it; others
-    are used only for kinds of which these have none.
+    Its surroundings are components of dither and of the plugin itself, so that another plugin
+    cannot fail it; others are used only for kinds of which these have none.
     """
     examples = examples or {}
     installed = catalog.parts()
@@ -212,7 +234,14 @@ def cases(
         raise Refused(Problem(f'plugin "{plugin}" has no components{hint}', code="unknown-plugin"))
     trusted = _trusted(plugin, catalog)
     found = [
-        Case(part, check, trusted, examples.get(f"{part.spec.kind}:{part.spec.name}", ()), strict, everything=catalog)
+        Case(
+            part,
+            check,
+            trusted,
+            examples.get(f"{part.spec.kind}:{part.spec.name}", ()),
+            strict,
+            everything=catalog,
+        )
         for part in parts
         for check in CHECKS
         if check.kind in ("any", part.spec.kind) and may_declare(part.spec, check.needs)
@@ -226,9 +255,12 @@ def cases(
 
 def _trusted(plugin: str, catalog: Catalog) -> Catalog:
     """Return the components of dither and of a plugin, and all of the kinds that these lack."""
-    trusted, parts = Catalog(catalog.prefer, catalog.known, catalog.owners), catalog.parts()
+    trusted = Catalog(catalog.prefer, catalog.known, catalog.owners)
+    parts = catalog.parts()
     kinds = {part.kind for part in parts if part.plugin in (*BUILT_IN, plugin)}
-    chosen = [part for part in parts if part.plugin in (*BUILT_IN, plugin) or part.kind not in kinds]
+    chosen = [
+        part for part in parts if part.plugin in (*BUILT_IN, plugin) or part.kind not in kinds
+    ]
     for name in {part.plugin for part in chosen}:
         trusted.add(name, [part.spec for part in chosen if part.plugin == name])
     return trusted
@@ -244,9 +276,10 @@ def parametrize(
 ) -> Callable[[F], F]:
     """Parametrize a test function with one `case` per component and check, such as `block:wavelet-identity_at_init`.
 
-    `expected_failures` are `{("block:wavelet", "rows_independent"): reason}`, and fail if they pass; `examples` are
-    options that cannot be drawn, as in `{"data:text-files": [{"paths": ["a.txt"]}]}`; under `strict`, failing
-    recommended checks are failures. Raises `Refused` if a name is unknown or a reason is missing.
+    `expected_failures` are `{("block:wavelet", "rows_independent"): reason}`, and fail if they
+    pass; `examples` are options that cannot be drawn, as in `{"data:text-files": [{"paths":
+    ["a.txt"]}]}`; under `strict`, failing recommended checks are failures. Raises `Refused` if a
+    name is unknown or a reason is missing.
     """
     import pytest
 
@@ -260,7 +293,9 @@ def parametrize(
         reason = expected.get((case.name, case.check.name), "")
         marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
         parameters.append(
-            pytest.param(replace(case, expected=reason), marks=marks, id=f"{case.name}-{case.check.name}")
+            pytest.param(
+                replace(case, expected=reason), marks=marks, id=f"{case.name}-{case.check.name}"
+            )
         )
 
     def decorate(test: F) -> F:
@@ -282,13 +317,19 @@ def _expectation_problems(
         if name not in checks:
             yield _unknown_component(plugin, name, checks)
         elif check not in checks[name]:
-            yield Problem(f'{name} has no check "{check}"{_hint(check, checks[name])}', code="unknown-value")
+            yield Problem(
+                f'{name} has no check "{check}"{_hint(check, checks[name])}', code="unknown-value"
+            )
         elif not reason.strip():
-            yield Problem(f"the expected failure of {name} {check} requires a reason", code="missing-argument")
+            yield Problem(
+                f"the expected failure of {name} {check} requires a reason", code="missing-argument"
+            )
 
 
 def _unknown_component(plugin: str, name: str, names: Collection[str]) -> Problem:
-    return Problem(f'plugin "{plugin}" has no component {name}{_hint(name, names)}', code="unknown-component")
+    return Problem(
+        f'plugin "{plugin}" has no component {name}{_hint(name, names)}', code="unknown-component"
+    )
 
 
 def _hint(name: str, allowed: Collection[str]) -> str:

@@ -21,7 +21,15 @@ from dither.registry.spec.base import Place
 from .check_utils import NotApplicable, seed_cpu
 from .strategies import cleans, feature_spaces, graph_spaces, specs, token_spaces
 
-__all__ = ["EXAMPLES", "Check", "Situation", "checks_of", "default_spec", "fitting_process", "situations"]
+__all__ = [
+    "EXAMPLES",
+    "Check",
+    "Situation",
+    "checks_of",
+    "default_spec",
+    "fitting_process",
+    "situations",
+]
 
 WIDTHS = (16, 8, 24, 32, 48, 6)
 CONDITION_WIDTHS = (16, 8)
@@ -44,9 +52,10 @@ Drawn = Callable[[Fits], st.SearchStrategy[Any]]
 class Situation:
     """A component (`part`, with options `spec`) and its surroundings.
 
-    `args` are those of `check` and `build`; `space` is that of the task for processes, losses and samplers, else of the
-    model, and `clean` a batch of it; `process` is the Spec that a loss or sampler works with, `model` that of a
-    block-causal model that contains the block. `runs` holds results that checks of the same situation share.
+    `args` are those of `check` and `build`; `space` is that of the task for processes, losses and
+    samplers, else of the model, and `clean` a batch of it; `process` is the Spec that a loss or
+    sampler works with, `model` that of a block-causal model that contains the block. `runs` holds
+    results that checks of the same situation share.
     """
 
     part: Component
@@ -80,7 +89,8 @@ class Situation:
 class Check:
     """One property of a component, named in snake case; unique within a kind, which may be "any".
 
-    `run` raises AssertionError if it is violated; `needs` are the required traits; `examples` counts situations.
+    `run` raises AssertionError if it is violated; `needs` are the required traits; `examples`
+    counts situations.
     """
 
     name: str
@@ -98,11 +108,18 @@ class Check:
 
 
 def checks_of(
-    kind: str, *functions: Callable[[Situation], None], needs: str = "", level: Level = "required",
-    place: Where = "part", examples: int = EXAMPLES,
-) -> tuple[Check, ...]:  # fmt: skip
+    kind: str,
+    *functions: Callable[[Situation], None],
+    needs: str = "",
+    level: Level = "required",
+    place: Where = "part",
+    examples: int = EXAMPLES,
+) -> tuple[Check, ...]:
     """Return checks of one kind, named like their functions; `needs` is a space-separated list of traits."""
-    return tuple(Check(f.__name__, kind, f, level, frozenset(needs.split()), place, examples) for f in functions)
+    return tuple(
+        Check(f.__name__, kind, f, level, frozenset(needs.split()), place, examples)
+        for f in functions
+    )
 
 
 def default_spec(part: Component, catalog: Catalog) -> Spec:
@@ -123,29 +140,47 @@ def fitting_process(catalog: Catalog, space: Space) -> Any:
 
 
 def situations(
-    part: Component, catalog: Catalog, place: Where, options: Mapping[str, Any] | None = None
+    part: Component,
+    catalog: Catalog,
+    place: Where,
+    options: Mapping[str, Any] | None = None,
 ) -> st.SearchStrategy[Situation]:
     """Draw situations of a component.
 
-    `place`: "options" draws options from their whole range without surroundings, "part" small options that fit into
-    drawn surroundings; "default" and "alone" use the defaults, with and without surroundings; "in-model" puts a block
-    into a block-causal model. `options` are fixed ones; without them, tasks and data use their defaults.
+    `place`: "options" draws options from their whole range without surroundings, "part" small
+    options that fit into drawn surroundings; "default" and "alone" use the defaults, with and
+    without surroundings; "in-model" puts a block into a block-causal model. `options` are fixed
+    ones; without them, tasks and data use their defaults.
     """
-    kind, fixed = part.spec.kind, None
+    kind = part.spec.kind
+    fixed = None
     if options is not None:
         fixed = st.just(catalog.parse(kind, {"use": part.pinned, **options}))
     elif place in ("default", "alone") or (kind in ("task", "data") and place != "options"):
         fixed = st.just(default_spec(part, catalog))
 
     def drawn(fits: Fits) -> st.SearchStrategy[Any]:
-        return specs(part.spec, catalog, small=place != "options", fits=fits) if fixed is None else fixed
+        return (
+            specs(part.spec, catalog, small=place != "options", fits=fits)
+            if fixed is None
+            else fixed
+        )
 
     surroundings = {"options": _alone, "alone": _alone, "in-model": _in_model}
-    return _situations(surroundings.get(place, PLACES.get(kind, _alone)), drawn, Situation(part, None, catalog=catalog))
+    return _situations(
+        surroundings.get(place, PLACES.get(kind, _alone)),
+        drawn,
+        Situation(part, None, catalog=catalog),
+    )
 
 
 @st.composite
-def _situations(draw: st.DrawFn, place: Callable[..., Situation], drawn: Drawn, s: Situation) -> Situation:
+def _situations(
+    draw: st.DrawFn,
+    place: Callable[..., Situation],
+    drawn: Drawn,
+    s: Situation,
+) -> Situation:
     return place(draw, drawn, replace(s, seed=draw(st.integers(0, 2**16)), runs={}))
 
 
@@ -163,7 +198,9 @@ def _inner_fits(space: Space, *kinds: str) -> Fits:
     arguments |= dict.fromkeys(("embedding", "position", "head"), (space, 16))
 
     def fits(inner: Any) -> bool:
-        return inner.kind not in kinds or _fits(_with_space(inner, space).check(*arguments[inner.kind]))
+        return inner.kind not in kinds or _fits(
+            _with_space(inner, space).check(*arguments[inner.kind])
+        )
 
     return fits
 
@@ -179,16 +216,27 @@ def _alone(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 def _block(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
-    pairs = [(width, cond) for cond in CONDITION_WIDTHS for width in WIDTHS if _fits(spec.check(width, cond))]
+    pairs = [
+        (width, cond)
+        for cond in CONDITION_WIDTHS
+        for width in WIDTHS
+        if _fits(spec.check(width, cond))
+    ]
     assume(pairs)
     return replace(s, spec=spec, args=draw(st.sampled_from(pairs)))
 
 
 def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     """Draw a block in a block-causal model over a single field."""
-    block, space = draw(drawn(_anything)), draw(token_spaces(max_fields=1))
+    block = draw(drawn(_anything))
+    space = draw(token_spaces(max_fields=1))
     fields: Any = ((part.spec, part.spec.model_fields) for part in s.catalog.parts("model"))
-    slots = ((spec, key, info) for spec, infos in fields for key, info in infos.items() if Place() in info.metadata)
+    slots = (
+        (spec, key, info)
+        for spec, infos in fields
+        for key, info in infos.items()
+        if Place() in info.metadata
+    )
     models = [(spec, key) for spec, key, info in slots if info.annotation.kind == "block"]
     if not models:
         return replace(s, spec=block, space=space)
@@ -197,7 +245,13 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     model: Any = draw(specs(kind, s.catalog, fits=fits)).model_copy(update={key: block})
     size = model.facts().block_size
     assume(size is not None and size < space.length and _fits(model.check(space)))
-    return replace(s, spec=block, space=space, clean=draw(cleans(space)), model=model)
+    return replace(
+        s,
+        spec=block,
+        space=space,
+        clean=draw(cleans(space)),
+        model=model,
+    )
 
 
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
@@ -206,50 +260,88 @@ def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     widths = [width for width in WIDTHS if _fits(spec.check(width))]
     assume(widths)
     width = draw(st.sampled_from(widths))
-    return replace(s, spec=spec, args=(width,), space=space, clean=draw(cleans(space, rows=5)))
+    return replace(
+        s,
+        spec=spec,
+        args=(width,),
+        space=space,
+        clean=draw(cleans(space, rows=5)),
+    )
 
 
 def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Space:
     """Draw an accepted space of a type that the component serves."""
     families: list[st.SearchStrategy[Any]] = []
-    families += [token_spaces(), token_spaces(max_fields=1), graph_spaces()] if "tokens" in spec.serves else []
+    families += (
+        [token_spaces(), token_spaces(max_fields=1), graph_spaces()]
+        if "tokens" in spec.serves
+        else []
+    )
     families += [feature_spaces()] if "features" in spec.serves else []
     space: Space = draw(st.one_of(families).filter(accepts))
     return space
 
 
 def _embedding_or_head(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec, width = draw(drawn(_anything)), draw(st.sampled_from(WIDTHS[:4]))
+    spec = draw(drawn(_anything))
+    width = draw(st.sampled_from(WIDTHS[:4]))
     space = _space(draw, spec, lambda space: _fits(spec.check(space, width)))
-    return replace(s, spec=spec, args=(space, width), space=space, clean=draw(cleans(space)))
+    return replace(
+        s,
+        spec=spec,
+        args=(space, width),
+        space=space,
+        clean=draw(cleans(space)),
+    )
 
 
 def _model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     space = _space(draw, s.part.spec, lambda space: True)
     spec = draw(drawn(_inner_fits(space, "block", "condition", "embedding", "position", "head")))
     assume(_fits(spec.check(space)))
-    return replace(s, spec=spec, args=(space,), space=space, clean=draw(cleans(space)))
+    return replace(
+        s,
+        spec=spec,
+        args=(space,),
+        space=space,
+        clean=draw(cleans(space)),
+    )
 
 
 def _process_or_metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
     space = _space(draw, spec, lambda space: _fits(spec.check(space)))
-    return replace(s, spec=spec, args=(space,), space=space, process=spec, clean=draw(cleans(space)))
+    return replace(
+        s,
+        spec=spec,
+        args=(space,),
+        space=space,
+        process=spec,
+        clean=draw(cleans(space)),
+    )
 
 
 @lru_cache(maxsize=8)
 def _default_processes(catalog: Catalog) -> list[tuple[Any, Space]]:
     """Return the installed processes with their defaults, each with a space that it supports."""
-    pairs = [(default_spec(part, catalog), space) for part in catalog.parts("process") for space in SPACES]
+    pairs = [
+        (default_spec(part, catalog), space)
+        for part in catalog.parts("process")
+        for space in SPACES
+    ]
     return [(process, space) for process, space in pairs if _fits(cast(Any, process).check(space))]
 
 
-def _with_process(draw: st.DrawFn, s: Situation, accepts: Callable[[Any, Space], bool]) -> Situation:
+def _with_process(
+    draw: st.DrawFn, s: Situation, accepts: Callable[[Any, Space], bool]
+) -> Situation:
     """Draw an installed process that a loss or sampler accepts, of those that it accepts with their defaults if any."""
     parts = [part.spec for part in s.catalog.parts("process")]
     if not parts:
         raise LookupError("no process is installed to check the component with")
-    fitting = [type(process) for process, space in _default_processes(s.catalog) if accepts(process, space)]
+    fitting = [
+        type(process) for process, space in _default_processes(s.catalog) if accepts(process, space)
+    ]
     process: Any = draw(specs(draw(st.sampled_from(fitting or parts)), s.catalog))
     space = _space(draw, process, lambda space: _fits(process.check(space)))
     assume(accepts(process, space))
@@ -258,12 +350,15 @@ def _with_process(draw: st.DrawFn, s: Situation, accepts: Callable[[Any, Space],
 
 def _loss(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
-    s = _with_process(draw, replace(s, spec=spec), lambda process, space: _fits(spec.check(process.facts(space))))
+    s = _with_process(
+        draw, replace(s, spec=spec), lambda process, space: _fits(spec.check(process.facts(space)))
+    )
     return replace(s, args=(s.process.facts(s.space),))
 
 
 def _sampler(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec, facts = draw(drawn(_anything)), draw(st.sampled_from(MODELS))
+    spec = draw(drawn(_anything))
+    facts = draw(st.sampled_from(MODELS))
 
     def accepts(process: Any, space: Space) -> bool:
         return _fits(spec.check(process.facts(space), facts))
@@ -274,13 +369,17 @@ def _sampler(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 def _optimizer(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     seed_cpu(s.seed)
-    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+    module = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)
+    )
     module[0].weight.requires_grad_(False)
     return replace(s, spec=draw(drawn(_anything)), args=(module,))
 
 
 def _lr_schedule(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    return replace(s, spec=draw(drawn(_anything)), args=(draw(st.sampled_from([100, 1, 2, 3, 1000])),))
+    return replace(
+        s, spec=draw(drawn(_anything)), args=(draw(st.sampled_from([100, 1, 2, 3, 1000])),)
+    )
 
 
 PLACES: dict[str, Callable[[st.DrawFn, Drawn, Situation], Situation]] = {

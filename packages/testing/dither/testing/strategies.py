@@ -23,11 +23,29 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
-from dither.registry import Catalog, Condition, FeatureSpace, Field, Group, Options, Space, Spec, TokenSpace
-from dither.registry.flow.records import Clean
+from dither.registry import (
+    Catalog,
+    Condition,
+    FeatureSpace,
+    Field,
+    Group,
+    Options,
+    Space,
+    Spec,
+    TokenSpace,
+)
+from dither.registry.contracts.records import Clean
 from dither.registry.spec.base import Place
 
-__all__ = ["CONDITIONS", "cleans", "feature_spaces", "graph_spaces", "spaces", "specs", "token_spaces"]
+__all__ = [
+    "CONDITIONS",
+    "cleans",
+    "feature_spaces",
+    "graph_spaces",
+    "spaces",
+    "specs",
+    "token_spaces",
+]
 
 CONDITIONS = (Condition("cell", 3), Condition("centre"), Condition("boundary", length=12))
 """Conditions of every space: a label per sample, and a coordinate per position."""
@@ -38,8 +56,11 @@ def token_spaces(draw: st.DrawFn, max_fields: int = 3) -> TokenSpace:
     """Draw 1 to `max_fields` fields, each with or without MASK and PAD."""
     fields = []
     for index in range(draw(st.integers(1, max_fields))):
-        ids, special = draw(st.integers(2, 5)), draw(st.sampled_from(["", "m", "p", "mp", "pm"]))
-        tokens = {{"m": "mask", "p": "pad"}[letter]: ids + offset for offset, letter in enumerate(special)}
+        ids = draw(st.integers(2, 5))
+        special = draw(st.sampled_from(["", "m", "p", "mp", "pm"]))
+        tokens = {
+            {"m": "mask", "p": "pad"}[letter]: ids + offset for offset, letter in enumerate(special)
+        }
         fields.append(Field(f"field{index}", draw(st.integers(1, 6)), ids + len(special), **tokens))
     return TokenSpace(tuple(fields), CONDITIONS)
 
@@ -47,7 +68,9 @@ def token_spaces(draw: st.DrawFn, max_fields: int = 3) -> TokenSpace:
 @st.composite
 def graph_spaces(draw: st.DrawFn) -> TokenSpace:
     """Draw nodes and one edge per pair of them, with MASK and PAD."""
-    n, kinds, relations = draw(st.integers(2, 4)), draw(st.integers(2, 4)), draw(st.integers(2, 4))
+    n = draw(st.integers(2, 4))
+    kinds = draw(st.integers(2, 4))
+    relations = draw(st.integers(2, 4))
     nodes = Field("nodes", n, kinds + 2, mask=kinds, pad=kinds + 1)
     edges = Field("edges", n * (n - 1) // 2, relations + 2, mask=relations, pad=relations + 1)
     return TokenSpace((nodes, edges), CONDITIONS)
@@ -56,7 +79,8 @@ def graph_spaces(draw: st.DrawFn) -> TokenSpace:
 @st.composite
 def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
     """Draw a few positions of a few columns, which may be in groups."""
-    length, width = draw(st.integers(1, 8)), draw(st.integers(2, 5))
+    length = draw(st.integers(1, 8))
+    width = draw(st.integers(2, 5))
     cut = draw(st.integers(0, width - 1))
     groups = (Group("left", 0, cut), Group("right", cut, width)) if cut else ()
     return FeatureSpace(length, width, groups, (*CONDITIONS, Condition("tss")))
@@ -71,24 +95,40 @@ def spaces() -> st.SearchStrategy[Space]:
 def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
     """Draw a batch of `rows` samples (1 to 3 by default): fields are padded at the end, and some values are known."""
     n = draw(st.integers(1, 3)) if rows is None else rows
-    padded, known = draw(st.booleans()), draw(st.sampled_from(["none", "positions", "values"]))
+    padded = draw(st.booleans())
+    known = draw(st.sampled_from(["none", "positions", "values"]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
-    lengths = [field.length for field in space.fields] if isinstance(space, TokenSpace) else [space.length]
+    lengths = (
+        [field.length for field in space.fields]
+        if isinstance(space, TokenSpace)
+        else [space.length]
+    )
     valid_counts = [
-        torch.randint(1, m + 1, (n, 1), generator=generator) if padded else torch.full((n, 1), m) for m in lengths
+        torch.randint(1, m + 1, (n, 1), generator=generator) if padded else torch.full((n, 1), m)
+        for m in lengths
     ]
     valid = torch.cat([torch.arange(m) < k for m, k in zip(lengths, valid_counts, strict=True)], 1)
     if isinstance(space, FeatureSpace):
         x0 = torch.randn(n, space.length, space.width, generator=generator) * valid[..., None]
     else:
-        parts = [torch.randint(len(_ids(field)), (n, field.length), generator=generator) for field in space.fields]
-        x0 = torch.cat([torch.tensor(_ids(f))[part] for f, part in zip(space.fields, parts, strict=True)], 1)
+        parts = [
+            torch.randint(len(_ids(field)), (n, field.length), generator=generator)
+            for field in space.fields
+        ]
+        x0 = torch.cat(
+            [torch.tensor(_ids(f))[part] for f, part in zip(space.fields, parts, strict=True)], 1
+        )
         padding = space.table(lambda field: torch.tensor(field.pad or 0)).expand(x0.shape)
         x0 = torch.where(valid, x0, padding)
     shape = x0.shape if known == "values" else (*valid.shape, *[1] * (x0.ndim - 2))
     chosen = (torch.rand(shape, generator=generator) < (known != "none") * 0.3).expand(x0.shape)
     known_values = chosen & valid.reshape(*valid.shape, *[1] * (x0.ndim - 2))
-    return Clean(x0, valid, known_values, {c.name: _draw_condition(c, valid, generator) for c in space.conditions})
+    return Clean(
+        x0,
+        valid,
+        known_values,
+        {c.name: _draw_condition(c, valid, generator) for c in space.conditions},
+    )
 
 
 def _draw_condition(
@@ -135,7 +175,9 @@ class _SpecStrategy:
         default = info.get_default(call_default_factory=True, validated_data={})
         if default is not None and any(isinstance(item, Place) for item in info.metadata):
             kind: Any = info.annotation
-            return self.fits(default if isinstance(default, Spec) else self.catalog.parse(kind.kind, default))
+            return self.fits(
+                default if isinstance(default, Spec) else self.catalog.parse(kind.kind, default)
+            )
         return not (self.small and makes_large(default))
 
     def field(self, info: FieldInfo) -> st.SearchStrategy[Any] | None:
@@ -147,9 +189,15 @@ class _SpecStrategy:
         return self.values(info.annotation, info.metadata)
 
     def values(self, annotation: Any, metadata: Iterable[Any] = ()) -> st.SearchStrategy[Any]:
-        origin, arguments, metadata = get_origin(annotation), get_args(annotation), [*metadata]
+        origin = get_origin(annotation)
+        arguments = get_args(annotation)
+        metadata = [*metadata]
         if origin is Annotated:
-            inner = [m for item in arguments[1:] for m in (item.metadata if isinstance(item, FieldInfo) else [item])]
+            inner = [
+                m
+                for item in arguments[1:]
+                for m in (item.metadata if isinstance(item, FieldInfo) else [item])
+            ]
             return self.values(arguments[0], [*metadata, *inner])
         if any(isinstance(item, Place) for item in metadata):
             return self.parts(annotation.kind)
@@ -167,7 +215,9 @@ class _SpecStrategy:
         candidates = [part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)]
         if self.depth >= MAX_DEPTH:
             candidates = [
-                spec for spec in candidates if not any(_has_place(info) for info in spec.model_fields.values())
+                spec
+                for spec in candidates
+                if not any(_has_place(info) for info in spec.model_fields.values())
             ]
         if not candidates:
             raise LookupError(f"no {kind} is registered")
@@ -180,9 +230,13 @@ class _SpecStrategy:
         except ValidationError:
             return True
 
-    def _collection(self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]) -> st.SearchStrategy[Any]:
+    def _collection(
+        self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]
+    ) -> st.SearchStrategy[Any]:
         min_size = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
-        max_size = min((m.max_length for m in metadata if isinstance(m, MaxLen)), default=min_size + 2)
+        max_size = min(
+            (m.max_length for m in metadata if isinstance(m, MaxLen)), default=min_size + 2
+        )
         size: dict[str, Any] = {"min_size": min_size, "max_size": min(max_size, min_size + 2)}
         if origin is dict:
             return st.dictionaries(st.sampled_from("abcdef"), self.values(arguments[1]), **size)
@@ -226,13 +280,22 @@ def _leaves(annotation: Any) -> set[Any]:
 
 
 def _has_place(info: FieldInfo) -> bool:
-    return any(isinstance(item, Place) for item in info.metadata) or "Place()" in str(info.annotation)
+    return any(isinstance(item, Place) for item in info.metadata) or "Place()" in str(
+        info.annotation
+    )
 
 
-def _bound(metadata: list[Any], closed: type, open_: type, key: str) -> tuple[Any, bool]:
+def _bound(
+    metadata: list[Any],
+    closed: type,
+    open_: type,
+    key: str,
+) -> tuple[Any, bool]:
     for item in metadata:
         if isinstance(item, closed | open_):
-            return getattr(item, key if isinstance(item, closed) else key.replace("e", "t")), isinstance(item, open_)
+            return getattr(
+                item, key if isinstance(item, closed) else key.replace("e", "t")
+            ), isinstance(item, open_)
     return None, False
 
 
@@ -244,14 +307,17 @@ def makes_large(default: Any) -> bool:
 def _integers(metadata: list[Any], small: tuple[int, ...] | None) -> st.SearchStrategy[int]:
     low, above = _bound(metadata, Ge, Gt, "ge")
     high, under = _bound(metadata, Le, Lt, "le")
-    low, high = None if low is None else low + above, None if high is None else high - under
+    low = None if low is None else low + above
+    high = None if high is None else high - under
     step: Any = next((item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1)
     if small is None:
         return st.integers(low, high).filter(lambda n: bool(n % step == 0))
     start = 0 if low is None else int(low)
     # Start at the lower bound if it is far from zero, such as a year or a port.
     candidates = small if start <= small[-1] else [start + n * step for n in small]
-    allowed = {n for n in candidates if n >= start and (high is None or n <= high) and n % step == 0}
+    allowed = {
+        n for n in candidates if n >= start and (high is None or n <= high) and n % step == 0
+    }
     return st.sampled_from(sorted(allowed) or [start])
 
 
@@ -259,16 +325,31 @@ def _numbers(metadata: list[Any], small: bool) -> st.SearchStrategy[float]:
     low, above = _bound(metadata, Ge, Gt, "ge")
     high, under = _bound(metadata, Le, Lt, "le")
     if not small:
-        return st.floats(low, high, exclude_min=above, exclude_max=under, allow_nan=False, allow_infinity=False)
+        return st.floats(
+            low,
+            high,
+            exclude_min=above,
+            exclude_max=under,
+            allow_nan=False,
+            allow_infinity=False,
+        )
     start = low if low is not None else (0.0 if high is None or high > 0 else high - 1.0)
     stop = min(high, start + 2.0) if high is not None else start + 2.0
     inside = [start + (stop - start) * share for share in (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)]
-    ends = [float(end) for end, excluded in ((start, above), (stop, under and stop == high)) if not excluded]
+    ends = [
+        float(end)
+        for end, excluded in ((start, above), (stop, under and stop == high))
+        if not excluded
+    ]
     return st.sampled_from([*inside, *ends])
 
 
 def specs(
-    spec: type[O], catalog: Catalog, *, small: bool = True, fits: Callable[[Spec], bool] = lambda part: True
+    spec: type[O],
+    catalog: Catalog,
+    *,
+    small: bool = True,
+    fits: Callable[[Spec], bool] = lambda part: True,
 ) -> st.SearchStrategy[O]:
     """Draw specs of one class from the types and bounds of its options. The simplest has defaults only.
 

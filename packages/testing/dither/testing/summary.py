@@ -1,6 +1,7 @@
 """Prints how many checks ran, and why others did not, at the end of a test run. No torch here.
 
-With pytest-xdist, put `from dither.testing.summary import pytest_terminal_summary` into conftest.py.
+With pytest-xdist, put `from dither.testing.summary import pytest_terminal_summary` into
+conftest.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ PLUGIN = "dither-conformance"
 
 def lines(stats: dict[str, list[Any]]) -> list[str]:
     """Return the summary of the reports of a test run by outcome; empty without any check."""
-    outcomes, components, reasons = Counter[str](), set[str](), Counter[str]()
+    outcomes = Counter[str]()
+    components = set[str]()
+    reasons = Counter[str]()
     for outcome in ("passed", "failed", "xfailed", "xpassed", "skipped"):
         for report in stats.get(outcome, ()):
             match = ID.search(getattr(report, "nodeid", ""))
@@ -29,7 +32,9 @@ def lines(stats: dict[str, list[Any]]) -> list[str]:
                 if outcome == "skipped":
                     reasons[f"skipped: {str(report.longrepr[2]).removeprefix('Skipped: ')}"] += 1
                 elif outcome == "xfailed":
-                    reasons[f"failed as expected: {match[1]} {match[2]}: {getattr(report, 'wasxfail', '')}"] += 1
+                    reasons[
+                        f"failed as expected: {match[1]} {match[2]}: {getattr(report, 'wasxfail', '')}"
+                    ] += 1
     if not outcomes:
         return []
     ran = outcomes.total() - outcomes["skipped"]

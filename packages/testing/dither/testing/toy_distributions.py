@@ -13,15 +13,29 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dither.registry import FeatureSpace, Field, TokenSpace
-from dither.registry.flow.records import Clean, Noise, State, over
+from dither.registry.contracts.records import Clean, Noise, State, over
 
 from .check_utils import gaussian_scales
 
 __all__ = [
-    "FEATURES", "IDS", "OUTCOMES", "PROBABILITIES", "SPACE", "TWO_FIELDS", "NormalSession", "OracleSession",
-    "assert_follows", "assert_normal", "blank_batch", "divergences", "exact_normal", "exact_outputs", "forward_table",
-    "normal_divergence", "outcome_index",
-]  # fmt: skip
+    "FEATURES",
+    "IDS",
+    "OUTCOMES",
+    "PROBABILITIES",
+    "SPACE",
+    "TWO_FIELDS",
+    "NormalSession",
+    "OracleSession",
+    "assert_follows",
+    "assert_normal",
+    "blank_batch",
+    "divergences",
+    "exact_normal",
+    "exact_outputs",
+    "forward_table",
+    "normal_divergence",
+    "outcome_index",
+]
 
 IDS = 3
 SPACE = TokenSpace((Field("word", 2, IDS),))
@@ -30,7 +44,9 @@ TWO_FIELDS = TokenSpace((Field("left", 1, IDS), Field("right", 1, IDS)))
 """The same positions as two fields."""
 FEATURES = FeatureSpace(2, 2)
 OUTCOMES: Int[Tensor, "O 2"] = torch.cartesian_prod(torch.arange(IDS), torch.arange(IDS))
-PROBABILITIES: Float[Tensor, " O"] = torch.tensor([8.0, 1, 1, 1, 2, 5, 1, 6, 2], dtype=torch.float64) / 27
+PROBABILITIES: Float[Tensor, " O"] = (
+    torch.tensor([8.0, 1, 1, 1, 2, 5, 1, 6, 2], dtype=torch.float64) / 27
+)
 
 
 def outcome_index(x: Int[Tensor, "B 2"]) -> Int[Tensor, " B"]:
@@ -40,14 +56,19 @@ def outcome_index(x: Int[Tensor, "B 2"]) -> Int[Tensor, " B"]:
 
 
 def exact_outputs(
-    state: State, noise: Noise, prior: Float[Tensor, "1 V"], before: Int[Tensor, "B P"] | None = None
+    state: State,
+    noise: Noise,
+    prior: Float[Tensor, "1 V"],
+    before: Int[Tensor, "B P"] | None = None,
 ) -> dict[str, Float[Tensor, "B L V"]]:
     """Return the raw output of an exact model by prediction target: posterior, plug-in and score.
 
     `state` follows the clean positions `before`; `prior` is the distribution of changed tokens.
     """
-    x, first = state.x, 0 if before is None else before.shape[1]
-    vocab, outcomes = prior.shape[-1], OUTCOMES[:, first : first + x.shape[1]]
+    x = state.x
+    first = 0 if before is None else before.shape[1]
+    vocab = prior.shape[-1]
+    outcomes = OUTCOMES[:, first : first + x.shape[1]]
     alpha = over(noise.sigma.double(), x).neg().exp().expand(x.shape)
     same = one_hot(outcomes, vocab).double()
     # q[b, o, l, v]: probability that position l of outcome o became v.
@@ -57,7 +78,10 @@ def exact_outputs(
     if before is not None:
         weight = weight * (OUTCOMES[None, :, :first] == before[:, None]).all(-1)
     index = torch.arange(x.shape[1], device=x.device)
-    others = torch.stack([likelihood.index_fill(-1, i, 1.0).prod(-1) for i in index], -1) * weight[..., None]
+    others = (
+        torch.stack([likelihood.index_fill(-1, i, 1.0).prod(-1) for i in index], -1)
+        * weight[..., None]
+    )
     plug_in = torch.einsum("bol,olv->blv", others, same)
     posterior = torch.einsum("bol,bol,olv->blv", others, likelihood, same)
     score = torch.einsum("bol,bolv->blv", others, q)
@@ -71,7 +95,8 @@ def exact_outputs(
 
 def forward_table(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> Float[Tensor, "O K"]:
     """Return q(x_t | x_0) of every outcome and every state, in the order of `torch.cartesian_prod` of the ids."""
-    alpha, prior = (-sigma).exp(), prior.double().expand(2, -1)
+    alpha = (-sigma).exp()
+    prior = prior.double().expand(2, -1)
     q = alpha * one_hot(OUTCOMES, prior.shape[-1]).double() + (1 - alpha) * prior
     return (q[:, 0, :, None] * q[:, 1, None, :]).flatten(1)
 
@@ -79,17 +104,26 @@ def forward_table(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> F
 def divergences(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> Float[Tensor, " O"]:
     """Return KL(q(x_t | x_0) || p_t) of each outcome; its decrease from t to s is the bound's part between them.
 
-    The reverse path of an exact model has p(x_s | x_t) = p_s(x_s) q(x_t | x_s) / p_t(x_t), so that the divergences of
-    its steps telescope. The slope holds for each x_0 alone, whose prediction by the exact model is wrong.
+    The reverse path of an exact model has p(x_s | x_t) = p_s(x_s) q(x_t | x_s) / p_t(x_t), so that
+    the divergences of its steps telescope. The slope holds for each x_0 alone, whose prediction by
+    the exact model is wrong.
     """
     q = forward_table(sigma, prior)
     p = (PROBABILITIES @ q).expand_as(q)
-    return torch.where(q > 0, q * (q / torch.where(p > 0, p, 1.0)).clamp_min(1e-300).log(), 0.0).sum(1)
+    return torch.where(
+        q > 0, q * (q / torch.where(p > 0, p, 1.0)).clamp_min(1e-300).log(), 0.0
+    ).sum(1)
 
 
-def normal_divergence(sigma: Float[Tensor, ""], x0: Float[Tensor, "..."], mean: float, std: float) -> Tensor:
+def normal_divergence(
+    sigma: Float[Tensor, ""],
+    x0: Float[Tensor, "..."],
+    mean: float,
+    std: float,
+) -> Tensor:
     """Return the same for a feature x_0 under data of this mean and standard deviation."""
-    alpha, var = (-sigma).exp(), -torch.expm1(-sigma)
+    alpha = (-sigma).exp()
+    var = -torch.expm1(-sigma)
     total = alpha * std**2 + var
     return (total / var).log() / 2 + (var + alpha * (x0 - mean).square()) / (2 * total) - 0.5
 
@@ -97,17 +131,22 @@ def normal_divergence(sigma: Float[Tensor, ""], x0: Float[Tensor, "..."], mean: 
 class OracleSession:
     """A `Session` with an exact model of the token distribution, finished positions included.
 
-    `process` is over `SPACE`, `predict` its prediction target, `prior` the distribution of changed tokens.
+    `process` is over `SPACE`, `predict` its prediction target, `prior` the distribution of changed
+    tokens.
     """
 
     def __init__(self, process: Any, predict: str, prior: Float[Tensor, "1 V"]) -> None:
-        self.process, self.predict, self.prior = process, predict, prior
+        self.process = process
+        self.predict = predict
+        self.prior = prior
         self.before: Int[Tensor, "B P"] | None = None
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         noise = self.process.schedule(t)
         raw = exact_outputs(state, noise, self.prior, self.before)[self.predict].float()
-        return self.process.read(raw.clamp_min(-60.0) if self.predict == "score" else raw, state, noise)
+        return self.process.read(
+            raw.clamp_min(-60.0) if self.predict == "score" else raw, state, noise
+        )
 
     def append(self, x: Int[Tensor, "B P"]) -> None:
         self.before = x.clone() if self.before is None else torch.cat([self.before, x], 1)
@@ -116,19 +155,35 @@ class OracleSession:
 class NormalSession:
     """A `Session` with an exact model of independent, normally distributed features; `predict` is the target."""
 
-    def __init__(self, process: Any, predict: str, mean: float, std: float) -> None:
-        self.process, self.predict, self.mean, self.std = process, predict, mean, std
+    def __init__(
+        self,
+        process: Any,
+        predict: str,
+        mean: float,
+        std: float,
+    ) -> None:
+        self.process = process
+        self.predict = predict
+        self.mean = mean
+        self.std = std
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Return E[x_0 | x_t], or the equivalent prediction."""
         noise = self.process.schedule(t)
         return self.process.read(
-            exact_normal(self.process, state, noise, self.predict, self.mean, self.std), state, noise
+            exact_normal(self.process, state, noise, self.predict, self.mean, self.std),
+            state,
+            noise,
         )
 
 
 def exact_normal(
-    process: Any, state: State, noise: Noise, predict: str, mean: float, std: float
+    process: Any,
+    state: State,
+    noise: Noise,
+    predict: str,
+    mean: float,
+    std: float,
 ) -> Float[Tensor, "B L M"]:
     """Return the raw output of an exact model of normally distributed features."""
     a, b = gaussian_scales(process, noise, state.x)
@@ -152,28 +207,48 @@ MIN_EXPECTED = 5.0
 def assert_follows(drawn: Int[Tensor, " N"], probabilities: Float[Tensor, " K"], what: str) -> None:
     """Test outcomes (0 .. K-1) against their probabilities by a chi-square test."""
     size = len(probabilities)
-    assert ((drawn >= 0) & (drawn < size)).all(), f"{what}: outcomes from {drawn.min()} to {drawn.max()} of {size}"
+    assert ((drawn >= 0) & (drawn < size)).all(), (
+        f"{what}: outcomes from {drawn.min()} to {drawn.max()} of {size}"
+    )
     probabilities = probabilities.double() / probabilities.double().sum()
-    counts, expected = torch.bincount(drawn, minlength=size).double(), probabilities * len(drawn)
+    counts = torch.bincount(drawn, minlength=size).double()
+    expected = probabilities * len(drawn)
     text = f"counts {counts.int().tolist()}, expected {[round(n, 1) for n in expected.tolist()]}"
-    assert not ((probabilities < 1e-12) & (counts > 0)).any(), f"{what}: an outcome of probability 0 was drawn: {text}"
+    assert not ((probabilities < 1e-12) & (counts > 0)).any(), (
+        f"{what}: an outcome of probability 0 was drawn: {text}"
+    )
     rare = expected < MIN_EXPECTED
     counts, expected = (torch.cat([n[~rare], n[rare].sum()[None]]) for n in (counts, expected))
-    counts, expected = counts[expected > 0], expected[expected > 0]
+    counts = counts[expected > 0]
+    expected = expected[expected > 0]
     if len(counts) > 1:
         statistic = ((counts - expected).square() / expected).sum()
-        p = torch.special.gammaincc(torch.tensor((len(counts) - 1) / 2).double(), statistic / 2).item()
+        p = torch.special.gammaincc(
+            torch.tensor((len(counts) - 1) / 2).double(), statistic / 2
+        ).item()
         assert p > MIN_P_VALUE, f"{what}: p = {p:.0e} in a chi-square test: {text}"
 
 
 def assert_normal(
-    drawn: Float[Tensor, " N"], what: str, *, mean: float = 0.0, std: float = 1.0, slack: float = 0.0
+    drawn: Float[Tensor, " N"],
+    what: str,
+    *,
+    mean: float = 0.0,
+    std: float = 1.0,
+    slack: float = 0.0,
 ) -> None:
     """Test mean and variance of independent numbers against those of a normal distribution.
 
-    `slack` is the allowed systematic error: of the mean in standard deviations, of the variance relative.
+    `slack` is the allowed systematic error: of the mean in standard deviations, of the variance
+    relative.
     """
-    n, centred = drawn.numel(), (drawn.double() - mean) / std
-    offset, variance = centred.mean().item(), centred.square().mean().item()
-    assert abs(offset) < 5 / n**0.5 + slack, f"{what}: the mean is off by {offset:.3f} standard deviations"
-    assert abs(variance - 1) < 5 * (2 / n) ** 0.5 + slack, f"{what}: the variance is {variance:.3f} times the expected"
+    n = drawn.numel()
+    centred = (drawn.double() - mean) / std
+    offset = centred.mean().item()
+    variance = centred.square().mean().item()
+    assert abs(offset) < 5 / n**0.5 + slack, (
+        f"{what}: the mean is off by {offset:.3f} standard deviations"
+    )
+    assert abs(variance - 1) < 5 * (2 / n) ** 0.5 + slack, (
+        f"{what}: the variance is {variance:.3f} times the expected"
+    )

@@ -16,19 +16,34 @@ __all__ = ["DECLARED_TRAITS", "IMPLIED_TRAITS", "may_declare", "traits_of", "unk
 DECLARED_TRAITS = {
     ("block", "zero-init"): "a new block is the identity",
     ("block", "equivariant"): "permuting the input permutes the output: no positions",
-    ("block", "requested"): "accepts requested=, a mask of positions whose output is needed; others may be skipped",
-    ("block", "weighted-keys"): "adds a float mask to the logits of keys, so that log n makes a key count as n",
+    (
+        "block",
+        "requested",
+    ): "accepts requested=, a mask of positions whose output is needed; others may be skipped",
+    (
+        "block",
+        "weighted-keys",
+    ): "adds a float mask to the logits of keys, so that log n makes a key count as n",
     ("block", "positions"): "accepts positions=, coordinates of which only the distances matter",
     ("block", "cache"): "in a block-causal model, blocks with a cache equal the whole",
     ("embedding", "tables"): "has `tables`, one per field, that a head may share",
     ("embedding", "known"): "known tokens are marked, from State.noisy",
-    ("embedding", "identical-masked"): "all fully masked positions of a sample have the same vector",
+    (
+        "embedding",
+        "identical-masked",
+    ): "all fully masked positions of a sample have the same vector",
     ("condition", "constant"): "its output is the same for any noise level and conditions",
-    ("condition", "level-free"): "ignores the noise level; so does a model that has no other condition",
+    (
+        "condition",
+        "level-free",
+    ): "ignores the noise level; so does a model that has no other condition",
     ("model", "level-free"): "ignores the noise level",
     ("head", "maps"): "has `maps`, one per field, whose weights may be those of an embedding",
     ("sampler", "exact-distribution"): "with an exact model, samples are exact for all options",
-    ("loss", "own-jumps"): "a bound for other jumps than the steps of the process: exact only if tokens become MASK",
+    (
+        "loss",
+        "own-jumps",
+    ): "a bound for other jumps than the steps of the process: exact only if tokens become MASK",
     ("task", "disjoint-splits"): "no sample is in two splits",
 }
 """Traits that `Spec.traits()` of a kind may return."""

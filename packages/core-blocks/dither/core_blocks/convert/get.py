@@ -1,8 +1,9 @@
 """Weights of GET (Fu et al., 2025).
 
-GETRegionPretrain is a linear embedding of each region, a mask token, a class token, twelve plain transformer layers
-and a linear head: our `regions`, `pre-norm` and `features`. Its keys have no bias. Two later models have DiT blocks
-instead, the first with a bias for keys and the second without.
+GETRegionPretrain is a linear embedding of each region, a mask token, a class token, twelve plain
+transformer layers and a linear head: our `regions`, `pre-norm` and `features`. Its keys have no
+bias. Two later models have DiT blocks instead, the first with a bias for keys and the second
+without.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ INNER = {
     "mlp.fc2.bias": "mlp.down.bias",
 }
 NORMS = {f"norm{n}.{name}": f"norm{n}.{name}" for n in (1, 2) for name in ("weight", "bias")}
-EXPRESSION = {"head_exp.head.weight": "head.linear.weight", "head_exp.head.bias": "head.linear.bias"}
+EXPRESSION = {
+    "head_exp.head.weight": "head.linear.weight",
+    "head_exp.head.bias": "head.linear.bias",
+}
 TIME = {
     f"encoder.t_embedder.mlp.{n}.{name}": f"condition.{ours}.{name}"
     for n, ours in ((0, "enter"), (2, "leave"))
@@ -50,7 +54,13 @@ FIRST_RELEASE = {
     "encoder.cls_token": "cls_token",
 }
 """Prefixes of the first release and of the current one."""
-SCHEDULE = ("betas", "alphas", "alphas_cumprod", "sqrt_alphas_cumprod", "sqrt_one_minus_alphas_cumprod")
+SCHEDULE = (
+    "betas",
+    "alphas",
+    "alphas_cumprod",
+    "sqrt_alphas_cumprod",
+    "sqrt_one_minus_alphas_cumprod",
+)
 """Tables of the models with DiT blocks that follow from the schedule."""
 LORA = ".parametrizations."
 
@@ -85,7 +95,8 @@ GET = Layout(
     normalize=_current_names,
     incompatibilities=_unmerged_lora,
 )
-"""GETRegionPretrain, of either release, and GETRegionFinetune, which has an expression head and no mask token."""
+"""GETRegionPretrain, of either release, and GETRegionFinetune, which has an expression head and no
+mask token."""
 GET_DIT = Layout(
     model_name="a GET with DiT blocks",
     outer=OUTER | TIME,

@@ -1,7 +1,7 @@
 """Weights of LLaDA (Nie et al., 2025) and of other models with the architecture of Llama and full attention.
 
-RMSNorm before attention and before a SwiGLU, RoPE with half-split pairs, grouped-query attention, no bias, no input for
-the noise level. Ours joins queries, keys and values in one layer.
+RMSNorm before attention and before a SwiGLU, RoPE with half-split pairs, grouped-query attention,
+no bias, no input for the noise level. Ours joins queries, keys and values in one layer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def _join_projections(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         names = [f"{match[1]}{letter}_proj.{match[2]}" for letter in "qkv"] if match else []
         if match and all(part in weights for part in names):
             block = match[1].removesuffix("self_attn.")
-            weights[f"{block}attention.qkv.{match[2]}"] = torch.cat([weights.pop(part) for part in names])
+            weights[f"{block}attention.qkv.{match[2]}"] = torch.cat(
+                [weights.pop(part) for part in names]
+            )
     return weights
 
 
@@ -79,7 +81,8 @@ LLAMA = Layout(
     optional=frozenset({"attention.qkv.bias", "lm_head.weight"}),
     normalize=_join_projections,
 )
-"""Llama of transformers, and diffusion language models with its names (Qwen2 with a bias of queries, keys, values)."""
+"""Llama of transformers, and diffusion language models with its names (Qwen2 with a bias of
+queries, keys, values)."""
 
 KEYS = {
     "width": ("d_model", "hidden_size"),
@@ -101,12 +104,14 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     nested = {**config, **(config.get("rope_parameters") or {})}
     found: dict[str, Any] = {
-        key: next((nested[name] for name in names if nested.get(name) is not None), None) for key, names in KEYS.items()
+        key: next((nested[name] for name in names if nested.get(name) is not None), None)
+        for key, names in KEYS.items()
     }
     for key in ("width", "depth", "heads", "hidden"):
         if found[key] is None:
             raise KeyError(" or ".join(KEYS[key]))
-    eps, bias = found["eps"] or 1e-5, bool(nested.get("include_qkv_bias") or nested.get("attention_bias"))
+    eps = found["eps"] or 1e-5
+    bias = bool(nested.get("include_qkv_bias") or nested.get("attention_bias"))
     return {
         "use": "denoiser",
         "width": found["width"],

@@ -1,7 +1,7 @@
 """`dither load-hf`: convert a published masked diffusion language model to an experiment that starts from it.
 
-The folder is that of `save_pretrained`: config.json, tokenizer.json, and safetensors in one file or in shards. No code
-of the folder runs.
+The folder is that of `save_pretrained`: config.json, tokenizer.json, and safetensors in one file or
+in shards. No code of the folder runs.
 """
 
 from __future__ import annotations
@@ -54,12 +54,17 @@ on = ["attention"]
 """
 
 
-def convert_folder(folder: Path, out: Path, length: int = 256, mask_id: int | None = None) -> Path:
+def convert_folder(
+    folder: Path,
+    out: Path,
+    length: int = 256,
+    mask_id: int | None = None,
+) -> Path:
     """Write the weights, the tokenizer and an experiment into a new folder; return the path of the experiment.
 
     Raises:
-        Refused: A file is missing (`file-not-found`) or invalid (`damaged-file`, `misfit`), `out` exists, or MASK is
-            unknown (`missing-key`).
+        Refused: A file is missing (`file-not-found`) or invalid (`damaged-file`, `misfit`), `out`
+            exists, or MASK is unknown (`missing-key`).
     """
     from safetensors.torch import save_file
 
@@ -78,14 +83,18 @@ def convert_folder(folder: Path, out: Path, length: int = 256, mask_id: int | No
     try:
         model = options_of_llada(config)
     except KeyError as error:
-        raise Refused(Problem(f"{folder / 'config.json'} has no {error.args[0]}", code="missing-key")) from None
-    size, rows = _vocabulary(tokenizer), len(ours["embedding.tables.0.weight"])
+        raise Refused(
+            Problem(f"{folder / 'config.json'} has no {error.args[0]}", code="missing-key")
+        ) from None
+    size = _vocabulary(tokenizer)
+    rows = len(ours["embedding.tables.0.weight"])
     if not max(size - 1, mask) < rows:
         message = f"the tokenizer has {size} ids and MASK is {mask}, but the embedding has only {rows} rows"
         raise Refused(Problem(f"{folder}: {message}", code="misfit"))
     out.mkdir(parents=True)
     save_file(
-        {name: weight.contiguous() for name, weight in resize_vocabulary(ours, size, mask).items()}, out / WEIGHTS
+        {name: weight.contiguous() for name, weight in resize_vocabulary(ours, size, mask).items()},
+        out / WEIGHTS,
     )
     shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
     text = EXPERIMENT.format(
@@ -104,16 +113,20 @@ def read_shards(folder: Path) -> dict[str, Tensor]:
     """Return the weights of a folder: of model.safetensors, or of the files that its index lists.
 
     Raises:
-        Refused: The file or a shard is missing or damaged, or a listed weight is in no shard (`misfit`).
+        Refused: The file or a shard is missing or damaged, or a listed weight is in no shard
+            (`misfit`).
     """
     from dither.registry.files.weight_files import read_weights
 
     if not (folder / INDEX).is_file():
         return read_weights(folder / "model.safetensors")
-    listed, found = _read_json(folder / INDEX).get("weight_map", {}), dict[str, Any]()
+    listed = _read_json(folder / INDEX).get("weight_map", {})
+    found = dict[str, Any]()
     for name in sorted(set(listed.values())):
         if Path(name).name != name:
-            raise Refused(Problem(f"{folder / INDEX}: {name} is not the name of a file", code="damaged-file"))
+            raise Refused(
+                Problem(f"{folder / INDEX}: {name} is not the name of a file", code="damaged-file")
+            )
         found |= read_weights(folder / name)
     if len(found) < len(listed):
         message = f"{len(listed)} weights are listed, but the shards have {len(found)}"
@@ -125,7 +138,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_text(path))
     except OSError as error:
-        raise Refused(Problem(f"{path} cannot be read: {error.strerror}", code="file-not-found")) from None
+        raise Refused(
+            Problem(f"{path} cannot be read: {error.strerror}", code="file-not-found")
+        ) from None
     except ValueError as error:
         raise Refused(Problem(f"{path} is not JSON: {error}", code="damaged-file")) from None
     if not isinstance(content, dict):
@@ -137,7 +152,9 @@ def _vocabulary(tokenizer: Mapping[str, Any]) -> int:
     """Return the number of ids of a tokenizer.json: one more than the largest."""
     vocab = (tokenizer.get("model") or {}).get("vocab", {})
     ids = [*vocab.values()] if isinstance(vocab, dict) else [*range(len(vocab))]
-    return max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1) + 1
+    return (
+        max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1) + 1
+    )
 
 
 def _toml(table: str, options: Mapping[str, Any]) -> str:
@@ -145,6 +162,10 @@ def _toml(table: str, options: Mapping[str, Any]) -> str:
     lines = [f"[{table}]"]
     for key, value in options.items():
         inline = isinstance(value, dict)
-        text = ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) if inline else json.dumps(value)
+        text = (
+            ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items())
+            if inline
+            else json.dumps(value)
+        )
         lines.append(f"{key} = {{ {text} }}" if inline else f"{key} = {text}")
     return "\n".join(lines) + "\n"

@@ -67,13 +67,18 @@ class Layout:
         _refuse("misfit", list(self.incompatibilities(theirs)))
         theirs = self.normalize(theirs)
         names = self.names(theirs)
-        return {names.get(name, name): weight for name, weight in theirs.items() if name not in self.ignored}
+        return {
+            names.get(name, name): weight
+            for name, weight in theirs.items()
+            if name not in self.ignored
+        }
 
     def weights(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a complete set of weights.
 
         Raises:
-            Refused: Names are missing or unknown, or the model is incompatible (`misfit`); lists all reasons.
+            Refused: Names are missing or unknown, or the model is incompatible (`misfit`); lists
+                all reasons.
         """
         normalized = self.normalize(theirs)
         names = self.names(normalized)
@@ -84,11 +89,17 @@ class Layout:
         }
         missing = [name for name in names if name not in normalized and name not in optional]
         unknown = [name for name in normalized if name not in names and name not in self.ignored]
-        reasons = [f"{len(missing)} weights of {self.model_name} are missing: {_listed(missing)}"] if missing else []
+        reasons = (
+            [f"{len(missing)} weights of {self.model_name} are missing: {_listed(missing)}"]
+            if missing
+            else []
+        )
         if unknown:
             close = nearest(unknown[0], list(names))
             hint = f'; did you mean "{close}"?' if close else ""
-            reasons.append(f"{len(unknown)} weights do not belong to {self.model_name}: {_listed(unknown)}{hint}")
+            reasons.append(
+                f"{len(unknown)} weights do not belong to {self.model_name}: {_listed(unknown)}{hint}"
+            )
         _refuse("misfit", [*reasons, *self.incompatibilities(theirs)])
         return {ours: normalized[name] for name, ours in names.items() if name in normalized}
 
@@ -100,22 +111,31 @@ class Layout:
             model: Every one of its parameters must be in the file.
 
         Raises:
-            Refused: The file cannot be read (`unreadable-file`), has other names (`misfit`), other shapes
-                (`shape-mismatch`), NaN or inf (`non-finite`); the model is then unchanged.
+            Refused: The file cannot be read (`unreadable-file`), has other names (`misfit`), other
+                shapes (`shape-mismatch`), NaN or inf (`non-finite`); the model is then unchanged.
         """
         theirs = read_weights(path)
-        weights, own = self.weights(theirs), model.state_dict()
+        weights = self.weights(theirs)
+        own = model.state_dict()
         their_names = {ours: name for name, ours in self.names(self.normalize(theirs)).items()}
         reasons = [
             f"{their_names[key]} has shape {_shape(weights[key])}, the model expects {_shape(own[key])}"
             for key in weights
             if key in own and weights[key].shape != own[key].shape
         ]
-        reasons += [f"{their_names[key]}: the model has no {key}" for key in weights if key not in own]
-        reasons += [f"the model has {key}, but {self.model_name} does not" for key in own if key not in weights]
+        reasons += [
+            f"{their_names[key]}: the model has no {key}" for key in weights if key not in own
+        ]
+        reasons += [
+            f"the model has {key}, but {self.model_name} does not"
+            for key in own
+            if key not in weights
+        ]
         if reasons:
             _refuse("shape-mismatch", [f"{path} does not fit the model: {_listed(reasons, '; ')}"])
-        if invalid := [their_names[key] for key in own if not weights[key].to(own[key].dtype).isfinite().all()]:
+        if invalid := [
+            their_names[key] for key in own if not weights[key].to(own[key].dtype).isfinite().all()
+        ]:
             _refuse("non-finite", [f"{path}: weights with NaN or inf: {_listed(invalid)}"])
         model.load_state_dict(weights)
 

@@ -1,8 +1,8 @@
 """Weights of published score-entropy models (SEDD, Lou et al., 2023).
 
-SEDD and our denoiser compute the same function: a token embedding, sinusoids of sigma (cosines first), adaLN-Zero
-blocks whose LayerNorms have a scale and no shift, RoPE with half-split pairs, tanh-approximated GELU, and a modulated
-final norm. Only the names differ.
+SEDD and our denoiser compute the same function: a token embedding, sinusoids of sigma (cosines
+first), adaLN-Zero blocks whose LayerNorms have a scale and no shift, RoPE with half-split pairs,
+tanh-approximated GELU, and a modulated final norm. Only the names differ.
 """
 
 from __future__ import annotations
@@ -53,26 +53,35 @@ def _rope_mismatch(theirs: Mapping[str, Tensor]) -> Iterator[str]:
     if INV_FREQ in theirs:
         count = len(theirs[INV_FREQ])
         ours = 10_000.0 ** -(torch.arange(count, dtype=torch.float64) / max(count, 1))
-        if not torch.allclose(theirs[INV_FREQ].double(), ours, rtol=1e-2):  # may be saved in bfloat16
+        if not torch.allclose(
+            theirs[INV_FREQ].double(), ours, rtol=1e-2
+        ):  # may be saved in bfloat16
             yield f"{INV_FREQ} differs from 10000^(-2j/{2 * count})"
 
 
-SEDD = Layout("a SEDD", OUTER, INNER, ignored=frozenset({INV_FREQ}), incompatibilities=_rope_mismatch)
+SEDD = Layout(
+    "a SEDD", OUTER, INNER, ignored=frozenset({INV_FREQ}), incompatibilities=_rope_mismatch
+)
 """The published models, for uniform and absorbing noise."""
 
 
 def _without_time(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Drop the prefix of the backbone, and fold its constant noise level 0 into the bias of the first layer."""
     weights = {name.removeprefix("backbone."): weight for name, weight in theirs.items()}
-    enter, bias = "sigma_map.mlp.0.weight", "sigma_map.mlp.0.bias"
+    enter = "sigma_map.mlp.0.weight"
+    bias = "sigma_map.mlp.0.bias"
     if enter in weights and bias in weights:  # the sinusoids of 0: cosines are 1, sines are 0
         cosines = weights[enter][:, : weights[enter].shape[1] // 2]
-        weights[bias], weights[enter] = weights[bias] + cosines.sum(1), torch.zeros_like(weights[enter])
+        weights[bias], weights[enter] = (
+            weights[bias] + cosines.sum(1),
+            torch.zeros_like(weights[enter]),
+        )
     return weights
 
 
 MDLM = replace(SEDD, model_name="an MDLM", normalize=_without_time)
-"""MDLM (Sahoo et al., 2024) and, with `block_size`, BD3-LM (Arriola et al., 2025), without time conditioning."""
+"""MDLM (Sahoo et al., 2024) and, with `block_size`, BD3-LM (Arriola et al., 2025), without time
+conditioning."""
 
 weights_of_sedd = SEDD.weights
 load_sedd = SEDD.load
@@ -82,13 +91,15 @@ def options_of_sedd(theirs: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the options of the equivalent `denoiser`, as in an experiment file.
 
     Raises:
-        Refused: The weights are not those of SEDD, or the number of heads is unknown (`missing-array`).
+        Refused: The weights are not those of SEDD, or the number of heads is unknown
+            (`missing-array`).
     """
     ours = weights_of_sedd(theirs)
     if INV_FREQ not in theirs:
         message = f"{INV_FREQ} is missing, which determines the number of heads; the published models have 12 or 16"
         raise Refused(Problem(message, code="missing-array"))
-    width, frequencies = ours["embedding.tables.0.weight"].shape[1], ours["condition.enter.weight"].shape[1]
+    width = ours["embedding.tables.0.weight"].shape[1]
+    frequencies = ours["condition.enter.weight"].shape[1]
     return {
         "use": "denoiser",
         "width": width,

@@ -14,9 +14,11 @@ from . import ENABLED
 __all__ = ["Dropout", "drop"]
 
 FEW = 1 << 16
-"""Numbers up to which a mask of floats, whose product autograd differentiates, is faster than one of int8."""
+"""Numbers up to which a mask of floats, whose product autograd differentiates, is faster than one
+of int8."""
 STEPS = 1 << 16
-"""The probability is rounded to a multiple of 1 / 65,536, and kept values are scaled by exactly that."""
+"""The probability is rounded to a multiple of 1 / 65,536, and kept values are scaled by exactly
+that."""
 
 
 class Dropout(nn.Module):
@@ -41,7 +43,8 @@ def drop(x: Float[Tensor, "*S"], p: float) -> Float[Tensor, "*S"]:
     if not ENABLED or x.device.type != "cpu" or torch.compiler.is_compiling():
         return functional.dropout(x, p)
     dropped = round(p * STEPS)
-    mask, scale = _draw_mask(x, dropped), STEPS / (STEPS - dropped)
+    mask = _draw_mask(x, dropped)
+    scale = STEPS / (STEPS - dropped)
     if x.numel() <= FEW and x.dtype == torch.float32:  # in bfloat16 the scale would be rounded
         return x * (mask * scale)
     result: Tensor = _Drop.apply(x, mask, scale)  # type: ignore[no-untyped-call]
@@ -51,8 +54,8 @@ def drop(x: Float[Tensor, "*S"], p: float) -> Float[Tensor, "*S"]:
 def _draw_mask(like: Float[Tensor, "*S"], dropped: int) -> Int[Tensor, "*S"]:
     """Draw 1 where a value is kept and 0 elsewhere.
 
-    Each 64-bit draw gives four uniform 16-bit integers. int8 rather than bool: on a CPU, comparing into integers takes
-    a quarter of the time and multiplying by them a third.
+    Each 64-bit draw gives four uniform 16-bit integers. int8 rather than bool: on a CPU, comparing
+    into integers takes a quarter of the time and multiplying by them a third.
     """
     draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
     mask = draws.view(torch.int16).ge_(dropped - STEPS // 2)
@@ -63,7 +66,12 @@ class _Drop(torch.autograd.Function):
     """x * mask * scale; saves one byte per value for the backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Float[Tensor, "*S"], mask: Int[Tensor, "*S"], scale: float) -> Float[Tensor, "*S"]:
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "*S"],
+        mask: Int[Tensor, "*S"],
+        scale: float,
+    ) -> Float[Tensor, "*S"]:
         ctx.save_for_backward(mask)
         ctx.scale = scale
         return (x * mask).mul_(scale)

@@ -1,7 +1,7 @@
 """Merges identical positions into one: fully masked regions, in a model that cannot distinguish them.
 
-Softmax over n equal keys equals softmax over one of them with log n added to its logit, so values and gradients stay
-the same. Letters: B batch, L tokens, N remaining tokens, D width.
+Softmax over n equal keys equals softmax over one of them with log n added to its logit, so values
+and gradients stay the same. Letters: B batch, L tokens, N remaining tokens, D width.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class MergedPositions:
         remaining: Indices of the remaining tokens in order; shorter rows are filled up.
         merged: Where the identical ones are represented among them; anything without any.
         index: Where each token is represented among them; anything for padding.
-        weight: Log of the number of tokens that each one represents, added to the logits; -inf for filling.
+        weight: Log of the number of tokens that each one represents, added to the logits; -inf for
+            filling.
     """
 
     remaining: Int[Tensor, "B N"]
@@ -33,7 +34,11 @@ class MergedPositions:
 
     @classmethod
     def of(
-        cls, tokens: Bool[Tensor, "B L"], identical: Bool[Tensor, "B L"], dtype: torch.dtype, longest: int | None = None
+        cls,
+        tokens: Bool[Tensor, "B L"],
+        identical: Bool[Tensor, "B L"],
+        dtype: torch.dtype,
+        longest: int | None = None,
     ) -> MergedPositions | None:
         """Remove padding and all but the first of the `identical` tokens; None if every token remains.
 
@@ -41,7 +46,8 @@ class MergedPositions:
             tokens: False on padding.
             identical: True on tokens of a row that have the same vector.
             dtype: Of the weights; float32 at least.
-            longest: N, at least the largest number of remaining tokens; by default that number, read from the device.
+            longest: N, at least the largest number of remaining tokens; by default that number,
+                read from the device.
         """
         identical = identical & tokens
         first = identical & (identical.cumsum(1) == 1)
@@ -53,7 +59,11 @@ class MergedPositions:
         order = remains.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
         number = torch.where(first, identical.sum(1, keepdim=True), 1).gather(1, order)
         filling = torch.arange(longest, device=tokens.device) >= counts
-        weight = number.to(torch.promote_types(dtype, torch.float32)).log().masked_fill(filling, -torch.inf)
+        weight = (
+            number.to(torch.promote_types(dtype, torch.float32))
+            .log()
+            .masked_fill(filling, -torch.inf)
+        )
         index = (remains.cumsum(1) - 1).clamp_min(0)
         merged = index.gather(1, first.int().argmax(1, keepdim=True))
         return cls(order, merged, torch.where(identical, merged, index), weight[:, None, None])

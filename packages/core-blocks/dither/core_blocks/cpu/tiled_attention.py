@@ -1,7 +1,8 @@
 """Attention in bfloat16 on a CPU, a few heads at a time. Letters: B batch, H heads, L queries, K keys, E head width.
 
-The backward of torch's fused CPU kernel is slower than plain matrix products of whole heads, as long as a tile of
-logits fits in the cache. The precision is the same: logits and softmax in float32, attention weights in bfloat16.
+The backward of torch's fused CPU kernel is slower than plain matrix products of whole heads, as
+long as a tile of logits fits in the cache. The precision is the same: logits and softmax in
+float32, attention weights in bfloat16.
 """
 
 from __future__ import annotations
@@ -28,10 +29,17 @@ FUSED_SOFTMAX_BACKWARD = getattr(torch, "_softmax_backward_data", None)
 
 def prefers_tiles(q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"]) -> bool:
     """Whether tiles are faster: in bfloat16 on a CPU, where a backward follows and the weights fit in memory."""
-    if not ENABLED or q.dtype != torch.bfloat16 or q.device.type != "cpu" or torch.compiler.is_compiling():
+    if (
+        not ENABLED
+        or q.dtype != torch.bfloat16
+        or q.device.type != "cpu"
+        or torch.compiler.is_compiling()
+    ):
         return False
     weights = q.shape[:-1].numel() * k.shape[-2]
-    return weights <= MAX_WEIGHTS and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+    return (
+        weights <= MAX_WEIGHTS and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+    )
 
 
 def tiled_attention(
@@ -74,14 +82,19 @@ class _Tiled(torch.autograd.Function):
         weights = q.new_empty(*q.shape[:3], k.shape[2])
         if added is not None:
             added = added.expand(*q.shape[:2], -1, -1)
-        products, scale = torch.backends.mkldnn.matmul, q.shape[-1] ** -0.5  # type: ignore[attr-defined]
+        products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+        scale = q.shape[-1] ** -0.5
         before = products.fp32_precision
         try:
             if q.dtype == torch.bfloat16:
-                products.fp32_precision = "bf16"  # rounds only the inputs, which are rounded already
+                products.fp32_precision = (
+                    "bf16"  # rounds only the inputs, which are rounded already
+                )
             for tile in _tiles(weights):
                 start, beta = (torch.zeros(1), 0) if added is None else (added[tile], 1)
-                logits = torch.baddbmm(start, q[tile].float(), k[tile].float().mT, beta=beta, alpha=scale)
+                logits = torch.baddbmm(
+                    start, q[tile].float(), k[tile].float().mT, beta=beta, alpha=scale
+                )
                 weights[tile] = torch.softmax(logits, -1, out=logits)
         finally:
             products.fp32_precision = before
@@ -93,7 +106,8 @@ class _Tiled(torch.autograd.Function):
     def backward(ctx: Any, *grads: Float[Tensor, "B H L E"]) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, weights = ctx.saved_tensors
         grad = grads[0].contiguous()
-        grad_q, grad_k = torch.empty_like(q), torch.empty_like(k)
+        grad_q = torch.empty_like(q)
+        grad_k = torch.empty_like(k)
         for tile in _tiles(weights):
             grad_logits = _softmax_backward(grad[tile] @ v[tile].mT, weights[tile])
             grad_q[tile] = grad_logits @ k[tile]
@@ -102,7 +116,9 @@ class _Tiled(torch.autograd.Function):
         return grad_q.mul_(scale), grad_k.mul_(scale), weights.mT @ grad, None
 
 
-def _softmax_backward(grad: Float[Tensor, "h L K"], weights: Float[Tensor, "h L K"]) -> Float[Tensor, "h L K"]:
+def _softmax_backward(
+    grad: Float[Tensor, "h L K"], weights: Float[Tensor, "h L K"]
+) -> Float[Tensor, "h L K"]:
     """Return (grad - sum(grad * weights)) * weights, by torch's private kernel if it exists: 8 to 13 times faster."""
     if FUSED_SOFTMAX_BACKWARD is not None:
         return FUSED_SOFTMAX_BACKWARD(grad, weights, -1, weights.dtype)  # type: ignore[no-any-return]

@@ -1,7 +1,8 @@
 """Checkpoints: written atomically, verified before they are read, never unpickled.
 
-A folder step-00000100 holds model, ema and optimizer as .safetensors (with FSDP, folders of shards), state.json and
-MANIFEST.json with their sha256. It is renamed to its final name last, so it is complete unless it was damaged later.
+A folder step-00000100 holds model, ema and optimizer as .safetensors (with FSDP, folders of
+shards), state.json and MANIFEST.json with their sha256. It is renamed to its final name last, so it
+is complete unless it was damaged later.
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ from ..files.metrics_file import read_metrics, rounded
 from ..files.resource_errors import FULL, disk_errors
 from .sharded_checkpoint import Shards, part_of, read_tensors
 
-__all__ = ["Checkpoints", "Contents", "Damaged", "Saver", "Scores", "load_state", "load_weights", "weights_of"]
+__all__ = [
+    "Checkpoints",
+    "Contents",
+    "Damaged",
+    "Saver",
+    "Scores",
+    "load_state",
+    "load_weights",
+    "weights_of",
+]
 
 HEADER_BYTES = 64 * 1024
 """Upper bound of the bytes of a checkpoint besides its tensors."""
@@ -43,7 +53,9 @@ class Damaged(Refused):
 
     exit_code = 3
 
-    def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str = "damaged-checkpoint") -> None:
+    def __init__(
+        self, problems: Problem | str | Sequence[Problem], *, code: str = "damaged-checkpoint"
+    ) -> None:
         super().__init__(problems, code=code)
 
 
@@ -58,9 +70,16 @@ class Contents:
 
     def size(self) -> int:
         """Return about the bytes on disk; tied weights count once."""
-        weights = [module.state_dict() for module in (self.model, self.average) if module is not None]
-        tensors = {_place(tensor): tensor for held in (*weights, self.tensors) for tensor in held.values()}
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + HEADER_BYTES
+        weights = [
+            module.state_dict() for module in (self.model, self.average) if module is not None
+        ]
+        tensors = {
+            _place(tensor): tensor for held in (*weights, self.tensors) for tensor in held.values()
+        }
+        return (
+            sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+            + HEADER_BYTES
+        )
 
     def write(self, folder: Path) -> None:
         """Write everything but MANIFEST.json into a folder."""
@@ -73,8 +92,12 @@ class Contents:
     def copied(self) -> Contents:
         """Return a copy on the CPU, independent of further training."""
         average = None if self.average is None else Weights(self.average.state_dict())
-        tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()}
-        return Contents(Weights(self.model.state_dict()), average, tensors, copy.deepcopy(self.plain))
+        tensors = {
+            name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()
+        }
+        return Contents(
+            Weights(self.model.state_dict()), average, tensors, copy.deepcopy(self.plain)
+        )
 
 
 class Weights:
@@ -93,11 +116,14 @@ class Weights:
 class Checkpoints:
     """The checkpoints of one run in a folder, which is created with the first of them.
 
-    The `keep` newest are kept, those whose step is a multiple of `every`, and `protected_step`, such as the best.
+    The `keep` newest are kept, those whose step is a multiple of `every`, and `protected_step`,
+    such as the best.
     """
 
     def __init__(self, folder: Path, keep: int = 2, every: int | None = None) -> None:
-        self.folder, self.keep, self.every = folder, keep, every
+        self.folder = folder
+        self.keep = keep
+        self.every = every
         self.protected_step: int | None = None
 
     def steps(self) -> list[tuple[int, Path]]:
@@ -130,7 +156,8 @@ class Checkpoints:
     def save(self, step: int, contents: Contents | Shards) -> Path:
         """Write a checkpoint and delete older ones.
 
-        OSError if it cannot be written, ENOSPC if the disk is full; earlier checkpoints are untouched.
+        OSError if it cannot be written, ENOSPC if the disk is full; earlier checkpoints are
+        untouched.
         """
         final = self.folder / f"step-{step:08d}"
         if final.exists():
@@ -184,7 +211,9 @@ def load_weights(path: Path, model: nn.Module) -> None:
         else:  # tied weights are stored once
             load_model(model, path)
     except RuntimeError as error:
-        raise Refused(f"{path} does not hold the weights of this model: {error}", code="shape-mismatch") from None
+        raise Refused(
+            f"{path} does not hold the weights of this model: {error}", code="shape-mismatch"
+        ) from None
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -211,14 +240,19 @@ def _write_file(path: Path, write: Callable[[Path], Any]) -> None:
 class Saver:
     """Writes the checkpoints of a run, in the training loop or in a background thread.
 
-    In the background the loop only copies the tensors, which takes the memory of a checkpoint. `written` is called in
-    the loop with step and folder of each checkpoint on disk; `newest` is the step of the newest.
+    In the background the loop only copies the tensors, which takes the memory of a checkpoint.
+    `written` is called in the loop with step and folder of each checkpoint on disk; `newest` is the
+    step of the newest.
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, background: bool = False, written: Callable[[int, Path], None] = lambda *_: None
+        self,
+        checkpoints: Checkpoints,
+        background: bool = False,
+        written: Callable[[int, Path], None] = lambda *_: None,
     ) -> None:
-        self.checkpoints, self.written = checkpoints, written
+        self.checkpoints = checkpoints
+        self.written = written
         self.newest: int | None = None
         self._pool = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._pending: tuple[int, Future[Path]] | None = None
@@ -230,7 +264,9 @@ class Saver:
     def save(self, step: int, contents: Contents | Shards) -> None:
         """Write a checkpoint, whose tensors may change afterwards; OSError if it or the previous one fails."""
         self.wait()
-        if self._pool is None or isinstance(contents, Shards):  # all ranks write shards, in the training loop
+        if self._pool is None or isinstance(
+            contents, Shards
+        ):  # all ranks write shards, in the training loop
             self._complete(step, self.checkpoints.save(step, contents))
         else:
             self._pending = step, self._pool.submit(self.checkpoints.save, step, contents.copied())
@@ -254,12 +290,21 @@ class Saver:
 class Scores:
     """A metric of every evaluation of a run, by step."""
 
-    def __init__(self, metric: str, better: Literal["lower", "higher"], values: Mapping[int, float]) -> None:
-        self.metric, self.better, self.values = metric, better, dict(values)
+    def __init__(
+        self, metric: str, better: Literal["lower", "higher"], values: Mapping[int, float]
+    ) -> None:
+        self.metric = metric
+        self.better = better
+        self.values = dict(values)
 
     @classmethod
     def read(
-        cls, run_directory: Path, metric: str, better: Literal["lower", "higher"], *, damaged: bool = False
+        cls,
+        run_directory: Path,
+        metric: str,
+        better: Literal["lower", "higher"],
+        *,
+        damaged: bool = False,
     ) -> Scores:
         """Return the scores in metrics.jsonl of a run, of a `damaged` file those in its valid lines.
 
@@ -269,7 +314,10 @@ class Scores:
         try:
             found = read_metrics(path, skip=damaged)
             lines = [line for line in found if line["kind"] == "valid" and metric in line]
-            values = {line["step"]: math.nan if line[metric] is None else float(line[metric]) for line in lines}
+            values = {
+                line["step"]: math.nan if line[metric] is None else float(line[metric])
+                for line in lines
+            }
         except (OSError, ValueError, TypeError) as error:
             raise Refused(f"{path} is damaged: {error}", code="damaged-file") from None
         return cls(metric, better, values)
@@ -278,7 +326,9 @@ class Scores:
     def best(self) -> int | None:
         """The step of the best evaluation, the first of equal ones; None without evaluations."""
         sign = 1 if self.better == "lower" else -1
-        finite = [(sign * value, step) for step, value in self.values.items() if math.isfinite(value)]
+        finite = [
+            (sign * value, step) for step, value in self.values.items() if math.isfinite(value)
+        ]
         return min(finite)[1] if finite else None
 
     @property

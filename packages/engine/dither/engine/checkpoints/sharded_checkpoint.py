@@ -1,6 +1,7 @@
 """Sharded weights (FSDP), written by all ranks and read by any number, with torch.distributed.checkpoint.
 
-Its safetensors format needs no pickled metadata (docs/adr/0004). Its import takes a second, so only shards import it.
+Its safetensors format needs no pickled metadata (docs/adr/0004). Its import takes a second, so only
+shards import it.
 """
 
 from __future__ import annotations
@@ -32,15 +33,24 @@ WHOLE = "whole.safetensors"
 class Shards:
     """The content of a checkpoint of a sharded model. Every rank creates one and takes part in writing.
 
-    `parts` are the tensors of model, average and optimizer by name, `plain` values that JSON can hold.
+    `parts` are the tensors of model, average and optimizer by name, `plain` values that JSON can
+    hold.
     """
 
-    def __init__(self, parts: Mapping[str, Mapping[str, Tensor]], plain: dict[str, Any], ranks: Ranks) -> None:
-        self.parts, self.plain, self.ranks = parts, plain, ranks
+    def __init__(
+        self, parts: Mapping[str, Mapping[str, Tensor]], plain: dict[str, Any], ranks: Ranks
+    ) -> None:
+        self.parts = parts
+        self.plain = plain
+        self.ranks = ranks
         self._started = False
 
     def size(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for part in self.parts.values() for tensor in part.values())
+        return sum(
+            tensor.numel() * tensor.element_size()
+            for part in self.parts.values()
+            for tensor in part.values()
+        )
 
     def write(self, folder: Path) -> None:
         """Write on the main rank, together with the other ranks; OSError if any rank could not write."""
@@ -69,9 +79,13 @@ class Shards:
             message = "not visible to every rank; use a disk shared by all machines, or train.async_save = true"
             raise OSError(errno.ENOENT, message, str(folder))
         for name, tensors in self.parts.items():
-            sharded = {key: value for key, value in tensors.items() if hasattr(value, "full_tensor")}
+            sharded = {
+                key: value for key, value in tensors.items() if hasattr(value, "full_tensor")
+            }
             replicated = {
-                key: value.detach().cpu().contiguous() for key, value in tensors.items() if key not in sharded
+                key: value.detach().cpu().contiguous()
+                for key, value in tensors.items()
+                if key not in sharded
             }
             try:
                 writer = HuggingFaceStorageWriter(str(folder / name), save_distributed=True)
@@ -87,7 +101,9 @@ class Shards:
 
 def part_of(checkpoint: Path, name: str) -> Path:
     """Return the file or folder of shards of the model, ema or optimizer of a checkpoint."""
-    if name == "ema" and not any((checkpoint / file).exists() for file in (name, f"{name}.safetensors")):
+    if name == "ema" and not any(
+        (checkpoint / file).exists() for file in (name, f"{name}.safetensors")
+    ):
         name = "average"  # of earlier versions
     folder = checkpoint / name
     return folder if folder.is_dir() else checkpoint / f"{name}.safetensors"
@@ -99,7 +115,9 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        raise Refused(f"{path} cannot be read as safetensors: {error}", code="unreadable-file") from None
+        raise Refused(
+            f"{path} cannot be read as safetensors: {error}", code="unreadable-file"
+        ) from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -113,7 +131,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     reader = HuggingFaceStorageReader(str(path))
     sizes: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
-    tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in sizes.items()}
+    tensors = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in sizes.items()
+    }
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # about a single process
         try:
             load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=True)
@@ -129,7 +149,11 @@ def read_into(tensors: Mapping[str, Tensor], path: Path, ranks: Ranks) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
-        load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(path)), process_group=ranks.host_group)
+        load(
+            dict(tensors),
+            storage_reader=HuggingFaceStorageReader(str(path)),
+            process_group=ranks.host_group,
+        )
     except CheckpointException as error:
         message = f"{path} does not hold the weights of this model: {_first_failure(error)}"
         raise Refused(message, code="shape-mismatch") from None

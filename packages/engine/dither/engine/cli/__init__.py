@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-USAGE, EXHAUSTED = 2, 5
+USAGE = 2
+EXHAUSTED = 5
 """Exit codes: invalid input; no disk space or memory. docs/runs.md lists all."""
-CODES = {"No such command": "unknown-command", "No such option": "unknown-option", "Missing": "missing-argument"}
+CODES = {
+    "No such command": "unknown-command",
+    "No such option": "unknown-option",
+    "Missing": "missing-argument",
+}
 """Problem codes by the beginning of a message of click; all others are `usage`."""
 
 
@@ -28,12 +33,16 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     """
     from ..runs.signals import STOPPED, Stopped, interruption_message, stop_on_signals
 
-    if arguments is None:  # imports leave few cycles: collect rarely, and neither before a command nor at the exit
+    if (
+        arguments is None
+    ):  # imports leave few cycles: collect rarely, and neither before a command nor at the exit
         gc.disable()
         gc.set_threshold(10_000, 10, 10)
         atexit.register(_freeze)
     try:
-        with stop_on_signals(last=arguments is None) as stop:  # until a run installs its own handlers
+        with stop_on_signals(
+            last=arguments is None
+        ) as stop:  # until a run installs its own handlers
             stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
             return stop.code
     except Stopped as stopped:

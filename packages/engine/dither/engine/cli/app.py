@@ -24,10 +24,30 @@ if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "PANELS", "VERBS", "Assignments", "CellOption", "CheckpointOption", "Experiment", "Group", "Json",
-    "OptionalExperiment", "OutOption", "Overrides", "PluginOption", "Removals", "RunDirectory", "Runs", "SplitOption",
-    "Words", "app", "app_for", "expand_overrides", "load", "parse_checkpoint", "without_collection",
-]  # fmt: skip
+    "PANELS",
+    "VERBS",
+    "Assignments",
+    "CellOption",
+    "CheckpointOption",
+    "Experiment",
+    "Group",
+    "Json",
+    "OptionalExperiment",
+    "OutOption",
+    "Overrides",
+    "PluginOption",
+    "Removals",
+    "RunDirectory",
+    "Runs",
+    "SplitOption",
+    "Words",
+    "app",
+    "app_for",
+    "expand_overrides",
+    "load",
+    "parse_checkpoint",
+    "without_collection",
+]
 
 
 def resume_collection() -> None:
@@ -99,22 +119,41 @@ Assignments = Annotated[
     ),
 ]
 Overrides = Annotated[
-    Words, typer.Option("--set", metavar="KEY=VALUE", help="Override a value (repeatable); VALUE is TOML or a string.")
+    Words,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a value (repeatable); VALUE is TOML or a string.",
+    ),
 ]
-Removals = Annotated[Words, typer.Option("--unset", metavar="KEY", help="Remove a value of the file (repeatable).")]
+Removals = Annotated[
+    Words, typer.Option("--unset", metavar="KEY", help="Remove a value of the file (repeatable).")
+]
 PluginOption = Annotated[
-    Words, typer.Option("-p", metavar="NAME", help="Load a plugin by name or file; no:NAME blocks one (repeatable).")
+    Words,
+    typer.Option(
+        "-p", metavar="NAME", help="Load a plugin by name or file; no:NAME blocks one (repeatable)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Parent folder of run directories.")]
 RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 Part = Literal["all", "train", "valid", "test"] | None
-SplitOption = Annotated[Part, typer.Option("--split", help="By default valid; all with data of yours.")]
-CellOption = Annotated[
-    str | None, typer.Option("--cell", metavar="NAME", help="Cell type; by default all that the model was trained on.")
+SplitOption = Annotated[
+    Part, typer.Option("--split", help="By default valid; all with data of yours.")
 ]
-OutOption = Annotated[Path | None, typer.Option("--out", help="New folder; by default inside the run.")]
-CheckpointOption = Annotated[str, typer.Option("--checkpoint", metavar="WHICH", help="newest, best, or a step.")]
+CellOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cell", metavar="NAME", help="Cell type; by default all that the model was trained on."
+    ),
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="New folder; by default inside the run.")
+]
+CheckpointOption = Annotated[
+    str, typer.Option("--checkpoint", metavar="WHICH", help="newest, best, or a step.")
+]
 
 
 def expand_overrides(words: Sequence[str]) -> list[str]:
@@ -131,7 +170,10 @@ def expand_overrides(words: Sequence[str]) -> list[str]:
 
 
 def load(
-    path: Path, overrides: Sequence[str] | None, removals: Sequence[str] | None, plugins: Sequence[str] | None
+    path: Path,
+    overrides: Sequence[str] | None,
+    removals: Sequence[str] | None,
+    plugins: Sequence[str] | None,
 ) -> Loaded:
     """Load an experiment with the options of the command line."""
     with without_collection():
@@ -187,7 +229,8 @@ PANELS = {
         "schema": ("plugins", "schema --out experiment.schema.json"),
     },
 }
-"""Commands in the order of the help, each with the module that defines it and an example for its own help."""
+"""Commands in the order of the help, each with the module that defines it and an example for its
+own help."""
 DOTTED = re.compile(r"--(?P<key>[a-z_][\w-]*(?:\.[\w-]+)+)(?:=(?P<value>.*))?", re.DOTALL)
 VERBS = {verb: module for panel in PANELS.values() for verb, (module, _) in panel.items()}
 """Every built-in command and its module; some are groups of commands, such as `runs list`."""
@@ -209,8 +252,11 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     _import_verbs([VERBS[word]] if word in VERBS else dict.fromkeys(VERBS.values()))
     if word in VERBS:  # typer inspects the options of every command, which takes 1 ms each
         called = copy(app)
-        commands, groups = ([entry for entry in entries if _name(entry) == word] for entries in ENTRIES)
-        called.registered_commands, called.registered_groups = commands, groups
+        commands, groups = (
+            [entry for entry in entries if _name(entry) == word] for entries in ENTRIES
+        )
+        called.registered_commands = commands
+        called.registered_groups = groups
         return called, words
     if word == "--version" or "_DITHER_COMPLETE" in os.environ:
         return app, words
@@ -233,8 +279,13 @@ def _import_verbs(modules: Iterable[str]) -> None:
         for entry in entries:
             entry.rich_help_panel = panel_of[_name(entry)]
             entry.epilog = f"Example: dither {examples[_name(entry)]}"
-    groups = [entry.typer_instance for entry in app.registered_groups if entry.typer_instance is not None]
-    for command in [*app.registered_commands, *(one for group in groups for one in group.registered_commands)]:
+    groups = [
+        entry.typer_instance for entry in app.registered_groups if entry.typer_instance is not None
+    ]
+    for command in [
+        *app.registered_commands,
+        *(one for group in groups for one in group.registered_commands),
+    ]:
         command.cls = Command
 
 
@@ -250,7 +301,7 @@ def _installed_names() -> set[str]:
     try:
         return {point.name for point in entry_points(group="dither.plugins")}
     except Exception:  # one unreadable entry_points.txt of any package fails the whole call
-        from dither.registry.plugins.status import installed_plugins
+        from dither.registry.plugins.discovery import installed_plugins
 
         return set(installed_plugins())
 
@@ -258,9 +309,9 @@ def _installed_names() -> set[str]:
 def _add_plugin_commands(files: Sequence[str], word: str | None) -> None:
     """Call `register_commands` of every plugin; Refused if plugins fail to load and `word` may be one of theirs."""
     from dither.registry.config.errors import Refused, nearest
+    from dither.registry.plugins.discovery import PluginError
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import find_policy
-    from dither.registry.plugins.status import PluginError
 
     try:
         plugins = load_plugins(files, policy=find_policy(Path()))

@@ -29,15 +29,17 @@ __all__ = ["PHASES", "bench", "show_bench", "timed_phases"]
 
 WARMUP = 3
 """Steps before any is timed."""
-LOW_MFU, MAX_OPTIMIZER = 0.3, 0.25
+LOW_MFU = 0.3
+MAX_OPTIMIZER = 0.25
 """Shares of the peak and of a step beyond which `advice` names a remedy."""
 
 
 def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     """Measure the training step of an experiment: seconds, rates and memory in bytes; nothing is saved.
 
-    The time of a step is the median over repeats. Then the same number of steps is timed by phase, with the median over
-    the steps. Synchronisations and kernels are those of a step without torch.compile on a simulated GPU.
+    The time of a step is the median over repeats. Then the same number of steps is timed by phase,
+    with the median over the steps. Synchronisations and kernels are those of a step without
+    torch.compile on a simulated GPU.
     """
     train = loaded.experiment.train
     simulated = simulate(loaded)
@@ -49,14 +51,19 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         trainer.advance()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    whole = [_timed(lambda: [trainer.advance() for _ in range(steps)], device) / steps for _ in range(repeats)]
+    whole = [
+        _timed(lambda: [trainer.advance() for _ in range(steps)], device) / steps
+        for _ in range(repeats)
+    ]
     trainer.graph = None  # phases and FLOPs are counted in Python
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
-    median, rows = statistics.median(whole), trainer.rows(trainer.step)
+    median = statistics.median(whole)
+    rows = trainer.rows(trainer.step)
     with FlopCounterMode(display=False) as counter, system.eager():
         trainer.advance()
-    flops, peak = counter.get_total_flops(), peak_flops(device, system.precision)
+    flops = counter.get_total_flops()
+    peak = peak_flops(device, system.precision)
     return {
         "name": loaded.experiment.name,
         "environment": environment(device, precision=system.precision),
@@ -80,7 +87,9 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
 
 def simulate(loaded: Loaded) -> dict[str, Any]:
     """Return host synchronisations, with their places, and kernels of the third step on a simulated GPU."""
-    train = loaded.experiment.train.model_copy(update={"compile": False, "workers": 0, "precision": "float32"})
+    train = loaded.experiment.train.model_copy(
+        update={"compile": False, "workers": 0, "precision": "float32"}
+    )
     system = Diffusion.build(loaded.experiment, loaded.plugins.catalog).train()
     system.precision = "float32"  # the simulated device has no autocast
     with DeviceTrace() as trace:
@@ -90,13 +99,22 @@ def simulate(loaded: Loaded) -> dict[str, Any]:
             trace.reset()
             trainer.advance()
     places = [f"{count} x {name} at {place}" for (name, place), count in trace.syncs.items()]
-    return {"syncs_per_step": trace.syncs.total(), "sync_places": places, "kernels_per_step": trace.kernels.total()}
+    return {
+        "syncs_per_step": trace.syncs.total(),
+        "sync_places": places,
+        "kernels_per_step": trace.kernels.total(),
+    }
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
     """Return the measured rate of a large matrix product, in operations per second."""
     size = 8192 if device.type == "cuda" else 1024
-    a = torch.randn(size, size, device=device, dtype=torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    a = torch.randn(
+        size,
+        size,
+        device=device,
+        dtype=torch.bfloat16 if precision == "bfloat16" else torch.float32,
+    )
     return 2 * size**3 / min(_timed(lambda: a @ a, device) for _ in range(5))
 
 
@@ -129,7 +147,11 @@ def _memory(trainer: Trainer) -> dict[str, int]:
     def held(items: Any) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in items)
 
-    memory = {"weights": held(trainer.parameters), "optimizer": held(tensors.values()), "peak_rss": peak_memory()}
+    memory = {
+        "weights": held(trainer.parameters),
+        "optimizer": held(tensors.values()),
+        "peak_rss": peak_memory(),
+    }
     if trainer.average is not None:
         memory["average"] = held(trainer.average.module.parameters())
     if trainer.device.type == "cuda":
@@ -145,7 +167,8 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
         page.add_row(name, f"{seconds * 1e3:.3f}", f"{seconds / whole:.1%}")
     page.add_row("step", f"{whole * 1e3:.3f}", "")
     console.print(page)
-    least, most = result["step_seconds_least"], result["step_seconds_most"]
+    least = result["step_seconds_least"]
+    most = result["step_seconds_most"]
     memory = ", ".join(f"{name} {size(count)}" for name, count in result["memory"].items())
     words = result["environment"]
     for line in (
@@ -164,7 +187,8 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
 
 
 PHASES = ("data", "forward", "backward", "optimizer")
-"""Phases of a step: forward includes noising and the loss; optimizer includes clipping, the NaN check and EMA."""
+"""Phases of a step: forward includes noising and the loss; optimizer includes clipping, the NaN
+check and EMA."""
 
 
 @contextmanager
@@ -176,14 +200,18 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
         synchronize(trainer.device)
         moments.append((phase, time.perf_counter()))
 
-    system, parallel = trainer.system, trainer.parallel
-    prepare, gradients = system.prepare, parallel.gradients
+    system = trainer.system
+    parallel = trainer.parallel
+    prepare = system.prepare
+    gradients = parallel.gradients
 
     def marked(call: Callable[..., Any], phase: str) -> Any:
         return lambda *arguments: (mark(phase), call(*arguments))[1]  # type: ignore[func-returns-value]
 
     handles = [
-        system.register_forward_pre_hook(lambda *_: mark("backward" if moments[-1][0] == "forward" else "forward")),
+        system.register_forward_pre_hook(
+            lambda *_: mark("backward" if moments[-1][0] == "forward" else "forward")
+        ),
         system.register_forward_hook(lambda *_: mark("forward")),
     ]
     system.prepare = marked(prepare, "data")  # type: ignore[method-assign]  # the batch is on the device

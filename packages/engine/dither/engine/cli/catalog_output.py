@@ -27,11 +27,21 @@ from ..runs.progress import table
 from .output import echo_json
 
 __all__ = [
-    "TABLES", "filter_components", "show_component", "show_components", "show_plugins", "show_reference",
+    "TABLES",
+    "filter_components",
+    "show_component",
+    "show_components",
+    "show_plugins",
+    "show_reference",
     "show_table",
-]  # fmt: skip
+]
 
-TABLES: dict[str, type[Options]] = {"train": Train, "evaluate": Evaluate, "sample": Sample, "tracking": Tracking}
+TABLES: dict[str, type[Options]] = {
+    "train": Train,
+    "evaluate": Evaluate,
+    "sample": Sample,
+    "tracking": Tracking,
+}
 """Option tables of an experiment file besides components."""
 
 
@@ -48,24 +58,33 @@ def filter_components(
             hint = did_you_mean(plugin, plugins, f"known: {', '.join(plugins)}")
             raise Refused(Problem(f'unknown plugin "{plugin}"', help=hint, code="unknown-plugin"))
     kinds = {known_kind(kind)} if kind else {*KINDS}
-    components = [c for c in components if c.kind in kinds and (not plugin_names or c.plugin in plugin_names)]
+    components = [
+        c for c in components if c.kind in kinds and (not plugin_names or c.plugin in plugin_names)
+    ]
     matching = [c for c in components if fnmatch.fnmatchcase(c.name, pattern or "*")]
     if pattern is not None and not matching:
         hint = did_you_mean(pattern, {component.name for component in components})
-        raise Refused(Problem(f'no component matches "{pattern}"', help=hint, code="unknown-component"))
+        raise Refused(
+            Problem(f'no component matches "{pattern}"', help=hint, code="unknown-component")
+        )
     return matching
 
 
 def show_components(components: Iterable[Any], as_json: bool) -> None:
     """Print components, one per line."""
-    keys, components = ("kind", "name", "rev", "plugin", "summary"), list(components)
+    keys = ("kind", "name", "rev", "plugin", "summary")
+    components = list(components)
     if echo_json(as_json, [{key: getattr(c, key) for key in keys} for c in components]):
         return
     page = table("kind, name", "plugin", "description")
     for kind, group in groupby(components, lambda component: component.kind):
         page.add_row(Text(kind, style="bold"))
         for component in group:
-            page.add_row(Text(f"  {component.name}", style="cyan"), Text(component.plugin), Text(component.summary))
+            page.add_row(
+                Text(f"  {component.name}", style="cyan"),
+                Text(component.plugin),
+                Text(component.summary),
+            )
     Console().print(page)
 
 
@@ -76,11 +95,24 @@ def show_reference(catalog: Catalog, components: Sequence[Component]) -> None:
         lines += [f"## {kind}", "", summary_of(KINDS[kind]), ""]
         for component in group:
             facts = describe(component, catalog)
-            lines += [f"### {component.name}", "", facts["doc"], "", f"From `{component.plugin}`.", ""]
+            lines += [
+                f"### {component.name}",
+                "",
+                facts["doc"],
+                "",
+                f"From `{component.plugin}`.",
+                "",
+            ]
             lines += ["```toml", facts["snippet"], "```", ""]
             lines += _markdown_options(facts["options"])
     for name, options in TABLES.items() if len(components) == len(catalog.parts()) else ():
-        lines += [f"## [{name}]", "", summary_of(options), "", *_markdown_options(describe_options(options))]
+        lines += [
+            f"## [{name}]",
+            "",
+            summary_of(options),
+            "",
+            *_markdown_options(describe_options(options)),
+        ]
     typer.echo("\n".join(lines).rstrip())
 
 
@@ -104,26 +136,39 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
         source = Path(report.source).name if report.sha256 else report.source
         hooks = ", ".join(hook for hook in report.hooks if hook != "register_components")
         components = str(report.parts) if report.state == "loaded" else ""
-        page.add_row(report.name, Text(report.state, colour), *map(Text, (source, report.version, components, hooks)))
+        page.add_row(
+            report.name,
+            Text(report.state, colour),
+            *map(Text, (source, report.version, components, hooks)),
+        )
     console = Console()
     console.print(page)
     for report in reports:
         if report.reason:
             console.print(Text(f"{report.name}: {report.state}: {report.reason}"), soft_wrap=True)
         elif report.imports_torch:
-            console.print(Text(f"{report.name}: imports torch when loaded ({report.seconds:.3f} s)"), soft_wrap=True)
+            console.print(
+                Text(f"{report.name}: imports torch when loaded ({report.seconds:.3f} s)"),
+                soft_wrap=True,
+            )
 
 
 def show_component(plugins: Plugins, component: Component, as_json: bool) -> None:
     """Print everything about one component, and the experiment files below experiments/ that name it."""
     facts = describe(component, plugins.catalog)
-    facts["version"] = next((report.version for report in plugins.reports if report.name == component.plugin), "")
+    facts["version"] = next(
+        (report.version for report in plugins.reports if report.name == component.plugin), ""
+    )
     files = sorted(Path("experiments").rglob("*.toml"))
-    facts["used_in"] = [str(path) for path in files if f'"{component.name}"' in path.read_text("utf-8", "replace")]
+    facts["used_in"] = [
+        str(path) for path in files if f'"{component.name}"' in path.read_text("utf-8", "replace")
+    ]
     if echo_json(as_json, facts):
         return
     console = Console()
-    console.print(Text.assemble((f"{facts['kind']} {facts['name']}", "bold"), ("  " + facts["pinned"], "dim")))
+    console.print(
+        Text.assemble((f"{facts['kind']} {facts['name']}", "bold"), ("  " + facts["pinned"], "dim"))
+    )
     console.print(Text(facts["doc"] + "\n"))
     _show_options(console, facts["options"])
     console.print(Text("\n" + facts["snippet"] + "\n"), soft_wrap=True)
@@ -134,7 +179,9 @@ def show_component(plugins: Plugins, component: Component, as_json: bool) -> Non
     if facts["aliases"]:
         grid.add_row(Text("former names", style="cyan"), Text(", ".join(facts["aliases"])))
     if facts["used_in"]:
-        grid.add_row(Text("used in", style="cyan"), Text(", ".join(facts["used_in"]), overflow="fold"))
+        grid.add_row(
+            Text("used in", style="cyan"), Text(", ".join(facts["used_in"]), overflow="fold")
+        )
     console.print(grid)
 
 
@@ -150,6 +197,10 @@ def show_table(name: str, as_json: bool) -> None:
 
 def _show_options(console: Console, options: Iterable[Mapping[str, str]]) -> None:
     for option in options:
-        console.print(Text.assemble((option["name"], "cyan"), f" = {option['default']}  ", (option["type"], "dim")))
+        console.print(
+            Text.assemble(
+                (option["name"], "cyan"), f" = {option['default']}  ", (option["type"], "dim")
+            )
+        )
         if option["doc"]:
             console.print(Padding(Text(option["doc"]), (0, 0, 0, 4)))

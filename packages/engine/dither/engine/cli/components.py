@@ -34,18 +34,25 @@ def visible_plugins(selected: list[str] | None) -> Plugins:
 @app.command("list")
 def list_components(
     kind: Annotated[str | None, typer.Argument(help="Only this kind.", show_default=False)] = None,
-    pattern: Annotated[str | None, typer.Option("--filter", metavar="GLOB", help="Only matching names.")] = None,
-    plugin_names: Annotated[Words, typer.Option("--plugin", metavar="NAME", help="Only of this plugin.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--filter", metavar="GLOB", help="Only matching names.")
+    ] = None,
+    plugin_names: Annotated[
+        Words, typer.Option("--plugin", metavar="NAME", help="Only of this plugin.")
+    ] = None,
     selected: PluginOption = None,
     as_json: Json = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a reference page.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a reference page.")
+    ] = False,
 ) -> None:
     """List the components that an experiment may name."""
     from .catalog_output import filter_components, show_components, show_reference
 
     if selected or as_markdown:
         plugins = visible_plugins(selected)
-        components, known = plugins.catalog.parts(), [report.name for report in plugins.reports]
+        components = plugins.catalog.parts()
+        known = [report.name for report in plugins.reports]
     else:
         components, known = cached_components()
     components = filter_components(components, known, kind, pattern, plugin_names)
@@ -62,12 +69,13 @@ CACHE_FROM_SECONDS = 0.5
 def cached_components() -> tuple[list[Any], list[str]]:
     """Return what `dither list` shows of all components, and the names of the plugins.
 
-    If loading takes long it is cached, until an imported file, a folder with packages or registry.toml changes.
+    If loading takes long it is cached, until an imported file, a folder with packages or
+    registry.toml changes.
     """
     from dither.registry.files.atomic import atomic_write
     from dither.registry.files.cache import cache_folder
+    from dither.registry.plugins.discovery import installed_plugins
     from dither.registry.plugins.policy import ALLOWED, policy_file
-    from dither.registry.plugins.status import installed_plugins
 
     def state(paths: Sequence[str]) -> list[list[Any]]:
         found = []
@@ -77,16 +85,28 @@ def cached_components() -> tuple[list[Any], list[str]]:
                 found.append([path, stat.st_mtime_ns, stat.st_size])
         return found
 
-    installed = [f"{plugin} {plugin.point}" for found in installed_plugins().values() for plugin in found]
-    key = [sys.version, sys.path, policy := str(policy_file(Path())), os.environ.get(ALLOWED), installed]
-    file, columns = cache_folder() / "components.json", ("kind", "name", "rev", "plugin", "summary")
+    installed = [
+        f"{plugin} {plugin.point}" for found in installed_plugins().values() for plugin in found
+    ]
+    key = [
+        sys.version,
+        sys.path,
+        policy := str(policy_file(Path())),
+        os.environ.get(ALLOWED),
+        installed,
+    ]
+    file = cache_folder() / "components.json"
+    columns = ("kind", "name", "rev", "plugin", "summary")
     with suppress(OSError, ValueError, KeyError, TypeError):
         cached = json.loads(file.read_text("utf-8"))
-        if cached["key"] == key and cached["files"] == state([path for path, *_ in cached["files"]]):
+        if cached["key"] == key and cached["files"] == state(
+            [path for path, *_ in cached["files"]]
+        ):
             return [SimpleNamespace(**row) for row in cached["components"]], cached["plugins"]
     began = time.perf_counter()
     plugins = visible_plugins(None)
-    components, names = plugins.catalog.parts(), [report.name for report in plugins.reports]
+    components = plugins.catalog.parts()
+    names = [report.name for report in plugins.reports]
     complete = {report.state for report in plugins.reports} <= {"loaded", "blocked"}
     if complete and time.perf_counter() - began > CACHE_FROM_SECONDS:
         modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
@@ -100,7 +120,9 @@ def cached_components() -> tuple[list[Any], list[str]]:
 
 @app.command()
 def describe(
-    kind: Annotated[str, typer.Argument(help="A kind, such as block; or train, evaluate, sample, tracking.")],
+    kind: Annotated[
+        str, typer.Argument(help="A kind, such as block; or train, evaluate, sample, tracking.")
+    ],
     name: Annotated[str, typer.Argument(help="Name of a component, such as adaln-zero.")] = "",
     selected: PluginOption = None,
     as_json: Json = False,
@@ -115,7 +137,9 @@ def describe(
             raise typer.BadParameter(f"{kind} has no components; leave it out", param_hint="NAME")
         return show_table(kind, as_json)
     if not name:
-        raise typer.BadParameter(f"missing; dither list {known_kind(kind)} shows the names", param_hint="NAME")
+        raise typer.BadParameter(
+            f"missing; dither list {known_kind(kind)} shows the names", param_hint="NAME"
+        )
     plugins = visible_plugins(selected)
     show_component(plugins, plugins.catalog.find(known_kind(kind), name), as_json)
 
@@ -135,7 +159,10 @@ PATHS = "paths"
 @app.command(context_settings={"ignore_unknown_options": True})
 def prepare(
     name: Annotated[
-        str, typer.Argument(help="A data component, such as get or text; dhs prepares human-dhs from its sources.")
+        str,
+        typer.Argument(
+            help="A data component, such as get or text; dhs prepares human-dhs from its sources."
+        ),
     ],
     words: Annotated[
         Words,
@@ -145,7 +172,9 @@ def prepare(
             show_default=False,
         ),
     ] = None,
-    overrides: Annotated[Words, typer.Option("--set", metavar="KEY=VALUE", help="Set an option.")] = None,
+    overrides: Annotated[
+        Words, typer.Option("--set", metavar="KEY=VALUE", help="Set an option.")
+    ] = None,
     selected: PluginOption = None,
 ) -> None:
     """Download and convert the data of a component."""
@@ -157,7 +186,9 @@ def prepare(
     aliases = (part.spec for part in catalog.parts("data") if name in part.spec.prepared_as)
     spec = next(aliases, None) or catalog.find("data", name).spec
     preset = [f"{key}={json.dumps(value)}" for key, value in spec.prepared_as.get(name, {}).items()]
-    document = Document.from_overrides([*preset, *overrides_from_flags(words or (), spec), *(overrides or ())])
+    document = Document.from_overrides(
+        [*preset, *overrides_from_flags(words or (), spec), *(overrides or ())]
+    )
     data: Any = validate(spec, document, catalog)
     try:
         summary = data.prepare()
@@ -168,8 +199,12 @@ def prepare(
 
 @app.command("load-hf")
 def load_hf(
-    folder: Annotated[Path, typer.Argument(help="config.json, tokenizer.json, safetensors.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder.")] = Path("converted"),
+    folder: Annotated[
+        Path, typer.Argument(help="config.json, tokenizer.json, safetensors.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder.")] = Path(
+        "converted"
+    ),
     length: Annotated[int, typer.Option("--length", min=1, help="Ids per sample.")] = 256,
     mask_id: Annotated[int | None, typer.Option("--mask-id", min=0, help="The id of MASK.")] = None,
     selected: PluginOption = None,
@@ -183,8 +218,9 @@ def load_hf(
 def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
     """Convert the arguments after the name of a component to overrides `key=value`.
 
-    `--key value` and `--key=value` set an option, `--key` alone a boolean one. All other arguments, and all after `--`,
-    are paths. Refused if a value is missing, an option is abbreviated, or the component takes no paths.
+    `--key value` and `--key=value` set an option, `--key` alone a boolean one. All other arguments,
+    and all after `--`, are paths. Refused if a value is missing, an option is abbreviated, or the
+    component takes no paths.
     """
     from dither.registry.config.errors import Problem, Refused
 
@@ -207,7 +243,10 @@ def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
                 value = following
             overrides.append(f"{key}={json.dumps(value) if kind is str else value}")
         elif word.startswith("-") and len(word) > 1:
-            raise Refused(f"{word}: options of a component have no short form, use --key value", code="unknown-option")
+            raise Refused(
+                f"{word}: options of a component have no short form, use --key value",
+                code="unknown-option",
+            )
         else:
             paths.append(word)
     if paths and PATHS not in spec.model_fields:

@@ -27,7 +27,8 @@ from .output import echo_json
 __all__ = ["Finding", "examine", "show_findings"]
 
 MIN_SPACE = 2e9
-"""Bytes of free disk space below which a folder is reported; checkpoints of large models take gigabytes."""
+"""Bytes of free disk space below which a folder is reported; checkpoints of large models take
+gigabytes."""
 SLOW = 1.0
 """Seconds of an import above which a plugin is reported."""
 STATES: dict[str, tuple[Literal["note", "broken"], str, str]] = {
@@ -60,7 +61,8 @@ def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> It
         yield Finding("torch", "note", "its version is unknown")
     yield from check_folder("runs", runs, "choose another folder with --runs")
     yield from check_folder("cache", cache_folder(), "choose another folder with DITHER_DATA")
-    policy, plugins = Policy(), Plugins()
+    policy = Policy()
+    plugins = Plugins()
     for topic in ("registry.toml", "plugins"):
         try:
             if topic == "registry.toml":
@@ -85,7 +87,9 @@ def check_folder(topic: str, folder: Path, advice: str) -> Iterator[Finding]:
         return
     if free < MIN_SPACE:
         advice = "free disk space: a checkpoint takes three times the size of the weights"
-        yield Finding(topic, "note", f"{folder}, only {free / 1e9:.1f} GB free", advice, "disk-full")
+        yield Finding(
+            topic, "note", f"{folder}, only {free / 1e9:.1f} GB free", advice, "disk-full"
+        )
     else:
         yield Finding(topic, "ok", f"{folder}, {free / 1e9:.1f} GB free")
 
@@ -99,12 +103,16 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
             loaded.append(f"{report.name} {report.version}".strip())
             if report.imports_torch or report.seconds > SLOW:
                 why = "imports torch when loaded and " if report.imports_torch else ""
-                advice = "its author can move the import into `build`" if report.imports_torch else ""
+                advice = (
+                    "its author can move the import into `build`" if report.imports_torch else ""
+                )
                 message = f"{report.name} {why}takes {report.seconds:.1f} s to load"
                 yield Finding("start", "note", message, advice, "slow-import")
         else:
             state, code, advice = STATES[report.state]
-            yield Finding("plugins", state, f"{origin} {report.state}: {report.reason}", advice, code)
+            yield Finding(
+                "plugins", state, f"{origin} {report.state}: {report.reason}", advice, code
+            )
     if not loaded:
         advice = "install dither again: in a checkout, python -m pip install -r requirements.txt"
         yield Finding("plugins", "broken", "none is loaded", advice, "unknown-plugin")
@@ -115,11 +123,14 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
 def check_policy(path: Path | None, policy: Policy, plugins: Plugins) -> Iterator[Finding]:
     """Check the requirements of registry.toml, and its list of components."""
     topic = "registry.toml"
-    yield Finding(topic, "ok", str(path) if path else "none at or above this folder; none is required")
+    yield Finding(
+        topic, "ok", str(path) if path else "none at or above this folder; none is required"
+    )
     yield from _findings(topic, required_plugins(policy, plugins.reports)[1])
     problems = check_lockfile(policy, plugins) if any(policy.components.values()) else []
     if problems:
-        message, advice = f"{len(problems)} components differ from the list", "dither registry check lists all"
+        message = f"{len(problems)} components differ from the list"
+        advice = "dither registry check lists all"
         yield Finding(topic, "note", message, advice, "lockfile-outdated")
 
 
@@ -127,7 +138,9 @@ def _findings(topic: str, problems: Sequence[Problem]) -> Iterator[Finding]:
     for problem in problems:
         key = f"{dotted(problem.path)}: " if problem.path else ""
         place = f" ({problem.origin})" if problem.origin else ""
-        yield Finding(topic, "broken", f"{key}{problem.message}{place}", problem.help or "", problem.code)
+        yield Finding(
+            topic, "broken", f"{key}{problem.message}{place}", problem.help or "", problem.code
+        )
 
 
 def show_findings(findings: list[Finding], as_json: bool) -> int:

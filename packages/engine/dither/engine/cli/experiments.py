@@ -34,7 +34,8 @@ __all__: list[str] = []
 
 UNPRINTABLE = re.compile(r"[^\S\n ]|[\u0080-\U0010ffff]")
 MAX_DEPTH = 256
-"""Blocks of a model up to which `validate` builds it, without memory, to know the names of its weights."""
+"""Blocks of a model up to which `validate` builds it, without memory, to know the names of its
+weights."""
 
 
 @app.command()
@@ -45,9 +46,14 @@ def run(
     removals: Removals = None,
     selected: PluginOption = None,
     runs: Runs = Path("runs"),
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Resume this run directory.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="RUN", help="Resume this run directory.")
+    ] = None,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Resume although components or plugins have changed.")
+        bool,
+        typer.Option(
+            "--accept-changes", help="Resume although components or plugins have changed."
+        ),
     ] = False,
 ) -> int:
     """Train, evaluate, sample and plot the experiment of a file."""
@@ -60,25 +66,37 @@ def run(
         experiment, words = None, [str(experiment), *(words or ())]
     if (experiment is None) == (resume is None):
         hint = f"dither run NAME, with a file or one of: {', '.join(shipped_experiments())}"
-        raise Refused(Problem("give either an experiment file or --resume RUN", help=hint, code="usage"))
+        raise Refused(
+            Problem("give either an experiment file or --resume RUN", help=hint, code="usage")
+        )
     if experiment is not None and (experiment / "resolved.toml").is_file():
         hint = f"dither run --resume {experiment}"
-        raise Refused(Problem(f"{experiment} is a run, not an experiment file", help=hint, code="usage"))
+        raise Refused(
+            Problem(f"{experiment} is a run, not an experiment file", help=hint, code="usage")
+        )
     path = experiment or resolved_file(resume or Path(), verify=not accept_changes)
     loaded = load(path, [*(changes or ()), *(words or ())], removals, selected)
     if loaded.experiment.sweep is not None:
         hint = f"use dither sweep {path} for all points, or --unset sweep for the file without them"
         place = loaded.document.origin(("sweep",))
-        raise Refused(Problem(f"{path} is a sweep, not one run", ("sweep",), place, hint, code="usage"))
+        raise Refused(
+            Problem(f"{path} is a sweep, not one run", ("sweep",), place, hint, code="usage")
+        )
     if "RANK" not in os.environ:
         from ..runs.progress import Screen, say
 
-        say(Screen(), f"{path}: valid; loading torch and the data")  # never ends a run, as on a full disk
+        say(
+            Screen(), f"{path}: valid; loading torch and the data"
+        )  # never ends a run, as on a full disk
     with without_collection():
         from ..runs.launch import run as start
 
     given = sys.argv[1:]
-    argv = ["dither", *([] if "run" in given else ["run"]), *given]  # python -m experiments.run omits the command
+    argv = [
+        "dither",
+        *([] if "run" in given else ["run"]),
+        *given,
+    ]  # python -m experiments.run omits the command
     return start(loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest)
 
 
@@ -87,7 +105,10 @@ def validate(
     experiment: Experiment,
     words: Assignments = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also count parameters, memory, shapes and FLOPs (imports torch).")
+        bool,
+        typer.Option(
+            "--deep", help="Also count parameters, memory, shapes and FLOPs (imports torch)."
+        ),
     ] = False,
     changes: Overrides = None,
     removals: Removals = None,
@@ -96,7 +117,8 @@ def validate(
 ) -> None:
     """Check an experiment: names, types, bounds, and whether the components are compatible."""
     loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
-    train, model = loaded.experiment.train, loaded.experiment.model
+    train = loaded.experiment.train
+    model = loaded.experiment.model
     if (train.freeze or train.lora) and (deep or getattr(model, "depth", 0) <= MAX_DEPTH):
         from ..training.model_summary import require_names
 
@@ -108,7 +130,9 @@ def validate(
 
     summary = summarize_model(loaded.experiment)
     memory = memory_needs(loaded.experiment, build_on_meta(loaded.experiment))
-    print_valid(loaded, as_json, {"parameters": summary["parameters"], "memory": memory, "shapes": summary})
+    print_valid(
+        loaded, as_json, {"parameters": summary["parameters"], "memory": memory, "shapes": summary}
+    )
     if not wants_json(as_json):
         _print_model(summary, memory)
 
@@ -125,8 +149,15 @@ def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
     numbers = ("parameters", "output", "FLOPs forward")
     modules = table("module", "component", *numbers, right=numbers)
     for row in summary["rows"]:
-        modules.add_row(row["name"], row["part"], *cells(row["parameters"], row["output"], row["flops"]))
-    modules.add_row("model", "", *cells(summary["parameters"], summary["output"], summary["forward"]), style="bold")
+        modules.add_row(
+            row["name"], row["part"], *cells(row["parameters"], row["output"], row["flops"])
+        )
+    modules.add_row(
+        "model",
+        "",
+        *cells(summary["parameters"], summary["output"], summary["forward"]),
+        style="bold",
+    )
     modules.add_row("training step", "", "", "", f"{summary['step']:.3g}", style="bold")
     memory = table("memory without activations", "bytes", right=("bytes",))
     for name, count in needs.items():
@@ -146,7 +177,8 @@ def resolve(
 ) -> None:
     """Print an experiment with every default written out and every name pinned.
 
-    Saved in this folder, it runs as it is; a plugin file from another folder must be given with -p again.
+    Saved in this folder, it runs as it is; a plugin file from another folder must be given with -p
+    again.
     """
     import tomlkit
 
@@ -154,9 +186,14 @@ def resolve(
 
     loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
     tree = dump(loaded.experiment, loaded.plugins.catalog)
-    tree["plugins"] = [os.path.relpath(path) for path in loaded.plugins.files] + loaded.plugins.requested
+    tree["plugins"] = [
+        os.path.relpath(path) for path in loaded.plugins.files
+    ] + loaded.plugins.requested
     text = tomlkit.dumps(tree)
-    typer.echo(UNPRINTABLE.sub(lambda m: m[0] if m[0].isprintable() else f"\\U{ord(m[0]):08x}", text), nl=False)
+    typer.echo(
+        UNPRINTABLE.sub(lambda m: m[0] if m[0].isprintable() else f"\\U{ord(m[0]):08x}", text),
+        nl=False,
+    )
 
 
 @app.command()
@@ -176,13 +213,24 @@ def explain(
 ) -> None:
     """Show the origin of each value of an experiment, or what the predictions of a run are based on.
 
-    Of an experiment: file and line, --set, or a default. Of a run directory, and perhaps data of yours: attributions of
-    predictions to inputs; --split, --cell, --out and --checkpoint are for these.
+    Of an experiment: file and line, --set, or a default. Of a run directory, and perhaps data of
+    yours: attributions of predictions to inputs; --split, --cell, --out and --checkpoint are for
+    these.
     """
     if experiment.is_dir():
         from .runs import apply
 
-        apply("explain", experiment, [Path(word) for word in words or ()], split, cell, None, out, checkpoint, selected)
+        apply(
+            "explain",
+            experiment,
+            [Path(word) for word in words or ()],
+            split,
+            cell,
+            None,
+            out,
+            checkpoint,
+            selected,
+        )
         return
     import tomlkit
 
@@ -211,7 +259,9 @@ def explain(
     ]
     if echo_json(as_json, records):
         return
-    values = ("(none)" if row.value is None else tomlkit.item(row.value).as_string() for row in rows)
+    values = (
+        "(none)" if row.value is None else tomlkit.item(row.value).as_string() for row in rows
+    )
     for row, value in zip(rows, values, strict=True):
         echo(printable(f"{dotted(row.path):32} = {value:24}  {row.story}"))
 
@@ -224,7 +274,9 @@ def bench(
     removals: Removals = None,
     selected: PluginOption = None,
     steps: Annotated[int, typer.Option("--steps", "-n", min=1, help="Steps per repeat.")] = 20,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Repeats; the median counts.")] = 3,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Repeats; the median counts.")
+    ] = 3,
     as_json: Json = False,
 ) -> None:
     """Measure the training step: time by phase, memory, throughput."""
@@ -233,6 +285,8 @@ def bench(
     from .benchmark import bench as measure
     from .benchmark import show_bench
 
-    result = measure(load(experiment, [*(changes or ()), *(words or ())], removals, selected), steps, repeats)
+    result = measure(
+        load(experiment, [*(changes or ()), *(words or ())], removals, selected), steps, repeats
+    )
     if not echo_json(as_json, result):
         show_bench(Console(), result)

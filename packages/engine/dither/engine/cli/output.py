@@ -20,9 +20,17 @@ if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "Format", "echo", "echo_json", "global_options", "hoist_global_options", "location_record", "output_options",
-    "print_problems", "print_valid", "wants_json",
-]  # fmt: skip
+    "Format",
+    "echo",
+    "echo_json",
+    "global_options",
+    "hoist_global_options",
+    "location_record",
+    "output_options",
+    "print_problems",
+    "print_valid",
+    "wants_json",
+]
 
 
 class Format(enum.StrEnum):
@@ -53,17 +61,25 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def global_options(
     form: Annotated[
-        Format, typer.Option("--format", help="Format of problems. This and the next option may stand anywhere.")
+        Format,
+        typer.Option(
+            "--format", help="Format of problems. This and the next option may stand anywhere."
+        ),
     ] = Format.TEXT,
     with_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show the traceback of a problem, for plugin authors.")
+        bool,
+        typer.Option("--traceback", help="Show the traceback of a problem, for plugin authors."),
     ] = False,
     show_version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+        ),
     ] = False,
 ) -> None:
     """Set the options that every command takes."""
-    output_options.format, output_options.traceback = form, with_traceback
+    output_options.format = form
+    output_options.traceback = with_traceback
 
 
 def hoist_global_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -158,10 +174,14 @@ def _record(problem: Problem) -> dict[str, Any]:
         "path": dotted(problem.path),
         **location_record(problem.origin),
         "help": problem.help,
-        "related": [{"message": word, **location_record(origin)} for word, origin in problem.related],
+        "related": [
+            {"message": word, **location_record(origin)} for word, origin in problem.related
+        ],
     }
     if problem.given is not None:
-        record["given"] = problem.given if isinstance(problem.given, bool | int) else str(problem.given)[:200]
+        record["given"] = (
+            problem.given if isinstance(problem.given, bool | int) else str(problem.given)[:200]
+        )
     return record
 
 
@@ -175,7 +195,9 @@ def _annotation(problem: Problem) -> str:
     from dither.registry.config.errors import dotted, printable
 
     path = f"{dotted(problem.path)}: " if problem.path else ""
-    message, origin, place = path + printable(problem.message), problem.origin, ""
+    message = path + printable(problem.message)
+    origin = problem.origin
+    place = ""
     if origin is not None and origin.line is not None and origin.column is not None:
         end = origin.column + origin.width
         file = _escaped(origin.file, ",:")

@@ -16,10 +16,14 @@ __all__ = ["schema_text"]
 new = typer.Typer(cls=Group, no_args_is_help=True)
 app.add_typer(new, name="new")
 registry = typer.Typer(
-    cls=Group, help="Lock the installed components in registry.toml, or check them.", no_args_is_help=True
+    cls=Group,
+    help="Lock the installed components in registry.toml, or check them.",
+    no_args_is_help=True,
 )
 app.add_typer(registry, name="registry")
-File = Annotated[Path | None, typer.Option("--file", help="By default registry.toml at or above this folder.")]
+File = Annotated[
+    Path | None, typer.Option("--file", help="By default registry.toml at or above this folder.")
+]
 
 
 @new.callback()
@@ -27,10 +31,14 @@ def _group() -> None:
     """Write a new plugin or experiment file."""
 
 
-@new.command("experiment", epilog="Example: dither new experiment my.toml --from language_model/quick")
+@new.command(
+    "experiment", epilog="Example: dither new experiment my.toml --from language_model/quick"
+)
 def new_experiment(
     file: Annotated[Path, typer.Argument(help="The new file.", show_default=False)],
-    source: Annotated[str, typer.Option("--from", metavar="NAME", help="An experiment file, or the name of one.")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="NAME", help="An experiment file, or the name of one.")
+    ],
 ) -> None:
     """Copy an experiment file, such as one that comes with dither. Nothing is overwritten."""
     from dither.registry.config.document import find_experiment
@@ -57,7 +65,9 @@ def init(
 
 @new.command("plugin", epilog="Example: dither new plugin wavelet --kind block")
 def new_plugin(
-    name: Annotated[str, typer.Argument(help="Name in kebab-case, such as wavelet.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="Name in kebab-case, such as wavelet.", show_default=False)
+    ],
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of its component.")],
     into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="Parent folder.")] = Path(),
     single_file: Annotated[bool, typer.Option("--single-file", help="Write only NAME.py.")] = False,
@@ -67,11 +77,14 @@ def new_plugin(
 
     from ..scaffold.package import Names, check_names, write_plugin
 
-    names, plugins = Names(name, kind), load_plugins()
+    names = Names(name, kind)
+    plugins = load_plugins()
     check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))
     path = write_plugin(names, into, single_file)
     if single_file:
-        typer.echo(f'{path}: {kind} "{name}"; use it with -p {path}, or plugins = ["./{path.name}"] in an experiment')
+        typer.echo(
+            f'{path}: {kind} "{name}"; use it with -p {path}, or plugins = ["./{path.name}"] in an experiment'
+        )
         return
     typer.echo(f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
 
@@ -83,9 +96,14 @@ def new_plugin(
 
 @app.command("test-plugin")
 def check_plugin(
-    name: Annotated[str, typer.Argument(help="An installed plugin, or a .py file.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="An installed plugin, or a .py file.", show_default=False)
+    ],
     expected: Annotated[
-        Words, typer.Option("--expect", metavar="KIND:NAME-CHECK=REASON", help="A check that fails on purpose.")
+        Words,
+        typer.Option(
+            "--expect", metavar="KIND:NAME-CHECK=REASON", help="A check that fails on purpose."
+        ),
     ] = None,
 ) -> int:
     """Run the conformance kit over the components of an installed plugin or a file."""
@@ -106,7 +124,10 @@ def doctor(selected: PluginOption = None, runs: Runs = Path("runs"), as_json: Js
 def sync(
     file: File = None,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Accept changed options of a component with an unchanged revision.")
+        bool,
+        typer.Option(
+            "--accept", help="Accept changed options of a component with an unchanged revision."
+        ),
     ] = False,
 ) -> None:
     """Write the installed components into registry.toml, below its policy.
@@ -143,8 +164,12 @@ def check(file: File = None) -> None:
 
 @app.command()
 def schema(
-    of: Annotated[Literal["experiment", "registry"], typer.Option("--of", help="Type of file.")] = "experiment",
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to a file instead.")] = None,
+    of: Annotated[
+        Literal["experiment", "registry"], typer.Option("--of", help="Type of file.")
+    ] = "experiment",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to a file instead.")
+    ] = None,
     selected: PluginOption = None,
 ) -> None:
     """Print the JSON Schema of experiment files (or of registry.toml) for editors.
@@ -161,7 +186,9 @@ def schema(
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Refused(f"cannot write {out}: {error.strerror or error}", code="unwritable-file") from None
+        raise Refused(
+            f"cannot write {out}: {error.strerror or error}", code="unwritable-file"
+        ) from None
 
 
 def schema_text(of: str, selected: list[str] | None = None) -> str:
@@ -176,7 +203,9 @@ def schema_text(of: str, selected: list[str] | None = None) -> str:
         schema = schema_of(Policy, catalog, title="registry.toml of dither")
     else:
         schema = schema_of(Experiment, catalog, title="A dither experiment", extends=True)
-    definitions = ",\n".join(f"{_compact(name)}:{_compact(value)}" for name, value in schema.pop("definitions").items())
+    definitions = ",\n".join(
+        f"{_compact(name)}:{_compact(value)}" for name, value in schema.pop("definitions").items()
+    )
     return f'{_compact(schema)[:-1]},"definitions":{{\n{definitions}\n}}}}\n'
 
 

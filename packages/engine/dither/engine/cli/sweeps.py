@@ -8,7 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import Assignments, Group, Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, Words, app
+from .app import (
+    Assignments,
+    Group,
+    Json,
+    OptionalExperiment,
+    Overrides,
+    PluginOption,
+    Removals,
+    Runs,
+    Words,
+    app,
+)
 from .output import echo, echo_json
 
 __all__: list[str] = []
@@ -32,21 +43,35 @@ sweeps = typer.Typer(
 app.add_typer(sweeps, name="sweep")
 
 
-@sweeps.command(epilog="Example: dither sweep bubble_diagram/quick --sweep 'train.optimizer.lr=[1e-3, 3e-3]' --jobs 2")
+@sweeps.command(
+    epilog="Example: dither sweep bubble_diagram/quick --sweep 'train.optimizer.lr=[1e-3, 3e-3]' --jobs 2"
+)
 def start(
     experiment: OptionalExperiment = None,
     words: Assignments = None,
-    values: Annotated[Words, typer.Option("--sweep", metavar="KEY=[VALUES]", help="Add an axis (repeatable).")] = None,
+    values: Annotated[
+        Words, typer.Option("--sweep", metavar="KEY=[VALUES]", help="Add an axis (repeatable).")
+    ] = None,
     changes: Overrides = None,
     removals: Removals = None,
     selected: PluginOption = None,
     runs: Runs = Path("runs"),
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="SWEEP", help="Run unfinished points.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="SWEEP", help="Run unfinished points.")
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")] = 1,
-    keep_going: Annotated[bool, typer.Option("--keep-going/--stop", help="Continue or stop if a point fails.")] = True,
-    executor: Annotated[str, typer.Option("--executor", help="processes; slurm or local by submitit.")] = "processes",
-    options: Annotated[Words, typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate and list the points.")] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going/--stop", help="Continue or stop if a point fails.")
+    ] = True,
+    executor: Annotated[
+        str, typer.Option("--executor", help="processes; slurm or local by submitit.")
+    ] = "processes",
+    options: Annotated[
+        Words, typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only validate and list the points.")
+    ] = False,
 ) -> int:
     """Validate every point of a sweep, then run them all; "start" may be omitted."""
     from dither.registry.config.document import find_experiment
@@ -57,27 +82,41 @@ def start(
 
     if (experiment is None) == (resume is None):
         raise Refused("give either an experiment file or --resume SWEEP", code="usage")
-    argv, changes = ["dither", *sys.argv[1:]], [*(changes or ()), *(words or ())]
+    argv = ["dither", *sys.argv[1:]]
+    changes = [*(changes or ()), *(words or ())]
     settings = Settings(
-        jobs, keep_going, executor, tuple(options or ()), tuple(selected or ()), dry_run, write_sweep_page
+        jobs,
+        keep_going,
+        executor,
+        tuple(options or ()),
+        tuple(selected or ()),
+        dry_run,
+        write_sweep_page,
     )
     if resume is not None:
         if values or changes or removals:
             raise Refused("--sweep, --set and --unset cannot be used with --resume", code="usage")
         return resume_sweep(resume, settings)
     assert experiment is not None
-    return start_sweep(find_experiment(experiment), changes, removals or (), values or (), runs, argv, settings)
+    return start_sweep(
+        find_experiment(experiment), changes, removals or (), values or (), runs, argv, settings
+    )
 
 
 @sweeps.command(epilog="Example: dither sweep status runs/SWEEP")
 def status(
     directory: Annotated[Path, typer.Argument(help="A sweep directory.", show_default=False)],
-    sort: Annotated[str | None, typer.Option("--sort", metavar="METRIC", help="A metric or a swept key.")] = None,
+    sort: Annotated[
+        str | None, typer.Option("--sort", metavar="METRIC", help="A metric or a swept key.")
+    ] = None,
     descending: Annotated[
-        bool | None, typer.Option("--most/--least", help="Whether larger or smaller values come first.")
+        bool | None,
+        typer.Option("--most/--least", help="Whether larger or smaller values come first."),
     ] = None,
     as_json: Json = False,
-    page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Also write a page.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE", help="Also write a page.")
+    ] = None,
 ) -> None:
     """Show every point of a sweep with its newest metrics, best first."""
     from rich.console import Console

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from dither.registry.config.errors import Refused
 from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.status import describe_exception
+from dither.registry.plugins.discovery import describe_exception
 from dither.registry.spec.base import Spec, WrongReturnError
 
 __all__ = ["ComponentFailed", "annotate_build_errors", "attribute_errors", "title"]
@@ -18,7 +18,8 @@ class ComponentFailed(Refused):
     """A method of a Spec raised an exception during validation."""
 
     def __init__(self, spec: Spec, error: BaseException) -> None:
-        self.spec, self.reason = spec, describe_exception(error)
+        self.spec = spec
+        self.reason = describe_exception(error)
         super().__init__(f"{title(spec)} failed: {self.reason}", code="plugin-failed")
 
 
@@ -43,8 +44,9 @@ def attribute_errors(spec: Spec) -> Iterator[None]:
 def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
     """Add a note with the component to an exception raised while components are built.
 
-    SystemExit is an error, and so is KeyboardInterrupt where Ctrl-C is handled otherwise. A wrong result of `build` is
-    Refused, and so is endless recursion, whose traceback would be thousands of lines.
+    SystemExit is an error, and so is KeyboardInterrupt where Ctrl-C is handled otherwise. A wrong
+    result of `build` is Refused, and so is endless recursion, whose traceback would be thousands of
+    lines.
     """
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     kinds = (Exception, SystemExit, GeneratorExit, *([] if default else [KeyboardInterrupt]))
@@ -58,7 +60,11 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
         reason = str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
         raise Refused(f"{name} failed: {reason}", code="plugin-failed") from error
     except kinds as error:
-        failed = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+        failed = (
+            error
+            if isinstance(error, Exception)
+            else RuntimeError(f"{type(error).__name__}: {error}")
+        )
         if (spec := _innermost_spec(error)) is not None:
             failed.add_note(f"in build of {title(spec, catalog)}")
         raise failed from (error.__cause__ if failed is error else error)
@@ -66,7 +72,8 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
 
 def _innermost_spec(error: BaseException) -> Spec | None:
     """Return the Spec of the innermost frame of a traceback that is a method of one."""
-    found, frame = None, error.__traceback__
+    found = None
+    frame = error.__traceback__
     while frame is not None:
         owner = frame.tb_frame.f_locals.get("self")
         found = owner if isinstance(owner, Spec) else found

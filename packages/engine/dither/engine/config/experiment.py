@@ -10,8 +10,14 @@ from pydantic import Field
 
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import PATTERN_MESSAGE
-from dither.registry.flow.spaces import FeatureSpace, ModelFacts, ProcessFacts, Space, TokenSpace
-from dither.registry.flow.spaces import Field as SpaceField
+from dither.registry.contracts.spaces import (
+    FeatureSpace,
+    ModelFacts,
+    ProcessFacts,
+    Space,
+    TokenSpace,
+)
+from dither.registry.contracts.spaces import Field as SpaceField
 from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec, TaskSpec
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
@@ -23,7 +29,8 @@ __all__ = ["Experiment", "misfits_without_task"]
 
 T = TypeVar("T")
 DEFAULTS: Any = {}
-"""Default of a table: validated with the catalogue of the experiment, which an instance would not be."""
+"""Default of a table: validated with the catalogue of the experiment, which an instance would not
+be."""
 
 
 class Experiment(Options):
@@ -40,7 +47,8 @@ class Experiment(Options):
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of every random draw of a run."""
     plugins: list[str] = []
-    """Plugins to load even if none of their components is used: installed ones by name, files as ./x.py."""
+    """Plugins to load even if none of their components is used: installed ones by name, files as
+    ./x.py."""
     task: Slot[TaskSpec]
     process: Slot[ProcessSpec]
     model: Slot[ModelSpec]
@@ -68,11 +76,14 @@ class Experiment(Options):
             return
         for number, metric in enumerate(self.evaluate.metrics):
             yield from below("evaluate", below("metrics", _checked(number, metric, space)))
-        facts = yield from _misfits_between(self.process, self.model, self.loss, self.sampler, space)
+        facts = yield from _misfits_between(
+            self.process, self.model, self.loss, self.sampler, space
+        )
         if facts is None:
             return
         process, model = facts
-        space, blocks = process.space, model.trained_blocks(process.space)
+        space = process.space
+        blocks = model.trained_blocks(process.space)
         if blocks is not None and blocks < space.length and not self.sampler.blockwise:
             message = f'sampler "{self.sampler.name}" draws whole samples, but the model is trained block by block'
             hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
@@ -98,9 +109,13 @@ class Experiment(Options):
 
     def warn_known(self) -> Iterator[Misfit]:
         """Yield that samples given known tokens are biased, if they are."""
-        process, model = self.process.facts(self.task.space()), self.model.facts()
+        process = self.process.facts(self.task.space())
+        model = self.model.facts()
         told = model.reads_known and (self.train.known > 0 or self.task.trains_known())
-        whole = process.prior in ("uniform", "frequencies") and model.trained_blocks(process.space) is None
+        whole = (
+            process.prior in ("uniform", "frequencies")
+            and model.trained_blocks(process.space) is None
+        )
         if whole and not told and not self.sampler.corrects_known:
             message = f'under process "{process.name}" the model takes known tokens for noised ones: samples are biased'
             hint = 'set train.known = 0.5 and model.embedding.known, sampler = "particle-gibbs", or model.block_size'
@@ -117,14 +132,19 @@ STAND_INS: tuple[Space, ...] = (
 
 
 def misfits_without_task(
-    process: ProcessSpec | None, model: ModelSpec | None, loss: LossSpec | None, sampler: SamplerSpec | None
+    process: ProcessSpec | None,
+    model: ModelSpec | None,
+    loss: LossSpec | None,
+    sampler: SamplerSpec | None,
 ) -> list[Misfit]:
     """Return the misfits of valid components that do not depend on the task: those with each of several spaces."""
     found = []
     for space in [space for space in STAND_INS if process is None or space.data in process.serves]:
         with suppress(Refused):
             found.append(list(_misfits_between(process, model, loss, sampler, space)))
-    common = [misfit for misfit in found[0] if all(misfit in other for other in found)] if found else []
+    common = (
+        [misfit for misfit in found[0] if all(misfit in other for other in found)] if found else []
+    )
     return [misfit for misfit in common if misfit.related != ("task",)]
 
 
@@ -164,7 +184,12 @@ def _known(component: Spec, compute: Callable[[], T], misfits: Sequence[Misfit])
         return None
 
 
-def _checked(key: str | int, component: Spec, *arguments: Any, method: str = "check") -> list[Misfit]:
+def _checked(
+    key: str | int,
+    component: Spec,
+    *arguments: Any,
+    method: str = "check",
+) -> list[Misfit]:
     """Return what a method of a component yields; its exceptions are attributed to it."""
     with attribute_errors(component):
         return list(below(key, getattr(component, method)(*arguments)))

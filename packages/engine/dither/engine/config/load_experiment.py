@@ -12,8 +12,8 @@ from dither.registry.config.errors import Origin, Problem, Refused, dotted, near
 from dither.registry.config.validation import alias_warnings, problems_of, validate
 from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec
 from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.discovery import PluginError
 from dither.registry.plugins.manager import Plugins, load_plugins
-from dither.registry.plugins.status import PluginError
 from dither.registry.spec.base import Options, Slot, Spec, components_in
 from dither.registry.spec.misfit import Misfit, below
 from dither.registry.spec.misfit import Path as KeyPath
@@ -24,9 +24,17 @@ from .options import Train
 from .plugins import governing_policy, load_named, names_in
 
 __all__ = [
-    "Loaded", "Setting", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment",
-    "override_texts", "renamed_keys", "select", "settings",
-]  # fmt: skip
+    "Loaded",
+    "Setting",
+    "check_experiment",
+    "load_experiment",
+    "load_for_sampling",
+    "open_experiment",
+    "override_texts",
+    "renamed_keys",
+    "select",
+    "settings",
+]
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,9 @@ def load_experiment(
     Raises:
         Refused: With a problem for everything that is wrong.
     """
-    return check_experiment(*open_experiment(path, override_texts(changes), removals, select, trust))
+    return check_experiment(
+        *open_experiment(path, override_texts(changes), removals, select, trust)
+    )
 
 
 def override_texts(changes: Mapping[str, Any] | Iterable[str]) -> list[str]:
@@ -84,7 +94,9 @@ def open_experiment(
     """Read an experiment file and load its plugins, or raise `Refused`; arguments as for `load_experiment`."""
     path = find_experiment(Path(path))
     document = renamed_keys(Document.load(path, changes, removals))
-    plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document), lazy=True)
+    plugins = load_plugins(
+        select, policy=governing_policy(path), named=names_in(document), lazy=True
+    )
     plugins.require()
     load_named(plugins, document, trust)
     return document, plugins
@@ -92,7 +104,8 @@ def open_experiment(
 
 def renamed_keys(document: Document) -> Document:
     """Return a document whose list `train.trackers`, of earlier versions, is `tracking.use`."""
-    old, new = ("train", "trackers"), ("tracking", "use")
+    old = ("train", "trackers")
+    new = ("tracking", "use")
     table = document.tree.get("tracking", {})
     if (trackers := document.at(old)) is not None and isinstance(table, dict):
         del document.tree["train"]["trackers"]
@@ -108,7 +121,9 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     try:
         experiment = validate(Experiment, document, plugins.catalog)
     except Refused as refused:
-        raise Refused([*refused.problems, *_other_problems(document, plugins, refused.problems)]) from None
+        raise Refused(
+            [*refused.problems, *_other_problems(document, plugins, refused.problems)]
+        ) from None
     misfits = []
     try:
         for misfit in experiment.check():
@@ -123,7 +138,10 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     except Refused as refused:  # invalid data
         path = ("task",) if document.at(("task", "data")) is None else ("task", "data")
         origin = document.origin(path)
-        placed = [p if p.path or p.origin else replace(p, path=path, origin=origin) for p in refused.problems]
+        placed = [
+            p if p.path or p.origin else replace(p, path=path, origin=origin)
+            for p in refused.problems
+        ]
         raise Refused([*problems_of(misfits, document), *placed]) from None
     try:
         for _, found in plugins.call_each("check_experiment", experiment=experiment):
@@ -146,13 +164,17 @@ class _WithoutTask(Options):
     train: Train = DEFAULTS
 
 
-def _other_problems(document: Document, plugins: Plugins, found: Sequence[Problem]) -> list[Problem]:
+def _other_problems(
+    document: Document, plugins: Plugins, found: Sequence[Problem]
+) -> list[Problem]:
     """Return the problems between the tables of an experiment whose options are valid, if others are invalid."""
     invalid = {problem.path[0] for problem in found if problem.path}
     keys = _WithoutTask.model_fields.keys() & document.tree.keys() - invalid
     tables: dict[str, Any] = {key: document.tree[key] for key in keys}
     try:
-        valid = validate(_WithoutTask, Document(tables, document.files, document.given), plugins.catalog)
+        valid = validate(
+            _WithoutTask, Document(tables, document.files, document.given), plugins.catalog
+        )
         misfits = misfits_without_task(valid.process, valid.model, valid.loss, valid.sampler)
         if valid.model is not None:
             misfits += below("train", valid.train.check(valid.model))
@@ -170,10 +192,12 @@ def _missing_weights(experiment: Experiment, document: Document) -> Iterator[Mis
     weights = (source / "checkpoints", source / "weights.safetensors")
     if source.is_file() or any(weight.exists() for weight in weights):
         return
-    message, hint = f"{source} is neither a run nor an export: no checkpoints, no weights.safetensors", None
+    message = f"{source} is neither a run nor an export: no checkpoints, no weights.safetensors"
+    hint = None
     if not source.exists():
         close = nearest(source.name, [file.name for file in source.parent.glob("*")])
-        message, hint = f"{source} does not exist", f'did you mean "{source.with_name(close)}"?' if close else None
+        message = f"{source} does not exist"
+        hint = f'did you mean "{source.with_name(close)}"?' if close else None
     yield Misfit(message, ("train", "start_from"), help=hint, code="file-not-found")
 
 
@@ -191,8 +215,9 @@ def load_for_sampling(
 ) -> Loaded:
     """Read the experiment of a run, with the constraints of a file in place of its own, and other sampling options.
 
-    `experiment` is resolved.toml of the run, `constraints` a TOML file with [task.constraints], and optionally
-    [sampler] and sample.tries. `changes`, as after --set, are of `tables`: those of sampling; `select` is as after -p.
+    `experiment` is resolved.toml of the run, `constraints` a TOML file with [task.constraints], and
+    optionally [sampler] and sample.tries. `changes`, as after --set, are of `tables`: those of
+    sampling; `select` is as after -p.
     """
     changes = list(changes)
     keys = [tuple(change.partition("=")[0].strip().split(".")) for change in changes]
@@ -223,7 +248,9 @@ def _invalid_constraints(layer: Layer) -> list[Problem]:
         keys += [(key,)] if inner else [(key, below) for below in value]
     wrong = [key for key in keys if key not in CONSTRAINTS]
     if not wrong and ("task", "constraints") not in keys:
-        return [Problem("missing [task.constraints]", (), layer.origin(()), hint, code="missing-key")]
+        return [
+            Problem("missing [task.constraints]", (), layer.origin(()), hint, code="missing-key")
+        ]
     message = "not allowed in a file of constraints"
     return [Problem(message, key, layer.origin(key), hint, code="unknown-key") for key in wrong]
 
@@ -253,10 +280,18 @@ def select(settings: list[Setting], key: str | None) -> list[Setting]:
     """Return the setting of a key, or those of a table; without a key, all. Refused if there is none."""
     if key is None:
         return settings
-    selected = [row for row in settings if f"{dotted(row.path)}.".startswith((f"{key}.", f"{key}["))]
+    selected = [
+        row for row in settings if f"{dotted(row.path)}.".startswith((f"{key}.", f"{key}["))
+    ]
     if not selected:
-        known = list(dict.fromkeys(dotted(row.path[: end + 1]) for row in settings for end in range(len(row.path))))
-        close = nearest(key, known) or nearest(key.rpartition(".")[2], (name.rpartition(".")[2] for name in known))
+        known = list(
+            dict.fromkeys(
+                dotted(row.path[: end + 1]) for row in settings for end in range(len(row.path))
+            )
+        )
+        close = nearest(key, known) or nearest(
+            key.rpartition(".")[2], (name.rpartition(".")[2] for name in known)
+        )
         full = next((name for name in known if f".{name}".endswith(f".{close}")), None)
         hint = f'; did you mean "{full}"?' if full else ""
         raise Refused(f'the experiment has no key "{key[:100]}"{hint}', code="unknown-key")
@@ -264,7 +299,11 @@ def select(settings: list[Setting], key: str | None) -> list[Setting]:
 
 
 def settings(
-    value: Any, document: Document, catalog: Catalog, path: KeyPath = (), owner: str = "the experiment"
+    value: Any,
+    document: Document,
+    catalog: Catalog,
+    path: KeyPath = (),
+    owner: str = "the experiment",
 ) -> Iterator[Setting]:
     """Yield every option of validated options with its value, in order."""
     items: list[tuple[str | int, Any]] = []
@@ -284,7 +323,12 @@ def settings(
         yield from settings(item, document, catalog, (*path, key), inner)
 
 
-def _setting(value: Any, path: KeyPath, owner: str, document: Document) -> Setting:
+def _setting(
+    value: Any,
+    path: KeyPath,
+    owner: str,
+    document: Document,
+) -> Setting:
     bare = path[-1] == "use" and isinstance(document.at(path[:-1]), str)
     given = bare or document.at(path) is not None
     return Setting(path, value, tuple(document.history(path)), None if given else owner)

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from dither.registry.config.errors import did_you_mean
 from dither.registry.config.validation import PATTERN_MESSAGE
-from dither.registry.flow.spaces import Condition, Space
+from dither.registry.contracts.spaces import Condition, Space
 from dither.registry.kinds import (
     LRScheduleSpec,
     MetricSpec,
@@ -24,9 +24,20 @@ from dither.registry.spec.base import Options, PathStr, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 __all__ = [
-    "Evaluate", "Guidance", "LoRA", "Range", "Sample", "Search", "Sweep", "Tracking", "Train",
-    "check_conditions", "condition_labels", "duplicates", "matches_module",
-]  # fmt: skip
+    "Evaluate",
+    "Guidance",
+    "LoRA",
+    "Range",
+    "Sample",
+    "Search",
+    "Sweep",
+    "Tracking",
+    "Train",
+    "check_conditions",
+    "condition_labels",
+    "duplicates",
+    "matches_module",
+]
 
 
 def duplicates(specs: Sequence[Spec]) -> Iterator[Misfit]:
@@ -43,8 +54,8 @@ class Guidance(Options):
     condition: str = "cell"
     """Name of the condition; the model must be trained with dropout of this condition."""
     weight: float = Field(2.0, ge=0, le=1000)
-    """Guidance weight: 0 is unconditional, 1 conditional without guidance, larger values strengthen the condition. For
-    tokens it applies to log-probabilities."""
+    """Guidance weight: 0 is unconditional, 1 conditional without guidance, larger values strengthen
+    the condition. For tokens it applies to log-probabilities."""
 
 
 def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterator[Misfit]:
@@ -52,13 +63,25 @@ def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterato
     if sample.guidance is not None:
         name = sample.guidance.condition
         path = ("sample", "guidance", "condition")
-        outline = any(condition.name == name and condition.length is not None for condition in space.conditions)
-        missing = list(missing_condition(space.conditions, name, path, labels=not outline, integers=outline))
+        outline = any(
+            condition.name == name and condition.length is not None
+            for condition in space.conditions
+        )
+        missing = list(
+            missing_condition(space.conditions, name, path, labels=not outline, integers=outline)
+        )
         yield from missing
         if not missing and name not in model.dropped_conditions:
             message = f'guidance requires a model trained with dropout of the condition "{name}"'
-            part = f'{{ use = "{"outline" if outline else "label"}", of = "{name}", dropout = 0.1 }}'
-            yield Misfit(message, path, ("model",), f'model.condition = {{ use = "sum", parts = ["level", {part}] }}')
+            part = (
+                f'{{ use = "{"outline" if outline else "label"}", of = "{name}", dropout = 0.1 }}'
+            )
+            yield Misfit(
+                message,
+                path,
+                ("model",),
+                f'model.condition = {{ use = "sum", parts = ["level", {part}] }}',
+            )
     conditions = {condition.name: condition for condition in space.conditions}
     for name, label in sample.cond.items():
         path = ("sample", "cond", name)
@@ -67,13 +90,19 @@ def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterato
         if not missing and _number(condition := conditions[name], label) is None:
             names = f": {', '.join(condition.labels)}" if condition.labels else ", without names"
             message = f'"{name}" has no label {label!r}; its labels are 0 to {(condition.size or 1) - 1}{names}'
-            yield Misfit(message, path, ("task",), did_you_mean(label, condition.labels), "unknown-value")
+            yield Misfit(
+                message, path, ("task",), did_you_mean(label, condition.labels), "unknown-value"
+            )
 
 
 def condition_labels(sample: Sample, space: Space) -> Mapping[str, int]:
     """Return the requested labels as integers, by condition."""
     conditions = {condition.name: condition for condition in space.conditions}
-    known = [(name, _number(conditions[name], label)) for name, label in sample.cond.items() if name in conditions]
+    known = [
+        (name, _number(conditions[name], label))
+        for name, label in sample.cond.items()
+        if name in conditions
+    ]
     return {name: number for name, number in known if number is not None}
 
 
@@ -91,7 +120,8 @@ class LoRA(Options):
     alpha: float = Field(8.0, gt=0)
     """Scale of the update times the rank."""
     on: list[str] = Field(min_length=1)
-    """Matrices to adapt: names of them or of modules that contain them, with * and ?, such as "attention"."""
+    """Matrices to adapt: names of them or of modules that contain them, with * and ?, such as
+    "attention"."""
     whole: list[str] = []
     """Weights that are trained in full, with * and ?, such as "head.*"; all others are frozen."""
 
@@ -102,7 +132,8 @@ class Train(Options):
     steps: int = Field(1000, ge=0, le=1_000_000_000)
     """Optimizer steps."""
     epochs: float | None = Field(None, gt=0, le=1e6)
-    """Passes over the training split, instead of steps; a run records the steps that follow from it."""
+    """Passes over the training split, instead of steps; a run records the steps that follow from
+    it."""
     batch_size: int = Field(32, ge=1, le=1_000_000)
     """Samples per optimizer step."""
     accumulate: int = Field(1, ge=1, le=100_000)
@@ -112,24 +143,27 @@ class Train(Options):
     clip: float = Field(1.0, ge=0)
     """Maximum gradient norm; 0 disables clipping."""
     non_finite: Literal["stop", "skip"] = "stop"
-    """If the loss or gradient norm is NaN or inf: stop the run, or skip the optimizer step. On a GPU
-    "skip" waits at every step if the optimizer has no `found_inf`; those of dither have it."""
+    """If the loss or gradient norm is NaN or inf: stop the run, or skip the optimizer step. On a
+    GPU "skip" waits at every step if the optimizer has no `found_inf`; those of dither have it."""
     skip_limit: int = Field(10, ge=1, le=1_000_000)
     """Consecutive steps that may be skipped; one more stops the run."""
     ema: float = Field(0.999, ge=0, lt=1)
-    """Decay of the exponential moving average (EMA) of the weights, which evaluation and sampling use; it warms up as
-    (1 + step) / (10 + step). 0 disables the average."""
+    """Decay of the exponential moving average (EMA) of the weights, which evaluation and sampling
+    use; it warms up as (1 + step) / (10 + step). 0 disables the average."""
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
-    """Mixed precision: bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32. tf32
-    enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 where it pays: on a GPU, and on a CPU with
-    AVX512-BF16 or AMX if a linear layer has 2^18 weights or more; else float32."""
+    """Mixed precision: bfloat16 runs the model under autocast; weights, losses and optimizer stay
+    in float32. tf32 enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 where it
+    pays: on a GPU, and on a CPU with AVX512-BF16 or AMX if a linear layer has 2^18 weights or more;
+    else float32."""
     compile: bool | Literal["blocks", "reduce-overhead"] | None = None
-    """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks" compiles each block
-    separately, which starts sooner; "reduce-overhead" also replays the whole step as one CUDA graph, which pays for
-    small models. Evaluation and sampling are not compiled."""
+    """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks"
+    compiles each block separately, which starts sooner; "reduce-overhead" also replays the whole
+    step as one CUDA graph, which pays for small models. Evaluation and sampling are not
+    compiled."""
     known: float = Field(0.0, ge=0, le=1)
-    """Share of training samples with random known tokens: a prefix, a suffix, both ends or scattered ones. They are not
-    noised, and model.embedding.known marks them, so that a model learns prompts and infilling under every process."""
+    """Share of training samples with random known tokens: a prefix, a suffix, both ends or
+    scattered ones. They are not noised, and model.embedding.known marks them, so that a model
+    learns prompts and infilling under every process."""
     log_every: int = Field(20, ge=1)
     """Steps between metric lines."""
     checkpoint_every: int = Field(500, ge=1)
@@ -137,7 +171,8 @@ class Train(Options):
     keep: int = Field(2, ge=1, le=10_000)
     """Number of newest checkpoints to keep (save_total_limit of other trainers)."""
     keep_every: int | None = Field(None, ge=1)
-    """Also keep every checkpoint whose step is a multiple of this; must be a multiple of checkpoint_every."""
+    """Also keep every checkpoint whose step is a multiple of this; must be a multiple of
+    checkpoint_every."""
     keep_best: bool = False
     """Also write and keep a checkpoint of the best evaluation."""
     async_save: bool = False
@@ -151,21 +186,24 @@ class Train(Options):
     threads: int | None = Field(None, ge=1, le=1024)
     """CPU threads; the default is that of torch."""
     workers: int | None = Field(None, ge=0, le=64)
-    """Threads that prefetch batches; the batches and their order do not change. By default 0 on a CPU, 2 on
-    a GPU."""
+    """Threads that prefetch batches; the batches and their order do not change. By default 0 on a
+    CPU, 2 on a GPU."""
     keep_memory: bool = True
-    """On a CPU, keep freed memory in the process instead of returning it to the system (glibc): faster steps."""
+    """On a CPU, keep freed memory in the process instead of returning it to the system (glibc):
+    faster steps."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: replicate the model on every rank (DDP) or shard it among them (FSDP2)."""
     timeout: float = Field(1800, ge=1, le=1e6)
-    """Seconds to wait for another rank before the run ends; one that is silent is named after 60 seconds."""
+    """Seconds to wait for another rank before the run ends; one that is silent is named after 60
+    seconds."""
     gather: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the all-gather of weights under "fsdp"; bfloat16 halves the traffic and also rounds the weights of
-    norms. Gradients are reduced in float32."""
+    """Precision of the all-gather of weights under "fsdp"; bfloat16 halves the traffic and also
+    rounds the weights of norms. Gradients are reduced in float32."""
     start_from: PathStr | None = None
     """Initialise from the weights of a run directory, an export, or a weight file."""
     start_layout: str | None = None
-    """Layout of a weight file of another project, such as "get" (.safetensors, .pt, .pth or .ckpt)."""
+    """Layout of a weight file of another project, such as "get" (.safetensors, .pt, .pth or
+    .ckpt)."""
     start_partial: bool = False
     """Load only the weights whose names and shapes match, and list the others."""
     freeze: list[str] = []
@@ -173,8 +211,8 @@ class Train(Options):
     lora: LoRA | None = None
     """Train low-rank updates (LoRA) instead of the weights."""
     buckets: bool | None = None
-    """Batch samples with equal padding together, so that no padding is computed; the default is to do so if the task
-    reports it and the samples fill a batch."""
+    """Batch samples with equal padding together, so that no padding is computed; the default is to
+    do so if the task reports it and the samples fill a batch."""
 
     def check(self, model: ModelSpec) -> Iterator[Misfit]:
         """Yield options that are incompatible with each other, and layouts that the model does not support."""
@@ -255,8 +293,8 @@ class Sample(Options):
     guidance: Guidance | None = None
     """Classifier-free guidance; off by default."""
     cond: dict[str, int | str] = {}
-    """Condition labels of all samples, such as { cell = "K562" }, by name or index; -1 is unconditional. By default
-    each sample takes the conditions of a data sample."""
+    """Condition labels of all samples, such as { cell = "K562" }, by name or index; -1 is
+    unconditional. By default each sample takes the conditions of a data sample."""
 
 
 def matches_module(name: str, pattern: str) -> bool:

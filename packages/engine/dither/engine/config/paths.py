@@ -24,8 +24,8 @@ __all__ = ["absolute_path", "absolute_paths", "not_a_run", "reject_escaping_link
 def absolute_paths(tree: Mapping[str, Any], folder: Path, catalog: Catalog) -> dict[str, Any]:
     """Return the values of an experiment with every path that exists below `folder` made absolute.
 
-    Paths are the options that components of the catalogue declare as paths. Patterns are made absolute too. Missing
-    paths stay as they are; the component that reads them reports them.
+    Paths are the options that components of the catalogue declare as paths. Patterns are made
+    absolute too. Missing paths stay as they are; the component that reads them reports them.
     """
     absolute = copy.deepcopy(dict(tree))
     for (*place, key), _ in list(path_options(Experiment, absolute, catalog)):
@@ -51,7 +51,8 @@ def reject_escaping_links(run: Path, alternative: str) -> None:
         Problem(f"{path} links outside the run directory", help=hint, code="escaping-link")
         for folder, folders, files in os.walk(run)
         for path in (Path(folder, name) for name in (*folders, *files))
-        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(run))
+        if path.is_symlink()
+        and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(run))
     ]
     if problems:
         raise Refused(problems)
@@ -59,16 +60,21 @@ def reject_escaping_links(run: Path, alternative: str) -> None:
 
 def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
     """Return the error for a path that is not a directory of a run or sweep because a file is missing."""
-    reason, hint = "cannot be read", None
+    reason = "cannot be read"
+    hint = None
     with suppress(OSError):
         if path.is_dir():
-            reason, hint = f"missing {missing}", _suggestion(path, kind)
+            reason = f"missing {missing}"
+            hint = _suggestion(path, kind)
         elif path.exists():
             reason = "it is a file"
         else:
             close = nearest(path.name, [inner.name for inner in path.parent.glob("*/")])
-            reason, hint = "does not exist", f'did you mean "{path.with_name(close)}"?' if close else None
-    return Refused(Problem(f"not a {kind} directory: {path} ({reason})", help=hint, code="not-a-run"))
+            reason = "does not exist"
+            hint = f'did you mean "{path.with_name(close)}"?' if close else None
+    return Refused(
+        Problem(f"not a {kind} directory: {path} ({reason})", help=hint, code="not-a-run")
+    )
 
 
 def _suggestion(path: Path, kind: str) -> str | None:
@@ -78,6 +84,12 @@ def _suggestion(path: Path, kind: str) -> str | None:
         return f'it is an export: in Python, dither.load("{path}") returns its system'
     if (path / "resolved.toml").is_file():
         return f"it is a run: dither run --resume {path} resumes it"
-    inside = sorted(file.parent for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json"))
+    inside = sorted(
+        file.parent for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json")
+    )
     inside = [run for run in inside if not run.is_symlink()]  # latest
-    return f"it contains {len(inside)} {kind}s; the newest is {max(inside, key=by_time)}" if inside else None
+    return (
+        f"it contains {len(inside)} {kind}s; the newest is {max(inside, key=by_time)}"
+        if inside
+        else None
+    )

@@ -1,7 +1,7 @@
 """Plugins named by an experiment file, trust in plugin files of runs, and the policy that governs them.
 
-A plugin file inside a run, an export or a sweep, which are shared as a whole, never runs unless it ran on this machine
-before with the same content, or is named on the command line.
+A plugin file inside a run, an export or a sweep, which are shared as a whole, never runs unless it
+ran on this machine before with the same content, or is named on the command line.
 """
 
 from __future__ import annotations
@@ -17,13 +17,24 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import sha256_of
 from dither.registry.files.limits import read_text
+from dither.registry.plugins.discovery import PluginStatus
 from dither.registry.plugins.manager import Plugins
 from dither.registry.plugins.policy import Policy, policy_file, read_policy
-from dither.registry.plugins.status import PluginStatus
 
-__all__ = ["came_with_run", "governing_policy", "governing_policy_file", "load_named", "names_in", "unrecorded_plugins"]
+__all__ = [
+    "came_with_run",
+    "governing_policy",
+    "governing_policy_file",
+    "load_named",
+    "names_in",
+    "unrecorded_plugins",
+]
 
-MARKERS = (("manifest.json", "resolved.toml"), ("MANIFEST.json", "weights.safetensors"), ("sweep.json",))
+MARKERS = (
+    ("manifest.json", "resolved.toml"),
+    ("MANIFEST.json", "weights.safetensors"),
+    ("sweep.json",),
+)
 """Files that identify a run, an export and a sweep."""
 
 
@@ -36,8 +47,9 @@ def names_in(document: Document) -> list[str]:
 def load_named(plugins: Plugins, document: Document, trust: bool = False) -> None:
     """Load the plugins of `plugins = [...]`: files relative to the experiment file that names them, others by name.
 
-    A plugin file must be in the folder of the experiment file or below. One that came with a run must have run here
-    before, unless `trust` is set. Both can be overridden with -p. Refused with each plugin that cannot be loaded.
+    A plugin file must be in the folder of the experiment file or below. One that came with a run
+    must have run here before, unless `trust` is set. Both can be overridden with -p. Refused with
+    each plugin that cannot be loaded.
     """
     problems: list[Problem] = []
     cause: Exception | None = None
@@ -46,12 +58,18 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
         origin = document.origin(("plugins", index))
         file = None if origin is None or origin.file.startswith("--") else Path(origin.file)
         try:
-            foreign = not trust and any(is_shared(path) for path in (document.files[-1], file) if path is not None)
+            foreign = not trust and any(
+                is_shared(path) for path in (document.files[-1], file) if path is not None
+            )
             _load(plugins, name, file and file.parent, foreign)
         except Refused as refused:
             problems.append(replace(refused.problems[0], path=("plugins", index), origin=origin))
             cause = refused
-        except (OSError, ValueError, RuntimeError) as error:  # a zero byte in the name, or a cycle of links
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # a zero byte in the name, or a cycle of links
             message = f"plugin file {name!r} cannot be read: {error}"
             problems.append(Problem(message, ("plugins", index), origin, code="unreadable-file"))
             cause = error
@@ -60,7 +78,12 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
     _remember(report.sha256 for report in plugins.files.values())
 
 
-def _load(plugins: Plugins, name: str, folder: Path | None, foreign: bool) -> None:
+def _load(
+    plugins: Plugins,
+    name: str,
+    folder: Path | None,
+    foreign: bool,
+) -> None:
     if not name.endswith(".py"):
         plugins.request(name)
         return
@@ -82,8 +105,14 @@ def _load(plugins: Plugins, name: str, folder: Path | None, foreign: bool) -> No
 def came_with_run(experiment: Path) -> bool:
     """Return whether an experiment file is part of a run, an export or a sweep."""
     folder = experiment.parent
-    folders = (folder, folder / "..", folder.absolute().parent)  # the last two differ if the folder is a link
-    found = any(all(os.path.exists(path / name) for name in names) for path in folders for names in MARKERS)
+    folders = (
+        folder,
+        folder / "..",
+        folder.absolute().parent,
+    )  # the last two differ if the folder is a link
+    found = any(
+        all(os.path.exists(path / name) for name in names) for path in folders for names in MARKERS
+    )
     return found or experiment.name == "resolved.toml"
 
 
@@ -132,9 +161,13 @@ def governing_policy_file(experiment: Path) -> Path | None:
 
     A file inside the run or sweep is ignored, as it may have come with it.
     """
-    folder, manifest = experiment.parent, "manifest.json"
-    if experiment.name == "experiment.toml" and (folder.parent / "sweep.json").is_file():  # a point of a sweep
-        folder, manifest = folder.parent, "sweep.json"
+    folder = experiment.parent
+    manifest = "manifest.json"
+    if (
+        experiment.name == "experiment.toml" and (folder.parent / "sweep.json").is_file()
+    ):  # a point of a sweep
+        folder = folder.parent
+        manifest = "sweep.json"
     elif experiment.name != "resolved.toml":
         return policy_file(folder)
     try:

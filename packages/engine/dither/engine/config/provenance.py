@@ -1,7 +1,8 @@
 """Provenance of a run: its components, plugins and data, so that it resumes with the same ones or not at all.
 
-manifest.json holds `parts` (component name and option fingerprint by place), `plugins` (source, version and checksum)
-and `data` (checksum of the files that each data option names), and again under `resumed` what has changed since.
+manifest.json holds `parts` (component name and option fingerprint by place), `plugins` (source,
+version and checksum) and `data` (checksum of the files that each data option names), and again
+under `resumed` what has changed since.
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ from .experiment import Experiment
 from .load_experiment import Loaded
 
 __all__ = [
-    "changed_data", "changed_plugin_files", "changes", "component_record", "data_record", "plugin_record",
-    "provenance", "recorded",
-]  # fmt: skip
+    "changed_data",
+    "changed_plugin_files",
+    "changes",
+    "component_record",
+    "data_record",
+    "plugin_record",
+    "provenance",
+    "recorded",
+]
 
 KEYS = ("parts", "plugins", "data")
 FULL_HASH_LIMIT = 1 << 26
@@ -36,7 +43,11 @@ ZARR_FILES = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
 def provenance(loaded: Loaded) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the provenance of an experiment: the tables of `KEYS`."""
-    return {"parts": component_record(loaded), "plugins": plugin_record(loaded), "data": data_record(loaded.experiment)}
+    return {
+        "parts": component_record(loaded),
+        "plugins": plugin_record(loaded),
+        "data": data_record(loaded.experiment),
+    }
 
 
 def component_record(loaded: Loaded) -> dict[str, dict[str, str]]:
@@ -61,15 +72,22 @@ def plugin_record(loaded: Loaded) -> dict[str, dict[str, str]]:
 
 def recorded(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return a table of a manifest as of the last time that the run was started or resumed."""
-    entries = [manifest, *(entry for entry in manifest.get("resumed", ()) if isinstance(entry, dict))]
+    entries = [
+        manifest,
+        *(entry for entry in manifest.get("resumed", ()) if isinstance(entry, dict)),
+    ]
     return next((entry[key] for entry in reversed(entries) if isinstance(entry.get(key), dict)), {})
 
 
 def _tables(manifest: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
-    return {name: table for name, table in recorded(manifest, key).items() if isinstance(table, dict)}
+    return {
+        name: table for name, table in recorded(manifest, key).items() if isinstance(table, dict)
+    }
 
 
-def changes(manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+def changes(
+    manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mapping[str, Any]]
+) -> list[Problem]:
     """Return what differs from the last start of a run; `now` is the `provenance` of the experiment to resume it."""
     components = [
         *_changed_components(_tables(manifest, "parts"), now["parts"], loaded),
@@ -83,30 +101,52 @@ def changes(manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mappi
 def changed_plugin_files(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
     """Return a message for every plugin file in use whose content differs from the one that the run last used."""
     before = _tables(manifest, "plugins")
-    return list(_changed_plugins(before, plugin_record(loaded), component_record(loaded), versions=False))
+    return list(
+        _changed_plugins(before, plugin_record(loaded), component_record(loaded), versions=False)
+    )
 
 
-def _changed_components(before: Mapping[str, Any], now: Mapping[str, Any], loaded: Loaded) -> Iterator[str]:
+def _changed_components(
+    before: Mapping[str, Any], now: Mapping[str, Any], loaded: Loaded
+) -> Iterator[str]:
     for path, spec in components_in(loaded.experiment):
         place = dotted(path)
-        old, new = before.get(place, {}), now[place]
+        old = before.get(place, {})
+        new = now[place]
         try:  # it may have been renamed since
             name = loaded.plugins.catalog.find(spec.kind, str(old.get("part"))).pinned
         except Refused:
             continue
-        if name == new["part"] and new["options"] != old.get("options"):  # other names differ in resolved.toml, too
+        if name == new["part"] and new["options"] != old.get(
+            "options"
+        ):  # other names differ in resolved.toml, too
             table = loaded.document.at(path)
             options = {key: getattr(spec, key) for key in type(spec).model_fields}
-            added = {key: value for key, value in options.items() if isinstance(table, dict) and key not in table}
-            shown = ", ".join(f"{key} = {json.dumps(v, default=str)}" for key, v in added.items() if v is not None)
-            yield f"{place}: the options of {name} changed" + (f"; new options: {shown}" if added else "")
+            added = {
+                key: value
+                for key, value in options.items()
+                if isinstance(table, dict) and key not in table
+            }
+            shown = ", ".join(
+                f"{key} = {json.dumps(v, default=str)}" for key, v in added.items() if v is not None
+            )
+            yield f"{place}: the options of {name} changed" + (
+                f"; new options: {shown}" if added else ""
+            )
 
 
 def _changed_plugins(
-    before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, Any], versions: bool = True
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    versions: bool = True,
 ) -> Iterator[str]:
     """Yield changed files and versions of the plugins whose components are in use."""
-    used = {record["part"].partition("/")[0] for key, record in parts.items() if not key.startswith("tracking.")}
+    used = {
+        record["part"].partition("/")[0]
+        for key, record in parts.items()
+        if not key.startswith("tracking.")
+    }
     for name, old in before.items():
         if name not in used or name not in now:
             continue
@@ -143,9 +183,15 @@ def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
     """Yield the files that an option names by path, by folder, or by pattern; hidden ones only if zarr wrote them."""
     options: Sequence[str | Path] = [option] if isinstance(option, str | Path) else option or ()
     for value in (option for option in options if option):
-        with suppress(ValueError, RuntimeError):  # not a valid pattern; the component that reads it says so
+        with suppress(
+            ValueError, RuntimeError
+        ):  # not a valid pattern; the component that reads it says so
             path = Path(value).expanduser()
-            for match in [path] if path.exists() else Path(path.anchor).glob(str(path.relative_to(path.anchor))):
+            for match in (
+                [path]
+                if path.exists()
+                else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+            ):
                 if match.is_file():
                     yield match
                 for below in match.rglob("*"):
@@ -157,7 +203,8 @@ def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
 def _hash_files(files: Sequence[Path]) -> dict[str, Any]:
     """Return the fingerprint of files. Their folder is not part of it, so that data may be moved."""
     sizes = [path.stat().st_size for path in files]
-    total, digest = sum(sizes), hashlib.sha256()
+    total = sum(sizes)
+    digest = hashlib.sha256()
     step = 1 if total <= FULL_HASH_LIMIT else total // BLOCKS
     before = 0
     for path, size in zip(files, sizes, strict=True):
@@ -170,4 +217,9 @@ def _hash_files(files: Sequence[Path]) -> dict[str, Any]:
                     file.seek(offset)
                     digest.update(file.read(BLOCK))
         before += size
-    return {"first": files[0].name, "files": len(files), "bytes": total, "sha256": digest.hexdigest()}
+    return {
+        "first": files[0].name,
+        "files": len(files),
+        "bytes": total,
+        "sha256": digest.hexdigest(),
+    }

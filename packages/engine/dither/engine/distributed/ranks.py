@@ -1,7 +1,7 @@
 """The processes that train one model, as torchrun starts them: rank r of `size`, each with its own device.
 
-All ranks run the same loop; each takes its share of every batch. Evaluation and sampling run on all ranks, as sharded
-weights need all of them. Only rank 0, the main rank, writes files.
+All ranks run the same loop; each takes its share of every batch. Evaluation and sampling run on all
+ranks, as sharded weights need all of them. Only rank 0, the main rank, writes files.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ SILENCE = 60.0
 class Ranks:
     """This process among the processes of a run.
 
-    All ranks of a launch and its restarts, which torchrun counts, share the id `launch` ("" for a single process).
-    `host_group` is a gloo process group for values on the host, so that these do not wait for a GPU.
+    All ranks of a launch and its restarts, which torchrun counts, share the id `launch` ("" for a
+    single process). `host_group` is a gloo process group for values on the host, so that these do
+    not wait for a GPU.
     """
 
     rank: int = 0
@@ -86,14 +87,27 @@ SINGLE_RANK = Ranks()
 class _Heartbeats:
     """Report ranks that are stopped or gone: rank 0 watches all others, which watch rank 0.
 
-    The store, through which a thread exchanges counters, blocks if its host is stopped; so another looks at their age.
+    The store, through which a thread exchanges counters, blocks if its host is stopped; so another
+    looks at their age.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, report: Callable[[str], object]) -> None:
-        self._store, self._rank, self._report = store.clone(), rank, report  # other calls block a client
-        self._seen = {other: (b"", time.monotonic()) for other in (range(1, size) if rank == 0 else [0])}
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        report: Callable[[str], object],
+    ) -> None:
+        self._store = store.clone()  # other calls block a client
+        self._rank = rank
+        self._report = report
+        self._seen = {
+            other: (b"", time.monotonic()) for other in (range(1, size) if rank == 0 else [0])
+        }
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._beat, self._watch)]
+        self._threads = [
+            threading.Thread(target=loop, daemon=True) for loop in (self._beat, self._watch)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -112,12 +126,16 @@ class _Heartbeats:
         silent: set[int] = set()
         now = time.monotonic()
         while not self._ended.wait(SILENCE / 10):
-            before, earlier, now = silent, now, time.monotonic()
+            before = silent
+            earlier = now
+            now = time.monotonic()
             if now - earlier > SILENCE / 2:  # this process was stopped itself
                 self._seen = {other: (value, now) for other, (value, _) in self._seen.items()}
             silent = {other for other, (_, at) in self._seen.items() if now - at > SILENCE}
             for other in sorted(silent - before):
-                self._report(f"rank {self._rank} waits for rank {other}, which has not responded for {SILENCE:.0f} s")
+                self._report(
+                    f"rank {self._rank} waits for rank {other}, which has not responded for {SILENCE:.0f} s"
+                )
 
     def stop(self) -> None:
         """End the threads before the store ends."""
@@ -127,19 +145,25 @@ class _Heartbeats:
 
 
 @contextmanager
-def join_ranks(device: str = "auto", seconds: float = 1800, report: Callable[[str], object] = print) -> Iterator[Ranks]:
+def join_ranks(
+    device: str = "auto", seconds: float = 1800, report: Callable[[str], object] = print
+) -> Iterator[Ranks]:
     """Yield this process among the ranks of torchrun, or `SINGLE_RANK` without torchrun.
 
-    `seconds` is the timeout of collectives; `report` is called in a thread with a message on ranks that do not respond.
-    Refused if the environment describes ranks, but they cannot connect.
+    `seconds` is the timeout of collectives; `report` is called in a thread with a message on ranks
+    that do not respond. Refused if the environment describes ranks, but they cannot connect.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield SINGLE_RANK
         return
-    rank, size, local = (int(os.environ.get(key, "0")) for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    rank, size, local = (
+        int(os.environ.get(key, "0")) for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    )
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu and local >= torch.cuda.device_count():
-        raise Refused(f"rank {rank} has local rank {local}, but this machine has {torch.cuda.device_count()} GPUs")
+        raise Refused(
+            f"rank {rank} has local rank {local}, but this machine has {torch.cuda.device_count()} GPUs"
+        )
     if not dist.is_available():
         raise Refused("this build of torch lacks torch.distributed", code="missing-dependency")
     if on_gpu:
@@ -152,32 +176,52 @@ def join_ranks(device: str = "auto", seconds: float = 1800, report: Callable[[st
         store.set_timeout(timeout)
         prefix = _agree_on_prefix(store, rank, size, seconds)
         store = dist.PrefixStore(f"dither/{prefix}", store)  # type: ignore[attr-defined]
-        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timeout,
+        )
     except (RuntimeError, ValueError) as error:
         raise Refused(f"rank {rank} of {size} cannot connect to the other ranks: {error}") from None
     host_group = dist.new_group(backend="gloo", timeout=timeout)
     heartbeats = _Heartbeats(store, rank, size, report)
-    launch = "-".join(os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")) + f"-{os.getppid()}"
-    ranks = Ranks(rank, size, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "", host_group)
+    launch = (
+        "-".join(os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR"))
+        + f"-{os.getppid()}"
+    )
+    ranks = Ranks(
+        rank, size, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "", host_group
+    )
     try:
         yield replace(ranks, launch=ranks.broadcast(launch))
-        ranks.barrier()  # not after an error: the other ranks may never arrive, and torchrun ends them
+        # Not after an error: the other ranks may never arrive, and torchrun ends them
+        ranks.barrier()
     finally:
         heartbeats.stop()
     dist.destroy_process_group()
 
 
-def _agree_on_prefix(store: Any, rank: int, size: int, seconds: float) -> str:
+def _agree_on_prefix(
+    store: Any,
+    rank: int,
+    size: int,
+    seconds: float,
+) -> str:
     """Return a prefix that the ranks of this start share and no earlier start has used.
 
-    torchrun keeps one store for all restarts. A rank that reads keys of a failed start too early connects to a process
-    that has ended. A restart count does not work: each machine has its own. So every rank sends a random token, the
-    main rank answers each token, old or new, with its own, and continues once every rank has acknowledged the answer.
+    torchrun keeps one store for all restarts. A rank that reads keys of a failed start too early
+    connects to a process that has ended. A restart count does not work: each machine has its own.
+    So every rank sends a random token, the main rank answers each token, old or new, with its own,
+    and continues once every rank has acknowledged the answer.
     """
     token = secrets.token_hex(8)
     if rank:
         store.set(f"dither/asks/{rank}", token)
-        prefix = str(store.get(f"dither/answer/{token}").decode())  # blocks until the answer is there
+        prefix = str(
+            store.get(f"dither/answer/{token}").decode()
+        )  # blocks until the answer is there
         store.set(f"dither/{prefix}/thanks/{rank}", "")
         return prefix
     missing = set(range(1, size))
@@ -197,7 +241,11 @@ def _agree_on_prefix(store: Any, rank: int, size: int, seconds: float) -> str:
 def is_lost_rank(error: BaseException) -> bool:
     """Return whether a collective failed because another rank ended or did not respond in time."""
     lost = ("third_party/gloo", "imeout", "imed out", "onnection closed", "onnection reset")
-    return isinstance(error, RuntimeError) and dist.is_initialized() and any(part in str(error) for part in lost)
+    return (
+        isinstance(error, RuntimeError)
+        and dist.is_initialized()
+        and any(part in str(error) for part in lost)
+    )
 
 
 def local_shard(value: Tensor) -> Tensor:

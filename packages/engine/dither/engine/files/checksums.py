@@ -1,7 +1,7 @@
 """Checksums inside files, and the manifest of a folder.
 
-JSON objects hold the sha256 of their other values under the key "sha256"; TOML files in a comment on their last line.
-Files without a checksum, written by early versions, are accepted.
+JSON objects hold the sha256 of their other values under the key "sha256"; TOML files in a comment
+on their last line. Files without a checksum, written by early versions, are accepted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ from dither.registry.files.limits import read_text
 from .metrics_file import as_json
 
 __all__ = [
-    "KEY", "MANIFEST", "checksum_differs", "text_checksum_differs", "text_with_checksum", "verify", "with_checksum",
+    "KEY",
+    "MANIFEST",
+    "checksum_differs",
+    "text_checksum_differs",
+    "text_with_checksum",
+    "verify",
+    "with_checksum",
     "write_manifest",
-]  # fmt: skip
+]
 
 KEY = "sha256"
 """Key of the checksum in a JSON object."""
@@ -64,7 +70,9 @@ def checkpoint_folders(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _table_hash(values: Mapping[str, Any]) -> str:
-    return _hash(json.dumps({key: value for key, value in values.items() if key != KEY}, sort_keys=True))
+    return _hash(
+        json.dumps({key: value for key, value in values.items() if key != KEY}, sort_keys=True)
+    )
 
 
 def _hash(text: str) -> str:
@@ -74,7 +82,11 @@ def _hash(text: str) -> str:
 def write_manifest(folder: Path, paths: Iterable[Path], **facts: Any) -> None:
     """Write the manifest of files of a folder."""
     entries = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
+        path.relative_to(folder).as_posix(): {
+            "size": path.stat().st_size,
+            "sha256": sha256_of(path),
+        }
+        for path in paths
     }
     manifest = with_checksum({"format": FORMAT, "files": entries, **facts})
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
@@ -86,10 +98,22 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
         manifest = json.loads(read_text(path / MANIFEST))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} has format {manifest['format']}; this version reads format {FORMAT}"
-        if checksum_differs(manifest) or not manifest.keys() <= {"format", "step", "files", "data", "space", KEY}:
+        if checksum_differs(manifest) or not manifest.keys() <= {
+            "format",
+            "step",
+            "files",
+            "data",
+            "space",
+            KEY,
+        }:
             return f"{MANIFEST} does not match its checksum"
-        files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
-        listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}
+        files = {
+            str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()
+        }
+        listed = {
+            *files,
+            *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name),
+        }
         shards = {f"{file.parent.name}/{file.name}" for file in path.glob("*/*.safetensors")}
         unlisted = sorted((set(needed) - listed) | (shards - set(files)))
         reasons = [f"{name} is not listed in {MANIFEST}" for name in unlisted]

@@ -1,7 +1,7 @@
 """metrics.jsonl: one JSON object per line, which ends with the time.
 
-A resumed run truncates it to the position of its checkpoint and ends with the same file as an uninterrupted run, except
-for the times, which positions and checksums leave out.
+A resumed run truncates it to the position of its checkpoint and ends with the same file as an
+uninterrupted run, except for the times, which positions and checksums leave out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,24 @@ from typing import Any, NamedTuple
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
 
 __all__ = [
-    "BEGINNING", "FLOOR", "INTERVAL", "TIMES", "FilePosition", "MetricsFile", "as_json", "as_number", "baselines_of",
-    "changed_lines", "from_json", "is_companion_metric", "read_metrics", "rounded", "shown_baselines", "with_interval",
+    "BEGINNING",
+    "FLOOR",
+    "INTERVAL",
+    "TIMES",
+    "FilePosition",
+    "MetricsFile",
+    "as_json",
+    "as_number",
+    "baselines_of",
+    "changed_lines",
+    "from_json",
+    "is_companion_metric",
+    "read_metrics",
+    "rounded",
+    "shown_baselines",
+    "with_interval",
     "without_times",
-]  # fmt: skip
+]
 
 
 class FilePosition(NamedTuple):
@@ -38,10 +52,14 @@ INTERVAL = "_ci95"
 FLOOR = "_floor"
 """Suffix of the noise floor of a metric: its value on as many samples of the data."""
 LEAD = "-lead"
-"""Suffix of a baseline's name: the metric of the model minus that of the baseline; `INTERVAL` may follow."""
+"""Suffix of a baseline's name: the metric of the model minus that of the baseline; `INTERVAL` may
+follow."""
 TIMES = ("wall_time", "samples_per_second")
-"""Keys at the end of a line: seconds since 1970, and for kind "train" samples per second since the last such line."""
-WRITTEN_TIMES = re.compile(rb', "wall_time": [0-9.]+(?:, "samples_per_second": [0-9.e+-]+)?\}$', re.MULTILINE)
+"""Keys at the end of a line: seconds since 1970, and for kind "train" samples per second since the
+last such line."""
+WRITTEN_TIMES = re.compile(
+    rb', "wall_time": [0-9.]+(?:, "samples_per_second": [0-9.e+-]+)?\}$', re.MULTILINE
+)
 DIGITS = 19
 """Integers with this many digits or more are read as floats."""
 
@@ -49,17 +67,27 @@ DIGITS = 19
 class MetricsFile:
     """Appends lines to a file. If the disk is full, lines are buffered until there is space; the run continues.
 
-    `offset` bytes are kept, by default all; an incomplete last line is dropped. `warn` is called once when lines are
-    buffered. `position` is the end of the file, with buffered lines counted.
+    `offset` bytes are kept, by default all; an incomplete last line is dropped. `warn` is called
+    once when lines are buffered. `position` is the end of the file, with buffered lines counted.
     """
 
     def __init__(
-        self, path: Path, offset: int | None = None, warn: Callable[[str], object] = lambda line: None
+        self,
+        path: Path,
+        offset: int | None = None,
+        warn: Callable[[str], object] = lambda line: None,
     ) -> None:
-        self._path, self._warn, self._held, self._warned = path, warn, b"", False
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+        self._path = path
+        self._warn = warn
+        self._held = b""
+        self._warned = False
+        self._file = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666
+        )
         limit = math.inf if offset is None else offset
-        size, self._hash, self.position = 0, hashlib.sha256(), FilePosition(0, "")
+        size = 0
+        self._hash = hashlib.sha256()
+        self.position = FilePosition(0, "")
         for line in read_bytes(path, TABLE_BYTES).splitlines(keepends=True):
             if not line.endswith(b"\n") or self.position.bytes + len(without_times(line)) > limit:
                 break
@@ -73,7 +101,11 @@ class MetricsFile:
         self.position = FilePosition(self.position.bytes + len(content), self._hash.hexdigest())
 
     def write(
-        self, step: int, kind: str, metrics: Mapping[str, float], times: Mapping[str, float] | None = None
+        self,
+        step: int,
+        kind: str,
+        metrics: Mapping[str, float],
+        times: Mapping[str, float] | None = None,
     ) -> None:
         """Append a line; `times` are values of some of `TIMES`, in this order."""
         values = {name: rounded(value) for name, value in metrics.items()}
@@ -90,7 +122,9 @@ class MetricsFile:
             reason = error.strerror or str(error)
         if self._held and not self._warned:
             self._warned = True
-            self._warn(f"{self._path} cannot be written ({reason}); its lines are buffered in memory")
+            self._warn(
+                f"{self._path} cannot be written ({reason}); its lines are buffered in memory"
+            )
 
     def sync(self) -> None:
         """Flush all lines to disk if there is space."""
@@ -132,7 +166,9 @@ def as_json(values: Any, indent: int | None = None) -> str:
 
 def from_json(text: str) -> Any:
     """Parse JSON; large integers become floats, beyond their range inf."""
-    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits))
+    return json.loads(
+        text, parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits)
+    )
 
 
 def as_number(value: object) -> float | None:
@@ -195,8 +231,22 @@ def shown_baselines(kind: str, metric: str, baselines: Mapping[str, float]) -> s
     """Format the baselines of a metric, each with the lead of the model: `ridge 0.88 (+0.01 ± 0.02)`."""
     texts = []
     for name, value in baselines_of(kind, metric, baselines).items():
-        key = next((key for key in (f"{kind} {metric}/{name}", f"{metric}/{name}") if key in baselines), name) + LEAD
+        key = (
+            next(
+                (
+                    key
+                    for key in (f"{kind} {metric}/{name}", f"{metric}/{name}")
+                    if key in baselines
+                ),
+                name,
+            )
+            + LEAD
+        )
         half = baselines.get(key + INTERVAL, math.nan)
-        lead = f" ({baselines[key]:+.2g} ± {half:.2g})" if key in baselines and math.isfinite(half) else ""
+        lead = (
+            f" ({baselines[key]:+.2g} ± {half:.2g})"
+            if key in baselines and math.isfinite(half)
+            else ""
+        )
         texts.append(f"{name} {value:.4g}{lead}")
     return ", ".join(texts)

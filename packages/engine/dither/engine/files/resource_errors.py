@@ -13,8 +13,13 @@ __all__ = ["FULL", "disk_errors", "shortage"]
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a full disk, a full quota, and the file-size limit."""
 NO_MEMORY = (
-    "allocate memory", "start new thread", "map segment", "bad_alloc", "bad alloc", "could not create a primitive",
-)  # fmt: skip
+    "allocate memory",
+    "start new thread",
+    "map segment",
+    "bad_alloc",
+    "bad alloc",
+    "could not create a primitive",
+)
 """Messages of exceptions that libraries raise without memory; the last is oneDNN's."""
 
 
@@ -27,7 +32,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         known = (*FULL, errno.ENOMEM)
-        number = next((number for number in known if f"os error {number})" in str(error)), errno.EIO)
+        number = next(
+            (number for number in known if f"os error {number})" in str(error)), errno.EIO
+        )
         raise OSError(number, f"{os.strerror(number)} ({error})", str(path)) from None
 
 

@@ -45,7 +45,8 @@ class AdamW(OptimizerSpec):
 class Muon(OptimizerSpec):
     """Muon for the matrices of the blocks, AdamW for tables, vectors and the head (Jordan et al. 2024).
 
-    Its updates have the RMS of those of AdamW (Liu et al. 2025), so that both use one learning rate.
+    Its updates have the RMS of those of AdamW (Liu et al. 2025), so that both use one learning
+    rate.
     """
 
     name = "muon"
@@ -120,7 +121,8 @@ class Linear(_WithWarmup):
 class WSD(_WithWarmup):
     """Warm-up, stable, decay: the full learning rate for most of the run, then a decay (Hu et al. 2024).
 
-    Resuming with more steps from a checkpoint before the decay equals a run that had these steps from the beginning.
+    Resuming with more steps from a checkpoint before the decay equals a run that had these steps
+    from the beginning.
     """
 
     name = "wsd"

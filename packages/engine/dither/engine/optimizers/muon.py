@@ -23,26 +23,44 @@ GLOBAL_HOOKS = optimizer._global_optimizer_pre_hooks, optimizer._global_optimize
 class Muon(Optimizer):
     """Orthogonalised momentum (Jordan et al. 2024), with updates of the RMS of AdamW (Liu et al. 2025).
 
-    Tables of `nn.Embedding`, vectors, and everything in `head` of the module, the output map, are left to AdamW.
+    Tables of `nn.Embedding`, vectors, and everything in `head` of the module, the output map, are
+    left to AdamW.
     """
 
     def __init__(
-        self, module: nn.Module, lr: float, momentum: float, betas: tuple[float, float], eps: float, weight_decay: float
+        self,
+        module: nn.Module,
+        lr: float,
+        momentum: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
     ) -> None:
-        outside = {id(parameter) for name, parameter in module.named_parameters() if name.startswith("head.")}
-        outside |= {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
+        outside = {
+            id(parameter)
+            for name, parameter in module.named_parameters()
+            if name.startswith("head.")
+        }
+        outside |= {
+            id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)
+        }
         groups = parameter_groups(module, weight_decay, "matrices")
         trained = (p for p in module.parameters() if p.requires_grad and id(p) not in outside)
         inside = [p for p in trained if p.ndim == 2 and min(p.shape) > 1]
         ours = {id(parameter) for parameter in inside}
-        rest = [{**group, "params": [p for p in group["params"] if id(p) not in ours]} for group in groups]
+        rest = [
+            {**group, "params": [p for p in group["params"] if id(p) not in ours]}
+            for group in groups
+        ]
         rest = [group for group in rest if group["params"]]
         parts: list[Optimizer] = [Orthogonal(inside, lr, momentum, weight_decay)] if inside else []
         if rest:
             parts.append(adamw(rest, lr, betas, eps))
         super().__init__([dict(group) for part in parts for group in part.param_groups], {})
         self.parts = parts
-        self._step_supports_amp_scaling = all(hasattr(part, "_step_supports_amp_scaling") for part in parts)
+        self._step_supports_amp_scaling = all(
+            hasattr(part, "_step_supports_amp_scaling") for part in parts
+        )
         self._share()
 
     @torch.no_grad()
@@ -73,14 +91,20 @@ class Muon(Optimizer):
 class Orthogonal(Optimizer):
     """Orthogonalised momentum: `torch.optim.Muon` with the update RMS of AdamW.
 
-    A sharded matrix is gathered for the update, and each rank keeps its rows, so that the update equals that of a
-    single process. Gradients are divided by the tensor `grad_scale`, and a step with `found_inf` of 1 changes
-    nothing, if they are set, as for the fused optimizers of torch.
+    A sharded matrix is gathered for the update, and each rank keeps its rows, so that the update
+    equals that of a single process. Gradients are divided by the tensor `grad_scale`, and a step
+    with `found_inf` of 1 changes nothing, if they are set, as for the fused optimizers of torch.
     """
 
     _step_supports_amp_scaling = True
 
-    def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        matrices: list[nn.Parameter],
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -88,13 +112,16 @@ class Orthogonal(Optimizer):
         cancelled, scale = (getattr(self, name, None) for name in ("found_inf", "grad_scale"))
         applied = 1 if cancelled is None else 1 - cancelled
         for group in self.param_groups:
-            lr, momentum = group["lr"], group["momentum"]
+            lr = group["lr"]
+            momentum = group["momentum"]
             for matrix in [matrix for matrix in group["params"] if matrix.grad is not None]:
                 state = self.state[matrix]
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 gradient = matrix.grad if scale is None else matrix.grad / scale
-                gradient = gradient if cancelled is None else gradient.masked_fill(cancelled > 0, 0.0)
+                gradient = (
+                    gradient if cancelled is None else gradient.masked_fill(cancelled > 0, 0.0)
+                )
                 mean = state["momentum_buffer"].lerp_(gradient, (1 - momentum) * applied)
                 update = _orthogonal_shard(gradient.lerp(mean, momentum))
                 matrix.mul_(1 - lr * group["weight_decay"] * applied)
@@ -104,9 +131,9 @@ class Orthogonal(Optimizer):
 def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     """Return a matrix with the same singular vectors and singular values near 1 (about 0.7 to 1.2).
 
-    Computed in float32 on a CPU, in bfloat16 elsewhere. The iterations enlarge singular values near 0 400 times, and in
-    bfloat16 these are rounding noise: with several ranks, whose gradients round differently, weights differ in the
-    third digit after a few steps.
+    Computed in float32 on a CPU, in bfloat16 elsewhere. The iterations enlarge singular values near
+    0 400 times, and in bfloat16 these are rounding noise: with several ranks, whose gradients round
+    differently, weights differ in the third digit after a few steps.
     """
     a, b, c = FACTORS
     wide = matrix.shape[0] <= matrix.shape[1]
@@ -126,14 +153,19 @@ def _orthogonal_shard(matrix: Any) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     update = orthogonal(matrix.full_tensor())
-    return distribute_tensor(update, matrix.device_mesh, matrix.placements, src_data_rank=None)  # full on every rank
+    return distribute_tensor(
+        update, matrix.device_mesh, matrix.placements, src_data_rank=None
+    )  # full on every rank
 
 
-def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["matrices", "all"]) -> list[dict[str, Any]]:
+def parameter_groups(
+    module: nn.Module, weight_decay: float, decay: Literal["matrices", "all"]
+) -> list[dict[str, Any]]:
     """Split the parameters that require gradients into those that decay and those that do not.
 
-    With "matrices", only weights with at least two axes longer than 1 decay, and tables of `nn.Embedding` do not.
-    Without weight decay all are in one group, which saves a kernel. ValueError if no parameter requires a gradient.
+    With "matrices", only weights with at least two axes longer than 1 decay, and tables of
+    `nn.Embedding` do not. Without weight decay all are in one group, which saves a kernel.
+    ValueError if no parameter requires a gradient.
     """
     tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
     decayed: list[nn.Parameter] = []
@@ -144,22 +176,37 @@ def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["mat
             (decayed if matrix or decay == "all" or not weight_decay else others).append(parameter)
     if not decayed and not others:
         raise ValueError(f"{type(module).__name__} has no parameter that requires a gradient")
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]
 
 
-def adamw(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float) -> torch.optim.AdamW:
+def adamw(
+    groups: list[dict[str, Any]],
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> torch.optim.AdamW:
     """Return AdamW, with a fused kernel where torch has one for all parameters."""
     parameters = [parameter for group in groups for parameter in group["params"]]
     fused = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
     single = fused and len({(p.device, p.dtype) for p in parameters}) == 1
-    return (AdamW if single else torch.optim.AdamW)(groups, lr=lr, betas=betas, eps=eps, fused=fused)
+    return (AdamW if single else torch.optim.AdamW)(
+        groups,
+        lr=lr,
+        betas=betas,
+        eps=eps,
+        fused=fused,
+    )
 
 
 class AdamW(torch.optim.AdamW):
     """AdamW whose step only calls the fused kernel, for parameters of one device and type.
 
-    The step of torch takes 0.3 ms more for 34 tensors, and its first call imports torch._dynamo, which takes 1.5 s.
+    The step of torch takes 0.3 ms more for 34 tensors, and its first call imports torch._dynamo,
+    which takes 1.5 s.
     """
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -174,25 +221,50 @@ class AdamW(torch.optim.AdamW):
         value = None if closure is None else torch.enable_grad()(closure)()
         scale, cancelled = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))
         for group in self.param_groups:
-            if not (parameters := [parameter for parameter in group["params"] if parameter.grad is not None]):
+            if not (
+                parameters := [
+                    parameter for parameter in group["params"] if parameter.grad is not None
+                ]
+            ):
                 continue
             if not all(states := [self.state[parameter] for parameter in parameters]):
                 self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
-            means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
-            if all(step._base is None for step in steps):  # new or loaded: one kernel shall increment all
+            means, squares, steps = (
+                [state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")
+            )
+            if all(
+                step._base is None for step in steps
+            ):  # new or loaded: one kernel shall increment all
                 vector = torch.stack(steps)
                 steps = [vector[number] for number in range(len(steps))]
                 for state, step in zip(states, steps, strict=True):
                     state["step"] = step
             base = steps[0]._base
-            whole = base is not None and base.numel() == len(steps) and all(step._base is base for step in steps)
-            counts = [base] if whole else steps  # in place, as a CUDA graph may have captured the addresses
+            whole = (
+                base is not None
+                and base.numel() == len(steps)
+                and all(step._base is base for step in steps)
+            )
+            counts = (
+                [base] if whole else steps
+            )  # in place, as a CUDA graph may have captured the addresses
             torch._foreach_add_(counts, 1)
-            (beta1, beta2), options = group["betas"], {key: group[key] for key in ("lr", "weight_decay", "eps")}
+            (beta1, beta2), options = (
+                group["betas"],
+                {key: group[key] for key in ("lr", "weight_decay", "eps")},
+            )
             options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
             gradients = [parameter.grad for parameter in parameters]
             torch._fused_adamw_(
-                parameters, gradients, means, squares, [], steps, grad_scale=scale, found_inf=cancelled, **options
+                parameters,
+                gradients,
+                means,
+                squares,
+                [],
+                steps,
+                grad_scale=scale,
+                found_inf=cancelled,
+                **options,
             )
             if cancelled is not None:
                 torch._foreach_sub_(counts, [cancelled] * len(counts))

@@ -12,7 +12,9 @@ __all__ = ["flatten", "restore"]
 
 PLAIN = (bool, int, float, str, type(None))
 for _method in (Optimizer.add_param_group, Optimizer.state_dict, Optimizer.load_state_dict):
-    _plain_method = getattr(_method, "__wrapped__", _method)  # else their first call imports torch._dynamo, in 1.5 s
+    _plain_method = getattr(
+        _method, "__wrapped__", _method
+    )  # else their first call imports torch._dynamo, in 1.5 s
     vars(_plain_method).setdefault("__dynamo_disable", _plain_method)
 
 
@@ -47,7 +49,9 @@ def _plain(optimizer: Optimizer, key: str, value: Any) -> Any:
     if isinstance(value, PLAIN):
         return value
     name = type(optimizer).__name__
-    raise TypeError(f"{name} stores a {type(value).__name__} as {key!r}; checkpoints hold tensors and JSON values only")
+    raise TypeError(
+        f"{name} stores a {type(value).__name__} as {key!r}; checkpoints hold tensors and JSON values only"
+    )
 
 
 def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
@@ -56,13 +60,21 @@ def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[
     ValueError if it belongs to other parameters.
     """
     fresh = optimizer.state_dict()["param_groups"]
-    sizes, own_sizes = ([len(group["params"]) for group in groups] for groups in (plain["groups"], fresh))
+    sizes, own_sizes = (
+        [len(group["params"]) for group in groups] for groups in (plain["groups"], fresh)
+    )
     if sizes != own_sizes:
-        raise ValueError(f"the stored optimizer has groups of {sizes} parameters, this one of {own_sizes}")
+        raise ValueError(
+            f"the stored optimizer has groups of {sizes} parameters, this one of {own_sizes}"
+        )
     groups = [dict(group) for group in plain["groups"]]
     for group, own in zip(groups, fresh, strict=True):
-        group.update({key: tuple(group[key]) for key, value in own.items() if isinstance(value, tuple)})
-    state: dict[int, dict[str, Any]] = {int(index): dict(entry) for index, entry in plain["state"].items()}
+        group.update(
+            {key: tuple(group[key]) for key, value in own.items() if isinstance(value, tuple)}
+        )
+    state: dict[int, dict[str, Any]] = {
+        int(index): dict(entry) for index, entry in plain["state"].items()
+    }
     for name, value in tensors.items():
         where, _, key = name.partition(".")
         if where == "group":
@@ -70,6 +82,8 @@ def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[
             groups[int(number)][key] = value
             continue
         if int(where) >= sum(sizes):
-            raise ValueError(f"the stored optimizer has a parameter {where}, this one has {sum(sizes)}")
+            raise ValueError(
+                f"the stored optimizer has a parameter {where}, this one has {sum(sizes)}"
+            )
         state.setdefault(int(where), {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": groups})

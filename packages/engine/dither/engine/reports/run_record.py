@@ -32,7 +32,8 @@ class PictureFile(NamedTuple):
 class RunRecord:
     """Content of a run directory: its JSON files, resolved.toml as tables and as text, experiment.toml as `given`.
 
-    `curves` are (step, value) by kind and metric, `pictures` the newest, `problems` what is missing or damaged.
+    `curves` are (step, value) by kind and metric, `pictures` the newest, `problems` what is missing
+    or damaged.
     """
 
     path: Path
@@ -51,23 +52,33 @@ class RunRecord:
 
     def last(self) -> dict[str, float]:
         """Return the newest value of every metric by kind/name."""
-        return {f"{kind}/{name}": p[-1][1] for kind, metrics in self.curves.items() for name, p in metrics.items()}
+        return {
+            f"{kind}/{name}": p[-1][1]
+            for kind, metrics in self.curves.items()
+            for name, p in metrics.items()
+        }
 
     @property
     def step(self) -> int | None:
         """The last step in metrics.jsonl."""
-        return max((p[-1][0] for metrics in self.curves.values() for p in metrics.values()), default=None)
+        return max(
+            (p[-1][0] for metrics in self.curves.values() for p in metrics.values()), default=None
+        )
 
     def baselines(self, kind: str, metric: str) -> dict[str, float]:
         """Return the baselines of a metric by name; there are none of training."""
         known = self.summary.get("baselines")
         numbers = known.items() if isinstance(known, dict) and kind != "train" else ()
-        return baselines_of(kind, metric, {key: value for key, value in numbers if as_number(value) is not None})
+        return baselines_of(
+            kind, metric, {key: value for key, value in numbers if as_number(value) is not None}
+        )
 
 
 def read_run(path: Path, brief: bool = False) -> RunRecord:
     """Read a run directory, or refuse another folder; `brief` leaves out pictures, and curves of a finished run."""
-    if not any((path / name).exists() for name in ("resolved.toml", "manifest.json", "metrics.jsonl")):
+    if not any(
+        (path / name).exists() for name in ("resolved.toml", "manifest.json", "metrics.jsonl")
+    ):
         raise not_a_run(path, "resolved.toml, manifest.json or metrics.jsonl")
     record = RunRecord(path)
     record.manifest = _read(record, "manifest.json", _json, checksum_differs) or {}
@@ -75,14 +86,20 @@ def read_run(path: Path, brief: bool = False) -> RunRecord:
     record.summary = _read(record, "summary.json", _json, checksum_differs, unfinished) or {}
     if not brief:
         record.given = _read(record, "experiment.toml", str) or ""
-    toml = _read(record, "resolved.toml", str, lambda text: text_checksum_differs(text) is not False)
+    toml = _read(
+        record, "resolved.toml", str, lambda text: text_checksum_differs(text) is not False
+    )
     if toml is not None:
         record.toml = toml
         record.resolved = _read(record, "resolved.toml", tomllib.loads) or {}
     if brief and isinstance(figures := record.summary.get("figures"), dict):
         step = int(as_number(record.summary.get("step")) or 0)
         record.curves = {
-            kind: {name: [(step, value)] for name, value in values.items() if as_number(value) is not None}
+            kind: {
+                name: [(step, value)]
+                for name, value in values.items()
+                if as_number(value) is not None
+            }
             for kind, values in figures.items()
             if isinstance(values, dict)
         }
@@ -102,7 +119,9 @@ def _read(
 ) -> Any:
     """Return a parsed file, or None; a failure is a problem, and so is a checksum that differs."""
     try:
-        value = parse(read_text(record.path / name, TABLE_BYTES if name.endswith(".jsonl") else RECORD_BYTES))
+        value = parse(
+            read_text(record.path / name, TABLE_BYTES if name.endswith(".jsonl") else RECORD_BYTES)
+        )
         if differs(value):
             record.problems.append(f"{name} was changed: its checksum differs")
         return value
@@ -128,7 +147,8 @@ def _read_metrics(record: RunRecord) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         try:
             values = from_json(line)
-            step, kind = int(values.pop("step")), str(values.pop("kind"))
+            step = int(values.pop("step"))
+            kind = str(values.pop("kind"))
             values = {name: value for name, value in values.items() if name not in TIMES}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             damaged.append(number)
@@ -139,7 +159,9 @@ def _read_metrics(record: RunRecord) -> None:
                 curves.setdefault(str(name), []).append((step, float(value)))
     if damaged:
         shown = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
-        record.problems.append(f"metrics.jsonl is damaged: {len(damaged)} lines cannot be read: {shown}")
+        record.problems.append(
+            f"metrics.jsonl is damaged: {len(damaged)} lines cannot be read: {shown}"
+        )
 
 
 def _read_pictures(record: RunRecord) -> None:
@@ -158,6 +180,8 @@ def _read_pictures(record: RunRecord) -> None:
                 continue
             text = content.decode("utf-8", "replace") if file.suffix == ".txt" else None
             data = f"data:{MEDIA_TYPES[file.suffix]};base64,{base64.b64encode(content).decode()}"
-            record.pictures.append(PictureFile(f"{folder.name}/{file.name}", text, data if text is None else None))
+            record.pictures.append(
+                PictureFile(f"{folder.name}/{file.name}", text, data if text is None else None)
+            )
         if files:
             return

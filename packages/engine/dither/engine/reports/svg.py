@@ -1,7 +1,7 @@
 """Inline SVG charts: curves over steps, and scatter plots of a sweep.
 
-No plotting library (docs/adr/0006): pages follow dark mode, have tooltips, stay small, and need no script except for
-the smoothing and zoom of `templates/charts.js`.
+No plotting library (docs/adr/0006): pages follow dark mode, have tooltips, stay small, and need no
+script except for the smoothing and zoom of `templates/charts.js`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from ..sweeps.points import format_value
 
 __all__ = ["COLOURS", "SMOOTHING", "Axis", "curve", "line_classes", "scatter", "scatters", "ticks"]
 
-WIDTH, HEIGHT = 460, 220
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 26
+WIDTH = 460
+HEIGHT = 220
+LEFT = 56
+RIGHT = 16
+TOP = 16
+BOTTOM = 26
 """Margins for labels."""
 MAX_PLOTTED = 1e300
 """Larger numbers are not drawn, since differences of them may overflow."""
@@ -48,13 +52,24 @@ class Axis:
     """
 
     def __init__(
-        self, low: float, high: float, start: float, end: float, *, steps: bool = False, ratio: float = LOG_RATIO
+        self,
+        low: float,
+        high: float,
+        start: float,
+        end: float,
+        *,
+        steps: bool = False,
+        ratio: float = LOG_RATIO,
     ) -> None:
-        self.start, self.end = start, end
+        self.start = start
+        self.end = end
         self.log = not steps and low > 0 and high / low >= ratio
-        self.low, self.high = (math.log10(low), math.log10(high)) if self.log else (low, max(high, low + steps))
+        self.low, self.high = (
+            (math.log10(low), math.log10(high)) if self.log else (low, max(high, low + steps))
+        )
         margin = 0.0 if steps else 0.04 * (self.high - self.low) or 0.05 * abs(self.high) or 1.0
-        self.low, self.high = self.low - margin, self.high + margin
+        self.low = self.low - margin
+        self.high = self.high + margin
 
     def __call__(self, value: float) -> float:
         if self.log:
@@ -84,7 +99,10 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     rough = (high - low) / count
     size = 10.0 ** math.floor(math.log10(rough))
     size *= next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= rough)
-    return [float(f"{size * n:.12g}") + 0.0 for n in range(math.ceil(low / size), math.floor(high / size) + 1)]
+    return [
+        float(f"{size * n:.12g}") + 0.0
+        for n in range(math.ceil(low / size), math.floor(high / size) + 1)
+    ]
 
 
 def _frame(y: Axis, labels: Sequence[tuple[float, str]], name: str) -> Iterator[str]:
@@ -119,18 +137,28 @@ def curve(
 ) -> str:
     """Return an <svg> element with lines over steps, or an empty text if nothing can be drawn.
 
-    NaN, inf and huge values are gaps. Baselines are omitted where they would squeeze the lines; `intervals` are (step,
-    half-width of the interval around a line), drawn for a single line only.
+    NaN, inf and huge values are gaps. Baselines are omitted where they would squeeze the lines;
+    `intervals` are (step, half-width of the interval around a line), drawn for a single line only.
     """
-    finite = {name: [p for p in points if abs(p[1]) < MAX_PLOTTED] for name, points in series.items()}
+    finite = {
+        name: [p for p in points if abs(p[1]) < MAX_PLOTTED] for name, points in series.items()
+    }
     few = sum(map(bool, finite.values())) <= FEW
-    halves = {name: dict((intervals or {}).get(name, ())) if len(finite) == 1 else {} for name in finite}
+    halves = {
+        name: dict((intervals or {}).get(name, ())) if len(finite) == 1 else {} for name in finite
+    }
     values = [v for points in finite.values() for _, v in points]
     if not values:
         return ""
-    bounds = [v + sign * halves[name].get(step, 0) for name, p in finite.items() for step, v in p for sign in (-1, 1)]
+    bounds = [
+        v + sign * halves[name].get(step, 0)
+        for name, p in finite.items()
+        for step, v in p
+        for sign in (-1, 1)
+    ]
     values += [v for v in bounds if math.isfinite(v)]
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     span = (high - low) or abs(high) or 1.0
     levels = {name: v for name, v in (baselines or {}).items() if low - span <= v <= high + span}
     steps = [step for points in finite.values() for step, _ in points]
@@ -142,14 +170,26 @@ def curve(
         band = _band(points, halves[name], x, y)
         line = _line(name, points, x, y, len(finite), few) if points else ""
         lines.append(f'<g class="{line_classes(index)}">{band}{line}</g>')
-    width, height = WIDTH - RIGHT - LEFT, HEIGHT - BOTTOM - TOP
+    width = WIDTH - RIGHT - LEFT
+    height = HEIGHT - BOTTOM - TOP
     box = f'x="{LEFT}" y="{TOP}" width="{width}" height="{height}" viewBox="{LEFT} {TOP} {width} {height}"'
     frame = f'<g class="frame">{"".join(_frame(y, labels, "step"))}</g>'
     plot = f'<svg {box} preserveAspectRatio="none">{"".join(lines)}</svg>'
-    return _svg(", ".join(series), [frame, plot, *texts], f' class="smoothed" data-x="{x.data}" data-y="{y.data}"')
+    return _svg(
+        ", ".join(series),
+        [frame, plot, *texts],
+        f' class="smoothed" data-x="{x.data}" data-y="{y.data}"',
+    )
 
 
-def _line(name: str, points: Points, x: Axis, y: Axis, lines: int, few: bool) -> str:
+def _line(
+    name: str,
+    points: Points,
+    x: Axis,
+    y: Axis,
+    lines: int,
+    few: bool,
+) -> str:
     """Return a line, its exponential moving average if it is long, and dots with tooltips if there is room for them."""
 
     def path(line: Points) -> str:
@@ -173,12 +213,23 @@ def _line(name: str, points: Points, x: Axis, y: Axis, lines: int, few: bool) ->
     return polyline(_downsampled(points)) + dots
 
 
-def _band(points: Points, halves: Mapping[int, float], x: Axis, y: Axis) -> str:
+def _band(
+    points: Points,
+    halves: Mapping[int, float],
+    x: Axis,
+    y: Axis,
+) -> str:
     """Return the area of the intervals, clipped to the chart."""
-    known = [(step, value, halves[step]) for step, value in points if math.isfinite(halves.get(step, math.nan))]
+    known = [
+        (step, value, halves[step])
+        for step, value in points
+        if math.isfinite(halves.get(step, math.nan))
+    ]
     if len(known) < 2:
         return ""
-    upper, lower = ([(step, value + sign * half) for step, value, half in known] for sign in (1, -1))
+    upper, lower = (
+        [(step, value + sign * half) for step, value, half in known] for sign in (1, -1)
+    )
     edge = ((x(s), min(max(y(v), TOP), HEIGHT - BOTTOM)) for s, v in [*upper, *reversed(lower)])
     return f'<polygon points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in edge)}"/>'
 
@@ -188,20 +239,29 @@ def _levels(levels: Mapping[str, float], y: Axis) -> tuple[list[str], list[str]]
     names: dict[str, list[str]] = {}
     for name, value in levels.items():
         names.setdefault(f"{value:.4g}", []).append(name)
-    baseline, lines, labels = 0.0, list[str](), list[str]()
-    for height, text in sorted((y(levels[same[0]]), f"{', '.join(same)} {text}") for text, same in names.items()):
+    baseline = 0.0
+    lines = list[str]()
+    labels = list[str]()
+    for height, text in sorted(
+        (y(levels[same[0]]), f"{', '.join(same)} {text}") for text, same in names.items()
+    ):
         ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"'
         lines.append(f'<line class="level" {ends}><title>{escape(text)}</title></line>')
         baseline = max(height - 3, baseline + 11)
-        labels.append(f'<text class="level" x="{WIDTH - RIGHT}" y="{baseline:.1f}">{escape(text)}</text>')
+        labels.append(
+            f'<text class="level" x="{WIDTH - RIGHT}" y="{baseline:.1f}">{escape(text)}</text>'
+        )
     return lines, labels
 
 
 def _smoothed(points: Points) -> Points:
     """Return the exponential moving average without bias."""
-    mean, weight, smoothed = 0.0, 0.0, []
+    mean = 0.0
+    weight = 0.0
+    smoothed = []
     for step, value in points:
-        mean, weight = SMOOTHING * mean + (1 - SMOOTHING) * value, SMOOTHING * weight + 1 - SMOOTHING
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * value
+        weight = SMOOTHING * weight + 1 - SMOOTHING
         smoothed.append((step, mean / weight))
     return smoothed
 
@@ -225,12 +285,18 @@ def _downsampled(points: Points) -> Points:
     return [*kept, points[-1]] if kept[-1] != points[-1] else kept
 
 
-def scatters(rows: Sequence[dict[str, Any]], keys: Sequence[str], metric: str) -> list[tuple[str, str]]:
+def scatters(
+    rows: Sequence[dict[str, Any]], keys: Sequence[str], metric: str
+) -> list[tuple[str, str]]:
     """Return (key, SVG) for every swept key with more than one value among the points that have the metric."""
     measured = [row for row in rows if _plottable(row["figures"].get(metric))]
     drawn = []
     for key in keys:
-        dots = [(row["values"][key], row["figures"][metric], row["name"]) for row in measured if key in row["values"]]
+        dots = [
+            (row["values"][key], row["figures"][metric], row["name"])
+            for row in measured
+            if key in row["values"]
+        ]
         if len({format_value(value) for value, _, _ in dots}) > 1:
             drawn.append((key, scatter(dots, f"{metric} over {key}")))
     return [(key, svg) for key, svg in drawn if svg]
@@ -238,23 +304,28 @@ def scatters(rows: Sequence[dict[str, Any]], keys: Sequence[str], metric: str) -
 
 def scatter(dots: Sequence[tuple[Any, float, str]], label: str) -> str:
     """Return an <svg> of (value, metric, name of a point); values that are not numbers are categories."""
-    values, metrics = [value for value, _, _ in dots], [metric for _, metric, _ in dots]
+    values = [value for value, _, _ in dots]
+    metrics = [metric for _, metric, _ in dots]
     y = Axis(min(metrics), max(metrics), HEIGHT - BOTTOM, TOP)
     if all(map(_plottable, values)):
         x = Axis(min(values), max(values), LEFT, WIDTH - RIGHT, ratio=SWEPT_RATIO)
         places = {format_value(value): x(value) for value in values}
-        labels, axis = x.labels(), "log" * x.log
+        labels = x.labels()
+        axis = "log" * x.log
     else:
         names = sorted({format_value(value) for value in values})
         if len(names) > MAX_CATEGORIES:
             return ""
         room = (WIDTH - LEFT - RIGHT) / len(names)
         places = {name: LEFT + room * (index + 0.5) for index, name in enumerate(names)}
-        labels, axis = [(place, name[: int(room / LETTER)]) for name, place in places.items()], ""
+        labels = [(place, name[: int(room / LETTER)]) for name, place in places.items()]
+        axis = ""
     parts = [*_frame(y, labels, axis)]
     for value, metric, name in dots:
         where = f'cx="{places[format_value(value)]:.1f}" cy="{y(metric):.1f}" r="3.5"'
-        parts.append(f'<circle class="dot" {where}><title>{escape(f"{name}: {metric:.6g}")}</title></circle>')
+        parts.append(
+            f'<circle class="dot" {where}><title>{escape(f"{name}: {metric:.6g}")}</title></circle>'
+        )
     return _svg(label, parts)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import tomlkit
 
 from dither.registry.config.validation import dump
-from dither.registry.flow.protocols import Split
+from dither.registry.contracts.protocols import Split
 from dither.registry.kinds import known_kind
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.manager import load_plugins
@@ -33,7 +33,8 @@ def train(
     """Train an experiment, as `dither run` does, and return the run directory; `dither.load` reads it.
 
     Args:
-        experiment: A file, the name of one that comes with dither, or an `Experiment` made of Python objects.
+        experiment: A file, the name of one that comes with dither, or an `Experiment` made of
+            Python objects.
         overrides: Values by key, such as `{"train.steps": 10}`, or `key=value` as after --set.
         runs: The parent folder of run directories.
         plugins: As after -p.
@@ -65,7 +66,12 @@ def save_experiment(experiment: Experiment, path: str | Path) -> Path:
     return path
 
 
-def evaluate(system: Diffusion, split: Split = "valid", samples: int = 1024, seed: int = 0) -> dict[str, float]:
+def evaluate(
+    system: Diffusion,
+    split: Split = "valid",
+    samples: int = 1024,
+    seed: int = 0,
+) -> dict[str, float]:
     """Return the metrics of a system, such as the one of `dither.load`, on the first samples of a split."""
     return system.evaluate(split, samples, seed)
 

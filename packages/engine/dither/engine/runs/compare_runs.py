@@ -20,7 +20,8 @@ __all__ = ["compare", "read_side"]
 FINGERPRINT = " option types"
 """Suffix of the place of a component for the fingerprint of its option types."""
 Side = dict[str, dict[str, Any]]
-"""Values by section and dotted key: parts (pinned components), options, plugins, and of a run environment and git."""
+"""Values by section and dotted key: parts (pinned components), options, plugins, and of a run
+environment and git."""
 
 
 def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
@@ -28,19 +29,29 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
     if not path.exists() and path.suffix != ".toml":
         raise not_a_run(path, "resolved.toml")
     if path.is_dir():
-        tree, record = Document.read(resolved_file(path)).tree, read_manifest(path)
+        tree = Document.read(resolved_file(path)).tree
+        record = read_manifest(path)
     else:
         document, plugins = open_experiment(path, select=select)
         loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
         tree = dump(loaded.experiment, plugins.catalog)
         record = {"parts": component_record(loaded), "plugins": plugin_record(loaded)}
     options = flat(tree)
-    parts = {key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")}
+    parts = {
+        key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")
+    }
     record = {key: table for key, table in record.items() if isinstance(table, dict)}
-    made = {place: part for place, part in record.get("parts", {}).items() if isinstance(part, dict)}
+    made = {
+        place: part for place, part in record.get("parts", {}).items() if isinstance(part, dict)
+    }
     prints = {place + FINGERPRINT: part.get("options") for place, part in made.items()}
-    side = {"parts": parts | prints, "options": {k: v for k, v in options.items() if not k.endswith(".use")}}
-    return side | {key: flat(record[key]) for key in ("plugins", "environment", "git") if record.get(key)}
+    side = {
+        "parts": parts | prints,
+        "options": {k: v for k, v in options.items() if not k.endswith(".use")},
+    }
+    return side | {
+        key: flat(record[key]) for key in ("plugins", "environment", "git") if record.get(key)
+    }
 
 
 def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -50,9 +61,12 @@ def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
     """
     sections: dict[str, dict[str, tuple[Any, Any]]] = {}
     for section in [section for section in first if section in second]:
-        old, new = first[section], second[section]
+        old = first[section]
+        new = second[section]
         keys = dict.fromkeys([*old, *new])
-        sections[section] = {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
+        sections[section] = {
+            key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)
+        }
     parts = sections["parts"]
     for place in [place for place in parts if place + FINGERPRINT in parts]:
         del parts[place + FINGERPRINT]  # another component has other options anyway

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import (
+from dither.registry.contracts.protocols import (
     CorpusTask,
     DataRequest,
     DataWarnings,
@@ -27,11 +27,18 @@ from dither.registry.flow.protocols import (
     TextTask,
     TimelessProcess,
 )
-from dither.registry.flow.records import Clean, State
+from dither.registry.contracts.records import Clean, State
 
 from ..config.load_experiment import Loaded, load_experiment
 from ..config.paths import reject_escaping_links
-from ..sampling.samples import SampleSet, check_forms, export_samples, make_samples, missing_samples, write_samples
+from ..sampling.samples import (
+    SampleSet,
+    check_forms,
+    export_samples,
+    make_samples,
+    missing_samples,
+    write_samples,
+)
 from ..sampling.session import draw
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate, task_baselines
@@ -40,7 +47,15 @@ from .loading import Which, load_run
 from .progress import Screen, say, show_metrics
 from .run_directory import resolved_file
 
-__all__ = ["SystemModel", "apply_run", "evaluate_run", "free_folder", "predict", "sample_run", "text_task"]
+__all__ = [
+    "SystemModel",
+    "apply_run",
+    "evaluate_run",
+    "free_folder",
+    "predict",
+    "sample_run",
+    "text_task",
+]
 
 EVALUATION = ("evaluate",)
 """Tables of options that --set may change for an evaluation."""
@@ -57,17 +72,23 @@ def evaluate_run(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`; Refused if empty.
 
-    `changes`, as after --set, override options of evaluation. With `texts` all of these files is evaluated instead of a
-    split, each as one document (zero-shot); with `data`, the split of that folder of prepared documents.
+    `changes`, as after --set, override options of evaluation. With `texts` all of these files is
+    evaluated instead of a split, each as one document (zero-shot); with `data`, the split of that
+    folder of prepared documents.
     """
-    loaded, system, _ = load_run(run_directory, None, None, checkpoint, changes, select=select, tables=EVALUATION)
-    settings, name = loaded.experiment.evaluate, loaded.experiment.task.name
+    loaded, system, _ = load_run(
+        run_directory, None, None, checkpoint, changes, select=select, tables=EVALUATION
+    )
+    settings = loaded.experiment.evaluate
+    name = loaded.experiment.task.name
     samples = settings.samples
     if texts or data is not None:
         task = system.task
         if not isinstance(task, CorpusTask):
             raise Refused(Problem(f'task "{name}" is not about text', ("task",), code="misfit"))
-        system.task = task.over_texts([*map(_read, texts)]) if data is None else task.over_store(data, split)
+        system.task = (
+            task.over_texts([*map(_read, texts)]) if data is None else task.over_store(data, split)
+        )
         split = "valid"
         samples = system.task.size("valid")
     if not system.task.size(split):
@@ -75,7 +96,9 @@ def evaluate_run(
     size = settings.batch_size or loaded.experiment.train.batch_size
     metrics = evaluate(system, samples, size, settings.repeats, loaded.experiment.seed, split) or {}
     baselines = task_baselines(system.task, split, samples)
-    return metrics, {name: value for name, value in baselines.items() if name.partition("/")[0] in metrics}
+    return metrics, {
+        name: value for name, value in baselines.items() if name.partition("/")[0] in metrics
+    }
 
 
 def text_task(system: Diffusion, name: str) -> TextTask:
@@ -102,14 +125,18 @@ def _templates(
     seed: int,
 ) -> Clean | None:
     """Return the templates of samples that complete a text, edit another sample or fill an outline, or else None."""
-    task, name, like = system.task, loaded.experiment.task.name, None
+    task = system.task
+    name = loaded.experiment.task.name
+    like = None
     if edit is not None:
         if not isinstance(task, EditableTask):
             raise Refused(Problem(f'task "{name}" cannot edit samples', ("task",), code="misfit"))
         like = task.edit(*edit, count, seed)
     if outline is not None:
         if not isinstance(task, OutlinedTask):
-            raise Refused(Problem(f'samples of task "{name}" have no outline', ("task",), code="misfit"))
+            raise Refused(
+                Problem(f'samples of task "{name}" have no outline', ("task",), code="misfit")
+            )
         return task.within(outline, count, seed, like)
     if like is not None:
         return like
@@ -138,32 +165,48 @@ def sample_run(
 ) -> int:
     """Write samples of a checkpoint into a new or empty folder, by default inside the run; return the exit code.
 
-    `forms` are export formats of the task in which samples are also written. `changes`, as after --set, override
-    options of sampling. `infill` is a text in which `[MASK:K]` stands for K tokens to draw.
-    Without `metrics` only those of drawing are shown.
-    Refused for a folder that is not empty or an unknown format.
-    `source`, `keep` and `redraw` edit a sample, see `EditableTask`; `outline` is a file, see `OutlinedTask`.
+    `forms` are export formats of the task in which samples are also written. `changes`, as after
+    --set, override options of sampling. `infill` is a text in which `[MASK:K]` stands for K tokens
+    to draw. Without `metrics` only those of drawing are shown. Refused for a folder that is not
+    empty or an unknown format. `source`, `keep` and `redraw` edit a sample, see `EditableTask`;
+    `outline` is a file, see `OutlinedTask`.
     """
-    errors, console = console, console or Screen()
+    errors = console
+    console = console or Screen()
     _check_out(run_directory, out)
     if forms:
-        check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
-    loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
+        check_forms(
+            load_experiment(resolved_file(run_directory), select=select).experiment.task, forms
+        )
+    loaded, system, step = load_run(
+        run_directory, errors, constraints, checkpoint, changes, select=select
+    )
     edit = None if source is None else (source, keep, redraw)
     like = _templates(system, loaded, infill, edit, outline, count, seed)
     if infill is not None:
         for misfit in loaded.experiment.warn_known():
             say(console, f"{misfit.message}; {misfit.help}", "yellow")
-    folder = out or free_folder(run_directory / "samples", f"step-{step:08d}-seed-{seed}-count-{count}")
+    folder = out or free_folder(
+        run_directory / "samples", f"step-{step:08d}-seed-{seed}-count-{count}"
+    )
     with _new_folder(folder):
         with console.status(f"sampling {count} samples"):
             settings = loaded.experiment.sample
             samples = make_samples(
-                system, count, seed, settings.batch_size, tries=settings.tries, metrics=metrics, pictures=pictures,
+                system,
+                count,
+                seed,
+                settings.batch_size,
+                tries=settings.tries,
+                metrics=metrics,
+                pictures=pictures,
                 like=like,
-            )  # fmt: skip
+            )
         assert samples is not None
-        for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
+        for line in (
+            *write_samples(samples, folder),
+            *export_samples(system, samples, forms, folder),
+        ):
             say(console, line)
     _show_metrics(console, system, samples, metrics)
     return 0
@@ -173,7 +216,9 @@ def _check_out(run_directory: Path, out: Path | None) -> None:
     if out is None or out.is_relative_to(run_directory):
         reject_escaping_links(run_directory, "use --out FOLDER")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists")
+        raise Refused(
+            f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists"
+        )
 
 
 @contextmanager
@@ -182,7 +227,9 @@ def _new_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
+        raise Refused(
+            f"{folder} cannot be created: {error.strerror}", code="unreadable-file"
+        ) from None
     try:
         yield
     finally:
@@ -196,12 +243,23 @@ def free_folder(parent: Path, name: str) -> Path:
     return next(path for path in paths if not path.exists())
 
 
-def _show_metrics(console: Console, system: Diffusion, samples: SampleSet, metrics: bool) -> None:
+def _show_metrics(
+    console: Console,
+    system: Diffusion,
+    samples: SampleSet,
+    metrics: bool,
+) -> None:
     """Print metrics of samples next to those of real ones, and warnings."""
     baselines = system.task.baselines() if metrics and samples.figures else {}
-    of_samples = {key: value for key, value in baselines.items() if key.startswith("sample ")} or baselines
+    of_samples = {
+        key: value for key, value in baselines.items() if key.startswith("sample ")
+    } or baselines
     measured = samples.figures.keys()
-    own = {k: v for k, v in of_samples.items() if k.removeprefix("sample ").partition("/")[0] in measured}
+    own = {
+        k: v
+        for k, v in of_samples.items()
+        if k.removeprefix("sample ").partition("/")[0] in measured
+    }
     show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": own})
     warnings = system.task.data_warnings() if isinstance(system.task, DataWarnings) else ()
     for line in (*warnings, *missing_samples(samples.figures)):
@@ -216,7 +274,8 @@ class SystemModel:
     """A system as a `TrainedModel`: `mean` and `hidden` start from the state at t = 1, where only given values show."""
 
     def __init__(self, system: Diffusion, seed: int = 0) -> None:
-        self.system, self.seeds = system.eval(), (mix_seed(seed, number) for number in count_from())
+        self.system = system.eval()
+        self.seeds = (mix_seed(seed, number) for number in count_from())
         self.device = next(system.model.parameters()).device
 
     def sample(self, like: Clean) -> Shaped[Tensor, "N L *M"]:
@@ -234,19 +293,32 @@ class SystemModel:
             return self.system.call(self.system.trunk, state, t, clean).float().cpu()
 
     def _start(self, clean: Clean) -> tuple[Clean, State, Tensor]:
-        clean, process = clean.to(self.device), self.system.process
+        clean = clean.to(self.device)
+        process = self.system.process
         fixed = process.fixed_time if isinstance(process, TimelessProcess) else None
-        return clean, process.prior(clean), torch.full((len(clean.valid),), fixed or 1.0, device=self.device)
+        return (
+            clean,
+            process.prior(clean),
+            torch.full((len(clean.valid),), fixed or 1.0, device=self.device),
+        )
 
 
-def predict(system: Diffusion, x: Any, *, seed: int = 0, **labels: str) -> Any:
+def predict(
+    system: Diffusion,
+    x: Any,
+    *,
+    seed: int = 0,
+    **labels: str,
+) -> Any:
     """Return the task's predictions for inputs of the user, both in the units of the data; see `Diffusion.predict`.
 
     Refused if the task does not implement `predict_values`, or the input does not match it.
     """
     method = getattr(system.task, "predict_values", None)
     if method is None:
-        raise Refused(f"{type(system.task).__name__} does not implement predict_values", code="usage")
+        raise Refused(
+            f"{type(system.task).__name__} does not implement predict_values", code="usage"
+        )
     return method(SystemModel(system, seed), x, **labels)
 
 
@@ -262,8 +334,13 @@ def apply_run(
     _check_out(run_directory, folder)
     loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
     if not isinstance(system.task, PROTOCOLS[verb]):
-        offered = ", ".join(name for name, kind in PROTOCOLS.items() if isinstance(system.task, kind)) or "none"
+        offered = (
+            ", ".join(name for name, kind in PROTOCOLS.items() if isinstance(system.task, kind))
+            or "none"
+        )
         message = f'task "{loaded.experiment.task.name}" does not implement {verb}'
         raise Refused(Problem(message, help=f"of these verbs it has: {offered}", code="usage"))
     with _new_folder(folder):
-        return list(getattr(system.task, verb)(SystemModel(system, loaded.experiment.seed), request))
+        return list(
+            getattr(system.task, verb)(SystemModel(system, loaded.experiment.seed), request)
+        )

@@ -20,10 +20,10 @@ from pydantic import TypeAdapter
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import path_options, validate
+from dither.registry.contracts.protocols import AssetTask, Task
+from dither.registry.contracts.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.files.atomic import fsync
 from dither.registry.files.limits import read_text
-from dither.registry.flow.protocols import AssetTask, Task
-from dither.registry.flow.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.kinds import TaskSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.install_command import optional_import
@@ -41,9 +41,17 @@ from .progress import Screen, say
 from .run_directory import ASSETS, resolved_file
 
 __all__ = [
-    "download", "export_run", "first_line", "import_hub", "is_hub_name", "load", "pack", "read_missing_data",
-    "space_as_json", "space_from_json",
-]  # fmt: skip
+    "download",
+    "export_run",
+    "first_line",
+    "import_hub",
+    "is_hub_name",
+    "load",
+    "pack",
+    "read_missing_data",
+    "space_as_json",
+    "space_from_json",
+]
 
 EXPERIMENT = "experiment.toml"
 MAX_FILE_BYTES = 1 << 26
@@ -55,7 +63,11 @@ MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})
 def is_hub_name(path: str | Path) -> bool:
     """Return whether a path that does not exist may be the name of a repository, such as org/name."""
     path = Path(path)
-    return not path.exists() and not path.parent.exists() and bool(re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()))
+    return (
+        not path.exists()
+        and not path.parent.exists()
+        and bool(re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()))
+    )
 
 
 def import_hub(action: str) -> Any:
@@ -93,38 +105,65 @@ def load(
     If the data of an export are missing, its task only knows the space of a sample.
 
     Args:
-        path: A run directory, a folder that `dither export` wrote, or a repository of the Hugging Face hub: org/name.
+        path: A run directory, a folder that `dither export` wrote, or a repository of the Hugging
+            Face hub: org/name.
         checkpoint: The checkpoint of a run.
         device: auto, cpu or cuda.
-        changes: As of `load_experiment`: options of sampling, and for an export also paths of its data.
-        plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
+        changes: As of `load_experiment`: options of sampling, and for an export also paths of its
+            data.
+        plugins: As after -p. A plugin file of a run or export from another machine only runs if it
+            is named here.
 
     Raises:
-        Refused: The path is neither a run nor an export. Damaged: Files do not match their checksums.
+        Refused: The path is neither a run nor an export. Damaged: Files do not match their
+            checksums.
     """
-    path, changes = download(str(path)) if is_hub_name(path) else Path(path), override_texts(changes)
+    path = download(str(path)) if is_hub_name(path) else Path(path)
+    changes = override_texts(changes)
     if not (path / WEIGHTS).is_file():
-        return load_run(path, checkpoint=checkpoint, changes=changes, device=device, select=plugins)[1]
+        return load_run(
+            path,
+            checkpoint=checkpoint,
+            changes=changes,
+            device=device,
+            select=plugins,
+        )[1]
     if reason := verify(path, {WEIGHTS, EXPERIMENT}):
         raise Damaged(f"{path} is damaged: {reason}")
     data, space = read_missing_data(path)
     document, found = open_experiment(path / EXPERIMENT, changes, select=plugins)
     _anchor(document, path, found.catalog)
     overridden = {change.partition("=")[0].strip() for change in changes}
-    absent = [entry for entry in data if not (path / entry[1]).exists() and not glob.glob(entry[1], root_dir=path)]
+    absent = [
+        entry
+        for entry in data
+        if not (path / entry[1]).exists() and not glob.glob(entry[1], root_dir=path)
+    ]
     missing = [entry for entry in absent if entry[0] not in overridden]
     assets = path / ASSETS
-    if assets.is_dir() and (reason := verify(path, {f"{ASSETS}/{file.name}" for file in assets.iterdir()})):
+    if assets.is_dir() and (
+        reason := verify(path, {f"{ASSETS}/{file.name}" for file in assets.iterdir()})
+    ):
         raise Damaged(f"{path} is damaged: {reason}")
-    hint = f"copy them into {path}, or pass their path: load(..., changes=['{missing[0][0]}=...'])" if missing else None
+    hint = (
+        f"copy them into {path}, or pass their path: load(..., changes=['{missing[0][0]}=...'])"
+        if missing
+        else None
+    )
     lines = "; ".join(f"{option} = {file}" for option, file in missing)
     try:
         if missing and space is not None:
             raise Refused(Problem(lines, help=hint, code="file-not-found"))
         system, _ = build(on_device(check_experiment(document, found), device))
     except Refused as refused:
-        lacking = all(problem.code in ("file-not-found", "download-failed") for problem in refused.problems)
-        if space is None or not lacking or (not missing and any(key.startswith("task") for key in overridden)):
+        lacking = all(
+            problem.code in ("file-not-found", "download-failed") for problem in refused.problems
+        )
+        if (
+            space is None
+            or not lacking
+            or (not missing and any(key.startswith("task") for key in overridden))
+        ):
             raise
         loaded = Loaded(validate(Experiment, document, found.catalog), document, found)
         task = AbsentTask(space, refused.problems[0])
@@ -151,15 +190,26 @@ def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None
         space = manifest.get("space")
         data = [(str(one["option"]), str(one["name"])) for one in manifest.get("data", ())]
         return data, None if space is None else space_from_json(space)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise Damaged(f"{folder / MANIFEST} cannot be read: {type(error).__name__}: {error}") from None
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ) as error:
+        raise Damaged(
+            f"{folder / MANIFEST} cannot be read: {type(error).__name__}: {error}"
+        ) from None
 
 
 class AbsentTask:
     """The task of an export without data: the space of a sample, and what its assets allow."""
 
     def __init__(self, space: Space, missing: Problem) -> None:
-        self.space, self._missing = space, missing
+        self.space = space
+        self._missing = missing
 
     def adopt(self, assets: object) -> None:
         """Take the public attributes of an object."""
@@ -171,7 +221,10 @@ class AbsentTask:
         if name.startswith("_"):
             raise AttributeError(name)
         raise Refused(
-            replace(self._missing, message=f"task.{name} requires data that are missing: {self._missing.message}")
+            replace(
+                self._missing,
+                message=f"task.{name} requires data that are missing: {self._missing.message}",
+            )
         )
 
 
@@ -194,12 +247,14 @@ def export_run(
 ) -> list[Path]:
     """Write a new folder with everything needed to use the weights of a run elsewhere; return its files.
 
-    These are the weights, the resolved experiment, plugin files, small files that it names such as a tokenizer, and a
-    manifest with checksums. Data are not copied; the manifest lists them, with the space of a sample. For the space,
-    plugin files of the run are executed only if they ran on this machine before or are named in `select`, as after -p;
-    otherwise stderr shows a warning. Refused if `to` exists; Damaged without an intact checkpoint.
+    These are the weights, the resolved experiment, plugin files, small files that it names such as
+    a tokenizer, and a manifest with checksums. Data are not copied; the manifest lists them, with
+    the space of a sample. For the space, plugin files of the run are executed only if they ran on
+    this machine before or are named in `select`, as after -p; otherwise stderr shows a warning.
+    Refused if `to` exists; Damaged without an intact checkpoint.
     """
-    run_directory, to = Path(run_directory), Path(to)
+    run_directory = Path(run_directory)
+    to = Path(to)
     experiment = resolved_file(run_directory)
     found = find_checkpoint(run_directory, checkpoint)
     if to.exists():
@@ -208,7 +263,9 @@ def export_run(
     space = None if loaded is None else space_as_json(loaded.experiment.task.space())
     bundle = pack(Document.read(experiment).tree, catalog)
     if bundle.data and reason:
-        message = f"the space of a sample is unknown, so the export only loads with its data: {reason}"
+        message = (
+            f"the space of a sample is unknown, so the export only loads with its data: {reason}"
+        )
         say(Screen(stderr=True), message, "yellow")
     temporary = to.with_name(f".{to.name}-{os.getpid()}")
     try:
@@ -224,7 +281,9 @@ def export_run(
                 bundle.data[:] = [entry for entry in bundle.data if entry[0] != f"task.{option}"]
         (temporary / EXPERIMENT).write_text(tomlkit.dumps(bundle.tree), encoding="utf-8")
         if (plugins := run_directory / "plugins").is_dir():
-            shutil.copytree(plugins, temporary / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                plugins, temporary / "plugins", ignore=shutil.ignore_patterns("__pycache__")
+            )
         files = sorted(path for path in temporary.rglob("*") if path.is_file())
         data = [{"option": option, "name": name} for option, name in bundle.data]
         step = int(found.name.removeprefix("step-"))
@@ -270,7 +329,8 @@ def _load(experiment: Path, select: Sequence[str] | None) -> tuple[Loaded | None
 class Bundle(NamedTuple):
     """Values of an experiment without machine-specific paths.
 
-    `files` are bundled, by their path in the bundle; `data` are not: their options, and paths in the bundle.
+    `files` are bundled, by their path in the bundle; `data` are not: their options, and paths in
+    the bundle.
     """
 
     tree: dict[str, Any]
@@ -291,7 +351,10 @@ def pack(tree: Mapping[str, Any], catalog: Catalog) -> Bundle:
             continue
         small = kind != "data" and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
         folder, used = ("files", [*files]) if small else ("data", [name for _, name in data])
-        names = (f"{folder}/{number}-{path.name}" if number > 1 else f"{folder}/{path.name}" for number in count(1))
+        names = (
+            f"{folder}/{number}-{path.name}" if number > 1 else f"{folder}/{path.name}"
+            for number in count(1)
+        )
         table[key] = name = next(name for name in names if name not in used)
         if small:
             files[name] = path

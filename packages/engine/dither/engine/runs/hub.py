@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.contracts.records import State
 from dither.registry.files.limits import read_text
-from dither.registry.flow.records import State
 
 from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
 from ..training.diffusion import Diffusion
@@ -68,47 +68,76 @@ def export_to_hub_folder(
     `licence` is an identifier of the hub, such as apache-2.0. Errors are those of `export_run`.
     """
     files = export_run(run, to, checkpoint, select)
-    tree, manifest = tomllib.loads(read_text(to / EXPERIMENT)), read_manifest(run)
+    tree = tomllib.loads(read_text(to / EXPERIMENT))
+    manifest = read_manifest(run)
     step = json.loads(read_text(to / "MANIFEST.json"))["step"]
     total = manifest["parameters"]["total"]
     version = importlib.metadata.version("dither-engine")
-    config = {"model_type": "dither", "dither_version": version, "step": step, "parameters": total, "experiment": tree}
+    config = {
+        "model_type": "dither",
+        "dither_version": version,
+        "step": step,
+        "parameters": total,
+        "experiment": tree,
+    }
     tags = ["diffusion", "dither", *(_name_of(tree[kind]) for kind in ("task", "process"))]
     fields = {"license": licence, "library_name": "dither", "tags": tags}
-    metadata = "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())  # YAML contains JSON
+    metadata = "".join(
+        f"{key}: {json.dumps(value)}\n" for key, value in fields.items()
+    )  # YAML contains JSON
     card = f"---\n{metadata}---\n" + _card(run, to, tree, step, total, data_licence)
     added = {"config.json": json.dumps(config, indent=2, default=str) + "\n", "README.md": card}
     if (tokenizer := run / ASSETS / "tokenizer.json").is_file():
         shutil.copyfile(tokenizer, to / tokenizer.name)
         files.append(to / tokenizer.name)
-        added["tokenizer_config.json"] = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}) + "\n"
+        added["tokenizer_config.json"] = (
+            json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}) + "\n"
+        )
     for name, text in added.items():
         (to / name).write_text(text, encoding="utf-8")
     return [*files, *(to / name for name in added)]
 
 
 def _name_of(component: str | Mapping[str, Any] | None) -> str:
-    name = component.get("use", "") if isinstance(component, Mapping) else component or "of the task"
+    name = (
+        component.get("use", "") if isinstance(component, Mapping) else component or "of the task"
+    )
     return str(name).rpartition("/")[2].partition("@")[0]
 
 
-def _card(run: Path, to: Path, tree: Mapping[str, Any], step: int, total: int, data_licence: str) -> str:
+def _card(
+    run: Path,
+    to: Path,
+    tree: Mapping[str, Any],
+    step: int,
+    total: int,
+    data_licence: str,
+) -> str:
     from dither.registry.plugins.manager import default_catalog
 
     data = tree["task"].get("data") if isinstance(tree["task"], Mapping) else None
     missing = ", ".join(f"`{option}`" for option, _ in read_missing_data(to)[0])
     found = default_catalog()
     named = (("data", _name_of(data)), ("task", _name_of(tree["task"])))
-    spec = next((found.find(kind, name).spec for kind, name in named if name in found.names(kind)), None)
+    spec = next(
+        (found.find(kind, name).spec for kind, name in named if name in found.names(kind)), None
+    )
     summary = (spec.__doc__ or "").strip().partition("\n")[0] if spec is not None else ""
     kinds = ("task", "process", "model", "loss", "sampler")
     return CARD.format(
-        name=tree["name"], folder=to.name, components=", ".join(f"{kind} {_name_of(tree[kind])}" for kind in kinds),
-        parameters=total, step=step, metrics="\n".join(_metrics(run)) or "Not evaluated.",
-        task=_name_of(tree["task"]), data=_name_of(data), summary=summary,
+        name=tree["name"],
+        folder=to.name,
+        components=", ".join(f"{kind} {_name_of(tree[kind])}" for kind in kinds),
+        parameters=total,
+        step=step,
+        metrics="\n".join(_metrics(run)) or "Not evaluated.",
+        task=_name_of(tree["task"]),
+        data=_name_of(data),
+        summary=summary,
         missing=f"Data files are not part of this repository: {missing}." if missing else "",
-        data_licence=data_licence, experiment=EXPERIMENT,
-    )  # fmt: skip
+        data_licence=data_licence,
+        experiment=EXPERIMENT,
+    )
 
 
 def _metrics(run: Path) -> Iterator[str]:
@@ -131,7 +160,14 @@ class _Tensors(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor, masked: Tensor, level: Tensor, valid: Tensor, cond: dict[str, Tensor]) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        masked: Tensor,
+        level: Tensor,
+        valid: Tensor,
+        cond: dict[str, Tensor],
+    ) -> Tensor:
         out: Tensor = self.model(State(x, masked), level, valid, cond)
         return out
 
@@ -140,8 +176,9 @@ class _Tensors(nn.Module):
 def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
     """Write the denoiser as a program of torch.export, which runs without dither; return the file.
 
-    Its arguments are those of `State` (x, masked), the noise level, `valid` and a dict of conditions. Refused if it
-    differs from the model on other samples and noise levels than those it was traced with.
+    Its arguments are those of `State` (x, masked), the noise level, `valid` and a dict of
+    conditions. Refused if it differs from the model on other samples and noise levels than those it
+    was traced with.
     """
     module = _Tensors(system.model).eval()
     arguments = _inputs(system, size, 0.5)
@@ -157,12 +194,19 @@ def export_program(system: Diffusion, file: Path, size: int = 4) -> Path:
                 raise
             continue
         if not torch.allclose(out, module(*inputs), rtol=0, atol=1e-3):  # equal where -inf
-            raise Refused("the exported program differs from the model by more than 0.001", code="non-finite")
+            raise Refused(
+                "the exported program differs from the model by more than 0.001", code="non-finite"
+            )
     torch.export.save(program, file)
     return file
 
 
-def _inputs(system: Diffusion, size: int, t: float, seed: int = 0) -> tuple[Any, ...]:
+def _inputs(
+    system: Diffusion,
+    size: int,
+    t: float,
+    seed: int = 0,
+) -> tuple[Any, ...]:
     clean = system.task.like(size, seed=seed)
     times = torch.full((size,), t)
     state = system.process.corrupt(clean, times).state
@@ -172,15 +216,21 @@ def _inputs(system: Diffusion, size: int, t: float, seed: int = 0) -> tuple[Any,
 def push(folder: Path, name: str, private: bool = False) -> str:
     """Upload a folder of `dither export --to-hub-folder` as the model repository `name`; return its address."""
     hub = import_hub("dither push")
-    if missing := [file for file in (WEIGHTS, EXPERIMENT, "README.md") if not (folder / file).is_file()]:
+    if missing := [
+        file for file in (WEIGHTS, EXPERIMENT, "README.md") if not (folder / file).is_file()
+    ]:
         hint = f"dither export RUN --to-hub-folder {folder}"
-        raise Refused(Problem(f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found"))
+        raise Refused(
+            Problem(f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found")
+        )
     try:
         api = hub.HfApi(library_name="dither")
         url = api.create_repo(name, private=private, exist_ok=True)
         if private and not api.model_info(name).private:
             raise ValueError("the repository exists and is public")
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with dither push")
+        api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message="Upload with dither push"
+        )
         return str(url)
     except (OSError, ValueError) as error:
         hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"

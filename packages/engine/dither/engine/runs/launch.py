@@ -1,7 +1,8 @@
 """Start or resume a run.
 
-Exit codes: 0 done, 1 a plugin hook or another rank failed, 2 refused (raised as `Refused`), 3 no intact checkpoint,
-4 loss or gradient NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal with a checkpoint saved.
+Exit codes: 0 done, 1 a plugin hook or another rank failed, 2 refused (raised as `Refused`), 3 no
+intact checkpoint, 4 loss or gradient NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal
+with a checkpoint saved.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rich.console import Console
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
+from dither.registry.contracts.protocols import DataWarnings, Split
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
-from dither.registry.flow.protocols import DataWarnings, Split
-from dither.registry.plugins.status import PluginError, describe_exception
+from dither.registry.plugins.discovery import PluginError, describe_exception
 
 from ..checkpoints.checkpoint import Checkpoints, Damaged, Saver, Scores
 from ..config.component_errors import annotate_build_errors
@@ -51,7 +52,11 @@ from .signals import STOPPED, Stop, stop_on_signals
 
 __all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "data_warnings", "run"]
 
-DONE, FAILED, DAMAGED, NON_FINITE, EXHAUSTED = 0, 1, 3, 4, 5
+DONE = 0
+FAILED = 1
+DAMAGED = 3
+NON_FINITE = 4
+EXHAUSTED = 5
 ACCEPT = (
     "resume with --accept-changes, which keeps the options of the run and gives new options their defaults; "
     "or start a new run; or restore the former components and data"
@@ -69,8 +74,9 @@ def run(
 ) -> int:
     """Train, evaluate, sample and summarise an experiment in a new directory below `runs`; return the exit code.
 
-    `argv` is the command line, for the manifest. The run directory `resume` is resumed instead of starting a new run,
-    with `accept_changes` even if components, plugins or data changed. `created` is called with the run directory.
+    `argv` is the command line, for the manifest. The run directory `resume` is resumed instead of
+    starting a new run, with `accept_changes` even if components, plugins or data changed. `created`
+    is called with the run directory.
     """
     errors = console or Screen(stderr=True)
     console = console or Screen()
@@ -89,7 +95,11 @@ def run(
             if ranks.restarts and resume is None:
                 resume = _find_launched_run(runs, ranks)
             launch = Launch(loaded, list(argv), console, stop, ranks, created)
-            return launch.begin(runs) if resume is None else launch.resume(resume.resolve(), accept_changes)
+            return (
+                launch.begin(runs)
+                if resume is None
+                else launch.resume(resume.resolve(), accept_changes)
+            )
     except PluginError as error:
         say(errors, error.detail)
         say(errors, _reason(error), "red")
@@ -101,7 +111,9 @@ def run(
         say(errors, _reason(error), "red")
         return NON_FINITE
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
-        lost = f"another rank ended, or did not respond within train.timeout = {train.timeout:g} s: "
+        lost = (
+            f"another rank ended, or did not respond within train.timeout = {train.timeout:g} s: "
+        )
         lost += str(error).partition("\n")[0]
         if reason := lost if is_lost_rank(error) else shortage(error):
             say(errors, _reason(error, reason), "red")
@@ -129,13 +141,20 @@ class Launch:
     def begin(self, runs: Path) -> int:
         """Run from step 0 in a new directory."""
         system, notes = self._build(first=True)
-        return replace(self, loaded=with_steps(self.loaded, system.task.size("train")))._begin(runs, system, notes)
+        return replace(self, loaded=with_steps(self.loaded, system.task.size("train")))._begin(
+            runs, system, notes
+        )
 
     def _begin(self, runs: Path, system: Diffusion, notes: Sequence[str]) -> int:
-        loaded, ranks = self.loaded, self.ranks
+        loaded = self.loaded
+        ranks = self.ranks
         counts = system.parameter_counts()
         trainer = self._trainer(system)
-        with RunDirectory.create(runs, loaded.experiment.name) if ranks.is_main else RunDirectory(Path()) as directory:
+        with (
+            RunDirectory.create(runs, loaded.experiment.name)
+            if ranks.is_main
+            else RunDirectory(Path()) as directory
+        ):
             if ranks.is_main:
                 self.created(directory.path)
                 directory.record(loaded, self._manifest(trainer, counts))
@@ -145,7 +164,9 @@ class Launch:
 
     def resume(self, path: Path, accept_changes: bool) -> int:
         """Resume the run of a directory from its newest intact checkpoint."""
-        loaded, ranks, console = self.loaded, self.ranks, self.console
+        loaded = self.loaded
+        ranks = self.ranks
+        console = self.console
         if not accept_changes:
             reject_escaping_links(path, "add --accept-changes to write there")
         with RunDirectory.open(path) if ranks.is_main else RunDirectory(Path()) as directory:
@@ -154,10 +175,17 @@ class Launch:
             found = changes(before, loaded, now)
             if found and not accept_changes:
                 start = f"the run in {path} cannot resume unchanged: "
-                raise Refused([replace(change, message=start + change.message, help=ACCEPT) for change in found])
+                raise Refused(
+                    [
+                        replace(change, message=start + change.message, help=ACCEPT)
+                        for change in found
+                    ]
+                )
             notes = directory.changes(loaded, moved=accept_changes) if ranks.is_main else []
             notes += [change.message for change in found]
-            newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.is_main else (None, {})
+            newest, damaged = (
+                Checkpoints(path / "checkpoints").newest() if ranks.is_main else (None, {})
+            )
             shared = ranks.broadcast(None if newest is None else str(newest))
             newest = None if shared is None else Path(shared)
             if newest is None and ranks.is_main and not accept_changes:
@@ -166,7 +194,9 @@ class Launch:
             trainer = self._trainer(system)
             position = BEGINNING if newest is None else resume_from(newest, trainer)
             if trainer.step > trainer.train.steps:
-                message = f"the run in {path} has finished {trainer.step} steps, more than train.steps"
+                message = (
+                    f"the run in {path} has finished {trainer.step} steps, more than train.steps"
+                )
                 raise Refused(f"{message} = {trainer.train.steps}", code="run-finished")
             if ranks.is_main:
                 self.created(path)
@@ -179,16 +209,27 @@ class Launch:
                 Checkpoints(path / "checkpoints").clear(damaged)
                 directory.clear(restarts=newest is None)
                 directory.accept(loaded)
-                entry = {"argv": self.argv, "step": trainer.step, "changes": notes, "launch": ranks.launch}
-                machine = environment(trainer.device, trainer.optimizer, ranks, trainer.system.precision)
+                entry = {
+                    "argv": self.argv,
+                    "step": trainer.step,
+                    "changes": notes,
+                    "launch": ranks.launch,
+                }
+                machine = environment(
+                    trainer.device, trainer.optimizer, ranks, trainer.system.precision
+                )
                 for difference in differences(before["environment"], machine):
                     message = f"the environment changed, so results may differ: {difference}"
                     say(console, message, "yellow")
                 tables = {"environment": machine, **now}.items()
                 entry |= {key: table for key, table in tables if table != recorded(before, key)}
-                directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], entry]})
+                directory.write_json(
+                    "manifest.json", {**before, "resumed": [*before["resumed"], entry]}
+                )
                 say(console, f"resuming from step {trainer.step}")
-            return self._train(directory, trainer, position.bytes, None if newest is None else trainer.step)
+            return self._train(
+                directory, trainer, position.bytes, None if newest is None else trainer.step
+            )
 
     def _trainer(self, system: Diffusion) -> Trainer:
         loaded = self.loaded
@@ -198,7 +239,8 @@ class Launch:
     def _build(self, first: bool) -> tuple[Diffusion, list[str]]:
         """Build the system, with the weights of `train.start_from` at first; return warnings about these."""
         experiment = self.loaded.experiment
-        train, model = experiment.train, experiment.model
+        train = experiment.train
+        model = experiment.model
         shards = self.ranks.size if train.strategy == "fsdp" else 1
         require_memory(experiment, shards, catalog=self.loaded.plugins.catalog)
         system, _ = build(self.loaded, training=True)
@@ -215,7 +257,9 @@ class Launch:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "argv": self.argv,
             "seed": self.loaded.experiment.seed,
-            "environment": environment(trainer.device, trainer.optimizer, self.ranks, trainer.system.precision),
+            "environment": environment(
+                trainer.device, trainer.optimizer, self.ranks, trainer.system.precision
+            ),
             "git": git_state(Path.cwd()),
             "registry": None if registry is None else str(registry),
             **provenance(self.loaded),
@@ -224,7 +268,11 @@ class Launch:
         }
 
     def _train(
-        self, directory: RunDirectory, trainer: Trainer, offset: int | None = None, newest: int | None = None
+        self,
+        directory: RunDirectory,
+        trainer: Trainer,
+        offset: int | None = None,
+        newest: int | None = None,
     ) -> int:
         run = self._run(directory, trainer, offset)
         run.saver.newest = newest
@@ -244,7 +292,11 @@ class Launch:
             if isinstance(error, NonFinite):
                 error.add_note(f"the data: {describe_data(run.experiment)}")
             saved = run.saver.newest
-            last = "no checkpoint was written" if saved is None else f"the last checkpoint is that of step {saved}"
+            last = (
+                "no checkpoint was written"
+                if saved is None
+                else f"the last checkpoint is that of step {saved}"
+            )
             error.add_note(last)
             try:
                 run.call("on_run_error", error=error)
@@ -270,8 +322,10 @@ class Launch:
         return DONE
 
     def _run(self, directory: RunDirectory, trainer: Trainer, offset: int | None) -> Run:
-        loaded, is_main = self.loaded, self.ranks.is_main
-        train, settings = trainer.train, loaded.experiment.evaluate
+        loaded = self.loaded
+        is_main = self.ranks.is_main
+        train = trainer.train
+        settings = loaded.experiment.evaluate
         trackers = {}
         for spec in loaded.experiment.tracking.use if is_main else ():
             try:
@@ -279,15 +333,31 @@ class Launch:
             except (Exception, SystemExit) as error:
                 say(self.console, f'tracker "{spec.name}" is disabled: {describe_exception(error)}')
         folder = directory.path if is_main else None
-        log = Log(folder, self.console, train.steps, trainer.step, offset, trackers, resolved(loaded))
+        log = Log(
+            folder, self.console, train.steps, trainer.step, offset, trackers, resolved(loaded)
+        )
         scores = Scores(settings.best, settings.better, {})
         if offset and is_main:  # the log has dropped the lines of later steps
-            scores = Scores.read(directory.path, settings.best, settings.better, damaged=True)  # `resume` has warned
-        scores.values = {int(step): value for step, value in self.ranks.broadcast(list(scores.values.items()))}
+            scores = Scores.read(
+                directory.path, settings.best, settings.better, damaged=True
+            )  # `resume` has warned
+        scores.values = {
+            int(step): value for step, value in self.ranks.broadcast(list(scores.values.items()))
+        }
         checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
         checkpoints.protected_step = scores.best if train.keep_best else None
         saver = Saver(checkpoints, train.async_save)
-        return Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, self.stop)
+        return Run(
+            loaded.experiment,
+            loaded.plugins,
+            directory,
+            trainer.system,
+            trainer,
+            saver,
+            scores,
+            log,
+            self.stop,
+        )
 
 
 def with_steps(loaded: Loaded, size: int) -> Loaded:
@@ -307,7 +377,10 @@ def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
         for path in sorted(runs.glob("*-*/manifest.json"), reverse=True):
             with suppress(Refused):
                 before = read_manifest(path.parent)
-                if ranks.launch in (before.get("launch"), *(entry.get("launch") for entry in before["resumed"])):
+                if ranks.launch in (
+                    before.get("launch"),
+                    *(entry.get("launch") for entry in before["resumed"]),
+                ):
                     found = str(path.parent)
                     break
     found = ranks.broadcast(found)
@@ -317,7 +390,9 @@ def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
 def _require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
     """Refuse to restart a run that saved checkpoints which are lost: that would overwrite all that it has done."""
     train = tomllib.loads(read_text(path / "resolved.toml"))["train"]
-    due = train["checkpoint_every"] * (2 if train.get("async_save") else 1)  # the last write may have been interrupted
+    due = train["checkpoint_every"] * (
+        2 if train.get("async_save") else 1
+    )  # the last write may have been interrupted
     resumed = before["resumed"][-1].get("step") if before["resumed"] else None
     done = 0
     with suppress(OSError):
@@ -332,23 +407,39 @@ def _require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
 
 def introduce(run: Run) -> list[str]:
     """Return lines with the components, parameters, data and device of a run."""
-    experiment, system, ranks = run.experiment, run.system, run.ranks
-    components = (experiment.task, experiment.process, experiment.model, experiment.loss, experiment.sampler)
-    counts, strategy = system.parameter_counts(), experiment.train.strategy
-    trained = sum(parameter.numel() for parameter in system.model.parameters() if parameter.requires_grad)
+    experiment = run.experiment
+    system = run.system
+    ranks = run.ranks
+    components = (
+        experiment.task,
+        experiment.process,
+        experiment.model,
+        experiment.loss,
+        experiment.sampler,
+    )
+    counts = system.parameter_counts()
+    strategy = experiment.train.strategy
+    trained = sum(
+        parameter.numel() for parameter in system.model.parameters() if parameter.requires_grad
+    )
     trainable = f"; {trained:,} trainable" if trained < sum(counts.values()) else ""
     sizes = {split: system.task.size(split) for split in ("train", "valid", "test")}
     many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
     lines = [
         f"{experiment.name}: " + ", ".join(f"{part.kind} {part.name}" for part in components),
-        f"{sum(counts.values()):,} parameters: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()) + trainable,
+        f"{sum(counts.values()):,} parameters: "
+        + ", ".join(f"{name} {n:,}" for name, n in counts.items())
+        + trainable,
         "samples: " + ", ".join(f"{size:,} {split}" for split, size in sizes.items()),
         f"each sample: {system.task.space}",
         f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}",
     ]
     if run.trainer.compiled and experiment.train.compile is None:
-        lines.append("compiling the model: the first step may take a minute; train.compile = false avoids it")
-    option, best = experiment.train.precision, choose_precision("auto", system.model, run.trainer.device.type)
+        lines.append(
+            "compiling the model: the first step may take a minute; train.compile = false avoids it"
+        )
+    option = experiment.train.precision
+    best = choose_precision("auto", system.model, run.trainer.device.type)
     if option == "auto":
         lines.append(f'precision {system.precision} (train.precision = "auto")')
     elif option not in (best, "tf32") and run.trainer.device.type == "cpu":
@@ -356,7 +447,9 @@ def introduce(run: Run) -> list[str]:
             f'train.precision = "{best}" is usually faster than "{option}" for a model of this size on this CPU'
         )
     if strategy == "fsdp" and ranks.size == 1:
-        lines.append('train.strategy = "fsdp" has no effect with one process; start the run with torchrun')
+        lines.append(
+            'train.strategy = "fsdp" has no effect with one process; start the run with torchrun'
+        )
     return lines
 
 
@@ -377,13 +470,17 @@ def summarise(run: Run) -> dict[str, Any]:
     }
 
 
-NO_TARGETS: dict[Split, str] = {"train": "nothing is learned", "valid": "loss and metrics are undefined"}
+NO_TARGETS: dict[Split, str] = {
+    "train": "nothing is learned",
+    "valid": "loss and metrics are undefined",
+}
 """Consequence of a split in which no position is masked."""
 
 
 def data_warnings(experiment: Experiment, system: Diffusion) -> Iterator[str]:
     """Yield the warnings of a task about its data, and splits in which the process masks no position."""
-    task, settings = system.task, experiment.evaluate
+    task = system.task
+    settings = experiment.evaluate
     if isinstance(task, DataWarnings):
         yield from task.data_warnings()
     size = settings.batch_size or experiment.train.batch_size

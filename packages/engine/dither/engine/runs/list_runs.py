@@ -24,7 +24,15 @@ __all__ = ["Finding", "ListedRun", "list_runs", "verify_run"]
 SWEEP = "sweep.json"
 NAME = re.compile(r'name = "([^"\\\n]*)"\n')
 STEPS = re.compile(r"^\[train\]\n(?:[a-z_]+ = .*\n)*?steps = ([0-9]+)$", re.MULTILINE)
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
 """What reading a file raises that is missing or damaged."""
 
 
@@ -32,8 +40,8 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Recursio
 class ListedRun:
     """A run in a list: its files take `size` bytes, `figures` are its last metrics by kind/name.
 
-    `state` is done; running; stopped with a checkpoint; empty, without one; or damaged. `step` is that of the newest
-    checkpoint, damaged or not.
+    `state` is done; running; stopped with a checkpoint; empty, without one; or damaged. `step` is
+    that of the newest checkpoint, damaged or not.
     """
 
     path: Path
@@ -59,28 +67,39 @@ def list_runs(folder: Path) -> Iterator[ListedRun]:
         raise Refused(f"not a folder: {folder}", code="file-not-found")
     paths = folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()
     for path in sorted(paths, key=by_time):
-        if not path.is_symlink() and ((path / "resolved.toml").is_file() or (path / "run.lock").is_file()):
+        if not path.is_symlink() and (
+            (path / "resolved.toml").is_file() or (path / "run.lock").is_file()
+        ):
             yield _listed(path)
 
 
 def _listed(path: Path) -> ListedRun:
-    name, steps, damaged = path.name, None, True
+    name = path.name
+    steps = None
+    damaged = True
     with suppress(*UNREADABLE):
         text = read_text(path / "resolved.toml")
         differs = text_checksum_differs(text)
         heads = NAME.match(text), STEPS.search(text)
-        if differs is False and heads[0] and heads[1]:  # as written by a run; parsing it takes 30 times as long
-            name, steps = heads[0][1], int(heads[1][1])
+        if (
+            differs is False and heads[0] and heads[1]
+        ):  # as written by a run; parsing it takes 30 times as long
+            name = heads[0][1]
+            steps = int(heads[1][1])
         else:
             tables = tomllib.loads(text)
-            steps, name = int(tables["train"]["steps"]), str(tables["name"])
+            steps = int(tables["train"]["steps"])
+            name = str(tables["name"])
         damaged = bool(differs)
-    figures, ended = {}, steps
+    figures = {}
+    ended = steps
     with suppress(*UNREADABLE):
         summary = from_json(read_text(path / "summary.json"))
         if not checksum_differs(summary):
             tables = summary["figures"].items()
-            entries = ((f"{kind}/{key}", value) for kind, table in tables for key, value in table.items())
+            entries = (
+                (f"{kind}/{key}", value) for kind, table in tables for key, value in table.items()
+            )
             figures = {key: value for key, value in entries if as_number(value) is not None}
         ended = summary["step"] if summary.get("steps") == steps else steps  # early stopping
     newest = next((step for step, _ in checkpoint_folders(path / "checkpoints")), None)
@@ -119,7 +138,11 @@ def verify_run(path: Path) -> list[Finding]:
     checkpoints = sorted((path / "checkpoints").glob("*"))
     for folder in checkpoints:
         left_over = folder.name.startswith(".tmp-")
-        reason = "left by an interrupted write; deleted when the run resumes" if left_over else verify(folder)
+        reason = (
+            "left by an interrupted write; deleted when the run resumes"
+            if left_over
+            else verify(folder)
+        )
         found.append(Finding(f"checkpoints/{folder.name}", reason))
     return found if checkpoints else [*found, Finding("checkpoints", "no checkpoint")]
 
@@ -132,6 +155,8 @@ def _read_metrics(path: Path) -> None:
     for _, folder in Checkpoints(path / "checkpoints").steps()[:1]:
         with suppress(*UNREADABLE):  # `verify` reports the checkpoint
             state = json.loads(read_text(folder / "state.json"))
-            position = FilePosition(int(state["metrics_bytes"]), str(state.get("metrics_sha256", "")))
+            position = FilePosition(
+                int(state["metrics_bytes"]), str(state.get("metrics_sha256", ""))
+            )
             if reason := changed_lines(path / "metrics.jsonl", position):
                 raise Refused(reason, code="damaged-file")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import TextTask
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.protocols import TextTask
+from dither.registry.contracts.records import Clean
 from dither.registry.plugins.install_command import install_command
 
 from ..sampling.session import draw
@@ -29,7 +29,11 @@ else:
         from lm_eval.api.model import LM
         from lm_eval.api.registry import register_model
     except ImportError:
-        LM, register_model = object, lambda name: lambda cls: cls
+        LM = object
+
+        def register_model(name: str) -> Any:
+            return lambda cls: cls
+
 
 __all__ = ["HarnessModel", "evaluate_tasks"]
 
@@ -38,8 +42,9 @@ __all__ = ["HarnessModel", "evaluate_tasks"]
 class HarnessModel(LM):  # type: ignore[misc]
     """A run or export as a model of the harness: `--model dither --model_args path=runs/NAME`.
 
-    Log-likelihoods are lower bounds, estimated with `samples` draws of noise; contexts are known tokens. The end of a
-    text longer than a window is kept; a continuation is greedy if its ids are the likeliest, one by one.
+    Log-likelihoods are lower bounds, estimated with `samples` draws of noise; contexts are known
+    tokens. The end of a text longer than a window is kept; a continuation is greedy if its ids are
+    the likeliest, one by one.
 
     Args:
         path: A run directory or an export; or a system.
@@ -47,24 +52,43 @@ class HarnessModel(LM):  # type: ignore[misc]
         seed: Seed of these draws and of generated text.
     """
 
-    def __init__(self, path: str | Path | Diffusion, samples: int = 32, seed: int = 0, **_: Any) -> None:
+    def __init__(
+        self,
+        path: str | Path | Diffusion,
+        samples: int = 32,
+        seed: int = 0,
+        **_: Any,
+    ) -> None:
         super().__init__()
         self.system = path if isinstance(path, Diffusion) else load(path)
         if not isinstance(self.system.task, TextTask):
-            raise Refused(Problem("the harness requires a task about text", ("task",), code="misfit"))
-        self.task, self.samples, self.seed_, self.calls = self.system.task, int(samples), int(seed), 0
+            raise Refused(
+                Problem("the harness requires a task about text", ("task",), code="misfit")
+            )
+        self.task = self.system.task
+        self.samples = int(samples)
+        self.seed_ = int(seed)
+        self.calls = 0
         self.length: int = self.system.process.space.length
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
         """Return the bound on log p(continuation | context) of each request, and whether it is the likeliest."""
         results = []
         for context, continuation in (request.args for request in requests):
-            before, after = self.task.tokens(context), self.task.tokens(context + continuation)
-            cut = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
+            before = self.task.tokens(context)
+            after = self.task.tokens(context + continuation)
+            cut = next(
+                (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b),
+                len(before),
+            )
             results.append(self._score(after, min(cut, max(len(after) - 1, 0))))
         return results
 
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
         """Return the bound on log p of each text, cut into windows."""
         totals = []
         for (text,) in (request.args for request in requests):
@@ -80,7 +104,8 @@ class HarnessModel(LM):  # type: ignore[misc]
             stops = options.get("until") or []
             count = min(int(options.get("max_gen_toks", self.length // 2)), self.length - 1)
             before = self.task.tokens(context)[-(self.length - count) :]
-            x0, known = self._row([*before, *[0] * count]), torch.arange(self.length)[None] < len(before)
+            x0 = self._row([*before, *[0] * count])
+            known = torch.arange(self.length)[None] < len(before)
             valid = torch.arange(self.length)[None] < len(before) + count
             drawn = draw(self.system, Clean.of(x0, valid, known), self.seed_)
             text = self.task.text(drawn[0, len(before) : len(before) + count].tolist())
@@ -96,22 +121,30 @@ class HarnessModel(LM):  # type: ignore[misc]
         """Return the bound on log p(ids[cut:] | ids[:cut]), and whether these ids are the likeliest."""
         over = max(len(ids) - self.length, 0)
         if cut < over:
-            logging.getLogger(__name__).warning("a continuation is longer than a window; only its end is scored")
-        ids, cut = ids[over:], max(cut - over, 0)
+            logging.getLogger(__name__).warning(
+                "a continuation is longer than a window; only its end is scored"
+            )
+        ids = ids[over:]
+        cut = max(cut - over, 0)
         if not ids:
             return 0.0, True
-        x0, place = torch.tensor([ids]), torch.arange(len(ids))[None]
-        value = float(self.system.log_likelihood(x0, place < cut, self.samples, self.seed_).values[0])
+        x0 = torch.tensor([ids])
+        place = torch.arange(len(ids))[None]
+        value = float(
+            self.system.log_likelihood(x0, place < cut, self.samples, self.seed_).values[0]
+        )
         return value, greedy and self._greedy(ids, cut)
 
     @torch.no_grad()
     def _greedy(self, ids: Sequence[int], cut: int) -> bool:
         """Whether each id is the likeliest after the true ones; under other noise than masks an estimate."""
-        system, device = self.system, next(self.system.model.parameters()).device
+        system = self.system
+        device = next(self.system.model.parameters()).device
         place = torch.arange(self.length)[None]
         for i in range(cut, len(ids)):
             like = Clean.of(self._row(ids), place < len(ids), place < i).to(device)
-            state, t = system.process.prior(like), torch.ones(1, device=device)
+            state = system.process.prior(like)
+            t = torch.ones(1, device=device)
             log = system.denoise(state, t, like, context=system.context(like)).log_clean()[0, i]
             if int(log.argmax()) != ids[i]:
                 return False
@@ -139,13 +172,23 @@ def evaluate_tasks(
         raise Refused(Problem(message, help=fix, code="missing-dependency")) from None
     files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
     if missing := [file for file in files if not file.is_file()]:
-        raise Refused([Problem(f"no such task file: {file}", code="file-not-found") for file in missing])
+        raise Refused(
+            [Problem(f"no such task file: {file}", code="file-not-found") for file in missing]
+        )
     manager = TaskManager(include_path=[str(file.resolve().parent) for file in files] or None)
     names = [_task_name(Path(task)) if Path(task) in files else task for task in tasks]
     if unknown := [name for name in names if name not in manager.all_tasks]:
-        raise Refused([Problem(f'the harness has no task "{name}"', code="unknown-value") for name in unknown])
+        raise Refused(
+            [Problem(f'the harness has no task "{name}"', code="unknown-value") for name in unknown]
+        )
     model = HarnessModel(load(path, checkpoint, plugins=select), samples)
-    results = simple_evaluate(model=model, tasks=names, limit=limit, task_manager=manager, bootstrap_iters=0)
+    results = simple_evaluate(
+        model=model,
+        tasks=names,
+        limit=limit,
+        task_manager=manager,
+        bootstrap_iters=0,
+    )
     return {name: dict(values) for name, values in results["results"].items()} if results else {}
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
+from dither.registry.contracts.protocols import Task
 from dither.registry.files.limits import read_text
 from dither.registry.files.weight_files import read_weights
-from dither.registry.flow.protocols import Task
 
 from ..checkpoints.checkpoint import Checkpoints, Damaged, Scores, weights_of
 from ..checkpoints.sharded_checkpoint import read_tensors
@@ -39,11 +39,13 @@ Which = Literal["newest", "best"] | int
 """A checkpoint: the newest intact one, that of the best evaluation, or one of a step."""
 
 
-def build(loaded: Loaded, training: bool = False, task: Task | None = None) -> tuple[Diffusion, torch.device]:
+def build(
+    loaded: Loaded, training: bool = False, task: Task | None = None
+) -> tuple[Diffusion, torch.device]:
     """Return the system of an experiment on its device, and the device.
 
-    Sets the number of threads and the precision of matrix products of the process, and for training on a CPU keeps
-    freed memory in the process. `task` replaces that of the experiment.
+    Sets the number of threads and the precision of matrix products of the process, and for training
+    on a CPU keeps freed memory in the process. `task` replaces that of the experiment.
     """
     train = loaded.experiment.train
     if train.threads is not None:
@@ -75,23 +77,29 @@ def load_run(
 ) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of a checkpoint, and their step.
 
-    `console` shows damaged checkpoints. A file of `constraints` and a `device` replace those of the run; `changes` are
-    `key=value` as after --set: options of `tables`, those of sampling. `select` are plugins
-    as after -p. Refused if a plugin file changed;
-    Damaged if there is no such intact checkpoint.
+    `console` shows damaged checkpoints. A file of `constraints` and a `device` replace those of the
+    run; `changes` are `key=value` as after --set: options of `tables`, those of sampling. `select`
+    are plugins as after -p. Refused if a plugin file changed; Damaged if there is no such intact
+    checkpoint.
     """
     loaded = load_for_sampling(resolved_file(run_directory), constraints, changes, select, tables)
-    if loaded.plugins.files and (changed := changed_plugin_files(read_manifest(run_directory), loaded)):
+    if loaded.plugins.files and (
+        changed := changed_plugin_files(read_manifest(run_directory), loaded)
+    ):
         fix = "restore the file; or, if the change is intended: --resume RUN --accept-changes"
         message = f"the run in {run_directory} was made with another plugin: "
-        raise Refused([Problem(message + change, help=fix, code="changed-components") for change in changed])
+        raise Refused(
+            [Problem(message + change, help=fix, code="changed-components") for change in changed]
+        )
     found = find_checkpoint(run_directory, checkpoint, console)
     system, _ = build(loaded if device is None else on_device(loaded, device))
     load_merged(weights_of(found), system.model)
     return loaded, system.eval(), int(found.name.removeprefix("step-"))
 
 
-def find_checkpoint(run_directory: Path, which: Which = "newest", console: Console | None = None) -> Path:
+def find_checkpoint(
+    run_directory: Path, which: Which = "newest", console: Console | None = None
+) -> Path:
     """Return the folder of a checkpoint; `console` shows damaged ones that are skipped. Damaged if none is intact."""
     checkpoints = Checkpoints(run_directory / "checkpoints")
     if which == "newest":
@@ -104,9 +112,13 @@ def find_checkpoint(run_directory: Path, which: Which = "newest", console: Conso
     step: int | None = which if isinstance(which, int) else None
     if step is None:
         settings = tomllib.loads(read_text(resolved_file(run_directory)))["evaluate"]
-        step = Scores.read(run_directory, settings.get("best", "loss"), settings.get("better", "lower")).best
+        step = Scores.read(
+            run_directory, settings.get("best", "loss"), settings.get("better", "lower")
+        ).best
         if step is None:
-            raise Refused(f"{run_directory} has no best checkpoint: no evaluation", code="missing-checkpoint")
+            raise Refused(
+                f"{run_directory} has no best checkpoint: no evaluation", code="missing-checkpoint"
+            )
     folders = dict(checkpoints.steps())
     if step not in folders:
         steps = ", ".join(map(str, sorted(folders))) or "none"
@@ -132,32 +144,48 @@ def start_from(
 ) -> list[str]:
     """Copy weights into a model by name; return a line for each reason why weights were skipped.
 
-    `source` is a run directory (its newest intact checkpoint), an export, or a .safetensors file; with `rename`, which
-    maps names, a .safetensors or torch file of another project. With `partial`, weights that only one side has or
-    whose shapes differ are skipped. Refused if others do not match or contain NaN or inf; Damaged by checksums.
+    `source` is a run directory (its newest intact checkpoint), an export, or a .safetensors file;
+    with `rename`, which maps names, a .safetensors or torch file of another project. With
+    `partial`, weights that only one side has or whose shapes differ are skipped. Refused if others
+    do not match or contain NaN or inf; Damaged by checksums.
     """
     try:
         path, stored = _read(source, foreign=rename is not None)
-        loaded, own = merged(stored) if rename is None else rename(stored), model.state_dict()
+        loaded = merged(stored) if rename is None else rename(stored)
+        own = model.state_dict()
     except Refused as refused:
-        refused.problems = tuple(replace(problem, path=problem.path or FROM) for problem in refused.problems)
+        refused.problems = tuple(
+            replace(problem, path=problem.path or FROM) for problem in refused.problems
+        )
         raise
     common = loaded.keys() & own.keys()
     fits = {name for name in common if loaded[name].shape == own[name].shape}
     pointers = {own[name].data_ptr() for name in fits}  # tied weights are stored once
     lines = {
-        "missing": [name for name in own if name not in loaded and own[name].data_ptr() not in pointers],
+        "missing": [
+            name for name in own if name not in loaded and own[name].data_ptr() not in pointers
+        ],
         "unknown to the model": [name for name in loaded if name not in own],
         "of another shape": [
-            f"{name} {_shape(loaded[name])} for {_shape(own[name])}" for name in own if name in common - fits
+            f"{name} {_shape(loaded[name])} for {_shape(own[name])}"
+            for name in own
+            if name in common - fits
         ],
     }
-    notes = [f"{source}: {len(names)} weights {problem}: {_listed(names)}" for problem, names in lines.items() if names]
+    notes = [
+        f"{source}: {len(names)} weights {problem}: {_listed(names)}"
+        for problem, names in lines.items()
+        if names
+    ]
     if notes and not (partial and fits):
         hint = None if partial else "train.start_partial = true loads only the matching weights"
         raise Refused([Problem(note, FROM, help=hint, code="shape-mismatch") for note in notes])
     weights = dict(model.named_parameters(remove_duplicate=False))
-    if lost := [name for name in fits & weights.keys() if not all_finite([loaded[name].to(weights[name].dtype)])]:
+    if lost := [
+        name
+        for name in fits & weights.keys()
+        if not all_finite([loaded[name].to(weights[name].dtype)])
+    ]:
         names = [name for name in stored if not all_finite([stored[name]])] or sorted(lost)
         message = f"{path}: {len(names)} weights contain NaN or inf: {_listed(names)}"
         raise Refused(Problem(message, FROM, code="non-finite"))
@@ -180,7 +208,9 @@ def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
     try:
         return path, read_tensors(path)
     except OSError as error:
-        raise Refused(f"{path} cannot be read as safetensors: {error}", code="unreadable-file") from None
+        raise Refused(
+            f"{path} cannot be read as safetensors: {error}", code="unreadable-file"
+        ) from None
 
 
 def _shape(tensor: Tensor) -> str:

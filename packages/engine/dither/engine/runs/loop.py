@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dither.registry.flow.protocols import Picture, Tracker
+from dither.registry.contracts.protocols import Picture, Tracker
 from dither.registry.plugins.manager import Plugins
 
 from ..checkpoints.checkpoint import Contents, Damaged, Saver, Scores, load_state
@@ -35,8 +35,9 @@ __all__ = ["Log", "Run", "resume_from"]
 class Log:
     """Sends metrics and pictures to metrics.jsonl in `folder` (None on ranks that write none), terminal and trackers.
 
-    `done` is the last finished step of a resumed run, and `offset` the bytes of metrics.jsonl up to it; None keeps all.
-    A tracker that raises an exception is reported once and not called again. `config` is for the trackers.
+    `done` is the last finished step of a resumed run, and `offset` the bytes of metrics.jsonl up to
+    it; None keeps all. A tracker that raises an exception is reported once and not called again.
+    `config` is for the trackers.
     """
 
     def __init__(
@@ -49,8 +50,14 @@ class Log:
         trackers: Mapping[str, Tracker] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        self.display = ProgressDisplay(console, total, done, lambda: peak_device_memory() or peak_memory())
-        self._file = None if folder is None else MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
+        self.display = ProgressDisplay(
+            console, total, done, lambda: peak_device_memory() or peak_memory()
+        )
+        self._file = (
+            None
+            if folder is None
+            else MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
+        )
         self._trackers = dict(trackers or {})
         self._each(lambda tracker: tracker.start(folder or Path(), config or {}, done))
 
@@ -58,11 +65,22 @@ class Log:
     def position(self) -> FilePosition:
         return BEGINNING if self._file is None else self._file.position
 
-    def log(self, step: int, kind: str, metrics: Mapping[str, float], rate: float | None = None) -> None:
+    def log(
+        self,
+        step: int,
+        kind: str,
+        metrics: Mapping[str, float],
+        rate: float | None = None,
+    ) -> None:
         """Report metrics; `kind` is "train", "valid" or "sample", `rate` the samples per second."""
         if self._file is not None:
             times = {"wall_time": round(time.time(), 3)}
-            self._file.write(step, kind, metrics, times if rate is None else {**times, "samples_per_second": rate})
+            self._file.write(
+                step,
+                kind,
+                metrics,
+                times if rate is None else {**times, "samples_per_second": rate},
+            )
         self.display.metrics(step, kind, metrics)
         self._each(lambda tracker: tracker.log(step, kind, metrics))
 
@@ -138,9 +156,11 @@ class Run:
 
         The checkpoint of a step precedes its evaluation and samples, which a resumed run repeats.
         """
-        experiment, trainer = self.experiment, self.trainer
+        experiment = self.experiment
+        trainer = self.trainer
         watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
-        self.first, self.position = trainer.step, self.log.position
+        self.first = trainer.step
+        self.position = self.log.position
         self.logged = (self.first + 1, 0.0)
         self._require_best()
         self.stop.polled = True  # from here on, a signal lets the current step finish
@@ -152,7 +172,9 @@ class Run:
                 if measured := self._due(step, experiment.evaluate.every):
                     self.evaluate()
                 patience = experiment.evaluate.patience
-                last = step == experiment.train.steps or (patience is not None and self.scores.since >= patience)
+                last = step == experiment.train.steps or (
+                    patience is not None and self.scores.since >= patience
+                )
                 if last:
                     self.save()
                 if drawn := last or self._due(step, experiment.sample.every):
@@ -168,11 +190,14 @@ class Run:
         return not stopped
 
     def _due(self, step: int, every: int | None) -> bool:
-        return step == self.experiment.train.steps or (every is not None and step > 0 and step % every == 0)
+        return step == self.experiment.train.steps or (
+            every is not None and step > 0 and step % every == 0
+        )
 
     def _train(self, watched: bool) -> None:
         self.saver.wait(block=False)
-        began, warm = time.perf_counter(), self.trainer.step > self.first  # the first step compiles and loads kernels
+        began = time.perf_counter()  # the first step compiles and loads kernels
+        warm = self.trainer.step > self.first
         metrics = self.trainer.advance()
         step = self.trainer.step
         if watched:
@@ -184,7 +209,12 @@ class Run:
             samples = (step - self.logged[0]) * self.experiment.train.batch_size
             seconds = self.seconds - self.logged[1]
             self.logged = (step, self.seconds)
-            self.log.log(step, "train", popped, float(f"{samples / seconds:.4g}") if seconds and samples else None)
+            self.log.log(
+                step,
+                "train",
+                popped,
+                float(f"{samples / seconds:.4g}") if seconds and samples else None,
+            )
         self.log.display.step(step)
 
     def _require_best(self) -> None:
@@ -192,7 +222,9 @@ class Run:
         settings = self.experiment.evaluate
         if settings.best == "loss" or self.scores.values:
             return
-        metrics = self._measure(min(settings.samples, settings.batch_size or self.experiment.train.batch_size), 1)
+        metrics = self._measure(
+            min(settings.samples, settings.batch_size or self.experiment.train.batch_size), 1
+        )
         if metrics is not None and settings.best not in metrics:
             metrics = self._measure(settings.samples, settings.repeats)
         if metrics:
@@ -204,14 +236,16 @@ class Run:
         metrics = None
         if self.participates:
             with self.system.eager():
-                seed, stopped = self.experiment.seed, self._stopping_here
+                seed = self.experiment.seed
+                stopped = self._stopping_here
                 metrics = evaluate(self.averaged, samples, size, repeats, seed, stopped=stopped)
         shared: dict[str, float] | None = self.ranks.broadcast(metrics)
         return shared
 
     def evaluate(self) -> None:
         """Evaluate on the validation split, unless a signal stops it."""
-        settings, trainer = self.experiment.evaluate, self.trainer
+        settings = self.experiment.evaluate
+        trainer = self.trainer
         self.log.display.doing("evaluating")
         trainer.check()
         metrics = self._measure(settings.samples, settings.repeats)
@@ -226,15 +260,24 @@ class Run:
 
     def draw(self) -> None:
         """Write samples into the run directory, unless a signal stops it."""
-        settings, step = self.experiment.sample, self.trainer.step
+        settings = self.experiment.sample
+        step = self.trainer.step
         self.trainer.check()
         if not (settings.count and self.participates):
             return
         self.log.display.doing("sampling")
-        count, seed, size = settings.count, settings.seed, settings.batch_size
+        count = settings.count
+        seed = settings.seed
+        size = settings.batch_size
         with self.system.eager():
             samples = make_samples(
-                self.averaged, count, seed, size, self._stopping_here, settings.tries, pictures=self.ranks.is_main
+                self.averaged,
+                count,
+                seed,
+                size,
+                self._stopping_here,
+                settings.tries,
+                pictures=self.ranks.is_main,
             )
         if samples is not None and self.ranks.is_main:
             write_samples(samples, self.directory.path / "samples" / f"step-{step:08d}")
@@ -255,11 +298,15 @@ class Run:
             return
         trainer.check()
         trainer.check_weights()
-        shards = trainer.parallel.sharded and not self.experiment.train.async_save  # all ranks write their own
+        shards = (
+            trainer.parallel.sharded and not self.experiment.train.async_save
+        )  # all ranks write their own
         contents = self._contents(shards)
         if self.ranks.is_main:
             self.log.sync()
-            contents.plain.update(metrics_bytes=self.position.bytes, metrics_sha256=self.position.sha256)
+            contents.plain.update(
+                metrics_bytes=self.position.bytes, metrics_sha256=self.position.sha256
+            )
             try:
                 self.saver.save(trainer.step, contents)
             finally:
@@ -272,11 +319,14 @@ class Run:
 
     def _contents(self, shards: bool) -> Contents | Shards:
         """Return shards, or gather the full weights and the state of the trainer on the main rank. Collective."""
-        trainer, model = self.trainer, self.system.model
+        trainer = self.trainer
+        model = self.system.model
         tensors, plain = trainer.state(gathered=not shards)
         average = None if trainer.average is None else trainer.average.module
         if shards:
-            weights = {"model": model.state_dict()} | ({} if average is None else {"ema": average.state_dict()})
+            weights = {"model": model.state_dict()} | (
+                {} if average is None else {"ema": average.state_dict()}
+            )
             return Shards({**weights, "optimizer": tensors}, plain, self.ranks)
         gather = trainer.parallel.full_weights
         return Contents(gather(model), None if average is None else gather(average), tensors, plain)
@@ -310,7 +360,9 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> FilePosition:
 def _no_pauses() -> Iterator[None]:
     """Exclude existing objects from garbage collection, whose full passes would interrupt the loop."""
     before = gc.get_threshold()
-    gc.set_threshold(min(before[0], 700), *before[1:])  # the command line raises it, to import faster
+    gc.set_threshold(
+        min(before[0], 700), *before[1:]
+    )  # the command line raises it, to import faster
     gc.collect()
     gc.freeze()
     try:

@@ -18,7 +18,13 @@ from rich.text import Text
 from dither.registry.config.errors import printable
 
 from ..config.machine_memory import size
-from ..files.metrics_file import FLOOR, baselines_of, is_companion_metric, shown_baselines, with_interval
+from ..files.metrics_file import (
+    FLOOR,
+    baselines_of,
+    is_companion_metric,
+    shown_baselines,
+    with_interval,
+)
 
 __all__ = ["ProgressDisplay", "Screen", "cell", "say", "show_metrics", "show_result", "table"]
 
@@ -26,7 +32,8 @@ REDRAW = 0.1
 """Seconds between two updates of the bar."""
 PATIENCE = 10.0
 """Seconds between two plain lines."""
-WIDE, NARROW = 75, 55
+WIDE = 75
+NARROW = 55
 """Columns of a terminal with room for the bar, and for rate, loss and memory."""
 SHOWN = 8
 """Metrics shown of an evaluation; metrics.jsonl and the final table have all."""
@@ -65,13 +72,21 @@ def table(*columns: str, right: Collection[str] = ()) -> Table:
     """Return an empty table; long cells are wrapped."""
     page = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        page.add_column(cell(column), overflow="fold", justify="right" if column in right else "left")
+        page.add_column(
+            cell(column), overflow="fold", justify="right" if column in right else "left"
+        )
     return page
 
 
 def say(console: Console, text: object, style: str | None = None) -> None:
     """Print a text without markup and without wrapping."""
-    console.print(printable(str(text)), style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        printable(str(text)),
+        style=style,
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 HEADLINE = 10
@@ -89,21 +104,29 @@ def show_result(console: Console, summary: Mapping[str, Any], run: Path) -> None
         "more samples": f"dither sample {run}",
         "curves": f"tensorboard --logdir {run.parent}" if (run / "tensorboard").is_dir() else None,
     }
-    say(console, "\n" + "\n".join(f"{name:14}{text}" for name, text in lines.items() if text is not None))
+    say(
+        console,
+        "\n" + "\n".join(f"{name:14}{text}" for name, text in lines.items() if text is not None),
+    )
 
 
 def headline(summary: Mapping[str, Any]) -> list[str]:
     """Return the metrics to show first, as `kind/name`: those of the task, or the first ones with baselines."""
-    metrics, baselines = summary["figures"], summary["baselines"]
+    metrics = summary["figures"]
+    baselines = summary["baselines"]
     all_ = [f"{kind}/{name}" for kind, values in metrics.items() for name in values]
     chosen = [name for name in summary.get("headline", ()) if name in all_]
     split = (name.partition("/") for name in all_)
-    return (chosen or [f"{kind}/{name}" for kind, _, name in split if baselines_of(kind, name, baselines)])[:HEADLINE]
+    return (
+        chosen
+        or [f"{kind}/{name}" for kind, _, name in split if baselines_of(kind, name, baselines)]
+    )[:HEADLINE]
 
 
 def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[str] = ()) -> None:
     """Print metrics with interval, noise floor and baselines, by default all, then the baselines of other metrics."""
-    metrics, baselines = summary["figures"], dict(summary["baselines"])
+    metrics = summary["figures"]
+    baselines = dict(summary["baselines"])
     page = table("metric", "model", "baseline", right=["model"])
     for column in page.columns[:2]:
         column.no_wrap = True
@@ -118,7 +141,12 @@ def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[st
         console.print(page)
     if only:
         return
-    names = {full for kind, values in metrics.items() for name in values for full in (name, f"{kind} {name}")}
+    names = {
+        full
+        for kind, values in metrics.items()
+        for name in values
+        for full in (name, f"{kind} {name}")
+    }
     for key in [key for key in baselines if key.partition("/")[0] not in names]:
         say(console, f"baseline {key} {baselines[key]:.4g}")
 
@@ -126,9 +154,18 @@ def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[st
 class ProgressDisplay:
     """Steps done of `total`, rate, time left, loss, and the peak memory in bytes that `memory` returns."""
 
-    def __init__(self, console: Console, total: int, done: int = 0, memory: Callable[[], int] = lambda: 0) -> None:
-        self.console, self.total, self._memory = console, total, memory
-        self._shown, self._loss = 0.0, ""
+    def __init__(
+        self,
+        console: Console,
+        total: int,
+        done: int = 0,
+        memory: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.console = console
+        self.total = total
+        self._memory = memory
+        self._shown = 0.0
+        self._loss = ""
         self._began: float | None = None
         self._first = done
         self._bar: Progress | None = None
@@ -139,7 +176,13 @@ class ProgressDisplay:
                 TimeRemainingColumn(),
                 TextColumn("left  {task.description}"),
             )
-            shown = columns if console.width >= WIDE else columns[1:] if console.width >= NARROW else columns[1:3]
+            shown = (
+                columns
+                if console.width >= WIDE
+                else columns[1:]
+                if console.width >= NARROW
+                else columns[1:3]
+            )
             self._bar = Progress(*shown, console=console, transient=True)
             self._task = self._bar.add_task("", total=total, completed=done)
 
@@ -155,7 +198,8 @@ class ProgressDisplay:
         """Report a finished step; the bar is updated at most every `REDRAW` seconds."""
         now = time.monotonic()
         if self._began is None:  # the first step compiles and loads kernels
-            self._began, self._first = now, step
+            self._began = now
+            self._first = step
         if self._bar is not None and (now - self._shown > REDRAW or step == self.total):
             self._shown = now
             rate, _ = self._speed(step, now)

@@ -1,6 +1,7 @@
 """A run directory, locked by one process and sufficient to repeat the run.
 
-It holds experiment.toml and the files that it extends as given, resolved.toml with every default, and all results.
+It holds experiment.toml and the files that it extends as given, resolved.toml with every default,
+and all results.
 """
 
 from __future__ import annotations
@@ -30,27 +31,59 @@ from dither.registry.files.limits import read_text
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, renamed_keys
 from ..config.paths import absolute_paths, not_a_run
-from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
+from ..files.checksums import (
+    KEY,
+    checksum_differs,
+    text_checksum_differs,
+    text_with_checksum,
+    with_checksum,
+)
 from ..files.metrics_file import as_json
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Task
+    from dither.registry.contracts.protocols import Task
 
 __all__ = [
-    "ASSETS", "LOCK_TIMEOUT", "RunDirectory", "copy_experiment", "flat", "link_latest", "read_manifest",
-    "resolved", "resolved_file",
-]  # fmt: skip
+    "ASSETS",
+    "LOCK_TIMEOUT",
+    "RunDirectory",
+    "copy_experiment",
+    "flat",
+    "link_latest",
+    "read_manifest",
+    "resolved",
+    "resolved_file",
+]
 
 ASSETS = "assets"
 """Folder of files that a task needs without its data, such as a tokenizer."""
 TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
 CHANGEABLE = (
-    "name", "plugins", "evaluate.", "sample.", "sampler", "train.steps", "train.log_every",
-    "train.checkpoint_every", "train.keep", "train.keep_every", "train.keep_best", "train.async_save",
-    "train.device", "train.strategy", "train.gather", "train.threads", "train.workers", "train.keep_memory",
-    "train.timeout", "train.compile", "tracking.", "train.non_finite", "train.skip_limit",
-)  # fmt: skip
+    "name",
+    "plugins",
+    "evaluate.",
+    "sample.",
+    "sampler",
+    "train.steps",
+    "train.log_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.keep_every",
+    "train.keep_best",
+    "train.async_save",
+    "train.device",
+    "train.strategy",
+    "train.gather",
+    "train.threads",
+    "train.workers",
+    "train.keep_memory",
+    "train.timeout",
+    "train.compile",
+    "tracking.",
+    "train.non_finite",
+    "train.skip_limit",
+)
 """Prefixes of options that may change when a run resumes."""
 
 
@@ -62,7 +95,8 @@ class RunDirectory:
     """A run directory locked by this process; a context manager that releases the lock."""
 
     def __init__(self, path: Path, lock: FileLock | None = None) -> None:
-        self.path, self._lock = path, lock
+        self.path = path
+        self._lock = lock
 
     @classmethod
     def create(cls, runs: Path, name: str = "run") -> Self:
@@ -78,7 +112,9 @@ class RunDirectory:
                 return cls.create(runs, name)
             raise Refused(f"{runs} exists and is not a folder", code="unreadable-file") from None
         except (OSError, UnicodeEncodeError) as error:
-            raise Refused(f"the run directory {path} cannot be created: {error}", code="unreadable-file") from None
+            raise Refused(
+                f"the run directory {path} cannot be created: {error}", code="unreadable-file"
+            ) from None
         return cls(path, _lock(path))
 
     @classmethod
@@ -105,27 +141,38 @@ class RunDirectory:
 
         Refused if an option differs with which a run cannot resume.
         """
-        before, after = flat(self._read_resolved(loaded)), flat(resolved(loaded))
+        before = flat(self._read_resolved(loaded))
+        after = flat(resolved(loaded))
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-        notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
-        declared = path_options(Experiment, resolved(loaded), loaded.plugins.catalog) if moved else ()
+        notes = {
+            key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed
+        }
+        declared = (
+            path_options(Experiment, resolved(loaded), loaded.plugins.catalog) if moved else ()
+        )
         paths = tuple(".".join(map(str, path)) for path, _ in declared)
         fixed = [key for key in changed if not key.startswith(CHANGEABLE)]
         fixed = [notes[key] for key in fixed if key not in paths and f"{key}.0" not in paths]
         if fixed:
             hint = f"a run may resume with other values of {', '.join(CHANGEABLE)}; for anything else start a new run"
             message = f"the run in {self.path} was started with another value of "
-            raise Refused([Problem(message + note, help=hint, code="changed-components") for note in fixed])
+            raise Refused(
+                [Problem(message + note, help=hint, code="changed-components") for note in fixed]
+            )
         return list(notes.values())
 
     def _read_resolved(self, loaded: Loaded) -> dict[str, Any]:
         """Return the experiment of this run with the present names of components and defaults of new options."""
         document = renamed_keys(Document.read(self.path / "resolved.toml"))
         try:
-            tree = dump(validate(Experiment, document, loaded.plugins.catalog), loaded.plugins.catalog)
+            tree = dump(
+                validate(Experiment, document, loaded.plugins.catalog), loaded.plugins.catalog
+            )
         except Refused:  # it names a component that no longer exists
             tree = document.tree
-        return absolute_paths(tree, Path.cwd(), loaded.plugins.catalog)  # early runs may hold relative paths
+        return absolute_paths(
+            tree, Path.cwd(), loaded.plugins.catalog
+        )  # early runs may hold relative paths
 
     def accept(self, loaded: Loaded) -> None:
         """Write resolved.toml and copies of the plugin files."""
@@ -138,7 +185,7 @@ class RunDirectory:
 
     def save_assets(self, task: Task) -> None:
         """Write the files that a task needs without its data, if it has some and they are not there."""
-        from dither.registry.flow.protocols import AssetTask  # imports torch
+        from dither.registry.contracts.protocols import AssetTask  # imports torch
 
         if isinstance(task, AssetTask) and not (self.path / ASSETS).exists():
             with atomic_folder(self.path / ASSETS) as folder:
@@ -197,7 +244,9 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted key."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        values |= (
+            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
     return values
 
 
@@ -219,8 +268,12 @@ def resolved_file(run_directory: Path, verify: bool = True) -> Path:
     except (OSError, Refused):  # the reader of the file reports it
         differs = False
     if differs:
-        hint = "restore it; or, if the change is intended, resume with --resume RUN --accept-changes"
-        raise Refused(Problem(f"{path} does not match its checksum", help=hint, code="damaged-file"))
+        hint = (
+            "restore it; or, if the change is intended, resume with --resume RUN --accept-changes"
+        )
+        raise Refused(
+            Problem(f"{path} does not match its checksum", help=hint, code="damaged-file")
+        )
     return path
 
 
@@ -235,7 +288,9 @@ def read_manifest(run_directory: Path) -> dict[str, Any]:
         raise Refused(f"{path} is damaged: it does not match its checksum", code="damaged-file")
     manifest = {"environment": {}, "resumed": [], **manifest}
     if not isinstance(manifest["environment"], dict) or not isinstance(manifest["resumed"], list):
-        raise Refused(f"{path} is damaged: environment or resumed has a wrong type", code="damaged-file")
+        raise Refused(
+            f"{path} is damaged: environment or resumed has a wrong type", code="damaged-file"
+        )
     return manifest
 
 
@@ -254,7 +309,11 @@ def _lock(path: Path) -> FileLock:
         message = f"the run directory {path} is used by another process: {holder}"
         raise Refused(message, code="run-locked") from None
     except (OSError, NotImplementedError) as error:
-        no_locks = getattr(error, "errno", errno.ENOSYS) in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+        no_locks = getattr(error, "errno", errno.ENOSYS) in (
+            errno.ENOSYS,
+            errno.ENOLCK,
+            errno.EOPNOTSUPP,
+        )
         hint = "the file system has no locks; use another disk for --runs" if no_locks else None
         message = f"the run directory {path} cannot be locked: {error}"
         raise Refused(Problem(message, help=hint, code="unreadable-file")) from None

@@ -1,7 +1,7 @@
 """Stopping on signals: a run finishes its step, writes a checkpoint and ends; other commands are interrupted.
 
-The exit code is 75: the command can be repeated or resumed with the same result. A second signal ends the process
-immediately, except SIGHUP, which a closed terminal and its shell both send.
+The exit code is 75: the command can be repeated or resumed with the same result. A second signal
+ends the process immediately, except SIGHUP, which a closed terminal and its shell both send.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ __all__ = ["STOPPED", "Stop", "Stopped", "interruption_message", "stop_on_signal
 STOPPED = 75
 """Exit code after a signal (EX_TEMPFAIL): nothing is lost."""
 NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP")
-"""Ctrl-C, kill, the signals of clusters before a time limit or preemption, and a closed terminal."""
-SIGNALS = tuple(number for number in signal.Signals if number.name in NAMES)  # Windows has only two of them
+"""Ctrl-C, kill, the signals of clusters before a time limit or preemption, and a closed
+terminal."""
+SIGNALS = tuple(
+    number for number in signal.Signals if number.name in NAMES
+)  # Windows has only two of them
 DUPLICATE_WINDOW = 3.0
-"""Seconds in which a second signal under torchrun is a copy of the first: from the terminal and from torchrun."""
+"""Seconds in which a second signal under torchrun is a copy of the first: from the terminal and
+from torchrun."""
 IMPORT = "<frozen importlib._bootstrap>"
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -34,8 +38,8 @@ class Stopped(BaseException):
 class Stop:
     """Whether a signal requested a stop; `requested` is its name.
 
-    Until the program checks for requests and so has set `polled`, a signal raises `Stopped`. `code` is the exit code
-    of the command, once it is known.
+    Until the program checks for requests and so has set `polled`, a signal raises `Stopped`. `code`
+    is the exit code of the command, once it is known.
     """
 
     def __init__(self) -> None:
@@ -54,7 +58,11 @@ def interruption_message(name: object) -> str:
 
 def stop_signals() -> list[signal.Signals]:
     """Return the signals that request a stop: `SIGNALS`, without SIGHUP if it is ignored, as under nohup."""
-    return [one for one in SIGNALS if not (one.name == "SIGHUP" and signal.getsignal(one) is signal.SIG_IGN)]
+    return [
+        one
+        for one in SIGNALS
+        if not (one.name == "SIGHUP" and signal.getsignal(one) is signal.SIG_IGN)
+    ]
 
 
 @contextmanager
@@ -64,7 +72,8 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     Once the stop is polled, signals only set it, so that a checkpoint is never interrupted.
 
     Args:
-        last: Whether the process ends afterwards; a later signal ends it immediately with the exit code of the command.
+        last: Whether the process ends afterwards; a later signal ends it immediately with the exit
+            code of the command.
     """
     stop = Stop()
     first = 0.0
@@ -77,10 +86,15 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
             if time.monotonic() - first >= grace and name != "SIGHUP":
                 _end(128 + number, f"\n{name} again: ended immediately\n")
             return
-        stop.requested, first = name, time.monotonic()
+        stop.requested = name
+        first = time.monotonic()
         if stop.polled:
-            _print(f"\n{name}: finishing the step, then writing a checkpoint; repeat to end immediately\n")
-        elif _importing(frame):  # nothing is open yet, and an exception might be lost or abort the process
+            _print(
+                f"\n{name}: finishing the step, then writing a checkpoint; repeat to end immediately\n"
+            )
+        elif _importing(
+            frame
+        ):  # nothing is open yet, and an exception might be lost or abort the process
             _end(STOPPED, f"{interruption_message(name)}\n")
         else:
             raise Stopped(name)
@@ -93,7 +107,9 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
         yield stop
     finally:
         if last:
-            with suppress(OSError, ValueError, AttributeError):  # stdout is missing, closed, or a broken pipe
+            with suppress(
+                OSError, ValueError, AttributeError
+            ):  # stdout is missing, closed, or a broken pipe
                 sys.stdout.flush()
         for number, handler in former.items():
             signal.signal(number, (lambda *_: os._exit(stop.code)) if last else handler)
@@ -102,7 +118,9 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
 def _importing(frame: FrameType | None) -> bool:
     """Return whether the import system itself, or an import of torch, is interrupted."""
     torch = getattr(sys.modules.get("torch"), "__spec__", None)
-    return getattr(torch, "_initializing", False) or (frame is not None and frame.f_code.co_filename == IMPORT)
+    return getattr(torch, "_initializing", False) or (
+        frame is not None and frame.f_code.co_filename == IMPORT
+    )
 
 
 def _end(code: int, text: str) -> None:

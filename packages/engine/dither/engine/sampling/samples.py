@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.contracts.protocols import Exports, Picture, ShowsTrajectories
+from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write, follow_umask
-from dither.registry.flow.protocols import Exports, Picture, ShowsTrajectories
-from dither.registry.flow.records import Clean
 from dither.registry.kinds import TaskSpec
 
 from ..files.resource_errors import disk_errors
@@ -30,9 +30,15 @@ from ..training.randomness import mix_seed
 from .session import ModelCalls, draw
 
 __all__ = [
-    "SampleSet", "TrajectoryRecorder", "check_forms", "draw_accepted", "export_samples", "make_samples",
-    "missing_samples", "write_samples",
-]  # fmt: skip
+    "SampleSet",
+    "TrajectoryRecorder",
+    "check_forms",
+    "draw_accepted",
+    "export_samples",
+    "make_samples",
+    "missing_samples",
+    "write_samples",
+]
 
 PATHS = 4
 """Number of samples whose trajectory is shown."""
@@ -47,9 +53,9 @@ FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 class SampleSet:
     """Samples with their conditions, metrics and pictures.
 
-    Under a goal, the metrics include the share of first draws that meet it ("satisfied", and "satisfied/NAME" for each
-    part of it), "drawings_per_sample", and "undelivered", the number of missing samples. "model_calls_per_sample"
-    counts rows through the model.
+    Under a goal, the metrics include the share of first draws that meet it ("satisfied", and
+    "satisfied/NAME" for each part of it), "drawings_per_sample", and "undelivered", the number of
+    missing samples. "model_calls_per_sample" counts rows through the model.
     """
 
     samples: Shaped[Tensor, "N L *M"]
@@ -66,7 +72,8 @@ class TrajectoryRecorder:
         self.rows: list[int] = []
         self._paths: list[Shaped[Tensor, "T L *M"]] = []
         self._states: list[tuple[int, Shaped[Tensor, "K L *M"]]] = []
-        self._seen, self._every = 0, 1
+        self._seen = 0
+        self._every = 1
 
     def __call__(self, state: Shaped[Tensor, "N L *M"]) -> None:
         if len(self.rows) >= self.most:
@@ -75,7 +82,9 @@ class TrajectoryRecorder:
         self._states.append((self._seen, newest))
         while len(self._states) > 2 and len(self._states) * newest.nbytes > MOST_BYTES:
             self._every *= 2
-            self._states = [(at, one) for at, one in self._states[:-1] if at % self._every == 0] + self._states[-1:]
+            self._states = [
+                (at, one) for at, one in self._states[:-1] if at % self._every == 0
+            ] + self._states[-1:]
         if len(self._states) > 1 and self._states[-2][0] % self._every:
             del self._states[-2]
         self._seen += 1
@@ -87,14 +96,18 @@ class TrajectoryRecorder:
                 self.rows.append(int(rows[place]))
                 self._paths.append(torch.stack([state[place] for _, state in self._states]))
         self._states.clear()
-        self._seen, self._every = 0, 1
+        self._seen = 0
+        self._every = 1
 
     def path(self) -> Shaped[Tensor, "T K L *M"] | None:
         """Return the trajectories, shorter ones padded with their last state; None if none was recorded."""
         if not self._paths:
             return None
         longest = max(map(len, self._paths))
-        still = [torch.cat([one, one[-1:].expand(longest - len(one), *one.shape[1:])]) for one in self._paths]
+        still = [
+            torch.cat([one, one[-1:].expand(longest - len(one), *one.shape[1:])])
+            for one in self._paths
+        ]
         return torch.stack(still, 1)
 
 
@@ -112,19 +125,28 @@ def make_samples(
 ) -> SampleSet | None:
     """Draw samples and compute their metrics; None if stopped. `draw` states which inputs samples depend on.
 
-    If the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are omitted. `like` are
-    the templates, by default those of the task.
+    If the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are
+    omitted. `like` are the templates, by default those of the task.
     """
-    task, like = system.task, system.like(count, seed) if like is None else like
+    task = system.task
+    like = system.like(count, seed) if like is None else like
     watch = TrajectoryRecorder(PATHS) if pictures and isinstance(task, ShowsTrajectories) else None
     drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
     if drawn is None or not len(drawn.samples):
         return drawn
-    pending = _start(lambda: _sample_metrics(system, drawn)) if metrics else None  # while pictures are drawn
+    pending = (
+        _start(lambda: _sample_metrics(system, drawn)) if metrics else None
+    )  # while pictures are drawn
     if pictures:
         drawn.pictures.extend(task.plots(drawn.samples, drawn.like))
-    if watch is not None and isinstance(task, ShowsTrajectories) and (path := watch.path()) is not None:
-        drawn.pictures.extend(task.trajectory_plots(path, like.apply(lambda value: value[watch.rows])))
+    if (
+        watch is not None
+        and isinstance(task, ShowsTrajectories)
+        and (path := watch.path()) is not None
+    ):
+        drawn.pictures.extend(
+            task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
+        )
     return drawn if pending is None else replace(drawn, figures=pending.result())
 
 
@@ -144,7 +166,9 @@ def _start(compute: Callable[[], dict[str, float]]) -> Future[dict[str, float]]:
 
 def _sample_metrics(system: Diffusion, drawn: SampleSet) -> dict[str, float]:
     extra = [metric(drawn.samples, drawn.like) for metric in system.metrics if callable(metric)]
-    return merge_metrics({**drawn.figures, **system.task.sample_metrics(drawn.samples, drawn.like)}, *extra)
+    return merge_metrics(
+        {**drawn.figures, **system.task.sample_metrics(drawn.samples, drawn.like)}, *extra
+    )
 
 
 def draw_accepted(
@@ -158,30 +182,48 @@ def draw_accepted(
 ) -> SampleSet | None:
     """Draw samples; redraw those that do not meet the goal of `like`, up to `tries` times; None if stopped.
 
-    Accepted samples have the distribution of the sampler given that the goal is met, for each row separately, so that
-    differences between rows, such as their length, keep their frequencies. `watch` records accepted samples.
+    Accepted samples have the distribution of the sampler given that the goal is met, for each row
+    separately, so that differences between rows, such as their length, keep their frequencies.
+    `watch` records accepted samples.
     """
-    goal, calls, rows = like.goal, ModelCalls(), torch.arange(len(like.valid))
+    goal = like.goal
+    calls = ModelCalls()
+    rows = torch.arange(len(like.valid))
     if goal is None:
         samples = draw(system, like, seed, batch_size, stopped, watch, calls)
         if samples is None:
             return None
         if watch is not None:
             watch.keep(rows, torch.ones(len(rows), dtype=torch.bool))
-        return SampleSet(samples, like, {"model_calls_per_sample": calls.rows / max(len(samples), 1)})
-    samples, figures, drawn = like.x0.clone(), dict[str, float](), 0
+        return SampleSet(
+            samples, like, {"model_calls_per_sample": calls.rows / max(len(samples), 1)}
+        )
+    samples = like.x0.clone()
+    figures = dict[str, float]()
+    drawn = 0
     for round_ in range(tries):
         if not len(rows):
             break
         batch = like.apply(lambda value, rows=rows: value[rows.to(value.device)])  # type: ignore[misc]
-        new = draw(system, batch, mix_seed(seed, round_) if round_ else seed, batch_size, stopped, watch, calls)
+        new = draw(
+            system,
+            batch,
+            mix_seed(seed, round_) if round_ else seed,
+            batch_size,
+            stopped,
+            watch,
+            calls,
+        )
         if new is None:
             return None
         drawn += len(rows)
         satisfied = goal.satisfied(new)
         met = torch.stack([torch.ones(len(new), dtype=torch.bool), *satisfied.values()]).all(0)
         if not round_:
-            shares = {"satisfied": met, **{f"satisfied/{name}": part for name, part in satisfied.items()}}
+            shares = {
+                "satisfied": met,
+                **{f"satisfied/{name}": part for name, part in satisfied.items()},
+            }
             figures = {name: float(part.double().mean()) for name, part in shares.items()}
         samples[rows[met]] = new[met].to(samples)
         if watch is not None:
@@ -200,7 +242,11 @@ def missing_samples(figures: Mapping[str, float]) -> list[str]:
     missing = int(figures.get("undelivered", 0))
     if not missing:
         return []
-    shares = {key.partition("/")[2]: value for key, value in figures.items() if key.startswith("satisfied/")}
+    shares = {
+        key.partition("/")[2]: value
+        for key, value in figures.items()
+        if key.startswith("satisfied/")
+    }
     rarest = min(shares, key=lambda key: shares[key])
     return [
         f"{missing} samples are missing: none of their draws met the constraints",
@@ -221,7 +267,10 @@ def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
                     beside.write_bytes(content.encode() if isinstance(content, str) else content)
     like = drawing.like
     tensors = {"samples": drawing.samples, "x0": like.x0, "valid": like.valid, "known": like.known}
-    with disk_errors(folder / "samples.safetensors"), atomic_write(folder / "samples.safetensors") as beside:
+    with (
+        disk_errors(folder / "samples.safetensors"),
+        atomic_write(folder / "samples.safetensors") as beside,
+    ):
         save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, beside)
         follow_umask(beside)
     return [*files, folder / "samples.safetensors"]
@@ -229,7 +278,8 @@ def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
 
 def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:
     """Raise Refused for export formats that the task does not have."""
-    offered, wrong = ", ".join(task.exports) or "none", []
+    offered = ", ".join(task.exports) or "none"
+    wrong = []
     for form in [form for form in dict.fromkeys(forms) if form not in task.exports]:
         what = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
         wrong.append(Problem(what, help=did_you_mean(form, task.exports), code="unknown-format"))
@@ -237,14 +287,21 @@ def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:
         raise Refused(wrong)
 
 
-def export_samples(system: Diffusion, drawing: SampleSet, forms: Sequence[str], folder: Path) -> Iterator[str]:
+def export_samples(
+    system: Diffusion,
+    drawing: SampleSet,
+    forms: Sequence[str],
+    folder: Path,
+) -> Iterator[str]:
     """Write samples in each format to a folder of its name; yield lines to print."""
     task = system.task
     for form in dict.fromkeys(forms):
         if not isinstance(task, Exports):
             raise TypeError(f"{type(task).__name__} offers exports, but has no method export")
         files, lines = task.export(drawing.samples, drawing.like, form, folder / form)
-        yield str(files[0]) if len(files) == 1 else f"{folder / form}: {len(files):,} files of {form}"
+        yield (
+            str(files[0]) if len(files) == 1 else f"{folder / form}: {len(files):,} files of {form}"
+        )
         yield from (f"{form}: {line}" for line in lines[:SHOWN])
         if len(lines) > SHOWN:
             yield f"{form}: and {len(lines) - SHOWN:,} more"

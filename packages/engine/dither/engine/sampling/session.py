@@ -1,7 +1,7 @@
 """The model as samplers see it, with its head applied only at the positions that are read, and the drawing of samples.
 
-Letters: B batch, N samples or chosen positions, n those of one chunk, L length, M features, V vocabulary, D width. `X`
-is the shape of a sample: `B L` or `B L M`.
+Letters: B batch, N samples or chosen positions, n those of one chunk, L length, M features, V
+vocabulary, D width. `X` is the shape of a sample: `B L` or `B L M`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import Denoiser
-from dither.registry.flow.records import Clean, Noise, State, none_chosen, over, prediction_rows
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.contracts.protocols import Denoiser
+from dither.registry.contracts.records import (
+    Clean,
+    Noise,
+    State,
+    none_chosen,
+    over,
+    prediction_rows,
+)
+from dither.registry.contracts.spaces import TokenSpace
 from dither.registry.spec.base import shown
 
 from ..training.device import to_device
@@ -33,18 +40,22 @@ MIN_ROWWISE = 1 << 22
 """Numbers of raw output above which the head is applied to chosen positions only."""
 
 CHUNK = {"cpu": 1 << 23, "cuda": 1 << 26}
-"""Numbers that the head computes at a time: fewer would read its weights too often, more would take memory."""
+"""Numbers that the head computes at a time: fewer would read its weights too often, more would take
+memory."""
 
 CPU_PIECE = 1 << 20
 """Numbers of a chunk that are converted at a time on a CPU, so that they stay in its caches."""
 
 
-def guided(cond: Float[Tensor, "..."], uncond: Float[Tensor, "..."], weight: float) -> Float[Tensor, "..."]:
+def guided(
+    cond: Float[Tensor, "..."], uncond: Float[Tensor, "..."], weight: float
+) -> Float[Tensor, "..."]:
     """Return `uncond + weight * (cond - uncond)`, classifier-free guidance; an id that either excludes stays excluded.
 
-    For features x_0, eps and velocity are each linear in the score at a given x_t, so this is guidance of the score
-    (Ho and Salimans, 2022). For tokens raw output is log-probabilities up to a constant per position, or log ratios:
-    p is proportional to cond^weight / uncond^(weight - 1) (Nisonoff et al., 2024; Schiff et al., 2024).
+    For features x_0, eps and velocity are each linear in the score at a given x_t, so this is
+    guidance of the score (Ho and Salimans, 2022). For tokens raw output is log-probabilities up to
+    a constant per position, or log ratios: p is proportional to cond^weight / uncond^(weight - 1)
+    (Nisonoff et al., 2024; Schiff et al., 2024).
     """
     excluded = cond.isneginf() | uncond.isneginf()
     return torch.lerp(uncond, cond, weight).masked_fill(excluded, -torch.inf)
@@ -85,8 +96,8 @@ class Branch:
 class RowwisePrediction:
     """A `RowPrediction` of a token process. The model is called on first use: never if nothing is read.
 
-    Under guidance of a `weight` there is a conditional and an unconditional branch. `head` is the head if it can be
-    applied to single positions; `calls` counts calls.
+    Under guidance of a `weight` there is a conditional and an unconditional branch. `head` is the
+    head if it can be applied to single positions; `calls` counts calls.
     """
 
     def __init__(
@@ -99,10 +110,15 @@ class RowwisePrediction:
         head: RowHead | None,
         calls: ModelCalls,
     ) -> None:
-        self.system, self.t, self.branches, self.weight, self.calls = system, t, branches, weight, calls
+        self.system = system
+        self.t = t
+        self.branches = branches
+        self.weight = weight
+        self.calls = calls
         self.state = replace(state, x=state.x.clone())  # the caller may write to its own
         rowwise = head is not None and state.x.numel() * len(head.weight) > MIN_ROWWISE
-        self.head, self.chosen_only = head if rowwise else None, rowwise
+        self.head = head if rowwise else None
+        self.chosen_only = rowwise
         self.predict = getattr(system.process, "predict", None)
         self._h: list[Tensor] | None = None
         self._requested: Tensor | None = None
@@ -130,17 +146,26 @@ class RowwisePrediction:
         if self.head is None:
             yield from prediction_rows(self._whole, where)
             return
-        noise, start = self.system.process.schedule(self.t), 0
-        sigma, rate = (over(part, self.state.x).expand(where.shape)[where][None] for part in (noise.sigma, noise.rate))
+        noise = self.system.process.schedule(self.t)
+        start = 0
+        sigma, rate = (
+            over(part, self.state.x).expand(where.shape)[where][None]
+            for part in (noise.sigma, noise.rate)
+        )
         x = self.state.x[where][None]
         for raw in self._raw_rows(where):
             part = slice(start, start + raw.shape[1])
-            yield self.system.process.read(raw, State.of(x[:, part]), Noise(sigma[:, part], rate[:, part]))
+            yield self.system.process.read(
+                raw, State.of(x[:, part]), Noise(sigma[:, part], rate[:, part])
+            )
             start = part.stop
 
     def _raw_rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Float[Tensor, "1 n V"]]:
-        first, head = self._h is None, cast(RowHead, self.head)
-        if self._h is None or (self._requested is not None and bool((where & ~self._requested).any())):
+        first = self._h is None
+        head = cast(RowHead, self.head)
+        if self._h is None or (
+            self._requested is not None and bool((where & ~self._requested).any())
+        ):
             self._run_trunk(where if first else None)
         assert self._h is not None
         for raws in zip(*(head(h[where]) for h in self._h), strict=True):
@@ -150,32 +175,46 @@ class RowwisePrediction:
 
     @cached_property
     def _whole(self) -> Any:
-        system, state = self.system, self.state
+        system = self.system
+        state = self.state
         if self.head is not None:
             everywhere = torch.ones_like(state.x, dtype=torch.bool)
             raw = torch.cat(list(self._raw_rows(everywhere)), 1).view(*state.x.shape, -1)
         else:
             self._count_calls()
-            raws = [system.raw(state, self.t, branch.clean, branch.cache) for branch in self.branches]
+            raws = [
+                system.raw(state, self.t, branch.clean, branch.cache) for branch in self.branches
+            ]
             raw = raws[0] if len(raws) == 1 else guided(raws[0], raws[1], self.weight)
         return system.process.read(raw, state, system.process.schedule(self.t))
 
     def _run_trunk(self, requested: Bool[Tensor, "B L"] | None) -> None:
         """Call the model up to its head; it may skip positions that are not requested."""
-        system, state = self.system, replace(self.state, requested=requested)
+        system = self.system
+        state = replace(self.state, requested=requested)
         self._count_calls()
-        self._h = [system.call(system.trunk, state, self.t, b.clean, cache=b.cache) for b in self.branches]
+        self._h = [
+            system.call(system.trunk, state, self.t, b.clean, cache=b.cache) for b in self.branches
+        ]
         self._requested = requested
 
     def _count_calls(self) -> None:
-        if any(branch.cache is not None and branch.cache.length != branch.start for branch in self.branches):
-            raise RuntimeError("the cache has changed since this prediction was requested; read it before `append`")
+        if any(
+            branch.cache is not None and branch.cache.length != branch.start
+            for branch in self.branches
+        ):
+            raise RuntimeError(
+                "the cache has changed since this prediction was requested; read it before `append`"
+            )
         self.calls.rows += len(self.state.x) * len(self.branches)
 
 
 class _Warped(RowwisePrediction):
     def __init__(self, inner: RowwisePrediction, warp: Callable[[Tensor], Tensor]) -> None:
-        self.inner, self.warp, self.predict, self.chosen_only = inner, warp, "plug-in", inner.chosen_only
+        self.inner = inner
+        self.warp = warp
+        self.predict = "plug-in"
+        self.chosen_only = inner.chosen_only
 
     def whole(self) -> Any:
         return self.inner.whole().warped(self.warp)
@@ -188,17 +227,27 @@ class _Warped(RowwisePrediction):
 class Session:
     """The model for one batch of samples: `session(state, t)` is a prediction; finished positions are cached.
 
-    A state that is shorter than the sample continues the cached positions, or replaces them after `refresh`; only a
-    sample with a single field can come in pieces. Under guidance the model is called twice, with two caches; a sample
-    without the condition is not guided. `like` gives valid positions and conditions.
+    A state that is shorter than the sample continues the cached positions, or replaces them after
+    `refresh`; only a sample with a single field can come in pieces. Under guidance the model is
+    called twice, with two caches; a sample without the condition is not guided. `like` gives valid
+    positions and conditions.
     """
 
     def __init__(self, system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> None:
-        self.system, self.calls = system, calls or ModelCalls()
+        self.system = system
+        self.calls = calls or ModelCalls()
         self.weight = 1.0 if system.guidance is None else system.guidance.weight
         self.branches = [Branch(like, None)]
-        if system.guidance is not None and self.weight != 1 and system.guidance.condition in like.cond:
-            cond = {name: value for name, value in like.cond.items() if name != system.guidance.condition}
+        if (
+            system.guidance is not None
+            and self.weight != 1
+            and system.guidance.condition in like.cond
+        ):
+            cond = {
+                name: value
+                for name, value in like.cond.items()
+                if name != system.guidance.condition
+            }
             self.branches.append(Branch(replace(like, cond=cond), None))
         self._rowwise = bool(getattr(system.process, "reads_rows", False))
         linear = linear_head(system) if self._rowwise else None
@@ -206,10 +255,13 @@ class Session:
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Denoise: return the prediction for a state at time t."""
-        system, process = self.system, self.system.process
+        system = self.system
+        process = self.system.process
         branches = [replace(branch, clean=self._piece(state.x, branch)) for branch in self.branches]
         if self._rowwise:
-            return RowwisePrediction(system, state, t, branches, self.weight, self._head, self.calls)
+            return RowwisePrediction(
+                system, state, t, branches, self.weight, self._head, self.calls
+            )
         self.calls.rows += len(state.x) * len(branches)
         if len(branches) == 1:
             return system.denoise(state, t, branches[0].clean, branches[0].cache)
@@ -219,17 +271,23 @@ class Session:
 
     def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Append finished positions to the KV cache, at t = 0; later calls see them as context."""
-        system, t = self.system, torch.zeros(len(x), device=x.device)
+        system = self.system
+        t = torch.zeros(len(x), device=x.device)
         for i, branch in enumerate(self.branches):
-            cache = cast(Denoiser, system.model).new_cache() if branch.cache is None else branch.cache
-            system.call(system.trunk, State.of(x), t, self._piece(x, branch), cache=cache, keep=True)
+            cache = (
+                cast(Denoiser, system.model).new_cache() if branch.cache is None else branch.cache
+            )
+            system.call(
+                system.trunk, State.of(x), t, self._piece(x, branch), cache=cache, keep=True
+            )
             self.branches[i] = replace(branch, cache=cache, start=branch.start + x.shape[1])
 
     def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
         """Cache the keys and values of a whole state at time t; later states are its positions from `start` on."""
         system = self.system
         for i, branch in enumerate(self.branches):
-            cache, clean = cast(Denoiser, system.model).new_cache(), branch.clean
+            cache = cast(Denoiser, system.model).new_cache()
+            clean = branch.clean
             state = replace(State.of(x), noisy=~clean.known)
             system.call(system.trunk, state, t, clean, cache=cache, keep=True)
             cache.rewind(start)
@@ -238,7 +296,10 @@ class Session:
 
     def _piece(self, x: Tensor, branch: Branch) -> Clean:
         """Return the part of the sample that x is, after the cached positions."""
-        like, start, length, whole = branch.clean, branch.start, x.shape[1], branch.clean.x0.shape[1]
+        like = branch.clean
+        start = branch.start
+        length = x.shape[1]
+        whole = branch.clean.x0.shape[1]
         if length == whole and not start:
             return like
         space = self.system.process.space
@@ -250,7 +311,9 @@ class Session:
 
 
 @torch.no_grad()
-def walk(system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> Iterator[Shaped[Tensor, "B L *M"]]:
+def walk(
+    system: Diffusion, like: Clean, calls: ModelCalls | None = None
+) -> Iterator[Shaped[Tensor, "B L *M"]]:
     """Run the sampler for one batch; yield every state, the clean sample last."""
     was_training = system.training
     system.eval()
@@ -270,16 +333,26 @@ MAX_BATCH = {"cpu": 250, "cuda": 1000}
 
 @overload
 def draw(
-    system: Diffusion, like: Clean, seed: int, batch_size: int | None = None, *,
-    watch: Callable[[Tensor], object] | None = None, calls: ModelCalls | None = None,
-) -> Shaped[Tensor, "N L *M"]: ...  # fmt: skip
+    system: Diffusion,
+    like: Clean,
+    seed: int,
+    batch_size: int | None = None,
+    *,
+    watch: Callable[[Tensor], object] | None = None,
+    calls: ModelCalls | None = None,
+) -> Shaped[Tensor, "N L *M"]: ...
 
 
 @overload
 def draw(
-    system: Diffusion, like: Clean, seed: int, batch_size: int | None = None, stopped: Callable[[], bool] = ...,
-    watch: Callable[[Tensor], object] | None = None, calls: ModelCalls | None = None,
-) -> Shaped[Tensor, "N L *M"] | None: ...  # fmt: skip
+    system: Diffusion,
+    like: Clean,
+    seed: int,
+    batch_size: int | None = None,
+    stopped: Callable[[], bool] = ...,
+    watch: Callable[[Tensor], object] | None = None,
+    calls: ModelCalls | None = None,
+) -> Shaped[Tensor, "N L *M"] | None: ...
 
 
 def draw(
@@ -293,9 +366,10 @@ def draw(
 ) -> Shaped[Tensor, "N L *M"] | None:
     """Draw samples, and return them on the CPU; None once `stopped`, checked before every step, returns True.
 
-    The result is a function of the weights, `like`, the seed, the batch size (all, at most `MAX_BATCH`) and the device
-    only. Samples of a batch share one stream of random numbers; batch i has the stream of (seed, i). `watch` is called
-    with every state of the first batch; `calls` counts model calls.
+    The result is a function of the weights, `like`, the seed, the batch size (all, at most
+    `MAX_BATCH`) and the device only. Samples of a batch share one stream of random numbers; batch i
+    has the stream of (seed, i). `watch` is called with every state of the first batch; `calls`
+    counts model calls.
     """
     device = next(system.model.parameters()).device
     size = batch_size or min(max(len(like.valid), 1), MAX_BATCH.get(device.type, MAX_BATCH["cpu"]))

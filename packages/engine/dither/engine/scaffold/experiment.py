@@ -39,18 +39,35 @@ def complete(task: str) -> str:
 
     Refused if no experiment that comes with dither has this task.
     """
-    files = {name.partition("/")[0].replace("_", "-"): path for name, path in shipped_experiments().items()
-             if name.endswith("/quick")}  # fmt: skip
+    files = {
+        name.partition("/")[0].replace("_", "-"): path
+        for name, path in shipped_experiments().items()
+        if name.endswith("/quick")
+    }
     if task not in files:
         hint = did_you_mean(task, files, f"known: {', '.join(files)}")
-        raise Refused(Problem(f'no experiment of task "{task}" comes with dither', help=hint, code="unknown-value"))
+        raise Refused(
+            Problem(
+                f'no experiment of task "{task}" comes with dither', help=hint, code="unknown-value"
+            )
+        )
     loaded = load_experiment(files[task])
     head = f"Every option of a small experiment of the task {task}. Options that are not set are commented out.\n#\n"
-    lines = _table(loaded.experiment, dump(loaded.experiment, loaded.plugins.catalog), (), loaded.plugins.catalog)
+    lines = _table(
+        loaded.experiment,
+        dump(loaded.experiment, loaded.plugins.catalog),
+        (),
+        loaded.plugins.catalog,
+    )
     return f"# {head}#     dither run {task}.toml\n" + "\n".join(lines) + "\n"
 
 
-def _table(options: Options, tree: Mapping[str, Any], path: tuple[str, ...], catalog: Catalog) -> Iterator[str]:
+def _table(
+    options: Options,
+    tree: Mapping[str, Any],
+    path: tuple[str, ...],
+    catalog: Catalog,
+) -> Iterator[str]:
     """Yield the lines of a table: its values, then the tables inside."""
     docs = docs_of(type(options))
     inner: list[tuple[str, Options, Mapping[str, Any]]] = []
@@ -83,7 +100,11 @@ def write_new(path: Path, text: str) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise Refused(f"{path} exists already; nothing is overwritten", code="file-exists") from None
+        raise Refused(
+            f"{path} exists already; nothing is overwritten", code="file-exists"
+        ) from None
     except OSError as error:
-        raise Refused(f"cannot write {path}: {error.strerror or error}", code="unwritable-file") from None
+        raise Refused(
+            f"cannot write {path}: {error.strerror or error}", code="unwritable-file"
+        ) from None
     return path

@@ -43,7 +43,9 @@ USES = {
     "task": {"task": 'task = { use = "$name", length = 8, ids = 11 }'},
     "data": {"task": EXPERIMENT["task"].replace(" }", ', data = "$name" }')},
     "process": {"process": 'process = { use = "$name", schedule = "cosine" }'},
-    "schedule": {"process": 'process = { use = "absorbing", schedule = { use = "$name", eps = 1e-3 } }'},
+    "schedule": {
+        "process": 'process = { use = "absorbing", schedule = { use = "$name", eps = 1e-3 } }'
+    },
     "sampler": {"sampler": 'sampler = { use = "$name", steps = 16 }'},
     "loss": {"loss": 'loss = { use = "$name", gamma = 2.0 }'},
     "model": {"model": 'use = "$name"', "block": "", **SINUSOID},
@@ -56,7 +58,9 @@ USES = {
     "condition": {"condition": 'condition = { use = "$name", hidden = 32 }'},
     "head": {"head": 'head = { use = "$name", hidden = 32 }'},
     "optimizer": {"train": 'optimizer = { use = "$name", lr = 1e-3 }'},
-    "lr-schedule": {"train": 'optimizer = { use = "adamw", lr = 3e-3 }\nlr_schedule = { use = "$name", warmup = 10 }'},
+    "lr-schedule": {
+        "train": 'optimizer = { use = "adamw", lr = 3e-3 }\nlr_schedule = { use = "$name", warmup = 10 }'
+    },
     "metric": {"evaluate": 'metrics = ["$name"]'},
     "tracker": {"tracking": '\n[tracking]\nuse = ["$name"]'},
 }
@@ -88,19 +92,28 @@ class Names:
 
 def check_names(names: Names, plugins: Collection[str], components: Collection[str]) -> None:
     """Refuse an unknown kind, and a name that is malformed, or taken by a plugin or a component of the kind."""
-    name, kind = names.name, names.kind
+    name = names.name
+    kind = names.kind
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS, f"kinds: {', '.join(KINDS)}")
         raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
     reserved = any(map(keyword.iskeyword, (name, name.capitalize()))) or keyword.issoftkeyword(name)
-    if re.match("dither(-|$)", name) or reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
+    if (
+        re.match("dither(-|$)", name)
+        or reserved
+        or len(name) > MAX_NAME
+        or not NAME.fullmatch(name)
+    ):
         hint = (
             f'use lower-case words joined by "-", starting with a letter, at most {MAX_NAME} characters, no Python '
             'keyword, without the prefix "dither-"'
         )
         raise Refused(Problem(f'invalid plugin name "{name}"', help=hint))
     distributions = {dist.name for dist in importlib.metadata.distributions()}
-    for what, taken in (("plugin", name in plugins), ("distribution", names.distribution in distributions)):
+    for what, taken in (
+        ("plugin", name in plugins),
+        ("distribution", names.distribution in distributions),
+    ):
         if taken:
             raise Refused(f'{what} "{name}" is installed already', code="duplicate")
     if name in components:
@@ -120,21 +133,35 @@ def example_file(kind: str) -> Path:
 def _plugin_text(names: Names) -> str:
     """Return the example of a kind under other names."""
     text = example_file(names.kind).read_text(encoding="utf-8")
-    return text.replace(f"example-{names.kind}", names.name).replace(_camel(f"example-{names.kind}"), names.spec)
+    return text.replace(f"example-{names.kind}", names.name).replace(
+        _camel(f"example-{names.kind}"), names.spec
+    )
 
 
 def render(names: Names) -> dict[str, str]:
     """Return the text of every file by its path in the package."""
     pins = ["dither-registry>=0.1", *(["dither-tasks>=0.1"] if names.kind == "data" else []), *PINS]
-    lines = dict.fromkeys(("condition", "train", "evaluate", "tracking"), "") | EXPERIMENT | USES[names.kind]
+    lines = (
+        dict.fromkeys(("condition", "train", "evaluate", "tracking"), "")
+        | EXPERIMENT
+        | USES[names.kind]
+    )
     values = {key: Template(line).substitute(name=names.name) for key, line in lines.items()}
     experiment = _fill("experiment.toml", name=names.name, **values)
-    values = {"name": names.name, "kind": names.kind, "distribution": names.distribution, "module": names.module}
+    values = {
+        "name": names.name,
+        "kind": names.kind,
+        "distribution": names.distribution,
+        "module": names.module,
+    }
     return {
         "pyproject.toml": _fill("pyproject.toml", dependencies=json.dumps(pins)[1:-1], **values),
         "README.md": _fill("README.md", **values),
         ".gitignore": _fill("gitignore"),
-        "experiment.toml": re.sub(r"\n{2,}(?=[a-z])", "\n", re.sub(r"\n{3,}", "\n\n", experiment)).rstrip() + "\n",
+        "experiment.toml": re.sub(
+            r"\n{2,}(?=[a-z])", "\n", re.sub(r"\n{3,}", "\n\n", experiment)
+        ).rstrip()
+        + "\n",
         f"{names.module}/__init__.py": _plugin_text(names),
         f"{names.module}/py.typed": "",
         "tests/test_conformance.py": _fill("test_conformance.py", **values),
@@ -166,13 +193,17 @@ def _write(into: Path, name: str, texts: Mapping[str, str]) -> Path:
             (temporary / path).write_text(text, encoding="utf-8")
         temporary.rename(target)
     except OSError as error:
-        raise Refused(f"cannot write {target}: {error.strerror or error}", code="unwritable-file") from None
+        raise Refused(
+            f"cannot write {target}: {error.strerror or error}", code="unwritable-file"
+        ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
-EXPECTED = re.compile(r"(?P<component>[a-z0-9-]+:[a-z0-9-]+)-(?P<check>[a-z_0-9]+)=(?P<reason>.*\S.*)")
+EXPECTED = re.compile(
+    r"(?P<component>[a-z0-9-]+:[a-z0-9-]+)-(?P<check>[a-z_0-9]+)=(?P<reason>.*\S.*)"
+)
 TEST = '''"""Written by `dither test-plugin`."""
 
 from pathlib import Path
@@ -198,10 +229,13 @@ def test_conformance(case):
 def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
     """Run the kit over an installed plugin or a file; return 0 if each check passed or is `expected` to fail, else 1.
 
-    Refused if the kit or the plugin is unusable, or a text of `expected` is not `kind:name-check=reason`.
+    Refused if the kit or the plugin is unusable, or a text of `expected` is not
+    `kind:name-check=reason`.
     """
     matches = {text: EXPECTED.fullmatch(text) for text in expected}
-    failures = {(match["component"], match["check"]): match["reason"] for match in matches.values() if match}
+    failures = {
+        (match["component"], match["check"]): match["reason"] for match in matches.values() if match
+    }
     hint = "write KIND:NAME-CHECK=REASON, such as 'block:wavelet-rows_independent=mixes the batch on purpose'"
     if malformed := [text for text, match in matches.items() if match is None]:
         texts = [f'--expect "{text}": not a check with a reason' for text in malformed]
@@ -209,18 +243,36 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
     if importlib.util.find_spec("dither.testing") is None:
         kit = Path(__file__).parents[4] / "testing"  # in a checkout
         here = (kit / "pyproject.toml").is_file()
-        hint = f"python -m pip install -e {kit}" if here else "install dither-testing from where dither was installed"
-        raise Refused(Problem("the conformance kit is not installed", help=hint, code="missing-dependency"))
+        hint = (
+            f"python -m pip install -e {kit}"
+            if here
+            else "install dither-testing from where dither was installed"
+        )
+        raise Refused(
+            Problem("the conformance kit is not installed", help=hint, code="missing-dependency")
+        )
     files = [Path(plugin).absolute()] if plugin.endswith(".py") else []
     plugin = files[0].stem.replace("_", "-") if files else plugin
     plugins = load_plugins(files=files)
     plugins.request(plugin)
     if not plugins.catalog.count(plugin):
-        raise Refused(f'plugin "{plugin}" has hooks but no components to test', code="unknown-component")
+        raise Refused(
+            f'plugin "{plugin}" has hooks but no components to test', code="unknown-component"
+        )
     with tempfile.TemporaryDirectory(prefix="dither-test-plugin-") as folder:
-        # Its own folder and ini file: no configuration or conftest of the working directory applies.
+        # Its own folder and ini file: no configuration or conftest of the working directory
+        # applies.
         (Path(folder) / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         test = TEST.format(plugin=plugin, expected=failures, files=list(map(str, files)))
         (Path(folder) / "test_conformance.py").write_text(test, encoding="utf-8")
-        command = [sys.executable, "-Pm", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
+        command = [
+            sys.executable,
+            "-Pm",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--tb=short",
+            "test_conformance.py",
+        ]
         return subprocess.run(command, cwd=folder, check=False).returncode

@@ -33,9 +33,18 @@ from ..runs.run_directory import LOCK_TIMEOUT, copy_experiment, resolved
 from .points import format_value, short_keys
 
 __all__ = [
-    "MARK", "RESUMABLE", "PointFolder", "SweepDirectory", "columns_of", "now", "require_metric", "row_of", "rows_of",
-    "show_rows", "write_json",
-]  # fmt: skip
+    "MARK",
+    "RESUMABLE",
+    "PointFolder",
+    "SweepDirectory",
+    "columns_of",
+    "now",
+    "require_metric",
+    "row_of",
+    "rows_of",
+    "show_rows",
+    "write_json",
+]
 
 RESUMABLE = ("waiting", "stopped", "lost", "failed")
 """States of points that `--resume` runs; the others are running, done and pruned."""
@@ -68,7 +77,8 @@ class PointFolder:
     def status(self) -> dict[str, Any]:
         """Return status.json: state, exit_code, reason, pid, host, started, ended, attempts.
 
-        A running point whose process is gone is "lost". Reading neither takes the lock of a running point nor waits.
+        A running point whose process is gone is "lost". Reading neither takes the lock of a running
+        point nor waits.
         """
         try:
             status: dict[str, Any] = json.loads(read_text(self.path / "status.json"))
@@ -103,10 +113,17 @@ class SweepDirectory:
     """A sweep directory, and the content of its sweep.json."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
-        self.path, self.facts = path, facts
+        self.path = path
+        self.facts = facts
 
     @classmethod
-    def create(cls, runs: Path, document: Document, argv: Sequence[str], **facts: Any) -> SweepDirectory:
+    def create(
+        cls,
+        runs: Path,
+        document: Document,
+        argv: Sequence[str],
+        **facts: Any,
+    ) -> SweepDirectory:
         """Make a new sweep directory inside `runs`; `facts` are added to sweep.json."""
         path = runs / f"sweep-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         given = document.files[-1]
@@ -117,7 +134,12 @@ class SweepDirectory:
             message = f"cannot make the sweep directory {path}: {error.strerror}"
             raise Refused(message, code="unreadable-file") from None
         registry = governing_policy_file(given)
-        first = {"format": 1, "name": str(document.tree.get("name", given.stem)), "file": str(given), "started": now()}
+        first = {
+            "format": 1,
+            "name": str(document.tree.get("name", given.stem)),
+            "file": str(given),
+            "started": now(),
+        }
         first |= {"argv": list(argv), "registry": None if registry is None else str(registry)}
         return cls(path, {**first, **facts, "points": []})
 
@@ -127,7 +149,9 @@ class SweepDirectory:
         try:
             facts = json.loads(read_text(path / MARK))
             for point in facts["points"]:
-                if Path(point["name"]).name != point["name"] or not isinstance(point["values"], dict):
+                if Path(point["name"]).name != point["name"] or not isinstance(
+                    point["values"], dict
+                ):
                     raise ValueError("a point requires a name and values")
         except (FileNotFoundError, NotADirectoryError):
             raise not_a_run(path, MARK, "sweep") from None
@@ -148,14 +172,22 @@ class SweepDirectory:
         _write_experiment(self.path / "base", tree, plugins)
 
     def record(self, folders: Iterable[PointFolder] = ()) -> None:
-        self.facts["points"] = [{"name": folder.name, "values": folder.values} for folder in folders]
+        self.facts["points"] = [
+            {"name": folder.name, "values": folder.values} for folder in folders
+        ]
         write_json(self.path / MARK, self.facts)
 
     def folders(self) -> list[PointFolder]:
         """Return the folders of all points; those of a search are found on disk, since other processes may add some."""
         if not self.facts.get("search"):
-            return [PointFolder(self.path / point["name"], point["values"]) for point in self.facts["points"]]
-        return [PointFolder(file.parent, _values(file)) for file in sorted(self.path.glob("*/point.json"))]
+            return [
+                PointFolder(self.path / point["name"], point["values"])
+                for point in self.facts["points"]
+            ]
+        return [
+            PointFolder(file.parent, _values(file))
+            for file in sorted(self.path.glob("*/point.json"))
+        ]
 
 
 def _values(file: Path) -> dict[str, Any]:
@@ -179,15 +211,27 @@ MAX_METRICS = 5  # in the printed table; --json and the page have all
 
 def row_of(point: PointFolder) -> dict[str, Any]:
     """Return name, state, reason, run, step, values by key, and the newest metrics (`figures`) by kind/name."""
-    status, run = point.status(), point.run_directory()
-    row: dict[str, Any] = {"name": point.name, "state": status["state"], "reason": status.get("reason")}
-    row |= {"run": None if run is None else run.name, "step": None, "values": dict(point.values), "figures": {}}
+    status = point.status()
+    run = point.run_directory()
+    row: dict[str, Any] = {
+        "name": point.name,
+        "state": status["state"],
+        "reason": status.get("reason"),
+    }
+    row |= {
+        "run": None if run is None else run.name,
+        "step": None,
+        "values": dict(point.values),
+        "figures": {},
+    }
     if run is None:
         return row
     try:
         for line in read_metrics(run / "metrics.jsonl"):
             row["step"] = line.get("step")
-            row["figures"] |= {f"{line['kind']}/{key}": line[key] for key in line if key not in ("step", "kind")}
+            row["figures"] |= {
+                f"{line['kind']}/{key}": line[key] for key in line if key not in ("step", "kind")
+            }
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError) as error:
@@ -200,7 +244,9 @@ def row_of(point: PointFolder) -> dict[str, Any]:
     return row
 
 
-def rows_of(sweep: SweepDirectory, metric: str | None = None, descending: bool | None = None) -> list[dict[str, Any]]:
+def rows_of(
+    sweep: SweepDirectory, metric: str | None = None, descending: bool | None = None
+) -> list[dict[str, Any]]:
     """Return the rows of all points by a metric or swept key, best first, those without it last.
 
     By default the metric and direction are those of the search, or the validation loss.
@@ -208,9 +254,15 @@ def rows_of(sweep: SweepDirectory, metric: str | None = None, descending: bool |
     search = sweep.facts.get("search") or {}
     rows = [row_of(point) for point in sweep.folders()]
     if metric is not None:
-        require_metric(metric, ({**row["values"], **row["figures"]} for row in rows if row["figures"]), "--sort")
+        require_metric(
+            metric,
+            ({**row["values"], **row["figures"]} for row in rows if row["figures"]),
+            "--sort",
+        )
     metric = metric or search.get("metric") or "valid/loss"
-    sign = -1 if (search.get("direction") == "maximize" if descending is None else descending) else 1
+    sign = (
+        -1 if (search.get("direction") == "maximize" if descending is None else descending) else 1
+    )
 
     def rank(row: dict[str, Any]) -> tuple[bool, float]:
         value = row["figures"].get(metric, row["values"].get(metric))
@@ -225,14 +277,18 @@ def require_metric(name: str, measured: Iterable[Mapping[str, Any]], option: str
     known = dict.fromkeys(key for metrics in measured for key in metrics)
     if known and name not in known:
         hint = did_you_mean(name, known, f"known: {', '.join(known)}")
-        raise Refused(Problem(f'{option}: unknown metric "{name}"', help=hint, code="unknown-metric"))
+        raise Refused(
+            Problem(f'{option}: unknown metric "{name}"', help=hint, code="unknown-metric")
+        )
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
     """Return the swept keys and the metrics that any row has: validation first, training last."""
     keys = dict.fromkeys(key for row in rows for key in row["values"])
     metrics = dict.fromkeys(name for row in rows for name in row["figures"])
-    return list(keys), sorted(metrics, key=lambda name: (not name.startswith("valid/"), name.startswith("train/")))
+    return list(keys), sorted(
+        metrics, key=lambda name: (not name.startswith("valid/"), name.startswith("train/"))
+    )
 
 
 def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | None = None) -> None:
@@ -242,7 +298,8 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
     """
     keys, metrics = columns_of(rows)
     metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
-    page, wide = _table_of(rows, keys, metrics), console.options.update(width=10_000)
+    page = _table_of(rows, keys, metrics)
+    wide = console.options.update(width=10_000)
     while len(metrics) > 1 and console.measure(page, options=wide).maximum > console.width:
         metrics.pop()
         page = _table_of(rows, keys, metrics)
@@ -255,12 +312,20 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
 
 
 def _table_of(rows: Sequence[dict[str, Any]], keys: Sequence[str], metrics: Sequence[str]) -> Table:
-    headers = ("point", "state", "step", *short_keys([tuple(key.split(".")) for key in keys]), *metrics)
+    headers = (
+        "point",
+        "state",
+        "step",
+        *short_keys([tuple(key.split(".")) for key in keys]),
+        *metrics,
+    )
     page = table(*headers, right=("step", *metrics))
     for row in rows:
         values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
         numbers = [row["figures"].get(name) for name in metrics]
         texts = [f"{number:.5g}" if isinstance(number, int | float) else "" for number in numbers]
         step = "" if row["step"] is None else str(row["step"])
-        page.add_row(*map(cell, (row["name"].partition("-")[0], row["state"], step, *values, *texts)))
+        page.add_row(
+            *map(cell, (row["name"].partition("-")[0], row["state"], step, *values, *texts))
+        )
     return page

@@ -55,10 +55,14 @@ class Settings:
             return None
         if self.executor not in EXECUTORS:
             hint = f"known: {', '.join(EXECUTORS)}"
-            raise Refused(Problem(f'unknown executor "{self.executor}"', help=hint, code="unknown-value"))
+            raise Refused(
+                Problem(f'unknown executor "{self.executor}"', help=hint, code="unknown-value")
+            )
         with optional_import("submitit is not installed", "dither-engine", "slurm"):
             import submitit
-        options = {key: value for text in self.options for key, value in Layer.override(text).tree.items()}
+        options = {
+            key: value for text in self.options for key, value in Layer.override(text).tree.items()
+        }
         if self.executor == "slurm":
             options = {"slurm_array_parallelism": self.jobs} | options
         try:
@@ -69,7 +73,9 @@ class Settings:
             raise Refused(f"submitit cannot submit to {self.executor}: {error}") from None
 
 
-def check_points(base: Document, plugins: Plugins, points: Sequence[Point]) -> list[tuple[Point, Loaded]]:
+def check_points(
+    base: Document, plugins: Plugins, points: Sequence[Point]
+) -> list[tuple[Point, Loaded]]:
     """Return every point with its experiment, or refuse with every problem and the points that have it."""
     problems: dict[str, tuple[Problem, list[Point]]] = {}
     valid = []
@@ -80,7 +86,12 @@ def check_points(base: Document, plugins: Plugins, points: Sequence[Point]) -> l
             for problem in refused.problems:
                 problems.setdefault(str(problem), (problem, []))[1].append(point)
     if problems:
-        raise Refused([_with_points(problem, affected, len(points)) for problem, affected in problems.values()])
+        raise Refused(
+            [
+                _with_points(problem, affected, len(points))
+                for problem, affected in problems.values()
+            ]
+        )
     return valid
 
 
@@ -103,8 +114,9 @@ def start_sweep(
 ) -> int:
     """Validate all points of a file, then run them in a new sweep directory inside `runs`.
 
-    Arguments are as after `dither sweep`. Returns 0 if all are done, 1 if some failed, 5 without disk space for the
-    sweep itself, 75 if it was stopped or another process runs some points. Nothing starts if any point is invalid.
+    Arguments are as after `dither sweep`. Returns 0 if all are done, 1 if some failed, 5 without
+    disk space for the sweep itself, 75 if it was stopped or another process runs some points.
+    Nothing starts if any point is invalid.
     """
     console = console or Screen()
     with TemporaryDirectory() as folder:
@@ -116,7 +128,9 @@ def start_sweep(
     if document.at(("sweep", "search")) is not None:
         if settings.executor != "processes":
             hint = "run the same search on several machines: dither sweep --resume DIR, on a shared file system"
-            raise Refused(Problem("a search runs its points as local processes", help=hint, code="usage"))
+            raise Refused(
+                Problem("a search runs its points as local processes", help=hint, code="usage")
+            )
         search, _ = read_search(document, plugins)
         say(console, f"{search.trials} points, to {search.direction} {search.metric}")
         facts["search"] = search.model_dump()
@@ -141,7 +155,12 @@ def resume_sweep(path: Path, settings: Settings, console: Console | None = None)
     return _run_sweep(SweepDirectory.open(path), settings, console or Screen(), fresh=False)
 
 
-def _run_sweep(sweep: SweepDirectory, settings: Settings, console: Console, fresh: bool) -> int:
+def _run_sweep(
+    sweep: SweepDirectory,
+    settings: Settings,
+    console: Console,
+    fresh: bool,
+) -> int:
     """Run the points of a sweep; `fresh` if this process has just copied their plugin files, so that they may run."""
     say(console, str(sweep.path))
     arguments = (*settings.select, *((TRUSTED,) if fresh else ()))
@@ -169,21 +188,39 @@ def _run_sweep(sweep: SweepDirectory, settings: Settings, console: Console, fres
     show_rows(console, rows)
     states = [row["state"] for row in rows]
     if running := states.count("running"):
-        say(console, f"another process is running {running} points: dither sweep status {sweep.path}")
-    shared = bool(running) and not sweep.facts.get("search")  # processes that share a search share its trials, too
+        say(
+            console,
+            f"another process is running {running} points: dither sweep status {sweep.path}",
+        )
+    shared = bool(running) and not sweep.facts.get(
+        "search"
+    )  # processes that share a search share its trials, too
     if code or shared or set(states) & set(RESUMABLE):
         say(console, f"resume with: dither sweep --resume {sweep.path}")
     failed = {"failed", "lost"} & set(states)
-    return code or (FAILED if failed else STOPPED if shared or {"waiting", "stopped"} & set(states) else 0)
+    return code or (
+        FAILED if failed else STOPPED if shared or {"waiting", "stopped"} & set(states) else 0
+    )
 
 
-def _submit(sweep: SweepDirectory, executor: Any, arguments: Sequence[str], console: Console) -> None:
+def _submit(
+    sweep: SweepDirectory,
+    executor: Any,
+    arguments: Sequence[str],
+    console: Console,
+) -> None:
     """Submit every unfinished point that no process is running; a job is one attempt and outlives this process."""
     points = [point for point in sweep.folders() if point.status()["state"] in RESUMABLE]
     executor.update_parameters(name=str(sweep.facts["name"]))
     try:
-        with safe_path(), executor.batch(allow_implicit_submissions=True):  # no point is not an error
-            jobs = [executor.submit(run_job, str(point.path.resolve()), list(arguments)) for point in points]
+        with (
+            safe_path(),
+            executor.batch(allow_implicit_submissions=True),
+        ):  # no point is not an error
+            jobs = [
+                executor.submit(run_job, str(point.path.resolve()), list(arguments))
+                for point in points
+            ]
     except (RuntimeError, OSError) as error:
         raise Refused(f"submitit cannot submit: {error}") from None
     for job in jobs:

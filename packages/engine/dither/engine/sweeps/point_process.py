@@ -19,8 +19,12 @@ from .directory import PointFolder, now
 __all__ = ["BUSY", "ENDS", "EXHAUSTED", "TRUSTED", "main", "run_job", "run_point"]
 
 TRUSTED = "--trusted"
-"""Argument that allows the plugin files of a point: they are copies of files that its author has just run."""
-CRASHED, REFUSED, EXHAUSTED, BUSY = 1, 2, 5, 11
+"""Argument that allows the plugin files of a point: they are copies of files that its author has
+just run."""
+CRASHED = 1
+REFUSED = 2
+EXHAUSTED = 5
+BUSY = 11
 """Exit codes; a point with `EXHAUSTED` (no disk space or memory) can be resumed."""
 ENDS = {
     1: "exception, see its output",
@@ -43,7 +47,9 @@ def run_point(folder: Path, select: Sequence[str] | None = None, *, trust: bool 
                 return _attempt(point, select, trust)
         _print_error(f"{folder}: {ENDS[BUSY]}")
         return BUSY
-    except OSError as error:  # from status.json or point.lock; the parent process gets the exit code
+    except (
+        OSError
+    ) as error:  # from status.json or point.lock; the parent process gets the exit code
         _print_error(f"stopped: {shortage(error) or error}")
         return EXHAUSTED if shortage(error) else CRASHED
 
@@ -52,7 +58,11 @@ def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> i
     before = point.status()
     if before["state"] == "done":  # by another process, between submission and now
         return 0
-    facts = {"pid": os.getpid(), "host": socket.gethostname(), "started": before.get("started") or now()}
+    facts = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started": before.get("started") or now(),
+    }
     facts["attempts"] = int(before.get("attempts") or 0) + 1
     point.write_status("running", **facts)
     code = CRASHED
@@ -68,7 +78,13 @@ def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> i
         _print_error(traceback.format_exc())
     finally:
         state = {0: "done", STOPPED: "stopped"}.get(code, "failed")
-        point.write_status(state, exit_code=code, reason=ENDS.get(code) if code else None, **facts, ended=now())
+        point.write_status(
+            state,
+            exit_code=code,
+            reason=ENDS.get(code) if code else None,
+            **facts,
+            ended=now(),
+        )
     return code
 
 
@@ -79,7 +95,11 @@ def _run(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
     run_directory = point.run_directory()
     file = (run_directory or point.path) / ("resolved.toml" if run_directory else "experiment.toml")
     loaded = load_experiment(file, select=select or None, trust=trust)
-    argv = ["--resume", str(run_directory)] if run_directory else [str(file), "--runs", str(point.path)]
+    argv = (
+        ["--resume", str(run_directory)]
+        if run_directory
+        else [str(file), "--runs", str(point.path)]
+    )
     return run(loaded, point.path, ["dither", "run", *argv], run_directory)
 
 

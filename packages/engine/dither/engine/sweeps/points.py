@@ -19,9 +19,16 @@ from dither.registry.spec.misfit import Path
 from ..config.options import Sweep
 
 __all__ = [
-    "Point", "add_axes", "format_value", "iter_keys", "key_error", "make_point", "read_points", "short_keys",
+    "Point",
+    "add_axes",
+    "format_value",
+    "iter_keys",
+    "key_error",
+    "make_point",
+    "read_points",
+    "short_keys",
     "sweep_of",
-]  # fmt: skip
+]
 
 FIXED = {"sweep", "plugins", "extends", "name"}
 """Top-level keys that cannot be swept."""
@@ -95,7 +102,9 @@ def add_axes(document: Document, texts: Iterable[str]) -> None:
     """Add `key=[values]`, as given after --sweep, to the grid of a document."""
     for text in texts:
         for path, (_, values) in iter_keys(Layer.override(text).tree, ()):
-            document.merge(Layer(f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}}))
+            document.merge(
+                Layer(f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}})
+            )
 
 
 def read_points(document: Document) -> list[Point]:
@@ -117,7 +126,8 @@ def read_points(document: Document) -> list[Point]:
     axes = list(itertools.chain(*groups))
     for number, axis in enumerate(axes):
         if axis.path in [other.path for other in axes[:number]]:
-            message, origin = f"{dotted(axis.path)} is swept twice", document.origin(axis.place)
+            message = f"{dotted(axis.path)} is swept twice"
+            origin = document.origin(axis.place)
             problems.append(Problem(message, axis.place, origin, code="duplicate"))
     count = math.prod(len(group[0].values) for group in groups)
     if count > MAX_POINTS:
@@ -126,14 +136,20 @@ def read_points(document: Document) -> list[Point]:
     if problems:
         raise Refused(problems)
     points = []
-    for number, indices in enumerate(itertools.product(*(range(len(group[0].values)) for group in groups))):
+    for number, indices in enumerate(
+        itertools.product(*(range(len(group[0].values)) for group in groups))
+    ):
         pairs = zip(groups, indices, strict=True)
-        values = [(axis.path, axis.values[i], (*axis.place, i)) for group, i in pairs for axis in group]
+        values = [
+            (axis.path, axis.values[i], (*axis.place, i)) for group, i in pairs for axis in group
+        ]
         points.append(make_point(f"{number:0{len(str(count - 1))}}", values))
     return points
 
 
-def iter_keys(tree: Mapping[str, Any], place: Path, path: Path = ()) -> Iterator[tuple[Path, tuple[Path, Any]]]:
+def iter_keys(
+    tree: Mapping[str, Any], place: Path, path: Path = ()
+) -> Iterator[tuple[Path, tuple[Path, Any]]]:
     """Yield every key of nested tables in full, with its path in the document and its value."""
     for key, value in tree.items():
         full: Path = (*path, *str(key).split("."))
@@ -148,14 +164,22 @@ def key_error(path: Path) -> str | None:
     return f"{path[0]} cannot be swept: it is the same for all points" if path[0] in FIXED else None
 
 
-def _axes(table: Mapping[str, Any], at: Path, document: Document, problems: list[Problem]) -> list[_Axis]:
+def _axes(
+    table: Mapping[str, Any],
+    at: Path,
+    document: Document,
+    problems: list[Problem],
+) -> list[_Axis]:
     axes = []
     for path, (place, values) in iter_keys(table, at):
-        message, code = key_error(path), "invalid-value"
+        message = key_error(path)
+        code = "invalid-value"
         if message is None and not isinstance(values, list):
-            message, code = f"expected a list of values, got {values!r}", "wrong-type"
+            message = f"expected a list of values, got {values!r}"
+            code = "wrong-type"
         elif message is None and not values:
-            message, code = "the list of values is empty", "out-of-range"
+            message = "the list of values is empty"
+            code = "out-of-range"
         if message:
             problems.append(Problem(message, place, document.origin(place), code=code))
         else:
@@ -167,7 +191,9 @@ def make_point(number: str, values: Iterable[tuple[Path, Any, Path | None]]) -> 
     """Return a point with a readable name; a table is set before keys inside it."""
     ordered = tuple(sorted(values, key=lambda item: len(item[0])))
     keys = short_keys([path for path, _, _ in ordered])
-    words = (f"{key}={format_value(value)}" for key, (_, value, _) in zip(keys, ordered, strict=True))
+    words = (
+        f"{key}={format_value(value)}" for key, (_, value, _) in zip(keys, ordered, strict=True)
+    )
     name = UNSAFE.sub("_", f"{number}-{','.join(words)}")
     return Point(name[:MAX_NAME].rstrip(".,_"), ordered)
 
@@ -178,7 +204,9 @@ def short_keys(paths: Sequence[Path]) -> list[str]:
     for path in paths:
         others = [other for other in paths if other != path]
         suffixes = (path[start:] for start in range(len(path) - 1, -1, -1))
-        names.append(dotted(next((s for s in suffixes if all(o[-len(s) :] != s for o in others)), path)))
+        names.append(
+            dotted(next((s for s in suffixes if all(o[-len(s) :] != s for o in others)), path))
+        )
     return names
 
 

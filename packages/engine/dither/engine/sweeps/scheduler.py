@@ -50,10 +50,22 @@ class PointList:
 class _Pool:
     """Threads that start processes and wait for them; `stops` counts signals, and failures that end the sweep."""
 
-    def __init__(self, source: PointList, arguments: Sequence[str], keep_going: bool, console: Console) -> None:
-        self.source, self.points, self.arguments = source, source.points(), arguments
-        self.keep_going, self.console, self.lock = keep_going, console, threading.Lock()
-        self.stops, self.signalled, self.failed = 0, False, False
+    def __init__(
+        self,
+        source: PointList,
+        arguments: Sequence[str],
+        keep_going: bool,
+        console: Console,
+    ) -> None:
+        self.source = source
+        self.points = source.points()
+        self.arguments = arguments
+        self.keep_going = keep_going
+        self.console = console
+        self.lock = threading.Lock()
+        self.stops = 0
+        self.signalled = False
+        self.failed = False
 
     def work(self, environment: dict[str, str]) -> None:
         """Run points until none is left; an error of the source stops all points."""
@@ -72,7 +84,9 @@ class _Pool:
         try:
             command = [*POINT_COMMAND, str(point.path), *self.arguments]
             options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment}
-            options["start_new_session"] = True  # or Ctrl-C would reach the point as well, as a second signal
+            options["start_new_session"] = (
+                True  # or Ctrl-C would reach the point as well, as a second signal
+            )
             with (point.path / "output.txt").open("ab") as output:
                 process = subprocess.Popen(command, stdout=output, stderr=output, **options)
         except OSError as error:  # no process, or the folder is gone: the other points continue
@@ -92,25 +106,40 @@ class _Pool:
             say(self.console, f"skipped      {point.name}: {ENDS[BUSY]}")
             return
         status = written = point.status()
-        if status["state"] in ("running", "waiting", "lost"):  # it was killed before it could write its status
+        if status["state"] in (
+            "running",
+            "waiting",
+            "lost",
+        ):  # it was killed before it could write its status
             code = process.returncode
-            reason = f"ended by {signal.Signals(-code).name}" if code < 0 else ENDS.get(code, f"exit code {code}")
+            reason = (
+                f"ended by {signal.Signals(-code).name}"
+                if code < 0
+                else ENDS.get(code, f"exit code {code}")
+            )
             ended = "stopped" if self.stops or pruned else "failed"
             status = status | {"state": ended, "exit_code": code, "reason": reason, "ended": now()}
-        state = self.source.finish(point, "pruned" if pruned and status["state"] == "stopped" else status["state"])
+        state = self.source.finish(
+            point, "pruned" if pruned and status["state"] == "stopped" else status["state"]
+        )
         if state != written["state"]:
             point.write_status(**status | {"state": state})
         self._report(state, point, status.get("reason") if state == "failed" else None)
 
     def _wait(self, process: subprocess.Popen[bytes], point: PointFolder) -> bool:
         """Wait for a process and pass stops on: checkpoint, immediate end, kill; return whether it was pruned."""
-        sent, pruned, next_prune = 0, False, 0.0
+        sent = 0
+        pruned = False
+        next_prune = 0.0
         while process.poll() is None:
             if self.stops > sent:
                 sent += 1
                 process.kill() if sent > 2 else process.terminate()
                 if sent == 1:
-                    say(self.console, f"stopping     {point.name}; signal again to end it without a checkpoint")
+                    say(
+                        self.console,
+                        f"stopping     {point.name}; signal again to end it without a checkpoint",
+                    )
             elif not sent and time.monotonic() > next_prune:
                 next_prune = time.monotonic() + PRUNE_SECONDS
                 if pruned := self.source.should_prune(point):
@@ -127,12 +156,17 @@ class _Pool:
 
 
 def run_points(
-    source: PointList, jobs: int, console: Console, arguments: Sequence[str] = (), keep_going: bool = True
+    source: PointList,
+    jobs: int,
+    console: Console,
+    arguments: Sequence[str] = (),
+    keep_going: bool = True,
 ) -> int:
     """Run every point of a source, `jobs` at a time; return 0 if all are done, 1 if some failed, 75 if stopped.
 
-    Processes get `arguments` after the folder of their point. After a failure, unless `keep_going`, and after an
-    exception of the source, which is raised at the end, the other points are stopped with a checkpoint.
+    Processes get `arguments` after the folder of their point. After a failure, unless `keep_going`,
+    and after an exception of the source, which is raised at the end, the other points are stopped
+    with a checkpoint.
     """
     pool = _Pool(source, arguments, keep_going, console)
     with _signals(pool), ThreadPoolExecutor(jobs) as threads:
@@ -163,6 +197,10 @@ def _environment(jobs: int, slot: int) -> dict[str, str]:
     if jobs > 1:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
-        if devices := [device for device in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]:
+        if devices := [
+            device
+            for device in variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            if device.strip()
+        ]:
             variables["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return variables

@@ -69,18 +69,25 @@ def _optuna() -> Any:
 def open_study(path: FilePath, search: Search, begun: int) -> Any:
     """Open or create the study of a journal; `begun`, the number of points so far, varies the seed."""
     optuna = _optuna()
-    # The default lock is a link to the journal; with a relative path it is never taken over from a dead process.
-    file, journal = str(path.resolve()), optuna.storages.journal
+    # The default lock is a link to the journal; with a relative path it is never taken over from a
+    # dead process.
+    file = str(path.resolve())
+    journal = optuna.storages.journal
     lock = journal.JournalFileOpenLock(file)
     lock.acquire()
     try:
         text = read_bytes(path, TABLE_BYTES) if path.exists() else b"\n"
-        if not text.endswith(b"\n"):  # cut off by a kill or a full disk; the next line would be appended to it
+        if not text.endswith(
+            b"\n"
+        ):  # cut off by a kill or a full disk; the next line would be appended to it
             os.truncate(path, text.rfind(b"\n") + 1)
     finally:
         lock.release()
     samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-    pruners = {"median": optuna.pruners.MedianPruner(search.warmup), "none": optuna.pruners.NopPruner()}
+    pruners = {
+        "median": optuna.pruners.MedianPruner(search.warmup),
+        "none": optuna.pruners.NopPruner(),
+    }
     try:
         with warnings.catch_warnings(action="ignore"):  # of experimental arguments
             return optuna.create_study(
@@ -93,7 +100,9 @@ def open_study(path: FilePath, search: Search, begun: int) -> Any:
             )
     except (ValueError, KeyError, TypeError) as error:
         hint = f"restore it, or remove {path} to resume the search without its history"
-        raise Refused(Problem(f"{path} is damaged: {error}", help=hint, code="damaged-file")) from None
+        raise Refused(
+            Problem(f"{path} is damaged: {error}", help=hint, code="damaged-file")
+        ) from None
 
 
 def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Key]]:
@@ -121,10 +130,15 @@ def _read_space(document: Document) -> list[Key]:
     table = document.at(at)
     if not isinstance(table, dict) or not table:
         hint = 'such as "train.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true }, or = [1e-4, 1e-3]'
-        raise Refused(Problem("a search requires keys to vary", at, document.origin(at), hint, code="missing-key"))
+        raise Refused(
+            Problem(
+                "a search requires keys to vary", at, document.origin(at), hint, code="missing-key"
+            )
+        )
     problems = []
     if any(document.at(("sweep", part)) for part in ("grid", "zip")):
-        message, origin = "a sweep has either a grid or a search, not both", document.origin(at[:2])
+        message = "a sweep has either a grid or a search, not both"
+        origin = document.origin(at[:2])
         problems.append(Problem(message, at[:2], origin, code="misfit"))
     space = []
     for path, (place, value) in iter_keys(table, at):
@@ -132,11 +146,17 @@ def _read_space(document: Document) -> list[Key]:
             if key_error(path):
                 raise ValueError(key_error(path))
             if not (isinstance(value, dict) or (isinstance(value, list) and value)):
-                raise ValueError("expected a list of choices, or a range such as { low = 1, high = 8 }")
-            space.append(Key(path, place, value if isinstance(value, list) else Range.model_validate(value)))
+                raise ValueError(
+                    "expected a list of choices, or a range such as { low = 1, high = 8 }"
+                )
+            space.append(
+                Key(path, place, value if isinstance(value, list) else Range.model_validate(value))
+            )
         except ValueError as error:  # pydantic's, too
             details = error.errors() if isinstance(error, ValidationError) else ()
-            message = "; ".join(": ".join([*map(str, d["loc"][:1]), d["msg"]]) for d in details) or str(error)
+            message = "; ".join(
+                ": ".join([*map(str, d["loc"][:1]), d["msg"]]) for d in details
+            ) or str(error)
             problems.append(Problem(message, place, document.origin(place)))
     if problems:
         raise Refused(problems)
@@ -147,10 +167,15 @@ class Trials(PointList):
     """The points of a search; other processes may run some of them. `trust` allows its copies of plugin files."""
 
     def __init__(
-        self, sweep: SweepDirectory, console: Console, select: Sequence[str] = (), trust: bool = False
+        self,
+        sweep: SweepDirectory,
+        console: Console,
+        select: Sequence[str] = (),
+        trust: bool = False,
     ) -> None:
         super().__init__(sweep.folders())
-        self.sweep, self.console = sweep, console
+        self.sweep = sweep
+        self.console = console
         base = sweep.path / "base" / "experiment.toml"
         self.base, self.plugins = open_experiment(base, select=select or None, trust=trust)
         self.search, self.space = read_search(self.base, self.plugins)
@@ -165,7 +190,8 @@ class Trials(PointList):
 
     def _open_trial(self, folder: PointFolder) -> bool:
         """Return whether the journal has an unfinished trial of this point of an earlier process."""
-        trials, number = self.study.get_trials(deepcopy=False), int(folder.name.partition("-")[0])
+        trials = self.study.get_trials(deepcopy=False)
+        number = int(folder.name.partition("-")[0])
         if number >= len(trials) or trials[number].state.is_finished():
             return False
         self.trials[folder.name] = _optuna().trial.Trial(self.study, trials[number]._trial_id)
@@ -177,7 +203,9 @@ class Trials(PointList):
             if folder.status()["state"] in RESUMABLE and self._open_trial(folder):
                 yield folder
         for _ in range(MAX_REJECTED * self.search.trials):
-            if len(self.sweep.folders()) >= self.search.trials:  # failures count, or a search might never end
+            if (
+                len(self.sweep.folders()) >= self.search.trials
+            ):  # failures count, or a search might never end
                 return
             if new := self._suggest():
                 yield new
@@ -211,27 +239,43 @@ class Trials(PointList):
     def finish(self, point: PointFolder, state: str) -> str:
         """Report the end of a point to the study, unless another process did; one that can be resumed stays open.
 
-        A run with metrics but not the one of the search is refused: a misspelling, which every point would repeat.
+        A run with metrics but not the one of the search is refused: a misspelling, which every
+        point would repeat.
         """
         values = self._values(point) if state == "done" else []
         if state == "done" and not values:
             file = self.sweep.path / "base" / "experiment.toml"
-            require_metric(self.search.metric, [row_of(point)["figures"]], f"{file}, after {point.name}")
+            require_metric(
+                self.search.metric, [row_of(point)["figures"]], f"{file}, after {point.name}"
+            )
             say(self.console, f"{point.name}: the run has no {self.search.metric}")
             state = "failed"
-        trial, states = self.trials[point.name], _optuna().trial.TrialState
+        trial = self.trials[point.name]
+        states = _optuna().trial.TrialState
         if values:
             self.study.tell(trial, values[-1][1], skip_if_finished=True)
-        elif state == "pruned" or (state == "failed" and point.status().get("exit_code") != EXHAUSTED):
-            self.study.tell(trial, state=states.PRUNED if state == "pruned" else states.FAIL, skip_if_finished=True)
+        elif state == "pruned" or (
+            state == "failed" and point.status().get("exit_code") != EXHAUSTED
+        ):
+            self.study.tell(
+                trial,
+                state=states.PRUNED if state == "pruned" else states.FAIL,
+                skip_if_finished=True,
+            )
         return state
 
     def _values(self, point: PointFolder) -> list[tuple[int, float]]:
         """Return step and value of the metric at every evaluation so far."""
         kind, _, name = self.search.metric.partition("/")
         try:
-            lines: list[dict[str, Any]] = list(read_metrics((point.run_directory() or point.path) / "metrics.jsonl"))
+            lines: list[dict[str, Any]] = list(
+                read_metrics((point.run_directory() or point.path) / "metrics.jsonl")
+            )
         except (OSError, ValueError):  # missing, or a line is being written
             return []
         pairs = ((line.get("step"), line.get(name)) for line in lines if line.get("kind") == kind)
-        return [(int(s), float(v)) for s, v in pairs if isinstance(s, int) and isinstance(v, int | float)]
+        return [
+            (int(s), float(v))
+            for s, v in pairs
+            if isinstance(s, int) and isinstance(v, int | float)
+        ]

@@ -19,12 +19,20 @@ from dither.registry.kinds import TrackerSpec
 from dither.registry.plugins.install_command import install_command
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Picture
+    from dither.registry.contracts.protocols import Picture
 
 __all__ = [
-    "CSV", "CSVTracker", "MLflow", "MLflowTracker", "TensorBoard", "TensorBoardTracker", "Trackio", "TrackioTracker",
-    "WandB", "WandBTracker",
-]  # fmt: skip
+    "CSV",
+    "CSVTracker",
+    "MLflow",
+    "MLflowTracker",
+    "TensorBoard",
+    "TensorBoardTracker",
+    "Trackio",
+    "TrackioTracker",
+    "WandB",
+    "WandBTracker",
+]
 
 MAX_CHARACTERS = 20_000
 """Characters of a text that are written."""
@@ -49,24 +57,31 @@ class TensorBoard(TrackerSpec):
 class TensorBoardTracker:
     """Writes metrics, pictures, and at the end hyper-parameters with the last metrics.
 
-    Events are appended at once: the thread of `SummaryWriter` prints its traceback when the disk is full.
+    Events are appended at once: the thread of `SummaryWriter` prints its traceback when the disk is
+    full.
     """
 
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
         """Name the event file, which the first event creates; events after `step` of an interrupted run are hidden."""
         _import("tensorboard", "tensorboard")  # the rest takes .1 s
-        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"  # sorted by time
-        self._path, self._config = folder / "tensorboard" / name, config
+        # Sorted by time
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._path = folder / "tensorboard" / name
+        self._config = config
         self._last: dict[str, float] = {}
         restart = {"step": step + 1, "session_log": {"status": "START"}}
-        self._beginning: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}, *([restart] if step else [])]
+        self._beginning: list[dict[str, Any]] = [
+            {"file_version": "brain.Event:2"},
+            *([restart] if step else []),
+        ]
 
     def _append(self, *events: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
         from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
         self._path.parent.mkdir(exist_ok=True)
-        events, self._beginning = (*self._beginning, *events), []
+        events = (*self._beginning, *events)
+        self._beginning = []
         with self._path.open("ab") as file:
             for event in events:
                 RecordWriter(file).write(Event(wall_time=time.time(), **event).SerializeToString())
@@ -90,7 +105,8 @@ class TensorBoardTracker:
     def finish(self, error: BaseException | None = None) -> None:
         """Write hyper-parameters and the last metrics unless the run failed.
 
-        `SummaryWriter.add_hparams` would write them as another run with a second point in every plot.
+        `SummaryWriter.add_hparams` would write them as another run with a second point in every
+        plot.
         """
         from torch.utils.tensorboard.summary import hparams
 
@@ -98,7 +114,8 @@ class TensorBoardTracker:
 
         if error is None and self._last:
             options = {
-                k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in flat(self._config).items()
+                k: v if isinstance(v, bool | int | float | str) else str(v)
+                for k, v in flat(self._config).items()
             }
             self._append(*({"summary": summary} for summary in hparams(options, self._last)))  # type: ignore[no-untyped-call]
 
@@ -110,7 +127,12 @@ def _image_summary(name: str, png: bytes) -> Any:
 
     with Image.open(io.BytesIO(png)) as image:  # reads only the header
         width, height = image.size
-    encoded = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
+    encoded = Summary.Image(
+        height=height,
+        width=width,
+        colorspace=3,
+        encoded_image_string=png,
+    )
     return Summary(value=[Summary.Value(tag=name, image=encoded)])
 
 
@@ -153,7 +175,8 @@ class WandB(TrackerSpec):
     project: str = "dither"
     """Project of the run."""
     offline: bool = False
-    """Write files only, which `wandb sync` sends later. The variable WANDB_MODE=offline does the same."""
+    """Write files only, which `wandb sync` sends later. The variable WANDB_MODE=offline does the
+    same."""
 
     def build(self) -> WandBTracker:
         return WandBTracker(self)
@@ -169,31 +192,51 @@ class WandBTracker:
         """Start or continue the run; without a key, ask for one for a minute only."""
         self._wandb = wandb = _import("wandb", "wandb")
         self._run = wandb.init(
-            project=self._spec.project, dir=str(folder), id=folder.name[-64:], name=folder.name, config=dict(config),
-            mode="offline" if self._spec.offline else None, resume="allow",
-            settings=wandb.Settings(console="off", login_timeout=60, init_timeout=60, quiet=True),
-        )  # fmt: skip
-        self._run.define_metric("*", step_metric="step")  # the steps of W&B never go back, as those of a resumed run do
+            project=self._spec.project,
+            dir=str(folder),
+            id=folder.name[-64:],
+            name=folder.name,
+            config=dict(config),
+            mode="offline" if self._spec.offline else None,
+            resume="allow",
+            settings=wandb.Settings(
+                console="off",
+                login_timeout=60,
+                init_timeout=60,
+                quiet=True,
+            ),
+        )
+        self._run.define_metric(
+            "*", step_metric="step"
+        )  # the steps of W&B never go back, as those of a resumed run do
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        self._run.log({"step": step, **{f"{kind}/{name}": value for name, value in metrics.items()}})
+        self._run.log(
+            {"step": step, **{f"{kind}/{name}": value for name, value in metrics.items()}}
+        )
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         from html import escape
 
-        shown = _media(pictures, self._wandb.Image, lambda text: self._wandb.Html(f"<pre>{escape(text)}</pre>"))
+        shown = _media(
+            pictures, self._wandb.Image, lambda text: self._wandb.Html(f"<pre>{escape(text)}</pre>")
+        )
         self._run.log({"step": step, **shown})
 
     def finish(self, error: BaseException | None = None) -> None:
         self._run.finish(exit_code=int(error is not None))
 
 
-def _media(pictures: Sequence[Picture], image: Callable[[Any], Any], as_text: Callable[[str], Any]) -> dict[str, Any]:
+def _media(
+    pictures: Sequence[Picture], image: Callable[[Any], Any], as_text: Callable[[str], Any]
+) -> dict[str, Any]:
     """Return the PNG, or else the text, of each picture as an object of a tracker."""
     from PIL import Image
 
     pngs = {p.name: image(Image.open(io.BytesIO(p.png))) for p in pictures if p.png is not None}
-    return pngs | {p.name: as_text(p.text) for p in pictures if p.png is None and p.text is not None}
+    return pngs | {
+        p.name: as_text(p.text) for p in pictures if p.png is None and p.text is not None
+    }
 
 
 class Trackio(TrackerSpec):
@@ -216,15 +259,22 @@ class TrackioTracker:
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
         self._trackio = _import("trackio", "trackio")
         self._run = self._trackio.init(
-            self._spec.project, folder.name, config=dict(config), resume="allow",
-            embed=False, auto_log_gpu=False, auto_log_cpu=False,
-        )  # fmt: skip
+            self._spec.project,
+            folder.name,
+            config=dict(config),
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         self._run.log({f"{kind}/{name}": value for name, value in metrics.items()}, step)
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        shown = _media(pictures, self._trackio.Image, lambda text: self._trackio.Markdown(indent(text, "    ")))
+        shown = _media(
+            pictures, self._trackio.Image, lambda text: self._trackio.Markdown(indent(text, "    "))
+        )
         self._run.log(shown, step)
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -236,7 +286,8 @@ class MLflow(TrackerSpec):
 
     name = "mlflow"
     uri: str | None = None
-    """Address of a server or database; by default MLFLOW_TRACKING_URI, or else a database in the working folder."""
+    """Address of a server or database; by default MLFLOW_TRACKING_URI, or else a database in the
+    working folder."""
     experiment: str = "dither"
     """Experiment that the run belongs to."""
 
@@ -261,8 +312,18 @@ class MLflowTracker:
         from ..runs.run_directory import flat
 
         known = client.get_experiment_by_name(self._spec.experiment)
-        experiment = client.create_experiment(self._spec.experiment) if known is None else known.experiment_id
-        same = client.search_runs([experiment], f"attributes.run_name = '{folder.name}'", max_results=1) if step else ()
+        experiment = (
+            client.create_experiment(self._spec.experiment)
+            if known is None
+            else known.experiment_id
+        )
+        same = (
+            client.search_runs(
+                [experiment], f"attributes.run_name = '{folder.name}'", max_results=1
+            )
+            if step
+            else ()
+        )
         if same:
             self._id = same[0].info.run_id
             client.update_run(self._id, status="RUNNING")
@@ -277,8 +338,15 @@ class MLflowTracker:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        finite = {f"{kind}/{name}": float(value) for name, value in metrics.items() if math.isfinite(value)}
-        values = [Metric(re.sub(r"[^\w\-. /]", "_", name), value, now, step) for name, value in finite.items()]
+        finite = {
+            f"{kind}/{name}": float(value)
+            for name, value in metrics.items()
+            if math.isfinite(value)
+        }
+        values = [
+            Metric(re.sub(r"[^\w\-. /]", "_", name), value, now, step)
+            for name, value in finite.items()
+        ]
         self._client.log_batch(self._id, metrics=values)
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:

@@ -1,7 +1,8 @@
 """One model on several ranks: replicated (DDP) or sharded (FSDP2).
 
-Each rank draws the noise of the whole batch and then takes its rows, and checkpoints hold all weights, so that a run
-depends neither on the number of ranks nor on gradient accumulation or strategy, even if these change when it resumes.
+Each rank draws the noise of the whole batch and then takes its rows, and checkpoints hold all
+weights, so that a run depends neither on the number of ranks nor on gradient accumulation or
+strategy, even if these change when it resumes.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.records import Measured
+from dither.registry.contracts.records import Measured
 
 from ..checkpoints.checkpoint import Weights, load_weights
 from ..checkpoints.sharded_checkpoint import read_into
 from ..distributed.ranks import Ranks, local_shard
-from ..optimizers.moving_average import MovingAverage
+from ..optimizers.ema import MovingAverage
 
 if TYPE_CHECKING:
     from ..config.options import Train
@@ -34,7 +35,9 @@ __all__ = ["ParallelModel", "norm_of"]
 
 # Buffers are constants here and need no synchronisation; torch 2.13 renamed the option.
 NAMES = signature(DistributedDataParallel.__init__).parameters
-BUFFERS: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in NAMES else "broadcast_buffers": False}
+BUFFERS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in NAMES else "broadcast_buffers": False
+}
 
 
 class ParallelModel:
@@ -43,14 +46,23 @@ class ParallelModel:
     `micro_batches` are the rows of a batch of each gradient accumulation step, over all ranks.
     """
 
-    def __init__(self, system: Diffusion, average: MovingAverage | None, train: Train, ranks: Ranks) -> None:
-        self.system, self.ranks = system, ranks
+    def __init__(
+        self,
+        system: Diffusion,
+        average: MovingAverage | None,
+        train: Train,
+        ranks: Ranks,
+    ) -> None:
+        self.system = system
+        self.ranks = ranks
         self.sharded = ranks.size > 1 and train.strategy == "fsdp"
         size = train.batch_size // train.accumulate
         if size % ranks.size:
             message = f"a micro-batch of {size} samples is not divisible by {ranks.size} ranks"
             raise Refused(Problem(message, ("train", "batch_size"), code="misfit"))
-        self.micro_batches = [slice(start, start + size) for start in range(0, train.batch_size, size)]
+        self.micro_batches = [
+            slice(start, start + size) for start in range(0, train.batch_size, size)
+        ]
         self._ddp: DistributedDataParallel | None = None
         if self.sharded:
             _shard(system.model, ranks, train.gather)
@@ -79,7 +91,9 @@ class ParallelModel:
 
     def gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return the existing gradients, or their shards on this rank."""
-        gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+        gradients = [
+            gradient for parameter in parameters if (gradient := parameter.grad) is not None
+        ]
         return [local_shard(gradient) for gradient in gradients] if self.sharded else gradients
 
     def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
@@ -95,7 +109,9 @@ class ParallelModel:
         """Return full tensors on the CPU of the main rank, gathered one at a time. Collective."""
         if not self.sharded:
             return dict(tensors)
-        full = ((k, v.full_tensor() if hasattr(v, "full_tensor") else v) for k, v in tensors.items())
+        full = (
+            (k, v.full_tensor() if hasattr(v, "full_tensor") else v) for k, v in tensors.items()
+        )
         return {name: value.cpu() for name, value in full if self.ranks.is_main}
 
     @torch.no_grad()
@@ -107,13 +123,16 @@ class ParallelModel:
         if path.is_dir():
             read_into(module.state_dict(), path, self.ranks)
             return
-        saved, own = load_file(path), module.state_dict()
+        saved = load_file(path)
+        own = module.state_dict()
         if saved.keys() - own.keys() or any(saved[name].shape != own[name].shape for name in saved):
             raise Refused(f"{path} does not hold the weights of this model", code="shape-mismatch")
         for name, value in saved.items():
             own[name].copy_(_distribute(value, own[name]))
 
-    def shard_optimizer_state(self, tensors: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+    def shard_optimizer_state(
+        self, tensors: Mapping[str, Tensor], parameters: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
         """Shard the state of an optimizer, by `parameter.key`, like its parameters."""
         sharded = dict(tensors)
         for name, value in tensors.items() if self.sharded else ():
@@ -124,7 +143,8 @@ class ParallelModel:
 
 
 FLAT = 2**18
-"""Number of elements up to which gradients on a CPU are concatenated for their norm: two kernels instead of many."""
+"""Number of elements up to which gradients on a CPU are concatenated for their norm: two kernels
+instead of many."""
 
 
 def norm_of(gradients: list[Tensor]) -> Float[Tensor, ""]:
@@ -140,16 +160,23 @@ def norm_of(gradients: list[Tensor]) -> Float[Tensor, ""]:
 def _shard(model: nn.Module, ranks: Ranks, precision: str) -> None:
     """Shard parameters block by block: a block is gathered only while it computes.
 
-    By default blocks are gathered in float32 and autocast converts them to bfloat16 as on one rank, which leaves the
-    weights of norms alone. Everything outside the blocks is always gathered so: the residual stream stays in float32.
+    By default blocks are gathered in float32 and autocast converts them to bfloat16 as on one rank,
+    which leaves the weights of norms alone. Everything outside the blocks is always gathered so:
+    the residual stream stays in float32.
     """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import (
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     for block in getattr(model, "blocks", ()):
-        fully_shard(block, mesh=mesh, mp_policy=half if precision == "bfloat16" else MixedPrecisionPolicy())
+        fully_shard(
+            block, mesh=mesh, mp_policy=half if precision == "bfloat16" else MixedPrecisionPolicy()
+        )
     fully_shard(model, mesh=mesh)
     if hasattr(model, "trunk"):
         register_fsdp_forward_method(model, "trunk")

@@ -22,15 +22,23 @@ import torch
 from torch.optim import Optimizer
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.contracts.records import Clean
 from dither.registry.files.cache import cache_folder
-from dither.registry.flow.records import Clean
 
 from ..distributed.ranks import SINGLE_RANK, Ranks
 
 __all__ = [
-    "choose_device", "compile_mode", "differences", "environment", "git_state", "keep_freed_memory",
-    "peak_device_memory", "peak_memory", "prepare_compiler", "to_device",
-]  # fmt: skip
+    "choose_device",
+    "compile_mode",
+    "differences",
+    "environment",
+    "git_state",
+    "keep_freed_memory",
+    "peak_device_memory",
+    "peak_memory",
+    "prepare_compiler",
+    "to_device",
+]
 
 
 def choose_device(name: str) -> torch.device:
@@ -43,7 +51,9 @@ def choose_device(name: str) -> torch.device:
         "mps": torch.backends.mps.is_available(),
     }
     if not available.get(device.type, True):
-        raise Refused(Problem(f'torch {torch.__version__} finds no device "{name}"', ("train", "device")))
+        raise Refused(
+            Problem(f'torch {torch.__version__} finds no device "{name}"', ("train", "device"))
+        )
     return device
 
 
@@ -84,7 +94,8 @@ def prepare_compiler(device: torch.device) -> None:
 def peak_memory() -> int:
     """Return the peak resident memory of this process in bytes.
 
-    On Linux, `ru_maxrss` includes the memory of the parent process at the fork, so /proc is read instead.
+    On Linux, `ru_maxrss` includes the memory of the parent process at the fork, so /proc is read
+    instead.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
@@ -105,11 +116,16 @@ def peak_device_memory() -> int | None:
     return max(map(torch.cuda.max_memory_reserved, devices), default=0) or None
 
 
-M_TRIM_THRESHOLD, M_MMAP_MAX, M_MXFAST = -1, -4, 1
-"""Parameters of glibc: free bytes kept at the end of the heap, most blocks mapped separately, largest fast bin."""
-HEAP, PAGE = 1 << 30, 1 << 21
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
+M_MXFAST = 1
+"""Parameters of glibc: free bytes kept at the end of the heap, most blocks mapped separately,
+largest fast bin."""
+HEAP = 1 << 30
+PAGE = 1 << 21
 """Bytes of heap that use huge pages, and of a huge page."""
-SMALL, STOCK = range(24, 105, 16), 5_000
+SMALL = range(24, 105, 16)
+STOCK = 5_000
 """Sizes of small blocks in bytes and how many of each are kept apart from tensors: 4 MB in all."""
 
 
@@ -117,8 +133,9 @@ SMALL, STOCK = range(24, 105, 16), 5_000
 def keep_freed_memory() -> bool:
     """Have glibc keep freed memory, in huge pages, and small blocks apart from tensors; False if unsupported.
 
-    Freed tensors leave holes that the next step fills exactly, unless a small block took a part: hence a stock of free
-    small blocks that never merge with their neighbours. Saves 3 to 5 % of a CPU step in page faults.
+    Freed tensors leave holes that the next step fills exactly, unless a small block took a part:
+    hence a stock of free small blocks that never merge with their neighbours. Saves 3 to 5 % of a
+    CPU step in page faults.
     """
     try:
         libc = ctypes.CDLL(None)
@@ -126,14 +143,13 @@ def keep_freed_memory() -> bool:
             return False
     except (OSError, AttributeError, TypeError):
         return False
-    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
-        ctypes.c_void_p,
-        [ctypes.c_size_t],
-        [ctypes.c_void_p],
-    )
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     if (heap := libc.malloc(HEAP)) is not None:
-        start, end = -(-heap // PAGE) * PAGE, (heap + HEAP) // PAGE * PAGE
+        start = -(-heap // PAGE) * PAGE
+        end = (heap + HEAP) // PAGE * PAGE
         libc.madvise(start, end - start, mmap.MADV_HUGEPAGE)
         libc.free(heap)
     libc.mallopt(M_MXFAST, 0)
@@ -143,12 +159,21 @@ def keep_freed_memory() -> bool:
     return True
 
 
-VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG")
+VARIABLES = (
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "CUBLAS_WORKSPACE_CONFIG",
+)
 """Environment variables that select kernels."""
 
 
 def environment(
-    device: torch.device, optimizer: Optimizer | None = None, ranks: Ranks = SINGLE_RANK, precision: str = "float32"
+    device: torch.device,
+    optimizer: Optimizer | None = None,
+    ranks: Ranks = SINGLE_RANK,
+    precision: str = "float32",
 ) -> dict[str, Any]:
     """Return versions, machine and precision; on a CPU, runs in equal environments are bit-equal."""
     values = {
@@ -177,7 +202,9 @@ def _implementation(optimizer: Optimizer) -> str:
 def _processor() -> str:
     """Return the CPU model, by which libraries select kernels with different rounding."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in (
+            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        ):
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
@@ -211,7 +238,13 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
 
     try:
         return {"commit": git("rev-parse", "HEAD"), "clean": not git("status", "--porcelain")}

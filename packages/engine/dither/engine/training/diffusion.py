@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import (
+from dither.registry.contracts.protocols import (
     FUSED_FROM,
     BoundedProcess,
     Denoiser,
@@ -32,8 +32,8 @@ from dither.registry.flow.protocols import (
     Split,
     Task,
 )
-from dither.registry.flow.records import Clean, Context, Measured, Noise, Noised, State
-from dither.registry.flow.spaces import Space, TokenSpace
+from dither.registry.contracts.records import Clean, Context, Measured, Noise, Noised, State
+from dither.registry.contracts.spaces import Space, TokenSpace
 from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.catalog import Catalog
 
@@ -54,8 +54,9 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 class BlockDiffusion:
     """The division of samples of length L into N blocks of size S, noised independently (BD3-LM, Arriola et al., 2025).
 
-    Given the blocks before it, a block is a sample of its own, so a process receives blocks as the rows of a batch, and
-    its times, estimators and bound hold for a block. A shorter last block is padded with invalid positions.
+    Given the blocks before it, a block is a sample of its own, so a process receives blocks as the
+    rows of a batch, and its times, estimators and bound hold for a block. A shorter last block is
+    padded with invalid positions.
     """
 
     length: int
@@ -65,7 +66,9 @@ class BlockDiffusion:
     def of(cls, space: Space, model: ModelFacts) -> Self | None:
         """Return the blocks that a model over this space is trained on, or None."""
         size = model.trained_blocks(space)
-        return None if size is None or not isinstance(space, TokenSpace) else cls(space.length, size)
+        return (
+            None if size is None or not isinstance(space, TokenSpace) else cls(space.length, size)
+        )
 
     @property
     def count(self) -> int:
@@ -75,7 +78,9 @@ class BlockDiffusion:
     def rows(self, x: Shaped[Tensor, "B L *V"]) -> Shaped[Tensor, "BN S *V"]:
         """Split samples into blocks; a shorter last block repeats its last position."""
         if self.length % self.size:
-            x = x[:, torch.arange(self.count * self.size, device=x.device).clamp_max(self.length - 1)]
+            x = x[
+                :, torch.arange(self.count * self.size, device=x.device).clamp_max(self.length - 1)
+            ]
         return x.reshape(-1, self.size, *x.shape[2:])
 
     def whole(self, rows: Shaped[Tensor, "BN S *V"]) -> Shaped[Tensor, "B L *V"]:
@@ -105,15 +110,28 @@ class BlockDiffusion:
     def noised(self, rows: Noised) -> Noised:
         """Join noised blocks into samples, with a noise level per position."""
         noise = Noise(self.spread(rows.noise.sigma), self.spread(rows.noise.rate))
-        target_mask, valid, fixed = (self.whole(mask) for mask in (rows.target_mask, rows.valid, rows.fixed))
-        return Noised(self.whole(rows.x0), self.state(rows.state), noise, target_mask, valid, fixed, rows.prior)
+        target_mask, valid, fixed = (
+            self.whole(mask) for mask in (rows.target_mask, rows.valid, rows.fixed)
+        )
+        return Noised(
+            self.whole(rows.x0),
+            self.state(rows.state),
+            noise,
+            target_mask,
+            valid,
+            fixed,
+            rows.prior,
+        )
 
     def state(self, rows: State) -> State:
         return State(self.whole(rows.x), self.whole(rows.masked))
 
-    def noise(self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B L"], Noised]:
+    def noise(
+        self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]
+    ) -> tuple[Float[Tensor, "B L"], Noised]:
         """Noise each block independently; return the times that the model receives, per position, and the states."""
-        rows, times = self.clean(clean), self.block_times(t)
+        rows = self.clean(clean)
+        times = self.block_times(t)
         if isinstance(process, ImportanceSampledProcess):
             times, noised = process.estimate(rows, times)
         else:
@@ -140,9 +158,10 @@ class BlockDiffusion:
 class Diffusion(nn.Module):
     """A diffusion system. `precision` bfloat16 runs the model, and only the model, under autocast.
 
-    `training_loss` is minimised; `loss`, by default the same, is what evaluation reports. `bound` says whether `loss`
-    is the diffusion part of a bound on -log p(x_0). `labels` are condition labels of all samples, by condition;
-    `metrics` are computed besides those of the task; `known` is the share of training samples with random known tokens.
+    `training_loss` is minimised; `loss`, by default the same, is what evaluation reports. `bound`
+    says whether `loss` is the diffusion part of a bound on -log p(x_0). `labels` are condition
+    labels of all samples, by condition; `metrics` are computed besides those of the task; `known`
+    is the share of training samples with random known tokens.
     """
 
     def __init__(
@@ -162,22 +181,35 @@ class Diffusion(nn.Module):
         training_loss: Loss | None = None,
     ) -> None:
         super().__init__()
-        self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
+        self.task = task
+        self.process = process
+        self.model = model
+        self.loss = loss
+        self.sampler = sampler
         self.precision: Precision = precision
-        self.bound, self.blocks = bound, blocks
-        self.guidance, self.labels, self.metrics = guidance, labels or {}, tuple(metrics)
+        self.bound = bound
+        self.blocks = blocks
+        self.guidance = guidance
+        self.labels = labels or {}
+        self.metrics = tuple(metrics)
         self._training_loss = training_loss
-        self.known, self._marks_known = known, isinstance(process.space, TokenSpace)
+        self.known = known
+        self._marks_known = isinstance(process.space, TokenSpace)
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
         self._noise_is_that_of_t = blocks is None and getattr(process, "estimator", None) == "time"
-        self._importance = process if isinstance(process, ImportanceSampledProcess) else None  # a check takes 10 us
+        self._importance = (
+            process if isinstance(process, ImportanceSampledProcess) else None
+        )  # a check takes 10 us
 
     @classmethod
-    def build(cls, experiment: Experiment, catalog: Catalog | None = None, task: Task | None = None) -> Self:
+    def build(
+        cls, experiment: Experiment, catalog: Catalog | None = None, task: Task | None = None
+    ) -> Self:
         """Build the components of an experiment on the CPU; initial weights are a function of its seed.
 
-        With a catalog, exceptions name the plugin of the component that failed. `task` replaces the experiment's own.
+        With a catalog, exceptions name the plugin of the component that failed. `task` replaces the
+        experiment's own.
         """
         with annotate_build_errors(catalog):
             task = experiment.task.build() if task is None else task
@@ -185,13 +217,27 @@ class Diffusion(nn.Module):
             process = experiment.process.build(task.space)
             seed_generators(torch.device("cpu"), Stream.WEIGHTS, experiment.seed)
             model = experiment.model.build(process.space)
-            loss, sampler = experiment.loss.build(facts), experiment.sampler.build()
+            loss = experiment.loss.build(facts)
+            sampler = experiment.sampler.build()
             blocks = BlockDiffusion.of(facts.space, experiment.model.facts())
             metrics = [metric.build(task.space) for metric in experiment.evaluate.metrics]
         labels = condition_labels(experiment.sample, facts.space)
         precision = choose_precision(experiment.train.precision, model, experiment.train.device)
-        bound, guidance = experiment.loss.bound, experiment.sample.guidance
-        parts = task, process, model, loss, sampler, precision, bound, blocks, guidance, labels, metrics
+        bound = experiment.loss.bound
+        guidance = experiment.sample.guidance
+        parts = (
+            task,
+            process,
+            model,
+            loss,
+            sampler,
+            precision,
+            bound,
+            blocks,
+            guidance,
+            labels,
+            metrics,
+        )
         return cls(*parts, experiment.train.known, experiment.loss.build_training(facts))
 
     @property
@@ -201,17 +247,29 @@ class Diffusion(nn.Module):
 
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as the average of its weights."""
-        components = self.task, self.process, model, self.loss, self.sampler, self.precision, self.bound, self.blocks
+        components = (
+            self.task,
+            self.process,
+            model,
+            self.loss,
+            self.sampler,
+            self.precision,
+            self.bound,
+            self.blocks,
+        )
         rest = self.guidance, self.labels, self.metrics, self.known, self._training_loss
         return Diffusion(*components, *rest).train(model.training)
 
-    def forward(self, clean: Clean, t: Times | None = None, noised: Noised | None = None) -> Measured:
+    def forward(
+        self, clean: Clean, t: Times | None = None, noised: Noised | None = None
+    ) -> Measured:
         """Clean -> Noised -> Prediction -> Measured; `t` and `noised` are drawn unless given, as by `prepare`."""
         if t is None or noised is None:
             clean, t, noised = self.prepare(clean, t)
         if (linear := fused_head(self)) is not None:  # prediction and loss in one kernel
             return self._fused_loss(linear, clean, t, noised)
-        state, context = _requested(noised, self.training), self.context(clean)
+        state = _requested(noised, self.training)
+        context = self.context(clean)
         noise = noised.noise if self._noise_is_that_of_t else self.process.schedule(t)
         prediction = self.process.read(self.raw(state, t, clean, context=context), state, noise)
         return self.training_loss(prediction, noised)
@@ -219,11 +277,13 @@ class Diffusion(nn.Module):
     def prepare(self, clean: Clean, t: Times | None = None) -> tuple[Clean, Times, Noised]:
         """Draw everything random about a batch outside the model: times, noise, and dropped conditions.
 
-        The draws cover the whole batch, so results do not depend on how it is split into micro-batches or ranks.
+        The draws cover the whole batch, so results do not depend on how it is split into
+        micro-batches or ranks.
         """
         if self.known and self.training:
             clean = replace(clean, known=clean.known | random_known(clean.valid, self.known))
-        device, drawn = clean.valid.device, t is None
+        device = clean.valid.device
+        drawn = t is None
         t, noised = self.noise(clean, self.times(len(clean.valid), device) if t is None else t)
         limit_counts = getattr(self.process, "limit_counts", None)
         if drawn and limit_counts is not None and self._skips_positions(device):
@@ -235,11 +295,19 @@ class Diffusion(nn.Module):
 
     def _skips_positions(self, device: torch.device) -> bool:
         """Whether to skip positions in static shapes: on a GPU, in models large enough to gain by it."""
-        return device.type != "cpu" and self.blocks is None and largest_layer(self.model) >= LARGE_MATRIX
+        return (
+            device.type != "cpu"
+            and self.blocks is None
+            and largest_layer(self.model) >= LARGE_MATRIX
+        )
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, "n *L"]:
         """Draw training times: one per sample, or per position with one value per block."""
-        return self.process.times(n, device) if self.blocks is None else self.blocks.times(self.process, n, device)
+        return (
+            self.process.times(n, device)
+            if self.blocks is None
+            else self.blocks.times(self.process, n, device)
+        )
 
     def noise(self, clean: Clean, t: Times) -> tuple[Times, Noised]:
         """Return the times that the model receives and the noised batch; `t` as `times` draws it."""
@@ -249,11 +317,27 @@ class Diffusion(nn.Module):
             return self._importance.estimate(clean, t)
         return t, self.process.corrupt(clean, t)
 
-    def denoise(self, state: State, t: Times, clean: Clean, cache: Any = None, context: Context | None = None) -> Any:
+    def denoise(
+        self,
+        state: State,
+        t: Times,
+        clean: Clean,
+        cache: Any = None,
+        context: Context | None = None,
+    ) -> Any:
         """State and time -> prediction, in float32 outside the model. Of `clean`, only valid and cond are used."""
-        return self.process.read(self.raw(state, t, clean, cache, context), state, self.process.schedule(t))
+        return self.process.read(
+            self.raw(state, t, clean, cache, context), state, self.process.schedule(t)
+        )
 
-    def raw(self, state: State, t: Times, clean: Clean, cache: Any = None, context: Context | None = None) -> Any:
+    def raw(
+        self,
+        state: State,
+        t: Times,
+        clean: Clean,
+        cache: Any = None,
+        context: Context | None = None,
+    ) -> Any:
         """Return the model output in float32: raw values `B L V`, or the distribution that its head defines."""
         head: Any = getattr(self.model, "head", None)
         if hasattr(head, "distribution"):  # a check of the protocol takes 10 us
@@ -266,17 +350,30 @@ class Diffusion(nn.Module):
         """Return the clean sample at t = 0, to which blocks attend; None without block diffusion."""
         if self.blocks is None:
             return None
-        return Context(State.of(clean.x0), self.process.level(torch.zeros(len(clean.x0), device=clean.x0.device)))
+        return Context(
+            State.of(clean.x0),
+            self.process.level(torch.zeros(len(clean.x0), device=clean.x0.device)),
+        )
 
-    def _fused_loss(self, linear: nn.Linear, clean: Clean, t: Times, noised: Noised) -> Measured:
+    def _fused_loss(
+        self,
+        linear: nn.Linear,
+        clean: Clean,
+        t: Times,
+        noised: Noised,
+    ) -> Measured:
         """Return the loss with head and loss in one kernel, so that logits `B L V` are never held as a whole."""
         h = self.call(self.trunk, _requested(noised, self.training), t, clean, self.context(clean))
         half = self.precision == "bfloat16"
-        return cast(FusedLoss, self.training_loss).fused(h, linear, self.process, noised, t, half=half)
+        return cast(FusedLoss, self.training_loss).fused(
+            h, linear, self.process, noised, t, half=half
+        )
 
     def bounded(self, clean: Clean, measured: Measured) -> Measured:
         """Complete a loss that is the diffusion part of a bound on -log p(x_0); return any other unchanged."""
-        process, blocks, context = self.process, self.blocks, self.context(clean)
+        process = self.process
+        blocks = self.blocks
+        context = self.context(clean)
         if not (self.bound and isinstance(process, BoundedProcess)):
             return measured
         if blocks is None:
@@ -291,10 +388,12 @@ class Diffusion(nn.Module):
     def predict(self, x: Any, *, seed: int = 0, **labels: str) -> Any:
         """Return the task's predictions for inputs of the user, both in the units of the data.
 
-        For get-region: `system.predict(motifs, cell="K562")`, motifs `N L M`, returns `N L K`. Refused if the task does
-        not implement `predict_values`.
+        For get-region: `system.predict(motifs, cell="K562")`, motifs `N L M`, returns `N L K`.
+        Refused if the task does not implement `predict_values`.
         """
-        predict = import_module("dither.engine.runs.evaluate_run").predict  # it samples, which is above this layer
+        predict = import_module(
+            "dither.engine.runs.evaluate_run"
+        ).predict  # it samples, which is above this layer
         return predict(self, x, seed=seed, **labels)
 
     def sample(self, n: int, *, seed: int = 0, batch_size: int | None = None) -> Tensor:
@@ -302,9 +401,13 @@ class Diffusion(nn.Module):
         draw = import_module("dither.engine.sampling.session").draw
         return cast(Tensor, draw(self, self.like(n, seed), seed, batch_size))
 
-    def evaluate(self, split: Split = "valid", samples: int = 1024, seed: int = 0) -> dict[str, float]:
+    def evaluate(
+        self, split: Split = "valid", samples: int = 1024, seed: int = 0
+    ) -> dict[str, float]:
         """Return loss and metrics on the first samples of a split, as `dither evaluate` does."""
-        evaluate = import_module("dither.engine.training.evaluation").evaluate  # it imports this module
+        evaluate = import_module(
+            "dither.engine.training.evaluation"
+        ).evaluate  # it imports this module
         metrics = evaluate(self, samples, min(samples, 256), 1, seed, split)
         return {name: float(value) for name, value in metrics.items()}
 
@@ -312,11 +415,18 @@ class Diffusion(nn.Module):
         """Return the task's start of `n` samples, with the requested condition labels."""
         like = self.task.like(n, seed)
         shape = (len(like.valid),)
-        labels = {k: like.valid.new_full(shape, label, dtype=torch.int64) for k, label in self.labels.items()}
+        labels = {
+            k: like.valid.new_full(shape, label, dtype=torch.int64)
+            for k, label in self.labels.items()
+        }
         return replace(like, cond=like.cond | labels) if labels else like
 
     def log_likelihood(
-        self, ids: Shaped[Tensor, "B L"], known: Bool[Tensor, "B L"] | None = None, samples: int = 64, seed: int = 0
+        self,
+        ids: Shaped[Tensor, "B L"],
+        known: Bool[Tensor, "B L"] | None = None,
+        samples: int = 64,
+        seed: int = 0,
     ) -> LogLikelihood:
         """Return lower bounds on the log-likelihood of ids given the `known` ones, in nats, with 95 % intervals.
 
@@ -340,7 +450,9 @@ class Diffusion(nn.Module):
         **options: Any,
     ) -> Tensor:
         """Call the model, or its trunk, under autocast."""
-        if self._marks_known and state.noisy is None and not options.get("keep"):  # the context has no marks
+        if (
+            self._marks_known and state.noisy is None and not options.get("keep")
+        ):  # the context has no marks
             state = replace(state, noisy=~clean.known)
         options |= {} if cache is None else {"cache": cache}
         options |= {} if context is None else {"context": context}
@@ -356,7 +468,9 @@ class Diffusion(nn.Module):
         self._compiled = True
         if mode != "blocks":
             self.model.compile()
-            separate = fused_head(self) or isinstance(getattr(self.model, "head", None), DistributionHead)
+            separate = fused_head(self) or isinstance(
+                getattr(self.model, "head", None), DistributionHead
+            )
             self._trunk = torch.compile(cast(Denoiser, self.model).trunk) if separate else None
             return
         if not hasattr(self.model, "blocks"):
@@ -383,23 +497,35 @@ class Diffusion(nn.Module):
 
 
 LARGE_MATRIX = 1 << 18
-"""Elements of the largest linear layer from which on bfloat16 pays on a CPU, and skipping positions on a GPU."""
+"""Elements of the largest linear layer from which on bfloat16 pays on a CPU, and skipping positions
+on a GPU."""
 
 
 def largest_layer(model: nn.Module) -> int:
     """Return the number of weights of the largest linear layer, without reading any."""
-    return max((m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear)), default=0)
+    return max(
+        (m.in_features * m.out_features for m in model.modules() if isinstance(m, nn.Linear)),
+        default=0,
+    )
 
 
-def choose_precision(option: Precision | Literal["auto"], model: nn.Module, device: str) -> Precision:
+def choose_precision(
+    option: Precision | Literal["auto"], model: nn.Module, device: str
+) -> Precision:
     """Return `train.precision`; for "auto" bfloat16 where it is faster than float32."""
     if option != "auto":
         return option
     kind = choose_device(device).type
     if kind == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)  # all CPUs with AMX have these too
-    return "bfloat16" if kind == "cpu" and largest_layer(model) >= LARGE_MATRIX and has_bf16() else "float32"
+    has_bf16 = getattr(
+        torch.cpu, "_is_avx512_bf16_supported", lambda: False
+    )  # all CPUs with AMX have these too
+    return (
+        "bfloat16"
+        if kind == "cpu" and largest_layer(model) >= LARGE_MATRIX and has_bf16()
+        else "float32"
+    )
 
 
 def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"]:
@@ -407,15 +533,19 @@ def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"
     rows, length = valid.shape
     u = torch.rand(rows, 4, 1, device=valid.device)
     place = (valid.cumsum(1) - 0.5) / valid.sum(1, keepdim=True).clamp_min(1)
-    low, high = u[:, :2].amin(1), u[:, :2].amax(1)
+    low = u[:, :2].amin(1)
+    high = u[:, :2].amax(1)
     scattered = torch.rand(rows, length, device=valid.device) < u[:, 0]
-    kinds = torch.stack([place < u[:, 0], place > u[:, 0], (place < low) | (place > high), scattered], 1)
+    kinds = torch.stack(
+        [place < u[:, 0], place > u[:, 0], (place < low) | (place > high), scattered], 1
+    )
     kind = (4 * u[:, 2, 0]).long()
     return kinds[torch.arange(rows, device=valid.device), kind] & (u[:, 3] < share) & valid
 
 
 FEW = 256
-"""Positions of a batch below which a training step on a CPU computes all of them: to skip some takes longer."""
+"""Positions of a batch below which a training step on a CPU computes all of them: to skip some
+takes longer."""
 
 
 def _requested(noised: Noised, training: bool) -> State:
@@ -428,7 +558,8 @@ def _requested(noised: Noised, training: bool) -> State:
 
 def linear_head(system: Diffusion) -> nn.Linear | None:
     """Return the linear map that is the head of a model over a single token field; None for any other head."""
-    space, linear = system.process.space, getattr(getattr(system.model, "head", None), "linear", None)
+    space = system.process.space
+    linear = getattr(getattr(system.model, "head", None), "linear", None)
     single = isinstance(space, TokenSpace) and len(space.fields) == 1
     return linear if single and isinstance(linear, nn.Linear) else None
 
@@ -436,10 +567,15 @@ def linear_head(system: Diffusion) -> nn.Linear | None:
 def fused_head(system: Diffusion) -> nn.Linear | None:
     """Return the linear map in the head of a model if its loss can be fused with it.
 
-    None for a loss without a fused form, a small vocabulary, and FSDP, which gathers weights only inside the model.
+    None for a loss without a fused form, a small vocabulary, and FSDP, which gathers weights only
+    inside the model.
     """
     space = system.process.space
-    if not isinstance(space, TokenSpace) or space.vocab < FUSED_FROM or (linear := linear_head(system)) is None:
+    if (
+        not isinstance(space, TokenSpace)
+        or space.vocab < FUSED_FROM
+        or (linear := linear_head(system)) is None
+    ):
         return None
     sharded = hasattr(system.model, "unshard") or hasattr(linear.weight, "full_tensor")
     return linear if isinstance(system.training_loss, FusedLoss) and not sharded else None

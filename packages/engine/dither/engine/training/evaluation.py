@@ -17,12 +17,19 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import Metrics, PredictionMetric, SampledMetrics, Split, Task, TimelessProcess
-from dither.registry.flow.records import Clean, Measured, Noised
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.contracts.protocols import (
+    Metrics,
+    PredictionMetric,
+    SampledMetrics,
+    Split,
+    Task,
+    TimelessProcess,
+)
+from dither.registry.contracts.records import Clean, Measured, Noised
+from dither.registry.contracts.spaces import TokenSpace
 from dither.registry.kinds import ModelSpec
 from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.status import describe_exception
+from dither.registry.plugins.discovery import describe_exception
 from dither.registry.spec.base import Spec, WrongReturnError, shown
 
 from ..config.component_errors import title
@@ -34,9 +41,15 @@ from .model_summary import parts_of
 from .randomness import Stream, seed_generators
 
 __all__ = [
-    "NORMAL_95", "Intervals", "evaluate", "half_width", "has_targets", "merge_metrics", "require_shapes",
+    "NORMAL_95",
+    "Intervals",
+    "evaluate",
+    "half_width",
+    "has_targets",
+    "merge_metrics",
+    "require_shapes",
     "task_baselines",
-]  # fmt: skip
+]
 
 
 @torch.no_grad()
@@ -51,16 +64,19 @@ def evaluate(
 ) -> dict[str, float] | None:
     """Return the loss and the metrics of the task, which receive the whole bound if the loss is part of one.
 
-    Times are stratified over the whole set and shuffled; for a process without times, all are equal. Times and noise
-    are a function of seed, number of samples and batch size, so that evaluations of a run differ by the weights alone.
+    Times are stratified over the whole set and shuffled; for a process without times, all are
+    equal. Times and noise are a function of seed, number of samples and batch size, so that
+    evaluations of a run differ by the weights alone.
 
-    Each of the first `samples` samples of the split gets `repeats` draws of noise. Once `stopped`, called before every
-    batch, returns True, the result is None.
+    Each of the first `samples` samples of the split gets `repeats` draws of noise. Once `stopped`,
+    called before every batch, returns True, the result is None.
     """
     if not (count := min(samples, system.task.size(split))):
         return {}
     extra = [metric.metrics() for metric in system.metrics if isinstance(metric, PredictionMetric)]
-    accumulators, intervals, was_training = [system.task.metrics(), *extra], Intervals(count), system.training
+    accumulators = [system.task.metrics(), *extra]
+    intervals = Intervals(count)
+    was_training = system.training
     total = weight = torch.zeros((), dtype=torch.float64)
     system.eval()
     try:
@@ -69,7 +85,8 @@ def evaluate(
                 return None
             prediction = system.denoise(noised.state, t, clean, context=system.context(clean))
             measured = system.loss(prediction, noised)
-            total, weight = total + measured.total().double(), weight + measured.weights.sum().double()
+            total = total + measured.total().double()
+            weight = weight + measured.weights.sum().double()
             bound = system.bounded(clean, measured)
             for metrics in accumulators:
                 metrics.update(clean, noised, prediction, bound)
@@ -81,10 +98,16 @@ def evaluate(
 
 
 def _batches(
-    system: Diffusion, count: int, batch_size: int, repeats: int, seed: int, split: Split
+    system: Diffusion,
+    count: int,
+    batch_size: int,
+    repeats: int,
+    seed: int,
+    split: Split,
 ) -> Iterator[tuple[range, Clean, Tensor, Noised]]:
     """Yield rows, samples, times and noised samples of an evaluation."""
-    device, process = next(system.model.parameters()).device, system.process
+    device = next(system.model.parameters()).device
+    process = system.process
     for repeat in range(repeats):
         seed_generators(device, Stream.EVALUATION, seed, repeat)
         if isinstance(process, TimelessProcess) and process.fixed_time is not None:
@@ -101,10 +124,19 @@ def _batches(
 
 
 @torch.no_grad()
-def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0, split: Split = "valid") -> bool:
+def has_targets(
+    system: Diffusion,
+    samples: int,
+    batch_size: int,
+    seed: int = 0,
+    split: Split = "valid",
+) -> bool:
     """Return whether any position of an evaluation has a target; usually the first batch decides."""
     count = min(samples, system.task.size(split))
-    return any(bool(noised.target_mask.any()) for *_, noised in _batches(system, count, batch_size, 1, seed, split))
+    return any(
+        bool(noised.target_mask.any())
+        for *_, noised in _batches(system, count, batch_size, 1, seed, split)
+    )
 
 
 MAX_LOGITS = 1 << 26
@@ -112,14 +144,19 @@ MAX_LOGITS = 1 << 26
 
 
 @torch.no_grad()
-def require_shapes(system: Diffusion, experiment: Experiment, catalog: Catalog | None = None) -> None:
+def require_shapes(
+    system: Diffusion, experiment: Experiment, catalog: Catalog | None = None
+) -> None:
     """Pass two training samples through all components, unless their logits have more than `MAX_LOGITS` numbers.
 
     Raises:
-        Refused: Names the component that raises an exception, or returns another type or shape than it must.
+        Refused: Names the component that raises an exception, or returns another type or shape than
+            it must.
     """
-    device, count = next(system.model.parameters()).device, min(2, system.task.size("train"))
-    process, space = system.process, system.process.space
+    device = next(system.model.parameters()).device
+    count = min(2, system.task.size("train"))
+    process = system.process
+    space = system.process.space
     last = space.vocab if isinstance(space, TokenSpace) else space.width
     if not 0 < count * space.length * last <= MAX_LOGITS:
         return
@@ -133,7 +170,9 @@ def require_shapes(system: Diffusion, experiment: Experiment, catalog: Catalog |
         except Exception as error:
             if shortage(error):
                 raise
-            reason = str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
+            reason = (
+                str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
+            )
             message = f"{title(getattr(experiment, kind), catalog)} failed: {reason}"
             raise Refused(Problem(message, (kind,), code="plugin-failed")) from error
 
@@ -145,7 +184,11 @@ def require_shapes(system: Diffusion, experiment: Experiment, catalog: Catalog |
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         with component("task"):
             clean = system.task.batch("train", range(count)).to(device)
-            shape = (count, space.length) if isinstance(space, TokenSpace) else (count, space.length, last)
+            shape = (
+                (count, space.length)
+                if isinstance(space, TokenSpace)
+                else (count, space.length, last)
+            )
             require("x0", clean.x0, *shape)
         with component("process"):
             t, noised = system.noise(clean, system.times(count, device))
@@ -173,15 +216,28 @@ def _require_result(method: str, value: Any, kind: type = object) -> None:
 def _checked_parts(model: nn.Module, spec: ModelSpec, catalog: Catalog | None) -> Iterator[None]:
     """Refuse, by its name, a component of a model that returns no tensor, or a block or head with other positions."""
 
-    def check(part: Spec, module: nn.Module, given: tuple[Any, ...], result: Any) -> None:
-        x = result[0] if part.kind == "embedding" and isinstance(result, tuple) and result else result
+    def check(
+        part: Spec,
+        module: nn.Module,
+        given: tuple[Any, ...],
+        result: Any,
+    ) -> None:
+        x = (
+            result[0]
+            if part.kind == "embedding" and isinstance(result, tuple) and result
+            else result
+        )
         per_position = part.kind in ("block", "head") and len(given) > 0
         if not isinstance(x, Tensor) or (per_position and x.shape[:2] != given[0].shape[:2]):
             found = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else shown(x)
-            raise Refused(f"{title(part, catalog)} failed: forward returned {found}", code="plugin-failed")
+            raise Refused(
+                f"{title(part, catalog)} failed: forward returned {found}", code="plugin-failed"
+            )
 
     named = [(module, part) for _, module, part in parts_of(model, spec) if part is not None]
-    lists = [(inner if isinstance(inner, nn.ModuleList) else [inner], part) for inner, part in named]
+    lists = [
+        (inner if isinstance(inner, nn.ModuleList) else [inner], part) for inner, part in named
+    ]
     layers = [(layer, part) for inner, part in lists for layer in inner]
     handles = [layer.register_forward_hook(partial(check, part)) for layer, part in layers]
     try:
@@ -191,7 +247,9 @@ def _checked_parts(model: nn.Module, spec: ModelSpec, catalog: Catalog | None) -
             handle.remove()
 
 
-def task_baselines(task: Task, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+def task_baselines(
+    task: Task, split: Split = "valid", samples: int | None = None
+) -> dict[str, float]:
     """Return the baselines of a split, of its first `samples` samples if the task supports it; {} if it has none."""
     supported = signature(task.baselines).parameters
     if "split" not in supported:
@@ -221,21 +279,29 @@ NORMAL_95 = 1.959963984540054
 class Intervals:
     """Sums numerator and denominator of each metric for each of n samples, over all repeats, for 95 % intervals.
 
-    Stratified times are treated as independent draws, which makes the interval of a loss slightly too wide, never too
-    narrow.
+    Stratified times are treated as independent draws, which makes the interval of a loss slightly
+    too wide, never too narrow.
     """
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
         self._sums: dict[str, Float64[Tensor, "2 n"]] = {}
 
-    def update(self, rows: range, metrics: Metrics, clean: Clean, measured: Measured) -> None:
+    def update(
+        self,
+        rows: range,
+        metrics: Metrics,
+        clean: Clean,
+        measured: Measured,
+    ) -> None:
         """Add a batch; does nothing if the metrics report no sums per sample."""
         sums = metrics.per_sample(clean, measured) if isinstance(metrics, SampledMetrics) else {}
         for name, (numerator, denominator) in sums.items():
             if name not in self._sums:
                 self._sums[name] = numerator.new_zeros(2, self._samples, dtype=torch.float64)
-            self._sums[name][:, rows.start : rows.stop] += torch.stack((numerator.double(), denominator.double()))
+            self._sums[name][:, rows.start : rows.stop] += torch.stack(
+                (numerator.double(), denominator.double())
+            )
 
     def compute(self) -> dict[str, float]:
         """Return `NAME_ci95` for each metric: the half-width of its 95 % confidence interval."""
@@ -245,12 +311,14 @@ class Intervals:
 def half_width(numerator: Float64[Tensor, " n"], denominator: Float64[Tensor, " n"]) -> float:
     """Return the half-width of the 95 % interval of sum(numerator) / sum(denominator) over independent samples.
 
-    Ratio estimator (Cochran 1977, Sampling Techniques, 6.3): with ratio R, its variance is the variance of the sum of
-    numerator - R denominator, divided by sum(denominator) squared. Samples with denominator 0 are left out; NaN for
-    fewer than two.
+    Ratio estimator (Cochran 1977, Sampling Techniques, 6.3): with ratio R, its variance is the
+    variance of the sum of numerator - R denominator, divided by sum(denominator) squared. Samples
+    with denominator 0 are left out; NaN for fewer than two.
     """
     counted = denominator > 0
-    above, below, n = numerator[counted], denominator[counted], int(counted.sum())
+    above = numerator[counted]
+    below = denominator[counted]
+    n = int(counted.sum())
     if n < 2:
         return math.nan
     residual = above - above.sum() / below.sum() * below

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Shaped
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.records import Clean
 
 from .randomness import Stream, seed_generators
 
@@ -22,7 +22,8 @@ __all__ = ["LogLikelihood", "log_likelihood", "log_likelihood_of"]
 class LogLikelihood:
     """Lower bounds on log p(x_0), in nats per sample, with the half-widths of their 95 % Monte Carlo intervals.
 
-    The interval is that of the estimate of the bound; the gap between bound and log-likelihood is not part of it.
+    The interval is that of the estimate of the bound; the gap between bound and log-likelihood is
+    not part of it.
     """
 
     values: Float64[Tensor, " B"]
@@ -39,15 +40,17 @@ def log_likelihood(
 ) -> LogLikelihood:
     """Return bounds on log p(x_0 at the other positions | known ones) of ids; shorter than a sample, they are padded.
 
-    `system` is a Diffusion, `known` the mask of given ids, `samples` the draws of noise for each row.
-    Refused if they are longer than a sample, or the loss is not part of a bound.
+    `system` is a Diffusion, `known` the mask of given ids, `samples` the draws of noise for each
+    row. Refused if they are longer than a sample, or the loss is not part of a bound.
     """
     x0 = torch.as_tensor(x0)
     missing = system.process.space.length - x0.shape[1]
     if missing < 0:
         message = f"{x0.shape[1]} ids, but a sample has {system.process.space.length}"
         raise Refused(Problem(message, code="misfit"))
-    known = torch.zeros(x0.shape, dtype=torch.bool) if known is None else torch.as_tensor(known).bool()
+    known = (
+        torch.zeros(x0.shape, dtype=torch.bool) if known is None else torch.as_tensor(known).bool()
+    )
     pad = torch.nn.functional.pad
     valid = pad(torch.ones(x0.shape, dtype=torch.bool), (0, missing))
     clean = Clean.of(pad(x0, (0, missing)), valid, pad(known, (0, missing)))
@@ -56,22 +59,32 @@ def log_likelihood(
 
 @torch.no_grad()
 def log_likelihood_of(
-    system: Any, clean: Clean, samples: int = 64, seed: int = 0, batch_size: int = 64
+    system: Any,
+    clean: Clean,
+    samples: int = 64,
+    seed: int = 0,
+    batch_size: int = 64,
 ) -> LogLikelihood:
     """Return bounds on log p of clean samples given their known values and conditions.
 
-    Each sample gets `samples` draws of noise at stratified times, so that its interval is slightly too wide, never too
-    narrow. Results are a function of the arguments and the weights.
+    Each sample gets `samples` draws of noise at stratified times, so that its interval is slightly
+    too wide, never too narrow. Results are a function of the arguments and the weights.
     """
     if not system.bound:
         message = "the loss of this experiment is not part of a bound on the likelihood"
-        raise Refused(Problem(message, ("loss",), help='use loss "masked-ce" or "score-entropy"', code="misfit"))
-    device, was_training = next(system.model.parameters()).device, system.training
+        raise Refused(
+            Problem(
+                message, ("loss",), help='use loss "masked-ce" or "score-entropy"', code="misfit"
+            )
+        )
+    device = next(system.model.parameters()).device
+    was_training = system.training
     seed_generators(device, Stream.EVALUATION, seed, 0)
     count = len(clean.valid)
     times = torch.cat([system.times(samples) for _ in range(count)])
     rows = torch.arange(count).repeat_interleave(samples)
-    nats, system = [torch.zeros(0, dtype=torch.float64)], system.eval()
+    nats = [torch.zeros(0, dtype=torch.float64)]
+    system = system.eval()
     try:
         for start in range(0, len(rows), batch_size):
             part = rows[start : start + batch_size]

@@ -1,7 +1,8 @@
 """Which weights are trained: all, some, or low-rank updates W + alpha / rank B A of frozen matrices (LoRA).
 
-Hu et al., 2022. B is 0 at first, so that the model starts unchanged. In a checkpoint, a matrix `x.weight` is stored as
-`x.parametrizations.weight.original`, and `.0.A`, `.0.B` and `.0.scale` there; `merged` adds them up.
+Hu et al., 2022. B is 0 at first, so that the model starts unchanged. In a checkpoint, a matrix
+`x.weight` is stored as `x.parametrizations.weight.original`, and `.0.A`, `.0.B` and `.0.scale`
+there; `merged` adds them up.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from ..config.options import LoRA, Train, matches_module
 from ..files.resource_errors import disk_errors
 from .randomness import Stream, mix_seed
 
-__all__ = ["LowRank", "add_lora", "freeze", "load_merged", "merged", "select_trained", "write_merged"]
+__all__ = [
+    "LowRank",
+    "add_lora",
+    "freeze",
+    "load_merged",
+    "merged",
+    "select_trained",
+    "write_merged",
+]
 
 INFIX = ".parametrizations.weight."
 """Infix of the names of tensors that make up an adapted matrix."""
@@ -38,7 +47,13 @@ INFIX = ".parametrizations.weight."
 class LowRank(nn.Module):
     """The low-rank update of a matrix; the generator of the initial A is on the CPU. O rows, I columns, R rank."""
 
-    def __init__(self, weight: Float[Tensor, "O I"], rank: int, alpha: float, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        weight: Float[Tensor, "O I"],
+        rank: int,
+        alpha: float,
+        generator: torch.Generator,
+    ) -> None:
         super().__init__()
         rows, columns = weight.shape
         a = nn.init.kaiming_uniform_(torch.empty(rank, columns), math.sqrt(5), generator=generator)
@@ -61,7 +76,9 @@ def select_trained(model: nn.Module, train: Train, seed: int = 0) -> list[str]:
 def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Freeze the weights whose names match a pattern, such as "embedding.*"; return the names."""
     parameters = dict(model.named_parameters())
-    frozen = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    frozen = [
+        name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
     problems = [*_unmatched(patterns, list(parameters), "weight", ("train", "freeze"))]
     if len(frozen) == len(parameters):
         problems.append(Problem("all weights are frozen", ("train", "freeze"), code="misfit"))
@@ -75,23 +92,32 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 def add_lora(model: nn.Module, options: LoRA, seed: int = 0) -> list[str]:
     """Add low-rank updates to matrices of a model, and freeze everything else; return the names of the matrices."""
     weights = dict(model.named_parameters())
-    trained = {name for name in weights if any(fnmatchcase(name, pattern) for pattern in options.whole)}
+    trained = {
+        name for name in weights if any(fnmatchcase(name, pattern) for pattern in options.whole)
+    }
     matrices = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding) and f"{name}.weight" not in trained
     }
-    chosen = [name for name in matrices if any(matches_module(name, pattern) for pattern in options.on)]
-    place, what = ("train", "lora"), "matrix and no module that contains one"
+    chosen = [
+        name for name in matrices if any(matches_module(name, pattern) for pattern in options.on)
+    ]
+    place = ("train", "lora")
+    what = "matrix and no module that contains one"
     parts = [part for name in matrices for part in name.split(".") if not part.isdigit()]
-    problems = [*_unmatched(options.on, list(matrices), what, (*place, "on"), parts, matches_module)]
+    problems = [
+        *_unmatched(options.on, list(matrices), what, (*place, "on"), parts, matches_module)
+    ]
     problems += _unmatched(options.whole, list(weights), "weight", (*place, "whole"))
     tied: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         tied.setdefault(id(weight), []).append(name)
     for group in tied.values():  # the update would not reach the matrix under its other name
         if len(group) > 1 and any(f"{name}.weight" in group for name in chosen):
-            problems.append(Problem(f"{' and '.join(group)} are the same matrix", (*place, "on"), code="misfit"))
+            problems.append(
+                Problem(f"{' and '.join(group)} are the same matrix", (*place, "on"), code="misfit")
+            )
     if problems:
         raise Refused(problems)
     generator = torch.Generator().manual_seed(mix_seed(Stream.LORA, seed))
@@ -114,15 +140,21 @@ def _unmatched(
     """Yield patterns that match none of the names; `others` are further names to suggest."""
     for number, pattern in enumerate(patterns):
         if not any(matches(name, pattern) for name in names):
-            hint = did_you_mean(pattern, dict.fromkeys([*others, *names]), f"the names are {', '.join(names)}")
-            yield Problem(f'"{pattern}" matches no {kind}', (*path, number), help=hint, code="unknown-value")
+            hint = did_you_mean(
+                pattern, dict.fromkeys([*others, *names]), f"the names are {', '.join(names)}"
+            )
+            yield Problem(
+                f'"{pattern}" matches no {kind}', (*path, number), help=hint, code="unknown-value"
+            )
 
 
 def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return weights with their low-rank updates added, exactly as the model uses them in training."""
     plain = {name: weight for name, weight in weights.items() if INFIX not in name}
     for name in {name.partition(INFIX)[0] for name in weights if INFIX in name}:
-        original, a, b, scale = (weights[f"{name}{INFIX}{part}"] for part in ("original", "0.A", "0.B", "0.scale"))
+        original, a, b, scale = (
+            weights[f"{name}{INFIX}{part}"] for part in ("original", "0.A", "0.B", "0.scale")
+        )
         plain[f"{name}.weight"] = original + scale * (b @ a)
     return plain
 
@@ -132,12 +164,18 @@ def load_merged(path: Path, model: nn.Module) -> None:
     if not _has_lora(path):
         load_weights(path, model)
         return
-    saved, own = merged(read_tensors(path)), model.state_dict()
-    loaded = {own[name].data_ptr() for name in saved.keys() & own.keys()}  # includes tied weights under other names
+    saved = merged(read_tensors(path))
+    own = model.state_dict()
+    loaded = {
+        own[name].data_ptr() for name in saved.keys() & own.keys()
+    }  # includes tied weights under other names
     wrong = [name for name in saved if name not in own or saved[name].shape != own[name].shape]
     wrong += [name for name in own if name not in saved and own[name].data_ptr() not in loaded]
     if wrong:
-        raise Refused(f"{path} does not hold the weights of this model: {', '.join(wrong)}", code="shape-mismatch")
+        raise Refused(
+            f"{path} does not hold the weights of this model: {', '.join(wrong)}",
+            code="shape-mismatch",
+        )
     model.load_state_dict(saved, strict=False)
 
 
@@ -147,7 +185,9 @@ def write_merged(path: Path, to: Path) -> None:
         shutil.copyfile(path, to)
         return
     with disk_errors(to):
-        save_file({name: weight.contiguous() for name, weight in merged(read_tensors(path)).items()}, to)
+        save_file(
+            {name: weight.contiguous() for name, weight in merged(read_tensors(path)).items()}, to
+        )
         follow_umask(to)
 
 

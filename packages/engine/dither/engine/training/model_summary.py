@@ -1,6 +1,7 @@
 """Parameters, memory, shapes and FLOPs of a model, computed on torch's meta device without allocating weights.
 
-Activations depend on kernels and are not counted in memory: where they do not fit, the run stops with exit code 5.
+Activations depend on kernels and are not counted in memory: where they do not fit, the run stops
+with exit code 5.
 Letters: B batch.
 """
 
@@ -21,8 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
-from dither.registry.flow.records import State
-from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.contracts.records import State
+from dither.registry.contracts.spaces import FeatureSpace
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.spec.base import Spec
 
@@ -34,27 +35,40 @@ from .device import choose_device
 from .lora import select_trained
 
 __all__ = [
-    "build_on_meta", "memory_needs", "parts_of", "require_memory", "require_names", "summarize_model",
-]  # fmt: skip
+    "build_on_meta",
+    "memory_needs",
+    "parts_of",
+    "require_memory",
+    "require_names",
+    "summarize_model",
+]
 
 ADAM_STATES = 2
-"""Tensors per parameter of AdamW, assumed for an optimizer that cannot take a step on the meta device."""
+"""Tensors per parameter of AdamW, assumed for an optimizer that cannot take a step on the meta
+device."""
 DRAWS = {Tensor.normal_, Tensor.uniform_}
 MAX_TENSORS = 100_000
 """Parameters that a model may have; to build more takes minutes even without memory."""
 
 
 def require_memory(
-    experiment: Experiment, shards: int = 1, room: int | None = None, catalog: Catalog | None = None
+    experiment: Experiment,
+    shards: int = 1,
+    room: int | None = None,
+    catalog: Catalog | None = None,
 ) -> None:
     """Refuse an experiment whose weights, gradients, optimizer state and EMA exceed the memory of its device.
 
-    They are sharded among `shards` ranks; `room` is the memory in bytes, by default that of the device.
-    The problem has the code `out-of-memory` and lists the bytes by purpose.
+    They are sharded among `shards` ranks; `room` is the memory in bytes, by default that of the
+    device. The problem has the code `out-of-memory` and lists the bytes by purpose.
     """
     if room is None:
         device = choose_device(experiment.train.device)
-        room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else total_memory()
+        room = (
+            torch.cuda.get_device_properties(device).total_memory
+            if device.type == "cuda"
+            else total_memory()
+        )
     try:
         model = build_on_meta(experiment, room * shards, catalog)
     except Refused:
@@ -65,7 +79,9 @@ def require_memory(
     total = sum(needs.values()) // shards
     if total > room:
         terms = ", ".join(f"{name} {size(count // shards)}" for name, count in needs.items())
-        raise _refusal(f"training needs at least {size(total)}, this device has {size(room)}: {terms}")
+        raise _refusal(
+            f"training needs at least {size(total)}, this device has {size(room)}: {terms}"
+        )
 
 
 def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
@@ -75,7 +91,8 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
     """
     select_trained(model, experiment.train)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    weights, gradients = _bytes((*model.parameters(), *model.buffers())), _bytes(trained)
+    weights = _bytes((*model.parameters(), *model.buffers()))
+    gradients = _bytes(trained)
     try:
         with annotate_build_errors():
             optimizer = experiment.train.optimizer.build(model)
@@ -88,12 +105,22 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
 
 def _state_bytes(optimizer: Optimizer) -> int:
     parameters = [(g, p) for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
-    if isinstance(optimizer, AdamW):  # its step on this device would import torch._dynamo, which takes 1.5 s
-        return sum((ADAM_STATES + group["amsgrad"]) * parameter.nbytes + 4 for group, parameter in parameters)
+    if isinstance(
+        optimizer, AdamW
+    ):  # its step on this device would import torch._dynamo, which takes 1.5 s
+        return sum(
+            (ADAM_STATES + group["amsgrad"]) * parameter.nbytes + 4
+            for group, parameter in parameters
+        )
     for _, parameter in parameters:
         parameter.grad = parameter.detach()
     optimizer.step()
-    return _bytes(value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
+    return _bytes(
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    )
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -110,15 +137,18 @@ def require_names(loaded: Loaded) -> None:
         select_trained(model, loaded.experiment.train)
 
 
-def build_on_meta(experiment: Experiment, limit: int | None = None, catalog: Catalog | None = None) -> nn.Module:
+def build_on_meta(
+    experiment: Experiment, limit: int | None = None, catalog: Catalog | None = None
+) -> nn.Module:
     """Return the model of an experiment on the meta device, without memory for its weights.
 
-    It is refused as soon as its parameters exceed `limit` bytes, by default the memory of the machine; to build all of
-    it could take hours.
+    It is refused as soon as its parameters exceed `limit` bytes, by default the memory of the
+    machine; to build all of it could take hours.
     """
     space = experiment.process.facts(experiment.task.space()).space
     limit = total_memory() if limit is None else limit
-    seen, total = set[int](), 0
+    seen = set[int]()
+    total = 0
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         nonlocal total
@@ -126,7 +156,9 @@ def build_on_meta(experiment: Experiment, limit: int | None = None, catalog: Cat
             seen.add(id(parameter))
             total += parameter.nbytes
         if total > limit:
-            raise _refusal(f"the weights need more than {size(total)}, this device has {size(limit)}")
+            raise _refusal(
+                f"the weights need more than {size(total)}, this device has {size(limit)}"
+            )
         if len(seen) > MAX_TENSORS:
             raise _refusal(f"the model has more than {MAX_TENSORS:,} parameter tensors")
 
@@ -145,24 +177,36 @@ def build_on_meta(experiment: Experiment, limit: int | None = None, catalog: Cat
 class _Uninitialised(TorchFunctionMode):
     """Draw no weights: on the meta device that would import torch._dynamo, which takes 1.5 s."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         if getattr(func, "__module__", "") == "torch.nn.init" or func in DRAWS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
 
 def _refusal(message: str) -> Refused:
-    return Refused(Problem(message, ("model",), help="lower the width or depth of the model", code="out-of-memory"))
+    return Refused(
+        Problem(
+            message, ("model",), help="lower the width or depth of the model", code="out-of-memory"
+        )
+    )
 
 
 def summarize_model(experiment: Experiment) -> dict[str, Any]:
     """Return size and cost of a model, run forward and backward on the meta device; Refused naming what failed.
 
-    Keys are `parameters`, shared ones counted once; FLOPs of the `forward` pass and of a training `step`, two for a
-    multiply-add; shape of the `output`; and `rows`: name, component (`part`), parameters with those of inner rows,
-    forward `flops` and output shape (of a list, that of the last module) of each module.
+    Keys are `parameters`, shared ones counted once; FLOPs of the `forward` pass and of a training
+    `step`, two for a multiply-add; shape of the `output`; and `rows`: name, component (`part`),
+    parameters with those of inner rows, forward `flops` and output shape (of a list, that of the
+    last module) of each module.
     """
-    space, train = experiment.process.facts(experiment.task.space()).space, experiment.train
+    space = experiment.process.facts(experiment.task.space()).space
+    train = experiment.train
     with _attributed({}, "built"):
         model = build_on_meta(experiment).train()
     parts = list(parts_of(model, experiment.model))
@@ -175,8 +219,13 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
 
     for path, module in model.named_modules():
         module.register_forward_hook(lambda module, arguments, out, path=path: record(path, out))
-    batch, counter = train.batch_size // train.accumulate, FlopCounterMode(display=False)
-    with _attributed(specs | {id(model): experiment.model}, "run on a batch"), torch.device("meta"), counter:
+    batch = train.batch_size // train.accumulate
+    counter = FlopCounterMode(display=False)
+    with (
+        _attributed(specs | {id(model): experiment.model}, "run on a batch"),
+        torch.device("meta"),
+        counter,
+    ):
         shape = (batch, space.length)
         x = torch.zeros(shape, dtype=torch.long)
         if isinstance(space, FeatureSpace):
@@ -187,19 +236,30 @@ def summarize_model(experiment: Experiment) -> dict[str, Any]:
         out.sum().backward()
     rows = []
     for name, inner, spec in parts:
-        paths = [f"{name}.{i}" for i in range(len(inner))] if isinstance(inner, nn.ModuleList) else [name]
+        paths = (
+            [f"{name}.{i}" for i in range(len(inner))]
+            if isinstance(inner, nn.ModuleList)
+            else [name]
+        )
         flops = sum(forward.get(f"{type(model).__name__}.{path}", 0) for path in paths)
         title = "" if spec is None else f'{spec.kind} "{spec.name}"'
         row = {"name": name, "part": title, "parameters": _count(inner), "flops": flops}
         rows.append(row | {"output": outputs.get(paths[-1], ()) if paths else ()})
-    step, whole = counter.get_total_flops() * train.accumulate, forward["Global"] * train.accumulate
+    step = counter.get_total_flops() * train.accumulate
+    whole = forward["Global"] * train.accumulate
     costs = {"parameters": _count(model), "forward": whole, "step": step}
     return {**costs, "output": tuple(out.shape), "rows": rows}
 
 
-def parts_of(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str, nn.Module, Spec | None]]:
+def parts_of(
+    model: nn.Module, spec: Spec, prefix: str = ""
+) -> Iterator[tuple[str, nn.Module, Spec | None]]:
     """Yield the children of a model with the Specs that built them, and below these the components in their slots."""
-    slots = {key: value for key in type(spec).model_fields if isinstance(value := getattr(spec, key), Spec)}
+    slots = {
+        key: value
+        for key in type(spec).model_fields
+        if isinstance(value := getattr(spec, key), Spec)
+    }
     for name, child in model.named_children():
         made_by = slots.get(name) or slots.get(name.removesuffix("s"))
         if made_by is not None or not prefix:
@@ -220,11 +280,20 @@ def _attributed(components: Mapping[int, Spec | None], action: str) -> Iterator[
     except Refused:
         raise
     except Exception as error:
-        owners = (frame.f_locals.get("self") for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))))
-        specs = (owner if isinstance(owner, Spec) else components.get(id(owner)) for owner in owners)
+        owners = (
+            frame.f_locals.get("self")
+            for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__)))
+        )
+        specs = (
+            owner if isinstance(owner, Spec) else components.get(id(owner)) for owner in owners
+        )
         spec = next(filter(None, specs), None)
         name = "the model" if spec is None else f'{spec.kind} "{spec.name}"'
-        own = [f for f in traceback.extract_tb(error.__traceback__) if "torch" not in FilePath(f.filename).parts]
+        own = [
+            f
+            for f in traceback.extract_tb(error.__traceback__)
+            if "torch" not in FilePath(f.filename).parts
+        ]
         place = f" ({FilePath(own[-1].filename).name}:{own[-1].lineno})" if own else ""
         lines = str(error).strip().splitlines() or ["no message"]
         message = f"{name} cannot be {action}: {type(error).__name__}: {lines[0]}{place}"

@@ -25,12 +25,23 @@ SHOWN = 20
 class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit code
     """The loss or gradient of a step (from 0), or the `weights` after its update (-1: initial), contain NaN or inf.
 
-    `rows` are the faulty samples, or those of the whole batch if they could not be identified (not `certain`).
+    `rows` are the faulty samples, or those of the whole batch if they could not be identified (not
+    `certain`).
     """
 
-    def __init__(self, step: int, loss: float = math.nan, norm: float = math.nan, *, weights: bool = False) -> None:
+    def __init__(
+        self,
+        step: int,
+        loss: float = math.nan,
+        norm: float = math.nan,
+        *,
+        weights: bool = False,
+    ) -> None:
         super().__init__(step, loss, norm)
-        self.step, self.loss, self.norm, self.weights = step, loss, norm, weights
+        self.step = step
+        self.loss = loss
+        self.norm = norm
+        self.weights = weights
         self.rows: list[int] = []
         self.certain = False
 
@@ -59,30 +70,47 @@ def describe_data(experiment: Experiment) -> str:
     for path, component in components_in(experiment):
         if component.kind == "data":
             files = {
-                name: getattr(component, name) for name, info in type(component).model_fields.items() if path_mark(info)
+                name: getattr(component, name)
+                for name, info in type(component).model_fields.items()
+                if path_mark(info)
             }
-            lines.append(", ".join([f"{dotted(path)} {component.name}", *(f"{k} {v!r}" for k, v in files.items())]))
+            lines.append(
+                ", ".join(
+                    [f"{dotted(path)} {component.name}", *(f"{k} {v!r}" for k, v in files.items())]
+                )
+            )
     return "; ".join(lines)
 
 
 class FiniteGuard:
     """Checks loss and gradient norm of each step before the update.
 
-    On the CPU it raises immediately. On a GPU that would synchronise, so if `deferred`, the update is cancelled on the
-    device through `found_inf`, as `GradScaler` does, and after more than `limit` such steps in a row so are all later
-    ones until `check` is called. An optimizer without `found_inf` gets gradients of 0 instead; because that is not a
-    skipped step, it synchronises if there is a limit. `metrics` are loss times weight, weight and gradient norm of the
-    newest deferred step, 0 if it was cancelled; `skipped` and `in_row` count cancelled steps.
+    On the CPU it raises immediately. On a GPU that would synchronise, so if `deferred`, the update
+    is cancelled on the device through `found_inf`, as `GradScaler` does, and after more than
+    `limit` such steps in a row so are all later ones until `check` is called. An optimizer without
+    `found_inf` gets gradients of 0 instead; because that is not a skipped step, it synchronises if
+    there is a limit. `metrics` are loss times weight, weight and gradient norm of the newest
+    deferred step, 0 if it was cancelled; `skipped` and `in_row` count cancelled steps.
     """
 
     def __init__(
-        self, optimizer: Optimizer, device: torch.device, deferred: bool | None = None, limit: int = 0
+        self,
+        optimizer: Optimizer,
+        device: torch.device,
+        deferred: bool | None = None,
+        limit: int = 0,
     ) -> None:
         self.cancels = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-        self.deferred = device.type != "cpu" and (self.cancels or not limit) if deferred is None else deferred
-        self.optimizer, self.first, self.limit = optimizer, 0, limit
+        self.deferred = (
+            device.type != "cpu" and (self.cancels or not limit) if deferred is None else deferred
+        )
+        self.optimizer = optimizer
+        self.first = 0
+        self.limit = limit
         self.alive = torch.ones((), device=device)
-        self.good, self.skipped, self.in_row = torch.zeros(3, dtype=torch.int64, device=device).unbind()
+        self.good, self.skipped, self.in_row = torch.zeros(
+            3, dtype=torch.int64, device=device
+        ).unbind()
         self.metrics, self.last = torch.zeros(2, 3, device=device).unbind()
 
     def start(self, step: int, in_row: int = 0) -> None:
@@ -92,7 +120,13 @@ class FiniteGuard:
         self.good.zero_()
         self.in_row.fill_(in_row)
 
-    def record(self, step: int, total: Any, weight: Any, norm: Any) -> None:
+    def record(
+        self,
+        step: int,
+        total: Any,
+        weight: Any,
+        norm: Any,
+    ) -> None:
         """Record loss times weight, weight and gradient norm of a step before its update, as floats or 0-d tensors.
 
         Raise NonFinite if one is NaN or inf and the guard is not deferred.
@@ -102,7 +136,9 @@ class FiniteGuard:
                 raise NonFinite(step, total / weight, norm)
             return
         metrics = torch.stack((total, weight, norm))
-        self.last.copy_(torch.where(self.alive > 0, metrics, self.last))  # in place, so that a CUDA graph may hold it
+        self.last.copy_(
+            torch.where(self.alive > 0, metrics, self.last)
+        )  # in place, so that a CUDA graph may hold it
         finite = metrics.isfinite().all()
         self.in_row.add_(1).masked_fill_(finite, 0)
         self.alive *= self.in_row <= self.limit
@@ -139,7 +175,9 @@ class Skips:
         """Return whether the step of an error may be skipped, and count it."""
         if self.in_row >= self.limit:
             if self.limit:
-                error.add_note(f"{self.in_row + 1} such steps in a row; train.skip_limit = {self.limit}")
+                error.add_note(
+                    f"{self.in_row + 1} such steps in a row; train.skip_limit = {self.limit}"
+                )
             return False
         self.counted += 1
         self.in_row += 1

@@ -22,12 +22,31 @@ __all__ = ["DEVICE", "DeviceTrace"]
 DEVICE = torch.device("meta")
 """The name of the simulated device."""
 READS_VALUES = {
-    "_local_scalar_dense", "bincount", "equal", "histc", "is_nonzero", "masked_select", "nonzero", "repeat_interleave",
-    "_unique2", "unique_consecutive", "unique_dim",
-}  # fmt: skip
-"""Operations whose result or its shape is read by the host: `.item()`, `bool`, boolean indices, .."""
+    "_local_scalar_dense",
+    "bincount",
+    "equal",
+    "histc",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "repeat_interleave",
+    "_unique2",
+    "unique_consecutive",
+    "unique_dim",
+}
+"""Operations whose result or its shape is read by the host: `.item()`, `bool`, boolean indices,
+.."""
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
-NO_KERNEL = {"alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty", "new_empty_strided"}
+NO_KERNEL = {
+    "alias",
+    "detach",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "lift_fresh",
+    "new_empty",
+    "new_empty_strided",
+}
 
 
 class _OnDevice(Tensor):
@@ -39,14 +58,25 @@ class _OnDevice(Tensor):
     @staticmethod
     def __new__(cls: type[Self], value: Tensor, trace: DeviceTrace) -> Self:
         made: Any = torch.Tensor._make_wrapper_subclass(
-            cls, value.shape, strides=value.stride(), storage_offset=value.storage_offset(), dtype=value.dtype,
+            cls,
+            value.shape,
+            strides=value.stride(),
+            storage_offset=value.storage_offset(),
+            dtype=value.dtype,
             device=DEVICE,
-        )  # fmt: skip
-        made.value, made.owner = value, trace
+        )
+        made.value = value
+        made.owner = trace
         return made  # type: ignore[no-any-return]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         raise RuntimeError(f"{func} of a simulated device outside its trace")
 
     def tolist(self) -> Any:
@@ -73,7 +103,11 @@ class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             "/dither/" not in frame.f_code.co_filename or frame.f_code.co_filename == __file__
         ):
             frame = frame.f_back
-        place = "" if frame is None else f"{frame.f_code.co_filename.rpartition('/dither/')[2]}:{frame.f_lineno}"
+        place = (
+            ""
+            if frame is None
+            else f"{frame.f_code.co_filename.rpartition('/dither/')[2]}:{frame.f_lineno}"
+        )
         self.syncs[operation, place] += 1
 
     def move(self, module: nn.Module) -> nn.Module:
@@ -82,13 +116,21 @@ class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for part in module.modules():
             for name, parameter in part._parameters.items():
                 if parameter is not None:
-                    value = nn.Parameter(_OnDevice(parameter.detach(), self), parameter.requires_grad)
+                    value = nn.Parameter(
+                        _OnDevice(parameter.detach(), self), parameter.requires_grad
+                    )
                     part._parameters[name] = moved.setdefault(id(parameter), value)
             for name, buffer in part._buffers.items():
                 part._buffers[name] = None if buffer is None else _OnDevice(buffer, self)
         return module
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         kwargs = kwargs or {}
         on_device = [x for x in tree_leaves((args, kwargs)) if isinstance(x, _OnDevice)]
         target = kwargs.get("device")
@@ -105,20 +147,34 @@ class DeviceTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         same = {id(x.value): x for x in on_device}  # operations in place return their argument
 
         def wrapped(x: Any) -> Any:
-            return same[id(x)] if id(x) in same else _OnDevice(x, self) if isinstance(x, Tensor) else x
+            return (
+                same[id(x)] if id(x) in same else _OnDevice(x, self) if isinstance(x, Tensor) else x
+            )
 
         return tree_map(wrapped, out)
 
-    def _inspect(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], target: torch.device | None) -> None:
+    def _inspect(
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        target: torch.device | None,
+    ) -> None:
         if name in READS_VALUES:
             self.count(name)
         for index in args[1] if name in INDEXED else ():
-            if isinstance(index, Tensor) and (index.dtype == torch.bool or not isinstance(index, _OnDevice)):
+            if isinstance(index, Tensor) and (
+                index.dtype == torch.bool or not isinstance(index, _OnDevice)
+            ):
                 self.count("boolean index" if index.dtype == torch.bool else "index on the host")
-        across = name == "copy_" and isinstance(args[0], _OnDevice) != isinstance(args[1], _OnDevice)
+        across = name == "copy_" and isinstance(args[0], _OnDevice) != isinstance(
+            args[1], _OnDevice
+        )
         if name == "_to_copy" and target is not None:
             across = isinstance(args[0], _OnDevice) != (target == DEVICE)
-        waits = not kwargs.get("non_blocking") and not (name == "copy_" and len(args) > 2 and args[2])
+        waits = not kwargs.get("non_blocking") and not (
+            name == "copy_" and len(args) > 2 and args[2]
+        )
         if across and waits:
             from_device = isinstance(args[1 if name == "copy_" else 0], _OnDevice)
             self.count("copy to the host" if from_device else "copy to the device")

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.records import Noised, over
+from dither.registry.contracts.records import Noised, over
 
 from .tiled_linear import TiledLinear, fill_outside
 
@@ -33,15 +33,24 @@ def masked_ce_of_logits(
     Returns:
         The loss per row, without its share.
     """
-    sigma, rate = (over(value, noised.x0)[:, 0] for value in (noised.noise.sigma, noised.noise.rate))
-    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0) if weighted else torch.ones_like(sigma)
+    sigma, rate = (
+        over(value, noised.x0)[:, 0] for value in (noised.noise.sigma, noised.noise.rate)
+    )
+    weight = (
+        torch.where(sigma > 0, rate / sigma.expm1(), 0.0) if weighted else torch.ones_like(sigma)
+    )
     weight = weight.to(head.h.dtype)
     counted = (weight * share.to(weight.dtype))[:, None]
-    x0, own = noised.x0[:, 0], head.output_at(noised.x0[:, 0])
-    log_sum, rest, each = torch.zeros_like(own), torch.zeros_like(own), torch.zeros_like(counted)
+    x0 = noised.x0[:, 0]
+    own = head.output_at(noised.x0[:, 0])
+    log_sum = torch.zeros_like(own)
+    rest = torch.zeros_like(own)
+    each = torch.zeros_like(counted)
     for rows in head.rows():
         here = x0[rows, None]
-        logits = fill_outside(head.table(rows), support[0], -torch.inf).scatter_(1, here, own[rows, None])
+        logits = fill_outside(head.table(rows), support[0], -torch.inf).scatter_(
+            1, here, own[rows, None]
+        )
         top = logits.amax(-1, keepdim=True)
         odds = logits.sub_(top).exp_()
         total = odds.sum(-1, keepdim=True)

@@ -15,8 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from dither.registry.flow.protocols import FusedLoss, LiteralProcess, Loss, Process, TokenProcess
-from dither.registry.flow.records import Measured, Noise, Noised, State, first_rows, over
+from dither.registry.contracts.protocols import (
+    FusedLoss,
+    LiteralProcess,
+    Loss,
+    Process,
+    TokenProcess,
+)
+from dither.registry.contracts.records import Measured, Noise, Noised, State, first_rows, over
 
 from ..tokens import cross_entropy, masked_ce, score_entropy
 from .cross_entropy import masked_ce_of_logits
@@ -25,8 +31,11 @@ from .tiled_linear import TiledLinear
 
 __all__ = ["FusedCrossEntropy", "FusedMaskedCE", "FusedScoreEntropy", "TiledLoss", "fused_form"]
 
-Closed = Callable[[TiledLinear, Noised, Bool[Tensor, "rows V"], Float[Tensor, " N"]], Float[Tensor, " N"]]
-"""(head, rows, support, share) -> loss per row; its gradient times `share` is accumulated in the head."""
+Closed = Callable[
+    [TiledLinear, Noised, Bool[Tensor, "rows V"], Float[Tensor, " N"]], Float[Tensor, " N"]
+]
+"""(head, rows, support, share) -> loss per row; its gradient times `share` is accumulated in the
+head."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +76,12 @@ class TiledLoss:
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
         counted = self.active(noised)
-        read, weights = h.flatten(0, 1), counted if share is None else share * counted
-        rows = _rows_of(counted.flatten(), noised.state.most_requested if counted is noised.target_mask else None)
+        read = h.flatten(0, 1)
+        weights = counted if share is None else share * counted
+        rows = _rows_of(
+            counted.flatten(),
+            noised.state.most_requested if counted is noised.target_mask else None,
+        )
         head = TiledLinear(read if len(rows) == len(read) else read[rows], linear, half=half)
         some = _select_rows(noised, rows)
         closed = self.closed_form(process, noised)
@@ -84,21 +97,35 @@ class TiledLoss:
             values = values.to(head.h.dtype).masked_fill(part == 0, 0.0)
             total = (values * part.to(values.dtype)).sum()
         attached = head.attach_grads(total)
-        every = torch.zeros(counted.numel(), dtype=values.dtype, device=h.device).index_copy_(0, rows, values)
-        every = every.view_as(counted) if share is None else every.view_as(counted) * share.to(every.dtype)
+        every = torch.zeros(counted.numel(), dtype=values.dtype, device=h.device).index_copy_(
+            0, rows, values
+        )
+        every = (
+            every.view_as(counted)
+            if share is None
+            else every.view_as(counted) * share.to(every.dtype)
+        )
         return Measured(every, self.weights(noised).to(every.dtype), attached)
 
     def _by_autograd(
-        self, head: TiledLinear, some: Noised, noise: Noise, process: Process, share: Float[Tensor, " N"]
+        self,
+        head: TiledLinear,
+        some: Noised,
+        noise: Noise,
+        process: Process,
+        share: Float[Tensor, " N"],
     ) -> Float[Tensor, " N"]:
         """Compute the loss of blocks of rows, with autograd between output and loss."""
-        values, one = [], head.h.new_ones(len(head.h), 1)
+        values = []
+        one = head.h.new_ones(len(head.h), 1)
         for rows in head.rows():
             raw = head.table(rows)
             with torch.set_grad_enabled(head.needs_grad):
                 raw.requires_grad_(head.needs_grad)
                 part = some[rows]
-                loss = self.loss(process.read(raw[:, None], part.state, noise[rows]), part).values[:, 0]
+                loss = self.loss(process.read(raw[:, None], part.state, noise[rows]), part).values[
+                    :, 0
+                ]
                 if head.needs_grad:
                     (grad,) = torch.autograd.grad((loss * share[rows].to(loss.dtype)).sum(), raw)
                     head.backward_rows(grad, one[rows], rows)
@@ -120,11 +147,18 @@ class FusedScoreEntropy(TiledLoss):
 
     def closed_form(self, process: Process, noised: Noised) -> Closed | None:
         if not (
-            isinstance(process, LiteralProcess) and isinstance(process, TokenProcess) and process.predict == "score"
+            isinstance(process, LiteralProcess)
+            and isinstance(process, TokenProcess)
+            and process.predict == "score"
         ):
             return None
-        prior, support = process.prior_probs("cpu"), process.support("cpu")
-        return partial(score_entropy_of_scores, absent=process.absorbing) if simple_prior(prior, support) else None
+        prior = process.prior_probs("cpu")
+        support = process.support("cpu")
+        return (
+            partial(score_entropy_of_scores, absent=process.absorbing)
+            if simple_prior(prior, support)
+            else None
+        )
 
 
 class FusedMaskedCE(TiledLoss):
@@ -167,7 +201,11 @@ def _rows_of(counted: Bool[Tensor, " BL"], most: int | None) -> Int[Tensor, " N"
     """Return the rows to compute: those counted; on a GPU, where reading their number would synchronise, `most`."""
     if counted.device.type == "cpu" and most is None:
         return counted.nonzero()[:, 0]
-    return first_rows(counted, most) if most is not None else torch.arange(len(counted), device=counted.device)
+    return (
+        first_rows(counted, most)
+        if most is not None
+        else torch.arange(len(counted), device=counted.device)
+    )
 
 
 def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
@@ -178,7 +216,9 @@ def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
 
     state = State(chosen(noised.state.x), chosen(noised.state.masked))
     noise = _noise_of_rows(noised.noise, noised.x0, rows)
-    target_mask, valid, fixed = (chosen(value) for value in (noised.target_mask, noised.valid, noised.fixed))
+    target_mask, valid, fixed = (
+        chosen(value) for value in (noised.target_mask, noised.valid, noised.fixed)
+    )
     return Noised(chosen(noised.x0), state, noise, target_mask, valid, fixed, noised.prior)
 
 

@@ -1,8 +1,9 @@
 """Score entropy from hidden states, in closed form. Letters: N rows, V vocabulary.
 
-Of a row, the sum over y of  s - r log s + r (log r - 1)  has no normaliser that runs over all ids: these may be gone
-through in any order, and no row is ever there as a whole. Each term is r (exp(d) - 1 - d) with d = log s - log r. Where
-the prior is even, r is the same for all y but x_0 and x_t, which stand apart, and comes out of the sum.
+Of a row, the sum over y of  s - r log s + r (log r - 1)  has no normaliser that runs over all ids:
+these may be gone through in any order, and no row is ever there as a whole. Each term is r (exp(d)
+- 1 - d) with d = log s - log r. Where the prior is even, r is the same for all y but x_0 and x_t,
+which stand apart, and comes out of the sum.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dither.registry.flow.records import Noised, over
+from dither.registry.contracts.records import Noised, over
 
 from ..tokens import FAR
 from .tiled_linear import TiledLinear, fill_outside
@@ -57,12 +58,18 @@ class _Rows:
     def of(cls, noised: Noised, absent: bool) -> _Rows:
         """Compute the inputs of rows; finite, but without meaning, where the clean id is certain."""
         assert noised.prior is not None
-        x, x0, prior = noised.state.x[:, 0], noised.x0[:, 0], noised.prior[0]
+        x = noised.state.x[:, 0]
+        x0 = noised.x0[:, 0]
+        prior = noised.prior[0]
         log_alpha = -over(noised.noise.sigma, noised.x0).to(prior.dtype)[:, 0]
-        log_prior_prob, log_prior_prob_0 = ((-log_alpha.expm1()).log() + prior[ids].log() for ids in (x, x0))
+        log_prior_prob, log_prior_prob_0 = (
+            (-log_alpha.expm1()).log() + prior[ids].log() for ids in (x, x0)
+        )
         stayed = log_prior_prob - torch.logaddexp(log_alpha, log_prior_prob)
         log_ratio = torch.where(x == x0, stayed, 0.0).clamp_min(MIN_LOG_RATIO)
-        own = torch.where(prior[x] > 0, torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob, 0.0)
+        own = torch.where(
+            prior[x] > 0, torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob, 0.0
+        )
         weight = over(noised.noise.rate, noised.x0).to(prior.dtype)[:, 0] * prior[x]
         return cls(x, x0, weight, log_ratio, own, absent)
 
@@ -87,14 +94,16 @@ def score_entropy_of_scores(
     Returns:
         The loss per row, without its share.
     """
-    rows, dtype = _Rows.of(noised, absent), head.h.dtype
+    rows = _Rows.of(noised, absent)
+    dtype = head.h.dtype
     factor = rows.log_ratio.exp() * rows.weight
     counted = (factor * share).to(dtype)[:, None]
     sums = _over_tiles(head, rows, counted, support[0])
     moved = rows.x != rows.x0
     log_score = head.output_at(rows.x0).to(rows.own.dtype)
     gap = (log_score - rows.own).masked_fill(~moved, 0.0)
-    ratio, score = rows.own.exp(), log_score.exp()
+    ratio = rows.own.exp()
+    score = log_score.exp()
     term = torch.where(gap < FAR, ratio * (gap.expm1() - gap), score)
     grad = torch.where(gap < FAR, ratio * gap.expm1(), score)
     if head.needs_grad:
@@ -104,10 +113,14 @@ def score_entropy_of_scores(
 
 
 def _over_tiles(
-    head: TiledLinear, rows: _Rows, counted: Float[Tensor, "N 1"], support: Bool[Tensor, " V"]
+    head: TiledLinear,
+    rows: _Rows,
+    counted: Float[Tensor, "N 1"],
+    support: Bool[Tensor, " V"],
 ) -> Float[Tensor, " N"]:
     """Return the sum of exp(d) - 1 - d over all ids but x_t and x_0, or of exp(d) where r is 0 there."""
-    sums, offset = torch.zeros_like(rows.weight), rows.log_ratio.to(head.h.dtype)[:, None]
+    sums = torch.zeros_like(rows.weight)
+    offset = rows.log_ratio.to(head.h.dtype)[:, None]
     blank = -torch.inf if rows.absent else 0.0
     for ids, blocks in head.tiles():
         weights = head.weights(ids)
@@ -118,7 +131,8 @@ def _over_tiles(
             part = 0.0 if rows.absent else gap.sum(-1)
             if rows.absent:
                 grad = gap.exp_()
-            elif head.half:  # products in bfloat16 round more than exp - 1, which takes a third of the time of expm1
+            # Products in bfloat16 round more than exp - 1, which takes a third of the time of expm1
+            elif head.half:
                 grad = gap.exp_().sub_(1)
             else:
                 grad = gap.expm1_()

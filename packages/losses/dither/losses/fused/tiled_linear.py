@@ -1,6 +1,7 @@
 """The last linear layer in tiles: its output for some rows and ids, and the gradients of functions of it.
 
-A row is one position of one sample. Letters: N rows, D width, V vocabulary, n rows and v ids of one tile.
+A row is one position of one sample. Letters: N rows, D width, V vocabulary, n rows and v ids of one
+tile.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ ROWS = 1024
 class TiledLinear:
     """h W' + b for rows of h, tile by tile, with accumulated gradients.
 
-    Autograd does not record this: consumers of an output tile pass its gradient to `backward_tile`, and `attach_grads`
-    connects the final number with h, W and b.
+    Autograd does not record this: consumers of an output tile pass its gradient to `backward_tile`,
+    and `attach_grads` connects the final number with h, W and b.
 
     Args:
         h: Input of the layer.
@@ -37,9 +38,11 @@ class TiledLinear:
     """
 
     def __init__(self, h: Float[Tensor, "N D"], linear: nn.Linear, *, half: bool = False) -> None:
-        self.source, self.linear = h, linear
+        self.source = h
+        self.linear = linear
         dtype = torch.promote_types(h.dtype, linear.weight.dtype)
-        self.h, self.weight = h.detach().to(dtype), linear.weight.detach().to(dtype)
+        self.h = h.detach().to(dtype)
+        self.weight = linear.weight.detach().to(dtype)
         self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
         self.half = half and dtype == torch.float32
         self._read = self.h.bfloat16() if self.half else self.h
@@ -47,8 +50,12 @@ class TiledLinear:
         self._buffers: dict[str, Tensor] = {}
         needs_grad = torch.is_grad_enabled()
         self.grad_h = torch.zeros_like(self.h) if needs_grad and h.requires_grad else None
-        empty = torch.empty_like if len(h) else torch.zeros_like  # the first rows write to all of it
-        self.grad_weight = empty(self.weight) if needs_grad and linear.weight.requires_grad else None
+        empty = (
+            torch.empty_like if len(h) else torch.zeros_like
+        )  # the first rows write to all of it
+        self.grad_weight = (
+            empty(self.weight) if needs_grad and linear.weight.requires_grad else None
+        )
         biased = needs_grad and linear.bias is not None and linear.bias.requires_grad
         self.grad_bias = torch.zeros_like(self.bias) if biased and self.bias is not None else None
 
@@ -76,20 +83,31 @@ class TiledLinear:
         if self._half_weight is not None:
             return self._half_weight[ids]
         some = self.weight[ids]
-        return self._buffer("weights", some.shape, torch.bfloat16).copy_(some) if self.half else some
+        return (
+            self._buffer("weights", some.shape, torch.bfloat16).copy_(some) if self.half else some
+        )
 
     def output(
-        self, rows: slice, ids: slice, weights: Float[Tensor, "v D"], offset: Float[Tensor, "n 1"] | None = None
+        self,
+        rows: slice,
+        ids: slice,
+        weights: Float[Tensor, "v D"],
+        offset: Float[Tensor, "n 1"] | None = None,
     ) -> Float[Tensor, "n v"]:
         """Return h W' + b of a tile, minus an offset per row; valid until the next call."""
-        read, shape = self._read[rows], (rows.stop - rows.start, ids.stop - ids.start)
+        read = self._read[rows]
+        shape = (rows.stop - rows.start, ids.stop - ids.start)
         out = self._buffer("tile", shape, self.h.dtype)
         bias = out.new_zeros(1).expand(shape[1]) if self.bias is None else self.bias[ids]
         if not self.half:
             out.copy_(bias) if offset is None else torch.sub(bias, offset, out=out)
             return out.addmm_(read, weights.T)
         half = torch.mm(read, weights.T, out=self._buffer("half tile", shape, torch.bfloat16))
-        return torch.add(half, bias, out=out) if offset is None else torch.sub(half, offset, out=out).add_(bias)
+        return (
+            torch.add(half, bias, out=out)
+            if offset is None
+            else torch.sub(half, offset, out=out).add_(bias)
+        )
 
     def table(self, rows: slice) -> Float[Tensor, "n V"]:
         """Return h W' + b of some rows at all ids; valid until the next call."""
@@ -100,16 +118,19 @@ class TiledLinear:
             out[:, ids] = self.output(rows, ids, self.weights(ids))
         return out
 
-    def backward_rows(self, grad: Float[Tensor, "n V"], share: Float[Tensor, "n 1"], rows: slice) -> None:
+    def backward_rows(
+        self, grad: Float[Tensor, "n V"], share: Float[Tensor, "n 1"], rows: slice
+    ) -> None:
         """Apply `backward_tile` to the gradient of some rows at all ids."""
         for ids, _ in self.tiles():
             self.backward_tile(grad[:, ids], share, rows, ids, self.weights(ids))
 
     def output_at(self, ids: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """Return h W' + b of every row at one id, never in bfloat16."""
-        out = torch.cat([
-            (self.h[rows] * self.weight[ids[rows]]).sum(-1) for rows in _slices(len(self.h), ROWS)
-        ] or [self.h.new_zeros(0)])  # fmt: skip
+        out = torch.cat(
+            [(self.h[rows] * self.weight[ids[rows]]).sum(-1) for rows in _slices(len(self.h), ROWS)]
+            or [self.h.new_zeros(0)]
+        )
         return out if self.bias is None else out + self.bias[ids]
 
     def backward_tile(
@@ -148,7 +169,12 @@ class TiledLinear:
                 self.grad_weight.index_add_(0, ids[rows], part * self.h[rows])
 
     def _add_product(
-        self, into: Float[Tensor, "a c"], a: Float[Tensor, "a b"], b: Float[Tensor, "b c"], *, first: bool = False
+        self,
+        into: Float[Tensor, "a c"],
+        a: Float[Tensor, "a b"],
+        b: Float[Tensor, "b c"],
+        *,
+        first: bool = False,
     ) -> None:
         """Add a product to `into` in its precision; the first replaces what is there."""
         if self.half:
@@ -170,7 +196,9 @@ class TiledLinear:
             return total
         grads = [self.grad_h, self.grad_weight, self.grad_bias]
         self.grad_h = self.grad_weight = self.grad_bias = None
-        attached: Tensor = _Attached.apply(total, grads, self.source, self.linear.weight, self.linear.bias)  # type: ignore[no-untyped-call]
+        attached: Tensor = _Attached.apply(
+            total, grads, self.source, self.linear.weight, self.linear.bias
+        )  # type: ignore[no-untyped-call]
         return attached
 
 
@@ -186,7 +214,8 @@ class _Attached(torch.autograd.Function):
         weight: Float[Tensor, "V D"],
         bias: Float[Tensor, " V"] | None,
     ) -> Float[Tensor, ""]:
-        ctx.grads, ctx.dtypes = grads, [None if x is None else x.dtype for x in (h, weight, bias)]
+        ctx.grads = grads
+        ctx.dtypes = [None if x is None else x.dtype for x in (h, weight, bias)]
         return total.clone()
 
     @staticmethod
@@ -194,7 +223,8 @@ class _Attached(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Float[Tensor, ""]) -> tuple[Tensor | None, ...]:
         if ctx.grads is None:
             raise RuntimeError("backward through a fused loss works only once")
-        grads, ctx.grads = ctx.grads, None  # so that a gradient becomes .grad without being copied
+        grads = ctx.grads  # so that a gradient becomes .grad without being copied
+        ctx.grads = None
         if upstream[0].device.type != "cpu" or upstream[0] != 1:
             for grad in grads:
                 if grad is not None:
@@ -203,7 +233,9 @@ class _Attached(torch.autograd.Function):
         return None, None, *(None if grad is None else grad.to(dtype) for grad, dtype in typed)
 
 
-def fill_outside(tile: Float[Tensor, "n v"], support: Bool[Tensor, " v"], value: float) -> Float[Tensor, "n v"]:
+def fill_outside(
+    tile: Float[Tensor, "n v"], support: Bool[Tensor, " v"], value: float
+) -> Float[Tensor, "n v"]:
     """Write a value to the columns outside the support, in place; on a GPU without synchronising."""
     if tile.device.type == "cpu":
         return tile.index_fill_(1, (~support).nonzero()[:, 0], value)

@@ -1,6 +1,7 @@
 """Gaussian noise on features, or on some of them: x_t = sqrt(alpha) x_0 + sqrt(1 - alpha) eps.
 
-This is DDPM (Ho et al. 2020) with -sigma the log of its cumulative product. Letters: B batch, L length, M features.
+This is DDPM (Ho et al. 2020) with -sigma the log of its cumulative product. Letters: B batch, L
+length, M features.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.records import Clean, Noise, Noised, State, over
-from dither.registry.flow.spaces import FeatureSpace, Space
+from dither.registry.contracts.records import Clean, Noise, Noised, State, over
+from dither.registry.contracts.spaces import FeatureSpace, Space
 
 from ..precision import wide
 from ..timestep_sampling import TimestepSampling, as_times
@@ -32,9 +33,15 @@ class GaussianPrediction:
     """
 
     def __init__(
-        self, raw: Float[Tensor, "B L M"], x: Float[Tensor, "B L M"], noise: Noise, predict: FeaturePredictionType
+        self,
+        raw: Float[Tensor, "B L M"],
+        x: Float[Tensor, "B L M"],
+        noise: Noise,
+        predict: FeaturePredictionType,
     ) -> None:
-        self.raw, self.x, self.predict = raw, x, predict
+        self.raw = raw
+        self.x = x
+        self.predict = predict
         self.a, self.b = scales(noise, x)
 
     @property
@@ -58,8 +65,9 @@ class GaussianPrediction:
 class GaussianProcess:
     """Variance-preserving Gaussian noise, everywhere or where a mask picks.
 
-    With a mask the rest of a sample stays visible and clean, and `State.noisy` marks the noisy values. A step changes
-    only noisy values; sampling starts with noise at every position that the mask may pick.
+    With a mask the rest of a sample stays visible and clean, and `State.noisy` marks the noisy
+    values. A step changes only noisy values; sampling starts with noise at every position that the
+    mask may pick.
 
     Args:
         space: Of the samples.
@@ -67,7 +75,8 @@ class GaussianProcess:
         predict: Meaning of the raw model output.
         mask: Unit of the mask, as in `masks.Masks`; None for noise everywhere.
         group: Name of the only columns that get noise; None for all.
-        ratio: Share of the units that get noise; None to draw it for each sample, evenly from 0 to 1.
+        ratio: Share of the units that get noise; None to draw it for each sample, evenly from 0 to
+            1.
         exact: Give noise to the rounded number of units instead of each unit by itself.
         block: Regions of a block.
     """
@@ -87,11 +96,15 @@ class GaussianProcess:
         self.predict: FeaturePredictionType = predict
         self.masks = None if mask is None else Masks(space, mask, group, exact, block)
         self.ratio = ratio
-        self.schedule, self.times, self.level = timesteps.schedule, timesteps.times, timesteps.level
+        self.schedule = timesteps.schedule
+        self.times = timesteps.times
+        self.level = timesteps.level
 
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed and unpicked values do not change, and their eps is 0."""
-        x0, noise, chosen = clean.x0, self.schedule(as_times(t, clean)), self._choose(clean)
+        x0 = clean.x0
+        noise = self.schedule(as_times(t, clean))
+        chosen = self._choose(clean)
         state, eps = self.add_noise(clean.x0, noise, chosen)
         return Noised(x0, state, noise, chosen, clean.valid, clean.fixed, eps=eps)
 
@@ -103,7 +116,9 @@ class GaussianProcess:
         a, b = self.scales(noise, x)
         return self._state(torch.where(where, a * x + b * eps, x), where), eps
 
-    def scales(self, noise: Noise, like: Float[Tensor, "B L M"]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    def scales(
+        self, noise: Noise, like: Float[Tensor, "B L M"]
+    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
         """Return the factors of x_0 and eps in x_t, to broadcast over `like`."""
         return scales(noise, like)
 
@@ -117,18 +132,27 @@ class GaussianProcess:
         return self._state(torch.where(free, torch.randn_like(like.x0), like.x0), free)
 
     def step(
-        self, state: State, pred: Any, now: Noise, then: Noise, like: Clean, *, eta: float = 1.0, eps: Any = None
+        self,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+        *,
+        eta: float = 1.0,
+        eps: Any = None,
     ) -> State:
         """Draw x_s given x_t: sqrt(alpha_s) x_0 + keep eps + spread noise (DDIM, eq. 12).
 
-        With eta = 1 mean and variance are those of q(x_s | x_t, x_0) (DDPM, eq. 7); with eta = 0 no noise is added.
-        `eps` is the noise to add; by default it is drawn.
+        With eta = 1 mean and variance are those of q(x_s | x_t, x_0) (DDPM, eq. 7); with eta = 0 no
+        noise is added. `eps` is the noise to add; by default it is drawn.
         """
         x = state.x
         sigma, earlier, gap = (wide(over(noise.sigma, x)) for noise in (now, then, now.since(then)))
         before, after, between = (-(-value).expm1() for value in (sigma, earlier, gap))
         share = eta**2 * between / torch.where(before > 0, before, 1.0)
-        spread, keep = (after * share).sqrt().to(x.dtype), (after * (1 - share)).sqrt().to(x.dtype)
+        spread = (after * share).sqrt().to(x.dtype)
+        keep = (after * (1 - share)).sqrt().to(x.dtype)
         new = (-earlier / 2).exp().to(x.dtype) * pred.x0 + keep * pred.eps
         if eta > 0:
             new = new + spread * (torch.randn_like(x) if eps is None else eps)
@@ -154,7 +178,9 @@ class GaussianProcess:
         return self.masks.pick(self.masks.maskable(clean), over(wide(share), clean.x0))
 
 
-def scales(noise: Noise, like: Float[Tensor, "B L M"]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+def scales(
+    noise: Noise, like: Float[Tensor, "B L M"]
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """Return sqrt(alpha) and sqrt(1 - alpha), exact at both ends, to broadcast over `like`."""
     sigma = wide(over(noise.sigma, like))
     return (-sigma / 2).exp().to(like.dtype), (-(-sigma).expm1()).sqrt().to(like.dtype)

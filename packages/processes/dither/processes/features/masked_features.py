@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.protocols import ValueDistribution, sample_prediction
-from dither.registry.flow.records import Clean, Noise, Noised, State, over
-from dither.registry.flow.spaces import FeatureSpace, Space
+from dither.registry.contracts.protocols import ValueDistribution, sample_prediction
+from dither.registry.contracts.records import Clean, Noise, Noised, State, over
+from dither.registry.contracts.spaces import FeatureSpace, Space
 
 from ..precision import wide
 from ..timestep_sampling import TimestepSampling, as_times, likely_most, time_of
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from ..options import Mask
 
 __all__ = [
-    "MaskedDistributionPrediction", "MaskedFeaturePrediction", "MaskedRegionProcess",
-]  # fmt: skip
+    "MaskedDistributionPrediction",
+    "MaskedFeaturePrediction",
+    "MaskedRegionProcess",
+]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class MaskedDistributionPrediction:
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
         """The mean of masked values, next to the visible ones."""
-        return torch.where(self.state.masked, self.distribution.mean(self.state.x, self.state.masked), self.state.x)
+        return torch.where(
+            self.state.masked, self.distribution.mean(self.state.x, self.state.masked), self.state.x
+        )
 
     @property
     def eps(self) -> Float[Tensor, "B L M"]:
@@ -56,18 +60,25 @@ class MaskedDistributionPrediction:
 
     def draw(self) -> Float[Tensor, "B L M"]:
         """Draw the masked values, each position independently."""
-        return torch.where(self.state.masked, self.distribution.sample(self.state.x, self.state.masked), self.state.x)
+        return torch.where(
+            self.state.masked,
+            self.distribution.sample(self.state.x, self.state.masked),
+            self.state.x,
+        )
 
-    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def squared_errors(
+        self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
         return self.distribution.squared_errors(x0, target_mask)
 
 
 class MaskedRegionProcess:
     """Each unit is masked with probability 1 - alpha, or with one ratio at every time.
 
-    With a fixed ratio states do not depend on time and steps change nothing: `finish` fills in everything. Training
-    still draws times, as in the reference model; evaluation and sampling use `fixed_time`, when 1 - alpha is the ratio.
-    The arguments are those of `GaussianProcess`, with `ratio` the share that is masked at every time.
+    With a fixed ratio states do not depend on time and steps change nothing: `finish` fills in
+    everything. Training still draws times, as in the reference model; evaluation and sampling use
+    `fixed_time`, when 1 - alpha is the ratio. The arguments are those of `GaussianProcess`, with
+    `ratio` the share that is masked at every time.
     """
 
     def __init__(
@@ -81,11 +92,16 @@ class MaskedRegionProcess:
         block: int = 8,
     ) -> None:
         self.space: Space = space
-        self.masks, self.ratio = Masks(space, mask, group, exact, block), ratio
-        self.schedule, self.times, self.level = timesteps.schedule, timesteps.times, timesteps.level
+        self.masks = Masks(space, mask, group, exact, block)
+        self.ratio = ratio
+        self.schedule = timesteps.schedule
+        self.times = timesteps.times
+        self.level = timesteps.level
         self.fixed_time: float | None = None
         if ratio is not None:
-            self.fixed_time = max(float(time_of(timesteps.schedule, wide(torch.tensor(ratio)))), timesteps.t_min)
+            self.fixed_time = max(
+                float(time_of(timesteps.schedule, wide(torch.tensor(ratio)))), timesteps.t_min
+            )
 
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Mask units; fixed values do not change."""
@@ -93,7 +109,9 @@ class MaskedRegionProcess:
         share = masked_share(noise, clean.x0)
         share = share if self.ratio is None else torch.full_like(share, self.ratio)
         masked = self.masks.pick(self.masks.maskable(clean), share)
-        return Noised(clean.x0, masked_state(clean.x0, masked), noise, masked, clean.valid, clean.fixed)
+        return Noised(
+            clean.x0, masked_state(clean.x0, masked), noise, masked, clean.valid, clean.fixed
+        )
 
     def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
         """Bound the number of visible regions for a fixed ratio, if nothing is known; further ones are masked."""
@@ -101,7 +119,11 @@ class MaskedRegionProcess:
         if self.ratio is None or not self.masks.whole_regions or not clean.none_known:
             return noised
         mean = (1 - self.ratio) * length
-        most = min(math.ceil(mean) + 1, length) if self.masks.exact else likely_most(mean, length, rows)
+        most = (
+            min(math.ceil(mean) + 1, length)
+            if self.masks.exact
+            else likely_most(mean, length, rows)
+        )
         visible = clean.valid & ~noised.target_mask[..., 0]
         masked = noised.target_mask | (visible & (visible.cumsum(1) > most))[..., None]
         state = replace(masked_state(clean.x0, masked), most_visible=most)
@@ -114,20 +136,33 @@ class MaskedRegionProcess:
         if isinstance(raw, ValueDistribution):
             return MaskedDistributionPrediction(raw, state)
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-        return MaskedFeaturePrediction(torch.where(state.masked, raw, state.x), torch.zeros_like(raw))
+        return MaskedFeaturePrediction(
+            torch.where(state.masked, raw, state.x), torch.zeros_like(raw)
+        )
 
     def prior(self, like: Clean) -> State:
         """Return the start of sampling: everything maskable is masked, for any ratio."""
         return masked_state(like.x0, self.masks.maskable(like))
 
-    def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+    def step(
+        self,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+    ) -> State:
         """Fill in a masked unit with probability (alpha_s - alpha_t) / (1 - alpha_t); none if the ratio is fixed."""
         if self.ratio is not None:
             return state
-        before, after = masked_share(now, state.x), masked_share(then, state.x)
+        before = masked_share(now, state.x)
+        after = masked_share(then, state.x)
         share = after / torch.where(before > 0, before, 1.0)
-        if self.masks.exact:  # the number that `corrupt` would mask then, not a rounded part of those masked now
-            units, every = self.masks.units(state.masked), self.masks.units(self.masks.maskable(like))
+        if (
+            self.masks.exact
+        ):  # the number that `corrupt` would mask then, not a rounded part of those masked now
+            units = self.masks.units(state.masked)
+            every = self.masks.units(self.masks.maskable(like))
             count = (self.masks.shares(after, state.masked) * every).sum(1).round()
             share = over((count / units.sum(1).clamp_min(1)).clamp_max(1), state.x)
         masked = self.masks.pick(state.masked, share)
@@ -145,7 +180,9 @@ class MaskedRegionProcess:
     def elements(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
         return self.masks.spread(units)
 
-    def reveal(self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> State:
+    def reveal(
+        self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
+    ) -> State:
         return State(torch.where(state.masked & ~masked, x, state.x), masked)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import FeatureSpace
 
 from ..precision import Constant
 
@@ -30,19 +30,28 @@ class Masks:
 
     Args:
         space: Of the samples.
-        mask: The unit: a region (position), a block of consecutive regions, a column over all regions, an element, the
-            columns of a group in a region (group), or a region with a transcription start (tss: where the condition
-            "tss" is not 0; other regions are never masked).
+        mask: The unit: a region (position), a block of consecutive regions, a column over all
+            regions, an element, the columns of a group in a region (group), or a region with a
+            transcription start (tss: where the condition "tss" is not 0; other regions are never
+            masked).
         group: Name of the only columns that may be masked; None for all.
         exact: Pick the rounded expected number of units of a sample, not each unit independently.
         block: Regions of a block; the first block begins at the first region.
     """
 
     def __init__(
-        self, space: FeatureSpace, mask: Mask = "region", group: str | None = None, exact: bool = False, block: int = 8
+        self,
+        space: FeatureSpace,
+        mask: Mask = "region",
+        group: str | None = None,
+        exact: bool = False,
+        block: int = 8,
     ) -> None:
         self.whole_regions = mask == "region" and group is None
-        self.mask, self.exact, self.block, self.shape = mask, exact, block, (space.length, space.width)
+        self.mask = mask
+        self.exact = exact
+        self.block = block
+        self.shape = (space.length, space.width)
         self._columns = Constant(columns(space, group))
 
     def maskable(self, clean: Clean) -> Bool[Tensor, "B L M"]:
@@ -55,11 +64,15 @@ class Masks:
             return free
         if "tss" not in clean.cond:
             conditions = ", ".join(clean.cond) or "none"
-            message = f'mask "tss" requires the condition "tss"; conditions of the batch: {conditions}'
+            message = (
+                f'mask "tss" requires the condition "tss"; conditions of the batch: {conditions}'
+            )
             raise Refused(message, code="missing-array")
         return free & (clean.cond["tss"] != 0)[..., None]
 
-    def pick(self, among: Bool[Tensor, "B L M"], share: Float[Tensor, "..."]) -> Bool[Tensor, "B L M"]:
+    def pick(
+        self, among: Bool[Tensor, "B L M"], share: Float[Tensor, "..."]
+    ) -> Bool[Tensor, "B L M"]:
         """Pick a share of the units of `among`: each independently, or the rounded expected number of each sample."""
         return among & self.spread(pick(self.units(among), self.shares(share, among), self.exact))
 
@@ -79,7 +92,9 @@ class Masks:
         filled = functional.pad(regions, (0, -regions.shape[1] % self.block))
         return rearrange(filled, "b (u s) -> b u s", s=self.block).sum(-1)
 
-    def shares(self, share: Float[Tensor, "..."], like: Bool[Tensor, "B L M"]) -> Float[Tensor, "B U"]:
+    def shares(
+        self, share: Float[Tensor, "..."], like: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B U"]:
         """Return the share of each unit from shares per sample or position; long units take the first."""
         each = share.expand(like.shape)
         if self.mask == "element":
@@ -99,7 +114,9 @@ class Masks:
         return repeat(units, "b l -> b l m", m=width)
 
 
-def pick(units: Bool[Tensor, "B U"], share: Float[Tensor, "B U"], exact: bool) -> Bool[Tensor, "B U"]:
+def pick(
+    units: Bool[Tensor, "B U"], share: Float[Tensor, "B U"], exact: bool
+) -> Bool[Tensor, "B U"]:
     """Pick a share of the True units: each independently, or exactly the rounded expected number of a sample."""
     u = torch.rand(units.shape, dtype=share.dtype, device=units.device)
     if not exact:
@@ -117,4 +134,6 @@ def columns(space: FeatureSpace, group: str | None) -> Bool[Tensor, " M"]:
         if known.name == group:
             place = torch.arange(space.width)
             return (place >= known.start) & (place < known.stop)
-    raise ValueError(f'unknown group "{group}"; groups: {", ".join(known.name for known in space.groups) or "none"}')
+    raise ValueError(
+        f'unknown group "{group}"; groups: {", ".join(known.name for known in space.groups) or "none"}'
+    )

@@ -15,12 +15,13 @@ from ..options import FeaturePredictionType, Mask
 from ..timestep_specs import ScheduledProcess
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Process
+    from dither.registry.contracts.protocols import Process
 
 __all__ = ["Gaussian", "MaskedRegion"]
 
 MAX_SIGMA_FOR_EPS = 30
-"""Largest sigma at which x_0 may be computed from eps: there 1 / sqrt(alpha) is 3e6, about the limit of float32."""
+"""Largest sigma at which x_0 may be computed from eps: there 1 / sqrt(alpha) is 3e6, about the
+limit of float32."""
 
 
 class _MaskedProcess(ScheduledProcess):
@@ -57,28 +58,42 @@ class _MaskedProcess(ScheduledProcess):
         return self.mask, self.group, self.ratio, self.exact, self.block
 
     def _check_space(self, space: FeatureSpace) -> Iterable[Misfit]:
-        names, group = [known.name for known in space.groups], self.group
+        names = [known.name for known in space.groups]
+        group = self.group
         if (self.mask == "group" and group is None) or group not in (None, *names):
-            what = f'unknown group "{group}"' if group else 'mask = "group" requires the name of a group'
+            what = (
+                f'unknown group "{group}"'
+                if group
+                else 'mask = "group" requires the name of a group'
+            )
             hint = did_you_mean(group, names) if group else None
             path, code = (("group",), "unknown-value") if group else (("mask",), "missing-key")
-            yield Misfit(f"{what}; groups: {', '.join(names) or 'none'}", path, ("task",), hint, code)
+            yield Misfit(
+                f"{what}; groups: {', '.join(names) or 'none'}", path, ("task",), hint, code
+            )
         if group in space.given:
             left = ", ".join(name for name in names if name not in space.given)
             message = f'group = "{group}" leaves nothing to learn: the task gives it to the model as known'
-            yield Misfit(message, ("group",), ("task", "given"), f"groups that are not given: {left or 'none'}")
+            yield Misfit(
+                message,
+                ("group",),
+                ("task", "given"),
+                f"groups that are not given: {left or 'none'}",
+            )
         conditions = [condition.name for condition in space.conditions if condition.size is None]
         if self.mask == "tss" and "tss" not in conditions:
             have = ", ".join(conditions) or "none"
-            message = f'mask = "tss" requires the condition "tss" at every position; the task has: {have}'
+            message = (
+                f'mask = "tss" requires the condition "tss" at every position; the task has: {have}'
+            )
             yield Misfit(message, ("mask",), ("task",), "use data with transcription start sites")
 
 
 class Gaussian(_MaskedProcess):
     """Gaussian noise: x_t = sqrt(alpha) x_0 + sqrt(1 - alpha) eps, everywhere or where a mask picks (DDPM, DDIM).
 
-    With a mask the rest stays visible and clean, so that a model learns to fill in. Which values are noisy is passed to
-    an embedding that accepts it, such as "regions" with elements = true.
+    With a mask the rest stays visible and clean, so that a model learns to fill in. Which values
+    are noisy is passed to an embedding that accepts it, such as "regions" with elements = true.
     """
 
     name = "gaussian"
@@ -89,9 +104,11 @@ class Gaussian(_MaskedProcess):
     predict: FeaturePredictionType = "x0"
     """Meaning of the raw output; velocity is sqrt(alpha) eps - sqrt(1 - alpha) x_0."""
     mask: Mask | None = None
-    """Unit that gets noise as one, as in process "masked-region"; by default everything gets noise."""
+    """Unit that gets noise as one, as in process "masked-region"; by default everything gets
+    noise."""
     ratio: float | None = Field(None, gt=0, le=1)
-    """Share of the units that a mask picks; by default drawn for each sample, uniformly from 0 to 1."""
+    """Share of the units that a mask picks; by default drawn for each sample, uniformly from 0 to
+    1."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or would not end in noise."""
@@ -108,7 +125,9 @@ class Gaussian(_MaskedProcess):
             yield Misfit(message, ("schedule",), help=fix)
 
     def facts(self, space: Space) -> ProcessFacts:
-        return ProcessFacts(self.name, self.features(space), self.predict, "gaussian", masked=self.mask is not None)
+        return ProcessFacts(
+            self.name, self.features(space), self.predict, "gaussian", masked=self.mask is not None
+        )
 
     def warn(self, space: Space) -> Iterable[Misfit]:
         """Yield that the columns have different scales, which noise of one variance treats unevenly."""
@@ -120,7 +139,9 @@ class Gaussian(_MaskedProcess):
     def build(self, space: Space) -> Process:
         from .gaussian import GaussianProcess
 
-        return GaussianProcess(self.features(space), self.timesteps(), self.predict, *self.mask_options())
+        return GaussianProcess(
+            self.features(space), self.timesteps(), self.predict, *self.mask_options()
+        )
 
 
 class MaskedRegion(_MaskedProcess):
@@ -130,13 +151,15 @@ class MaskedRegion(_MaskedProcess):
     rev = 2
     serves = FEATURES
     mask: Mask = "region"
-    """Unit of the mask. region: all of a region. block: consecutive regions. column: a column over all regions.
-    element: each number by itself. group: the columns of a group in a region. tss: a region with a transcription
-    start, where the condition "tss" is not 0, and no other."""
+    """Unit of the mask. region: all of a region. block: consecutive regions. column: a column over
+    all regions.
+    element: each number by itself. group: the columns of a group in a region. tss: a region with a
+    transcription start, where the condition "tss" is not 0, and no other."""
     group: str | None = None
     """The only columns that may be masked; by default all. mask = "group" requires one."""
     ratio: float | None = Field(None, gt=0, le=1)
-    """Share that is masked at every time, so that states do not depend on time; by default 1 - alpha."""
+    """Share that is masked at every time, so that states do not depend on time; by default 1 -
+    alpha."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or its options contradict each other."""

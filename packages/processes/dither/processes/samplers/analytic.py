@@ -1,13 +1,14 @@
 """Analytic steps of SEDD (Lou et al. 2023, section 4.2): Tweedie tau-leaping with the predicted scores.
 
-With d = sigma(t) - sigma(s), P(x_s = y | x_t = x) = (e^{-dQ} s)(y) (e^{dQ})(y -> x), position by position, where
+With d = sigma(t) - sigma(s), P(x_s = y | x_t = x) = (e^{-dQ} s)(y) (e^{dQ})(y -> x), position by
+position, where
 
     (e^{-dQ} s)(y)    = e^d s(y) + (1 - e^d) prior(y) S,    S = sum of all s(z)
     (e^{dQ})(y -> x)  = e^{-d} [y = x] + (1 - e^{-d}) prior(x)
 
-It sums to s(x) = 1 over y for any score, but entries are negative where no distribution has such scores; these count as
-0. For the scores of a distribution it is the step of ancestral sampling. Letters: B batch, L length, N rows, V
-vocabulary.
+It sums to s(x) = 1 over y for any score, but entries are negative where no distribution has such
+scores; these count as 0. For the scores of a distribution it is the step of ancestral sampling.
+Letters: B batch, L length, N rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import TokenProcess
-    from dither.registry.flow.records import Clean, Noise, State
+    from dither.registry.contracts.protocols import TokenProcess
+    from dither.registry.contracts.records import Clean, Noise, State
 
 __all__ = ["Analytic", "step_odds"]
 
@@ -35,11 +36,26 @@ class Analytic(TokenSteps):
     name = "analytic"
     requires = "tokens"
 
-    def step(self, process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+    def step(
+        self,
+        process: TokenProcess,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+    ) -> State:
         """Draw x_s given x_t; a prediction of clean ids takes the step of the process."""
         import torch
 
-        from dither.registry.flow.records import State, over, prediction_rows, put_rows, readable_rows, select_rows
+        from dither.registry.contracts.records import (
+            State,
+            over,
+            prediction_rows,
+            put_rows,
+            readable_rows,
+            select_rows,
+        )
 
         from ..precision import wide
         from ..tokens.categorical import draw
@@ -47,21 +63,26 @@ class Analytic(TokenSteps):
 
         if getattr(pred, "predict", "score") != "score":
             return process.step(state, pred, now, then, like)
-        x, prior = state.x, process.prior_probs(state.x.device)
+        x = state.x
+        prior = process.prior_probs(state.x.device)
         gap = wide(over(now.since(then).sigma, x)).expand(x.shape)
         chosen = ~like.fixed & (lookup(prior, x) > 0) & (gap > 0)
         where = readable_rows(pred, chosen)
-        ids, gaps, start = select_rows(x, where).clone(), select_rows(gap, where), 0
+        ids = select_rows(x, where).clone()
+        gaps = select_rows(gap, where)
+        start = 0
         places = torch.arange(x.shape[1], device=x.device).expand(x.shape)
         prior = prior if len(prior) == 1 else prior[select_rows(places, where)]
         for rows in prediction_rows(pred, where):
             log_score = rows.log_score()[0]
             part = slice(start, start + len(log_score))
             rest = prior if len(prior) == 1 else prior[part]
-            # Below its rounding an entry of a score has no significant digits, and all entries may be so small.
+            # Below its rounding an entry of a score has no significant digits, and all entries may
+            # be so small.
             least = torch.finfo(log_score.dtype).eps
             odds = step_odds(log_score, ids[part], rest, gaps[part], least=least)
-            ids[part], start = draw(odds), part.stop
+            ids[part] = draw(odds)
+            start = part.stop
         return State.of(put_rows(x, chosen, ids, where))
 
 
@@ -75,7 +96,8 @@ def step_odds(
 ) -> Float[Tensor, "N V"]:
     """Return P(x_s = y | x_t = x) / (e^d S) for the gap d, from the score of every y, 0 at x.
 
-    `least` is the least share of p_t(y) that an entry of e^{-dQ} s counts; None keeps negative entries.
+    `least` is the least share of p_t(y) that an entry of e^{-dQ} s counts; None keeps negative
+    entries.
     """
     import torch
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jaxtyping import Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Session
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Process, Session
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["Ancestral"]
 
@@ -28,7 +28,8 @@ __all__ = ["Ancestral"]
 class Ancestral(TokenSteps):
     """Steps on an even grid of times, then the clean sample. For every process.
 
-    A step draws from p(x_s | x_t) of the process: DDPM, the exact posterior of tokens, or unmasking.
+    A step draws from p(x_s | x_t) of the process: DDPM, the exact posterior of tokens, or
+    unmasking.
     """
 
     name = "ancestral"
@@ -44,11 +45,13 @@ class Ancestral(TokenSteps):
                 fix = f"remove {option}, or remove process.ratio"
                 yield Misfit(message, (option,), ("process", "ratio"), fix, code="no-effect")
 
-    def sample(self, process: Process, model: Session, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
+    def sample(
+        self, process: Process, model: Session, like: Clean
+    ) -> Iterator[Shaped[Tensor, "B L *M"]]:
         """Yield every state, the clean sample last; a process whose states do not depend on time takes one call."""
         import torch
 
-        from dither.registry.flow.protocols import TimelessProcess
+        from dither.registry.contracts.protocols import TimelessProcess
 
         from ..tokens.temperature import warp_prediction
 

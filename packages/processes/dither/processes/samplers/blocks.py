@@ -1,7 +1,8 @@
 """Block after block from left to right (BD3-LM, Arriola et al. 2025, algorithm 2).
 
-Finished blocks go into the KV cache of the session. Known positions stay, so that a prompt is known positions at the
-start; blocks of which everything is known are not drawn. Letters: B batch, L length, S block size.
+Finished blocks go into the KV cache of the session. Known positions stay, so that a prompt is known
+positions at the start; blocks of which everything is known are not drawn. Letters: B batch, L
+length, S block size.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Process, Sampler, Session
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["Blocks"]
 
@@ -29,8 +30,9 @@ __all__ = ["Blocks"]
 class Blocks(SamplerSpec):
     """Block after block from left to right, each drawn by another sampler; finished blocks are cached as context.
 
-    A model with a block_size is trained on a noised block after clean ones (BD3-LM): its output after cached keys and
-    values is that of training. Blocks of which everything is known are not drawn.
+    A model with a block_size is trained on a noised block after clean ones (BD3-LM): its output
+    after cached keys and values is that of training. Blocks of which everything is known are not
+    drawn.
     """
 
     name = "blocks"
@@ -52,18 +54,28 @@ class Blocks(SamplerSpec):
         """Yield why sequences cannot be cut into blocks, or why cached sampling would not be exact."""
         space = process.space
         if not isinstance(space, TokenSpace) or len(space.fields) > 1:
-            yield Misfit(f'sampler "blocks" requires a single field of tokens, not {space}', related=("task",))
+            yield Misfit(
+                f'sampler "blocks" requires a single field of tokens, not {space}',
+                related=("task",),
+            )
         elif self.stop and space.fields[0].end is None:
             message = f'stop = true requires an id that ends a text; field "{space.fields[0].name}" has none'
             yield Misfit(message, ("stop",), ("task",))
         if not model.cache:
             yield Misfit('sampler "blocks" requires a model with a KV cache', related=("model",))
         elif model.block_size is None and not self.approximate:
-            message = "cached sampling is exact only for block-causal attention: set model.block_size"
+            message = (
+                "cached sampling is exact only for block-causal attention: set model.block_size"
+            )
             yield Misfit(message, related=("model",), help="or set sampler.approximate = true")
         if model.block_size not in (None, self.size) and not self.approximate:
             message = f"the model was trained on blocks of block_size = {model.block_size}, not of size = {self.size}"
-            yield Misfit(message, ("size",), ("model", "block_size"), f"set sampler.size = {model.block_size}")
+            yield Misfit(
+                message,
+                ("size",),
+                ("model", "block_size"),
+                f"set sampler.size = {model.block_size}",
+            )
         if self.inner.name == self.name:
             yield Misfit('sampler "blocks" cannot be its own inner sampler', ("inner",))
         yield from below("inner", self.inner.check(process, model))
@@ -81,7 +93,14 @@ class Blocks(SamplerSpec):
     def build(self) -> Sampler:
         return partial(self.sample, inner=self.inner.build())
 
-    def sample(self, process: Process, model: Session, like: Clean, *, inner: Sampler) -> Iterator[Int[Tensor, "B L"]]:
+    def sample(
+        self,
+        process: Process,
+        model: Session,
+        like: Clean,
+        *,
+        inner: Sampler,
+    ) -> Iterator[Int[Tensor, "B L"]]:
         """Yield every state of the whole sequence, the clean sample last; later blocks are as at t = 1.
 
         ValueError if `stop` is set, and no id ends a sample.
@@ -89,13 +108,17 @@ class Blocks(SamplerSpec):
         import torch
 
         end, (rows, length) = _end_id(process) if self.stop else None, like.valid.shape
-        whole, cached, yielded = process.prior(like).x, 0, None
+        whole = process.prior(like).x
+        cached = 0
+        yielded = None
         ended = torch.zeros(rows, dtype=torch.bool, device=like.valid.device)
         complete = like.fixed.all(0).tolist()
         for start in range(0, length, self.size):
             block = slice(start, min(start + self.size, length))
             piece = like.slice_positions(block.start, block.stop)
-            done = all(complete[block]) if end is None else bool((piece.fixed | ended[:, None]).all())
+            done = (
+                all(complete[block]) if end is None else bool((piece.fixed | ended[:, None]).all())
+            )
             if done:
                 whole = _with(whole, block, torch.where(piece.fixed, piece.x0, end or 0))
                 continue

@@ -1,7 +1,8 @@
 """Unmask the most confident positions first (MaskGIT, Chang et al. 2022; LLaDA, Nie et al. 2025).
 
-After the step to time s, round(N (1 - alpha(s))) of N tokens are still masked, and none after the last. The model gets
-the time at which the actual share of masked tokens is expected. Scores are taken before temperature, top-k and top-p.
+After the step to time s, round(N (1 - alpha(s))) of N tokens are still masked, and none after the
+last. The model gets the time at which the actual share of masked tokens is expected. Scores are
+taken before temperature, top-k and top-p.
 Letters: B batch, L length, N chosen positions, V vocabulary.
 """
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Session, TokenProcess
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Session, TokenProcess
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["Ordered"]
 
@@ -31,28 +32,30 @@ __all__ = ["Ordered"]
 class Ordered(TokenSampler):
     """The most confident positions first, as many per step as the schedule requires (MaskGIT, LLaDA).
 
-    The model gets the time at which the actual share of masked tokens is expected. With one position per step any order
-    except "drawn" has the distribution of the data under a perfect model; several are drawn as if independent.
+    The model gets the time at which the actual share of masked tokens is expected. With one
+    position per step any order except "drawn" has the distribution of the data under a perfect
+    model; several are drawn as if independent.
     """
 
     name = "ordered"
     requires = "mask"
     by: Literal["confidence", "drawn", "margin", "entropy", "random"] = "confidence"
-    """The confidence score. confidence: probability of the likeliest id. drawn: probability of the id that was drawn,
-    which prefers likely ids (MaskGIT; LLaDA, where at temperature 0 both are one). margin: of the likeliest over the
-    next. entropy: the lowest entropy first."""
+    """The confidence score. confidence: probability of the likeliest id. drawn: probability of the
+    id that was drawn, which prefers likely ids (MaskGIT; LLaDA, where at temperature 0 both are
+    one). margin: of the likeliest over the next. entropy: the lowest entropy first."""
     steps: int = Field(64, ge=1, le=1_000_000)
     """Maximum number of model calls; a step that reveals no position makes none."""
     threshold: float | None = Field(None, gt=0, lt=1)
-    """Instead of `steps`: unmask every position whose likeliest id has at least this probability, and at least the
-    likeliest (Fast-dLLM, Wu et al. 2025). Requires by = "confidence"."""
+    """Instead of `steps`: unmask every position whose likeliest id has at least this probability,
+    and at least the likeliest (Fast-dLLM, Wu et al. 2025). Requires by = "confidence"."""
     entropy_bound: float | None = Field(None, ge=0, le=1000)
-    """Instead of `steps`: unmask the first positions of the order as long as their entropies without the largest one
-    add up to at most this many nats, a bound on the mutual information that drawing them independently ignores
-    (EB-Sampler, Ben-Hamu et al. 2025). Requires by = "entropy"."""
+    """Instead of `steps`: unmask the first positions of the order as long as their entropies
+    without the largest one add up to at most this many nats, a bound on the mutual information that
+    drawing them independently ignores (EB-Sampler, Ben-Hamu et al. 2025). Requires by =
+    "entropy"."""
     noise: float = Field(0.0, ge=0, le=1000)
-    """Gumbel noise added to the score, falling with the share still masked: more of it gives more varied samples. The
-    scores are log p (confidence, drawn), p (margin), nats (entropy)."""
+    """Gumbel noise added to the score, falling with the share still masked: more of it gives more
+    varied samples. The scores are log p (confidence, drawn), p (margin), nats (entropy)."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless the process masks tokens and the options fit together."""
@@ -69,16 +72,19 @@ class Ordered(TokenSampler):
         if self.by == "random":
             yield from no_effect(self, ("noise",), 'with by = "random"')
 
-    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean
+    ) -> Iterator[Int[Tensor, "B L"]]:
         import torch
 
-        from dither.registry.flow.records import State
+        from dither.registry.contracts.records import State
 
         from ..timestep_sampling import reveal_counts, time_of
         from ..tokens.unmasking import fully_masked
 
         x, masked = fully_masked(process, like, self.name)
-        total, revealed = masked.sum(1), False
+        total = masked.sum(1)
+        revealed = False
         adaptive = self.threshold is not None or self.entropy_bound is not None
         counts = _until_clean(masked) if adaptive else reveal_counts(process, total, self.steps)
         for due, share in counts:
@@ -91,7 +97,9 @@ class Ordered(TokenSampler):
             yield x
 
 
-def _until_clean(masked: Bool[Tensor, "B L"]) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
+def _until_clean(
+    masked: Bool[Tensor, "B L"],
+) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
     """Yield for each call that at least one position is due, and the share still masked, until none of `masked` is."""
     from ..precision import wide
 
@@ -102,14 +110,19 @@ def _until_clean(masked: Bool[Tensor, "B L"]) -> Iterator[tuple[Int[Tensor, " B"
 
 
 def _count_parallel(
-    score: Float[Tensor, "B L"], masked: Bool[Tensor, "B L"], due: Int[Tensor, " B"], options: Ordered
+    score: Float[Tensor, "B L"],
+    masked: Bool[Tensor, "B L"],
+    due: Int[Tensor, " B"],
+    options: Ordered,
 ) -> Int[Tensor, " B"]:
     """Return how many positions of highest score may be unmasked together, at least `due`."""
     if options.threshold is not None:  # the score is the log-probability of the likeliest id
         return ((score >= math.log(options.threshold)) & masked).sum(1).maximum(due)
     entropy = -score.masked_fill(~masked, -math.inf).sort(1, descending=True).values
     risk = entropy.nan_to_num(posinf=0.0).cumsum(1) - entropy
-    within = ((risk <= (options.entropy_bound or 0.0)) & entropy.isfinite()).long().cumprod(1).sum(1)
+    within = (
+        ((risk <= (options.entropy_bound or 0.0)) & entropy.isfinite()).long().cumprod(1).sum(1)
+    )
     return within.maximum(due)
 
 
@@ -128,7 +141,8 @@ def _unmask(
     from ..tokens.temperature import warp_prediction
     from ..tokens.unmasking import fill, gumbel, log_prob, top_positions
 
-    warped, drawn = warp_prediction(pred, options), x
+    warped = warp_prediction(pred, options)
+    drawn = x
     if options.by == "drawn":
         drawn = fill(x, warped, masked)
         score = log_prob(pred, drawn, masked)
@@ -139,14 +153,16 @@ def _unmask(
     if options.threshold is not None or options.entropy_bound is not None:
         due = _count_parallel(score, masked, due, options)
     chosen = top_positions(score, masked, due)
-    return (torch.where(chosen, drawn, x) if options.by == "drawn" else fill(x, warped, chosen)), chosen
+    return (
+        torch.where(chosen, drawn, x) if options.by == "drawn" else fill(x, warped, chosen)
+    ), chosen
 
 
 def _scores(pred: Any, masked: Bool[Tensor, "B L"], by: str) -> Float[Tensor, "B L"]:
     """Return the score of each masked position; the highest are unmasked first."""
     import torch
 
-    from dither.registry.flow.records import put_rows, readable_rows
+    from dither.registry.contracts.records import put_rows, readable_rows
 
     from ..tokens.prediction import clean_rows
 

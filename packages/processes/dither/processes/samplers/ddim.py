@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import GaussianProcess, Session
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import GaussianProcess, Session
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["DDIM"]
 
@@ -30,10 +30,15 @@ class DDIM(GaussianSampler):
     eta: float = Field(0.0, ge=0, le=1)
     """Noise of a step: 0 adds none, 1 is DDPM."""
 
-    def sample(self, process: GaussianProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
-        state, schedule = process.prior(like), process.schedule
+    def sample(
+        self, process: GaussianProcess, model: Session, like: Clean
+    ) -> Iterator[Float[Tensor, "B L M"]]:
+        state = process.prior(like)
+        schedule = process.schedule
         times = self.times(process, like)
         for t, s in pairwise(times):
-            state = process.step(state, model(state, t), schedule(t), schedule(s), like, eta=self.eta)
+            state = process.step(
+                state, model(state, t), schedule(t), schedule(s), like, eta=self.eta
+            )
             yield state.x
         yield process.finish(state, model(state, times[-1]), like)

@@ -1,8 +1,9 @@
 """Euler steps at the reverse rates of a token process (SEDD, Lou et al. 2023, section 4.1; Campbell et al. 2022).
 
-x jumps to y at the rate sigma'(t) prior(x) s(y): the forward rate from y to x, times the score. A position leaves with
-probability 1 - exp(-total rate), which is below 1 for any step, to y with odds s(y); the rate over a step is taken from
-sigma(t) - sigma(s), not from sigma'(t) alone. Letters: B batch, L length.
+x jumps to y at the rate sigma'(t) prior(x) s(y): the forward rate from y to x, times the score. A
+position leaves with probability 1 - exp(-total rate), which is below 1 for any step, to y with odds
+s(y); the rate over a step is taken from sigma(t) - sigma(s), not from sigma'(t) alone. Letters: B
+batch, L length.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pydantic import Field
 from .options import TokenSteps
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import TokenProcess
-    from dither.registry.flow.records import Clean, Noise, State
+    from dither.registry.contracts.protocols import TokenProcess
+    from dither.registry.contracts.records import Clean, Noise, State
 
 __all__ = ["Euler"]
 
@@ -26,12 +27,28 @@ class Euler(TokenSteps):
     name = "euler"
     requires = "tokens"
     steps: int = Field(128, ge=1, le=1_000_000)
-    """Steps; the model is called once more, at the end. The distribution of samples is exact in the limit of many."""
+    """Steps; the model is called once more, at the end. The distribution of samples is exact in the
+    limit of many."""
 
-    def step(self, process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+    def step(
+        self,
+        process: TokenProcess,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+    ) -> State:
         import torch
 
-        from dither.registry.flow.records import State, over, prediction_rows, put_rows, readable_rows, select_rows
+        from dither.registry.contracts.records import (
+            State,
+            over,
+            prediction_rows,
+            put_rows,
+            readable_rows,
+            select_rows,
+        )
 
         from ..precision import wide
         from ..tokens.categorical import draw_log
@@ -43,11 +60,16 @@ class Euler(TokenSteps):
         scale = wide(over(now.since(then).sigma, x)) * prior_prob
         u = torch.rand_like(scale)
         chosen = ~like.fixed & (scale > 0)
-        if getattr(pred, "predict", "score") != "score":  # then p_t(x) is at least (1 - alpha) prior(x)
+        if (
+            getattr(pred, "predict", "score") != "score"
+        ):  # then p_t(x) is at least (1 - alpha) prior(x)
             least = -(-wide(over(now.sigma, x))).expm1() * prior_prob
             chosen &= u < -(-scale * (1 - least) / least).expm1()
-        where, start = readable_rows(pred, chosen), 0
-        us, scales, ids = select_rows(u, where), select_rows(scale, where), select_rows(x, where).clone()
+        where = readable_rows(pred, chosen)
+        start = 0
+        us = select_rows(u, where)
+        scales = select_rows(scale, where)
+        ids = select_rows(x, where).clone()
         for rows in prediction_rows(pred, where):
             log_rate = log_leaving(rows, ids[start:])
             part = slice(start, start + len(log_rate))

@@ -1,7 +1,7 @@
 """First-hitting sampling of an absorbing process (Zheng et al. 2024, arXiv 2409.02908, algorithm 1).
 
-Of n positions masked at a level 1 - alpha, the first is unmasked at the level (1 - alpha) u^(1/n), u uniform in [0, 1];
-which one it is does not depend on the time. Letters: B batch, L length.
+Of n positions masked at a level 1 - alpha, the first is unmasked at the level (1 - alpha) u^(1/n),
+u uniform in [0, 1]; which one it is does not depend on the time. Letters: B batch, L length.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Schedule, Session, TokenProcess
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Schedule, Session, TokenProcess
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["FirstHitting", "next_time"]
 
@@ -24,7 +24,8 @@ __all__ = ["FirstHitting", "next_time"]
 class FirstHitting(TokenSampler):
     """One masked position per call, chosen at random, at the time when it would be next (Zheng et al. 2024).
 
-    It has the distribution of ancestral sampling with infinitely many steps, with one call per masked position.
+    It has the distribution of ancestral sampling with infinitely many steps, with one call per
+    masked position.
     """
 
     name = "first-hitting"
@@ -34,11 +35,13 @@ class FirstHitting(TokenSampler):
         """Declare that samples follow the model exactly, unless temperature, top-k or top-p is set."""
         return frozenset() if self.warps() else frozenset({"exact-distribution"})
 
-    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean
+    ) -> Iterator[Int[Tensor, "B L"]]:
         """Yield every state, the clean sample last; rows with fewer masked positions finish earlier."""
         import torch
 
-        from dither.registry.flow.records import State
+        from dither.registry.contracts.records import State
 
         from ..precision import wide_dtype
         from ..tokens.temperature import warp_prediction
@@ -49,7 +52,9 @@ class FirstHitting(TokenSampler):
         calls = int(masked.sum(1).max())
         for _ in range(calls):
             t, level = next_time(process.schedule, level, masked)
-            chosen = top_positions(torch.zeros_like(masked, dtype=level.dtype), masked, masked.sum(1).clamp_max(1))
+            chosen = top_positions(
+                torch.zeros_like(masked, dtype=level.dtype), masked, masked.sum(1).clamp_max(1)
+            )
             x = fill(x, warp_prediction(model(State.of(x), t), self), chosen)
             masked = masked & ~chosen
             yield x

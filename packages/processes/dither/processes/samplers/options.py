@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import GaussianProcess, Process, Sampler, Session
-    from dither.registry.flow.records import Clean, Noise, State
+    from dither.registry.contracts.protocols import GaussianProcess, Process, Sampler, Session
+    from dither.registry.contracts.records import Clean, Noise, State
 
 __all__ = ["GaussianSampler", "ProcessSampler", "TokenSampler", "TokenSteps", "no_effect"]
 
@@ -43,18 +43,32 @@ class ProcessSampler(SamplerSpec):
         """Yield unless the process is of the required sort."""
         yield from super().check(process, model)
         is_tokens = process.space.data == "tokens"
-        if not {"any": True, "tokens": is_tokens}.get(self.requires, process.prior == self.requires):
+        if not {"any": True, "tokens": is_tokens}.get(
+            self.requires, process.prior == self.requires
+        ):
             message = f'sampler "{self.name}" requires {REQUIRED[self.requires][1]}, not process "{process.name}"'
-            yield Misfit(message, (), ("process",), 'use sampler "ancestral"', code="process-mismatch")
+            yield Misfit(
+                message, (), ("process",), 'use sampler "ancestral"', code="process-mismatch"
+            )
 
     def build(self) -> Sampler:
         return self.run
 
-    def run(self, process: Process, model: Session, like: Clean, **more: Any) -> Iterator[Shaped[Tensor, "B L *M"]]:
+    def run(
+        self,
+        process: Process,
+        model: Session,
+        like: Clean,
+        **more: Any,
+    ) -> Iterator[Shaped[Tensor, "B L *M"]]:
         """Yield from `sample`; TypeError if the built process lacks the protocol that the sampler requires."""
         protocol = REQUIRED[self.requires][0]
-        if not isinstance(process, getattr(import_module("dither.registry.flow.protocols"), protocol)):
-            raise TypeError(f'sampler "{self.name}" requires a {protocol}, not {type(process).__name__}')
+        if not isinstance(
+            process, getattr(import_module("dither.registry.contracts.protocols"), protocol)
+        ):
+            raise TypeError(
+                f'sampler "{self.name}" requires a {protocol}, not {type(process).__name__}'
+            )
         yield from self.sample(process, model, like, **more)
 
 
@@ -62,7 +76,8 @@ class TokenSampler(ProcessSampler):
     """A sampler with temperature, top-k and top-p."""
 
     temperature: float = Field(1.0, ge=0, le=100)
-    """Divides log p: below 1 samples are likelier and less varied, 0 takes the likeliest id. Tokens only."""
+    """Divides log p: below 1 samples are likelier and less varied, 0 takes the likeliest id. Tokens
+    only."""
     top_k: int | None = Field(None, ge=1)
     """Number of likeliest ids to keep; by default all. Tokens only."""
     top_p: float = Field(1.0, gt=0, le=1)
@@ -89,19 +104,37 @@ class TokenSteps(TokenSampler):
     t_min: float = Field(1e-3, ge=0, lt=1)
     """Time of the last state; from there the sample is drawn clean."""
 
-    def sample(self, process: Any, model: Session, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
+    def sample(
+        self, process: Any, model: Session, like: Clean
+    ) -> Iterator[Shaped[Tensor, "B L *M"]]:
         """Yield the state after every `step`, the clean sample last."""
         from ..timestep_sampling import time_rows
         from ..tokens.temperature import warp_prediction
 
-        state, schedule = process.prior(like), process.schedule
+        state = process.prior(like)
+        schedule = process.schedule
         times = time_rows(self.steps, self.t_min, like)
         for t, s in pairwise(times):
-            state = self.step(process, state, warp_prediction(model(state, t), self), schedule(t), schedule(s), like)
+            state = self.step(
+                process,
+                state,
+                warp_prediction(model(state, t), self),
+                schedule(t),
+                schedule(s),
+                like,
+            )
             yield state.x
         yield process.finish(state, warp_prediction(model(state, times[-1]), self), like)
 
-    def step(self, process: Any, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+    def step(
+        self,
+        process: Any,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+    ) -> State:
         """Draw x_s given x_t; `process` is a `TokenProcess` if the sampler requires tokens."""
         stepped: State = process.step(state, pred, now, then, like)
         return stepped
@@ -114,8 +147,9 @@ class GaussianSampler(ProcessSampler):
     steps: int = Field(50, ge=1, le=1_000_000)
     """K, the calls of the model; the last one predicts the clean sample."""
     spacing: Literal["trailing", "leading", "linspace", "log-snr"] = "trailing"
-    """Times of the K calls. trailing: 1, 1 - 1/K .. 1/K. leading: ending at t_min, 1/K apart, without the time next to
-    1. linspace: even from 1 to t_min. log-snr: even in log alpha / (1 - alpha) from 1 to t_min."""
+    """Times of the K calls. trailing: 1, 1 - 1/K .. 1/K. leading: ending at t_min, 1/K apart,
+    without the time next to 1. linspace: even from 1 to t_min. log-snr: even in log alpha / (1 -
+    alpha) from 1 to t_min."""
     t_min: float = Field(1e-3, gt=0, lt=1)
     """Time of the last call, except under trailing; from there the sample is drawn clean."""
 
@@ -132,11 +166,18 @@ class GaussianSampler(ProcessSampler):
         """Return the times of the calls for each sample, in the precision of the sample."""
         from ..timestep_sampling import spaced_times
 
-        times = spaced_times(process.schedule, self.steps, self.spacing, self.t_min, like.valid.device)
+        times = spaced_times(
+            process.schedule, self.steps, self.spacing, self.t_min, like.valid.device
+        )
         return times.to(like.x0.dtype)[:, None].expand(-1, len(like.valid))
 
 
-def no_effect(spec: SamplerSpec, options: Iterable[str], where: str, fix: str | None = None) -> Iterable[Misfit]:
+def no_effect(
+    spec: SamplerSpec,
+    options: Iterable[str],
+    where: str,
+    fix: str | None = None,
+) -> Iterable[Misfit]:
     """Yield the options that are set although they have no effect."""
     for option in options:
         if getattr(spec, option) != type(spec).model_fields[option].default:

@@ -1,9 +1,10 @@
 """Iterative filling in of masked features (the order of MaskGIT, Chang et al. 2022; MAR, Li et al. 2024).
 
-After the step to time s, round(U (1 - alpha(s))) of U units are still masked, and none after the last. The model gets
-the time at which the actual share of masked units is expected, or the fixed time of the process. A model that predicts
-one value per element has no confidence; a head that draws has the variance of its draws, averaged over the masked
-elements of a unit. Letters: B batch, L length, M features, U units.
+After the step to time s, round(U (1 - alpha(s))) of U units are still masked, and none after the
+last. The model gets the time at which the actual share of masked units is expected, or the fixed
+time of the process. A model that predicts one value per element has no confidence; a head that
+draws has the variance of its draws, averaged over the masked elements of a unit. Letters: B batch,
+L length, M features, U units.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import MaskedFeatureProcess, Session
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import MaskedFeatureProcess, Session
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["OrderedRegions"]
 
@@ -35,8 +36,9 @@ class OrderedRegions(ProcessSampler):
     requires = "hidden"
     rev = 2
     by: Literal["random", "spread"] = "random"
-    """Which units come first. random: any. spread: those whose draws have the least variance. Only a head that draws,
-    such as "token-diffusion", has any variance; with one predicted value per element the order is random."""
+    """Which units come first. random: any. spread: those whose draws have the least variance. Only
+    a head that draws, such as "token-diffusion", has any variance; with one predicted value per
+    element the order is random."""
     steps: int = Field(16, ge=1, le=1_000_000)
     """Maximum number of model calls; a step that reveals no unit makes none."""
     draws: int = Field(8, ge=2, le=1024)
@@ -48,15 +50,18 @@ class OrderedRegions(ProcessSampler):
         if self.by == "random":
             yield from no_effect(self, ("draws",), 'with by = "random"', 'set by = "spread"')
 
-    def sample(self, process: MaskedFeatureProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
+    def sample(
+        self, process: MaskedFeatureProcess, model: Session, like: Clean
+    ) -> Iterator[Float[Tensor, "B L M"]]:
         import torch
 
-        from dither.registry.flow.protocols import sample_prediction
+        from dither.registry.contracts.protocols import sample_prediction
 
         from ..timestep_sampling import reveal_counts, time_of
         from ..tokens.unmasking import top_positions
 
-        state, revealed = process.prior(like), False
+        state = process.prior(like)
+        revealed = False
         total = process.units(state.masked).sum(1)
         for due, share in reveal_counts(process, total, self.steps):
             fixed = process.fixed_time
@@ -75,12 +80,15 @@ class OrderedRegions(ProcessSampler):
 
 
 def _variance(
-    process: MaskedFeatureProcess, pred: Any, masked: Bool[Tensor, "B L M"], draws: int
+    process: MaskedFeatureProcess,
+    pred: Any,
+    masked: Bool[Tensor, "B L M"],
+    draws: int,
 ) -> Float[Tensor, "B U"]:
     """Return the variance of draws, averaged over the masked elements of each unit; 0 where there are none."""
     import torch
 
-    from dither.registry.flow.protocols import sample_prediction
+    from dither.registry.contracts.protocols import sample_prediction
 
     values = torch.stack([sample_prediction(pred) for _ in range(draws)]).var(0, correction=0)
     total, count = (process.unit_sums(part) for part in (values * masked, masked.to(values.dtype)))

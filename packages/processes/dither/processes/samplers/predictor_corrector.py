@@ -1,7 +1,8 @@
 """Predictor-corrector sampling of tokens (Campbell et al. 2022, section 4.4): ancestral steps, each with corrections.
 
-A correction adds the noise from s up to r and takes a step from r back to s. Noise and an exact step leave p_s as it
-is; a correction shorter than the step is more exact than the step, so that several bring the sample nearer to p_s.
+A correction adds the noise from s up to r and takes a step from r back to s. Noise and an exact
+step leave p_s as it is; a correction shorter than the step is more exact than the step, so that
+several bring the sample nearer to p_s.
 Letters: B batch, L length.
 """
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Session, TokenProcess
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Session, TokenProcess
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["PredictorCorrector"]
 
@@ -28,8 +29,8 @@ __all__ = ["PredictorCorrector"]
 class PredictorCorrector(TokenSteps):
     """Ancestral sampling of tokens with corrections: after a step, noise is added again and removed by another step.
 
-    A correction leaves the distribution of the data unchanged, the more nearly the shorter it is; several correct the
-    errors of a step.
+    A correction leaves the distribution of the data unchanged, the more nearly the shorter it is;
+    several correct the errors of a step.
     """
 
     name = "predictor-corrector"
@@ -41,16 +42,21 @@ class PredictorCorrector(TokenSteps):
     reach: float = Field(0.5, gt=0, le=1)
     """How far a correction goes back up, as a share of the step."""
 
-    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean
+    ) -> Iterator[Int[Tensor, "B L"]]:
         """Yield the state after every step, the clean sample last."""
         from ..timestep_sampling import time_rows
         from ..tokens.temperature import warp_prediction
 
-        state, schedule = process.prior(like), process.schedule
+        state = process.prior(like)
+        schedule = process.schedule
         times = time_rows(self.steps, self.t_min, like)
         for t, s in pairwise(times):
             r = s + self.reach * (t - s)
-            now, up, then = schedule(t), schedule(r), schedule(s)
+            now = schedule(t)
+            up = schedule(r)
+            then = schedule(s)
             state = process.step(state, warp_prediction(model(state, t), self), now, then, like)
             for _ in range(self.corrections):
                 state = process.renoise(state, up.since(then), like)

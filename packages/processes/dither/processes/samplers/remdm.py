@@ -1,7 +1,8 @@
 """Remasking (ReMDM, Wang et al. 2025, arXiv 2503.00307): unmasked tokens may be masked and drawn again.
 
-A shown token is masked again with probability sigma; a masked token is unmasked with the probability of eq. 6, which
-keeps the expected share of shown tokens on the schedule. Known tokens are never masked.
+A shown token is masked again with probability sigma; a masked token is unmasked with the
+probability of eq. 6, which keeps the expected share of shown tokens on the schedule. Known tokens
+are never masked.
 Letters: B batch, L length, K times.
 """
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Schedule, Session, TokenProcess
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Schedule, Session, TokenProcess
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["ETA", "ReMDM", "max_remask_prob", "unmask_prob"]
 
@@ -34,24 +35,28 @@ ETA = {"cap": 0.008, "rescale": 0.015, "conf": 1.0, "conf-compensated": 1.0, "lo
 class ReMDM(TokenSteps):
     """Ancestral sampling that remasks tokens and so can correct what it has drawn (ReMDM, Wang et al. 2025).
 
-    Tokens of one step are drawn in parallel. With "cap", "rescale" and "loop" states have the distribution of the
-    schedule up to an error of order eta, which vanishes as steps grow if `eta_steps` is set. With "conf" and
-    "conf-compensated" it does not vanish: unlikely tokens are remasked more often.
+    Tokens of one step are drawn in parallel. With "cap", "rescale" and "loop" states have the
+    distribution of the schedule up to an error of order eta, which vanishes as steps grow if
+    `eta_steps` is set. With "conf" and "conf-compensated" it does not vanish: unlikely tokens are
+    remasked more often.
     """
 
     name = "remdm"
     rev = 2
     requires = "mask"
     strategy: Literal["cap", "rescale", "conf", "conf-compensated", "loop"] = "cap"
-    """How sigma, the probability to be masked again, is set. cap: at most eta. rescale: eta times the largest possible.
-    conf: that, distributed over the shown tokens by the softmax of minus their probability when drawn; as published,
-    fewer tokens are shown than the schedule says. conf-compensated: the same, compensated. loop: eta between t_on and
-    t_off, while the share alpha_on is shown."""
+    """How sigma, the probability to be masked again, is set. cap: at most eta. rescale: eta times
+    the largest possible.
+    conf: that, distributed over the shown tokens by the softmax of minus their probability when
+    drawn; as published, fewer tokens are shown than the schedule says. conf-compensated: the same,
+    compensated. loop: eta between t_on and t_off, while the share alpha_on is shown."""
     eta: float | None = Field(None, ge=0, le=1)
-    """Amount of remasking; by default 0.008 (cap), 0.015 (rescale), 0.02 (loop), 1 (conf, conf-compensated)."""
+    """Amount of remasking; by default 0.008 (cap), 0.015 (rescale), 0.02 (loop), 1 (conf,
+    conf-compensated)."""
     eta_steps: int | None = Field(None, ge=1)
-    """Number of steps for which eta is meant: eta is multiplied by eta_steps / steps, so that the expected number of
-    remasked tokens tends to a limit as steps grow. By default eta is that of a step, as published."""
+    """Number of steps for which eta is meant: eta is multiplied by eta_steps / steps, so that the
+    expected number of remasked tokens tends to a limit as steps grow. By default eta is that of a
+    step, as published."""
     t_on: float = Field(0.55, gt=0, le=1)
     """Time at which the loop begins."""
     t_off: float = Field(0.05, gt=0, lt=1)
@@ -69,7 +74,9 @@ class ReMDM(TokenSteps):
         """Yield unless the process masks tokens and the options fit together."""
         yield from super().check(process, model)
         if self.strategy != "loop":
-            yield from no_effect(self, ("t_on", "t_off", "alpha_on"), f'with strategy = "{self.strategy}"')
+            yield from no_effect(
+                self, ("t_on", "t_off", "alpha_on"), f'with strategy = "{self.strategy}"'
+            )
         elif self.t_min >= self.t_off:
             message = f"t_min = {self.t_min:g} leaves no step after the loop, which ends at t_off = {self.t_off:g}"
             yield Misfit(message, ("t_min",))
@@ -80,12 +87,16 @@ class ReMDM(TokenSteps):
             fewer = "; as published, it also shows fewer tokens than the time given to the model implies"
             message = f'strategy "{self.strategy}" remasks unlikely tokens more often, which biases samples'
             message += fewer if self.strategy == "conf" else ""
-            yield Misfit(message, ("strategy",), help='use "rescale" or "cap", which converge with eta_steps')
+            yield Misfit(
+                message, ("strategy",), help='use "rescale" or "cap", which converge with eta_steps'
+            )
 
-    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean
+    ) -> Iterator[Int[Tensor, "B L"]]:
         import torch
 
-        from dither.registry.flow.records import State
+        from dither.registry.contracts.records import State
 
         from ..precision import wide_dtype
         from ..timestep_sampling import even_times
@@ -93,7 +104,8 @@ class ReMDM(TokenSteps):
         from ..tokens.unmasking import fill, fully_masked, log_prob
 
         x, free = fully_masked(process, like, self.name)
-        blank, masked = x, free
+        blank = x
+        masked = free
         confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
         times = even_times(self.steps, self.t_min, x.device)
         shown, model_times = _plan(process.schedule, times, self)
@@ -103,7 +115,8 @@ class ReMDM(TokenSteps):
             in_loop = self.t_off <= host_times[i + 1] and host_times[i] <= self.t_on
             p_remask, p_unmask = _probabilities(now, then, masked, free, confidence, in_loop, self)
             u = torch.rand_like(confidence)
-            remask, unmask = free & ~masked & (u < p_remask), masked & (u < p_unmask)
+            remask = free & ~masked & (u < p_remask)
+            unmask = masked & (u < p_unmask)
             x = fill(torch.where(remask, blank, x), warp_prediction(pred, self), unmask)
             if self.strategy in ("conf", "conf-compensated"):
                 confidence = torch.where(unmask, log_prob(pred, x, unmask).exp(), confidence)
@@ -137,8 +150,10 @@ def _plan(
         alpha = (-schedule(wide(times)).sigma).exp()
         # Sampling starts from masks only, as if alpha(1) were 0.
         return (alpha - alpha[0]) / (1 - alpha[0]), times
-    u, alpha_on = wide(times), options.alpha_on
-    rising, ending = alpha_on * (1 - u) / (1 - options.t_on), 1 - (1 - alpha_on) * u / options.t_off
+    u = wide(times)
+    alpha_on = options.alpha_on
+    rising = alpha_on * (1 - u) / (1 - options.t_on)
+    ending = 1 - (1 - alpha_on) * u / options.t_off
     shown = torch.where(u > options.t_on, rising, torch.where(u > options.t_off, alpha_on, ending))
     return shown, time_of(schedule, 1 - shown).to(times.dtype)
 
@@ -161,10 +176,14 @@ def _probabilities(
     most = max_remask_prob(now, then)
     if options.strategy in ("conf", "conf-compensated"):
         seen = free & ~masked
-        remask = eta * most * (-confidence).masked_fill(~seen, -torch.inf).softmax(1).nan_to_num(0.0)
+        remask = (
+            eta * most * (-confidence).masked_fill(~seen, -torch.inf).softmax(1).nan_to_num(0.0)
+        )
         if options.strategy == "conf":
             return remask, unmask_prob(now, then, 0.0)
         missing = free.sum(1) * then - torch.where(seen, 1 - remask, 0.0).sum(1)
         return remask, (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)[:, None]
-    sigma = {"cap": min(eta, most), "rescale": eta * most, "loop": min(eta, most) * in_loop}[options.strategy]
+    sigma = {"cap": min(eta, most), "rescale": eta * most, "loop": min(eta, most) * in_loop}[
+        options.strategy
+    ]
     return sigma, unmask_prob(now, then, sigma)

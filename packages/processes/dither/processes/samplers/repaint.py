@@ -1,8 +1,8 @@
 """RePaint (Lugmayr et al. 2022, algorithm 1): inpainting with a model that was trained on noise everywhere.
 
-Known values are noised again at every step, so that the model sees a whole sample at one noise level, as in training;
-jumps back up and down again make the filled-in values agree with the known ones. States are yielded with known values
-in place. Letters: B batch, L length, M features.
+Known values are noised again at every step, so that the model sees a whole sample at one noise
+level, as in training; jumps back up and down again make the filled-in values agree with the known
+ones. States are yielded with known values in place. Letters: B batch, L length, M features.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import GaussianProcess, Session
-    from dither.registry.flow.records import Clean, Noise, State
+    from dither.registry.contracts.protocols import GaussianProcess, Session
+    from dither.registry.contracts.records import Clean, Noise, State
 
 __all__ = ["RePaint", "visits"]
 
@@ -30,7 +30,8 @@ __all__ = ["RePaint", "visits"]
 class RePaint(GaussianSampler):
     """Inpainting with a model trained on noise everywhere: known values are noised again at every step (RePaint).
 
-    A process with a mask does not need it, because its model has seen clean values next to noisy ones: use "ddim".
+    A process with a mask does not need it, because its model has seen clean values next to noisy
+    ones: use "ddim".
     """
 
     name = "repaint"
@@ -48,32 +49,42 @@ class RePaint(GaussianSampler):
         yield from super().check(process, model)
         if process.linear_path:
             message = f'sampler "repaint" requires noise that preserves the variance, not process "{process.name}"'
-            yield Misfit(message, (), ("process",), 'use process "gaussian"', code="process-mismatch")
+            yield Misfit(
+                message, (), ("process",), 'use process "gaussian"', code="process-mismatch"
+            )
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield that the model has never seen noise on known values."""
         yield from super().warn(process, model)
         if process.masked:
             message = 'sampler "repaint" noises known values, which a model trained with process.mask has seen clean'
-            yield Misfit(message, related=("process", "mask"), help='use sampler "ddim", or remove process.mask')
+            yield Misfit(
+                message,
+                related=("process", "mask"),
+                help='use sampler "ddim", or remove process.mask',
+            )
 
-    def sample(self, process: GaussianProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
+    def sample(
+        self, process: GaussianProcess, model: Session, like: Clean
+    ) -> Iterator[Float[Tensor, "B L M"]]:
         """Yield every state with known values in place, the clean sample last."""
         from dataclasses import replace
 
         import torch
 
-        from dither.registry.flow.records import Noise
+        from dither.registry.contracts.records import Noise
 
         times = self.times(process, like)
         rising = [process.schedule(t) for t in reversed(times)]
         clean = Noise(torch.zeros_like(rising[0].sigma), rising[0].rate)  # below the first time
         free = replace(like, known=torch.zeros_like(like.known))
-        state, last = process.prior(free), self.steps
+        state = process.prior(free)
+        last = self.steps
         for place in visits(self.steps, self.jump, self.visits):
             if place < last:
                 pred = model(state, times[self.steps - 1 - place])
-                now, then = rising[place], rising[place - 1] if place else clean
+                now = rising[place]
+                then = rising[place - 1] if place else clean
                 state = _down(process, state, pred, now, then, like, free, self.eta)
             else:
                 gap = rising[last].since(rising[last - 1] if last else clean)
@@ -108,7 +119,8 @@ def visits(steps: int, jump: int, times: int) -> list[int]:
     Reaching a place from above is a step from there; reaching it from below adds noise.
     """
     left = dict.fromkeys(range(0, steps - jump, jump), times - 1)
-    place, order = steps, list[int]()
+    place = steps
+    order = list[int]()
     while place >= 1:
         place -= 1
         order.append(place)

@@ -1,8 +1,8 @@
 """Schedules given by alpha(t), the signal left, which falls from 1 to eps. No torch at import.
 
-alpha = exp(-sigma) is the share of tokens not replaced, of regions not masked, or the squared scale of x_0 under
-Gaussian noise. Each is alpha = 1 - (1 - eps) f(t) for a curve f from 0 to 1; all is computed in float64 and returned in
-the dtype of t.
+alpha = exp(-sigma) is the share of tokens not replaced, of regions not masked, or the squared scale
+of x_0 under Gaussian noise. Each is alpha = 1 - (1 - eps) f(t) for a curve f from 0 to 1; all is
+computed in float64 and returned in the dtype of t.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dither.registry.kinds import ScheduleSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Schedule
+    from dither.registry.contracts.protocols import Schedule
 
 __all__ = ["AlphaSchedule", "Cosine", "CosineSquared", "LogLinear", "Polynomial", "SigmoidAlpha"]
 
@@ -91,7 +91,8 @@ class CosineSquared(AlphaSchedule):
 class SigmoidAlpha(AlphaSchedule):
     """alpha falls along a stretch of a sigmoid: slow at both ends, the more so the longer the stretch.
 
-    Jabri et al. (2022), algorithm 1. From start to end of sigmoid(u / tau), scaled to 1 at t = 0 and to eps at t = 1.
+    Jabri et al. (2022), algorithm 1. From start to end of sigmoid(u / tau), scaled to 1 at t = 0
+    and to eps at t = 1.
     """
 
     name = "sigmoid-alpha"
@@ -108,11 +109,19 @@ class SigmoidAlpha(AlphaSchedule):
             raise ValueError(f"start = {self.start:g} must be below end = {self.end:g}")
         low, high = (math.tanh(u / self.tau / 2) for u in (self.start, self.end))
         if high - low < FLAT:
-            raise ValueError(f"the sigmoid is flat from start = {self.start:g} to end = {self.end:g}")
+            raise ValueError(
+                f"the sigmoid is flat from start = {self.start:g} to end = {self.end:g}"
+            )
         return self
 
     def curve(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        start, end, tau = self.start, self.end, self.tau
-        low, high = (1 / (1 + math.exp(min(-u / tau, 700))) for u in (start, end))  # exp overflows beyond
+        start = self.start
+        end = self.end
+        tau = self.tau
+        low, high = (
+            1 / (1 + math.exp(min(-u / tau, 700))) for u in (start, end)
+        )  # exp overflows beyond
         value = ((start + (end - start) * t) / tau).sigmoid()
-        return (value - low) / (high - low), value * (1 - value) * (end - start) / tau / (high - low)
+        return (value - low) / (high - low), value * (1 - value) * (end - start) / tau / (
+            high - low
+        )

@@ -1,7 +1,8 @@
 """Schedules of discrete diffusion: tables of betas, and the sigma that they add up to. No torch at import.
 
-beta_i is the share of the variance that step i of T replaces by noise; alpha after it is the product of 1 - beta_0 ..
-1 - beta_i (DDPM, Ho et al. 2020), which is exp(-sigma). sigma is that of step i at t = (i + 1) / T, and linear between.
+beta_i is the share of the variance that step i of T replaces by noise; alpha after it is the
+product of 1 - beta_0 .. 1 - beta_i (DDPM, Ho et al. 2020), which is exp(-sigma). sigma is that of
+step i at t = (i + 1) / T, and linear between.
 """
 
 from __future__ import annotations
@@ -19,14 +20,22 @@ from dither.registry.kinds import ScheduleSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Schedule
+    from dither.registry.contracts.protocols import Schedule
 
 __all__ = [
-    "MAX_SIGMA", "CosineBeta", "LinearBeta", "ScaledLinearBeta", "SigmoidBeta", "linear", "sigmas", "tabulated",
-]  # fmt: skip
+    "MAX_SIGMA",
+    "CosineBeta",
+    "LinearBeta",
+    "ScaledLinearBeta",
+    "SigmoidBeta",
+    "linear",
+    "sigmas",
+    "tabulated",
+]
 
 MAX_SIGMA = 64.0
-"""sigma at which no signal is left: sqrt(alpha) is 1e-14 there, which float32 cannot distinguish from 0 next to 1."""
+"""sigma at which no signal is left: sqrt(alpha) is 1e-14 there, which float32 cannot distinguish
+from 0 next to 1."""
 
 OFFSET = 0.008
 """Keeps the first betas of the cosine from being too small (Nichol and Dhariwal 2021)."""
@@ -41,8 +50,8 @@ class Betas(ScheduleSpec):
     steps: int = Field(1000, ge=1, le=100_000)
     """Number of betas."""
     zero_snr: bool = False
-    """Rescale alpha to 0 at t = 1, so that sampling starts from the last state of training (zero terminal SNR). There
-    eps carries no information: predict velocity or x0."""
+    """Rescale alpha to 0 at t = 1, so that sampling starts from the last state of training (zero
+    terminal SNR). There eps carries no information: predict velocity or x0."""
 
     @model_validator(mode="after")
     def _scalable(self) -> Self:
@@ -64,7 +73,8 @@ class Betas(ScheduleSpec):
 class LinearBeta(Betas):
     """The linear betas of DDPM, evenly spaced.
 
-    alpha at t = (i + 1) / steps is the product of 1 - beta_0 .. 1 - beta_i; between its steps sigma is a straight line.
+    alpha at t = (i + 1) / steps is the product of 1 - beta_0 .. 1 - beta_i; between its steps sigma
+    is a straight line.
     """
 
     name = "linear-beta"
@@ -94,7 +104,9 @@ class ScaledLinearBeta(Betas):
     """The last beta."""
 
     def betas(self) -> Sequence[float]:
-        return [root * root for root in linear(math.sqrt(self.first), math.sqrt(self.last), self.steps)]
+        return [
+            root * root for root in linear(math.sqrt(self.first), math.sqrt(self.last), self.steps)
+        ]
 
 
 class SigmoidBeta(Betas):
@@ -107,8 +119,11 @@ class SigmoidBeta(Betas):
     """Upper limit of the last beta."""
 
     def betas(self) -> Sequence[float]:
-        first, last = self.first, self.last
-        return [first + (last - first) / (1 + math.exp(-u)) for u in linear(-REACH, REACH, self.steps)]
+        first = self.first
+        last = self.last
+        return [
+            first + (last - first) / (1 + math.exp(-u)) for u in linear(-REACH, REACH, self.steps)
+        ]
 
 
 class CosineBeta(Betas):
@@ -119,7 +134,9 @@ class CosineBeta(Betas):
     """Largest beta."""
 
     def betas(self) -> Sequence[float]:
-        places = ((i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2 for i in range(self.steps + 1))
+        places = (
+            (i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2 for i in range(self.steps + 1)
+        )
         alphas = [math.cos(place) ** 2 for place in places]
         return [min(1 - later / alpha, self.most) for alpha, later in pairwise(alphas)]
 
@@ -127,8 +144,8 @@ class CosineBeta(Betas):
 def sigmas(betas: Sequence[float], zero_snr: bool = False) -> list[float]:
     """Return sigma after each step.
 
-    With `zero_snr` sqrt(alpha) is shifted and scaled, so that nothing is left after the last step and the first
-    one does not change (Lin et al. 2023, algorithm 1); it requires at least 2 steps.
+    With `zero_snr` sqrt(alpha) is shifted and scaled, so that nothing is left after the last step
+    and the first one does not change (Lin et al. 2023, algorithm 1); it requires at least 2 steps.
     """
     sums = list(accumulate(-math.log1p(-beta) for beta in betas))
     if not zero_snr or sums[-1] > MAX_SIGMA:
@@ -145,8 +162,10 @@ def tabulated(sigmas: Sequence[float]) -> Schedule:
 
     from ..precision import Constant, wide_schedule
 
-    steps, sums = len(sigmas), torch.tensor([0.0, *sigmas], dtype=torch.float64)
-    increments, before = Constant(sums.diff()), Constant(sums)
+    steps = len(sigmas)
+    sums = torch.tensor([0.0, *sigmas], dtype=torch.float64)
+    increments = Constant(sums.diff())
+    before = Constant(sums)
 
     def curve(t: Tensor) -> tuple[Tensor, Tensor]:
         place = steps * t.clamp(0, 1)

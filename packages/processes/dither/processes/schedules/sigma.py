@@ -1,7 +1,7 @@
 """Schedules given by sigma(t), the accumulated noise. No torch at import.
 
-The rate is its derivative, and the signal left is alpha = exp(-sigma); under Gaussian noise -sigma is the log of DDPM's
-cumulative product. All is computed in float64 and returned in the dtype of t.
+The rate is its derivative, and the signal left is alpha = exp(-sigma); under Gaussian noise -sigma
+is the log of DDPM's cumulative product. All is computed in float64 and returned in the dtype of t.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dither.registry.kinds import ScheduleSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Schedule
+    from dither.registry.contracts.protocols import Schedule
 
 __all__ = ["Geometric", "LinearSigma"]
 
@@ -36,7 +36,9 @@ class Geometric(ScheduleSpec):
     @model_validator(mode="after")
     def _rises(self) -> Self:
         if not self.sigma_min < self.sigma_max:
-            raise ValueError(f"sigma_min = {self.sigma_min:g} must be below sigma_max = {self.sigma_max:g}")
+            raise ValueError(
+                f"sigma_min = {self.sigma_min:g} must be below sigma_max = {self.sigma_max:g}"
+            )
         return self
 
     def sigma_end(self) -> float:

@@ -1,9 +1,10 @@
 """Exact categorical draws. Letters: N rows, K draws per row, V vocabulary, B batch, L length, S blocks of a row.
 
-Inverse of the cumulative sum, with one random number per row. The usual race of float32 Gumbel numbers cuts the tails
-of the distribution and so sharpens it (arXiv 2409.02908); so would a cumulative sum over 50,000 ids in float32. Long
-rows are drawn in two levels: a block by the sums of blocks, then an id inside it. Both searches are in float64, after
-roundings that are relative to each number, however small.
+Inverse of the cumulative sum, with one random number per row. The usual race of float32 Gumbel
+numbers cuts the tails of the distribution and so sharpens it (arXiv 2409.02908); so would a
+cumulative sum over 50,000 ids in float32. Long rows are drawn in two levels: a block by the sums of
+blocks, then an id inside it. Both searches are in float64, after roundings that are relative to
+each number, however small.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from ..precision import wide, wide_dtype
 
 __all__ = ["block_sums", "draw", "draw_along", "draw_log"]
 
-CHUNK, LARGE_CHUNK = 1 << 22, 1 << 26
+CHUNK = 1 << 22
+LARGE_CHUNK = 1 << 26
 """Most numbers in float64 at a time on a CPU, and on any other device."""
 
 TWO_LEVEL_MIN = 4096
@@ -50,15 +52,20 @@ def draw_along(cumulative: Float[Tensor, "rows V"], batch: int, length: int) -> 
     """Draw one id per position from tables of cumulative probabilities, one row per position or one for all."""
     u = torch.rand(batch, length, dtype=cumulative.dtype, device=cumulative.device)
     if len(cumulative) == 1:
-        return rearrange(_search(cumulative, rearrange(u, "b l -> 1 (b l)")), "1 (b l) -> b l", b=batch)
+        return rearrange(
+            _search(cumulative, rearrange(u, "b l -> 1 (b l)")), "1 (b l) -> b l", b=batch
+        )
     return rearrange(_search(cumulative, rearrange(u, "b l -> l b")), "l b -> b l")
 
 
 def _drawn(given: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N"]:
     rows = given.detach().reshape(-1, given.shape[-1])
-    vocab, dtype = rows.shape[1], wide_dtype(rows.device)
+    vocab = rows.shape[1]
+    dtype = wide_dtype(rows.device)
     u = torch.rand(len(rows), 1, dtype=dtype, device=rows.device)
-    chunk = LARGE_CHUNK if rows.device.type != "cpu" else CPU_PIECE if vocab > TWO_LEVEL_MIN else CHUNK
+    chunk = (
+        LARGE_CHUNK if rows.device.type != "cpu" else CPU_PIECE if vocab > TWO_LEVEL_MIN else CHUNK
+    )
     size = max(1, chunk // vocab)
     drawn = [u[:0].long()]
     for i in range(0, len(rows), size):
@@ -81,9 +88,14 @@ def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tens
 
 
 def _search(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
-    # u < 1, and of a normal number u times the total is below the total: some cumulative weight exceeds it.
-    index = torch.searchsorted(cumulative.contiguous(), (u * cumulative[:, -1:]).contiguous(), right=True)
-    return index if u.device.type == "cpu" else index.clamp_max_(cumulative.shape[1] - 1)  # rows without any weight
+    # u < 1, and of a normal number u times the total is below the total: some cumulative weight
+    # exceeds it.
+    index = torch.searchsorted(
+        cumulative.contiguous(), (u * cumulative[:, -1:]).contiguous(), right=True
+    )
+    return (
+        index if u.device.type == "cpu" else index.clamp_max_(cumulative.shape[1] - 1)
+    )  # rows without any weight
 
 
 def block_sums(weights: Float[Tensor, "*N V"]) -> Float[Tensor, "*N S"]:
@@ -95,7 +107,8 @@ def block_sums(weights: Float[Tensor, "*N V"]) -> Float[Tensor, "*N S"]:
 
 def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[Tensor, "N 1"]:
     """Return the result of `_pick` up to rounding: the block first, then the id inside it."""
-    vocab, blocks = weights.shape[1], block_sums(weights)
+    vocab = weights.shape[1]
+    blocks = block_sums(weights)
     ahead = wide(blocks).cumsum(1)
     block = _pick(ahead, u)
     ids = block * BLOCK + torch.arange(BLOCK, device=block.device)
@@ -105,4 +118,6 @@ def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[
     rest = (u * ahead[:, -1:] - (ahead.gather(1, block) - chosen)) / chosen
     most = 1 - torch.finfo(rest.dtype).eps
     chosen_ids = block * BLOCK + _pick(wide(inside).cumsum(1), rest.clamp(0.0, most))
-    return chosen_ids if u.device.type == "cpu" else chosen_ids.clamp_max_(vocab - 1)  # rows without any weight
+    return (
+        chosen_ids if u.device.type == "cpu" else chosen_ids.clamp_max_(vocab - 1)
+    )  # rows without any weight

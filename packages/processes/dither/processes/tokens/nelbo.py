@@ -6,9 +6,10 @@ Estimators of the bound. All have the same mean, the bound; they differ in varia
 
 - time         t even in [t_min, 1], every token masked independently with probability m.
 - importance   log m even, so that w is the same at every t (MDLM, Sahoo et al. 2024, appendix).
-- mask-count   m even, one token always masked and the others with probability m: the number k of N masked tokens
-               is then uniform in 1 .. N, with weight N / k. At any m, w E[sum CE] = m' E[(N / k) sum CE] exactly,
-               also for a model that is given the time.
+- mask-count   m even, one token always masked and the others with probability m: the number k of N
+masked tokens
+               is then uniform in 1 .. N, with weight N / k. At any m, w E[sum CE] = m' E[(N / k)
+               sum CE] exactly, also for a model that is given the time.
 - exact        drawn as time; the bound itself is a sum over all masks (`exact_nelbo`).
 
 Importance weights go into the rate, which token losses multiply with.
@@ -25,38 +26,54 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.protocols import TokenProcess
-from dither.registry.flow.records import Clean, Measured, Noise, State
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.contracts.protocols import TokenProcess
+from dither.registry.contracts.records import Clean, Measured, Noise, State
+from dither.registry.contracts.spaces import TokenSpace
 
 from ..options import MAX_POSITIONS
 from ..precision import wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, likely_most, time_of
 from .posterior import lookup
 
-__all__ = ["Denoise", "Estimator", "exact_nelbo", "mask_at_least_one", "most_masked", "nelbo", "place_times"]
+__all__ = [
+    "Denoise",
+    "Estimator",
+    "exact_nelbo",
+    "mask_at_least_one",
+    "most_masked",
+    "nelbo",
+    "place_times",
+]
 
 Denoise = Callable[[State, Float[Tensor, " B"]], Any]
 """State and time -> prediction."""
 
 
 @torch.no_grad()
-def nelbo(process: TokenProcess, t_min: float, clean: Clean, measured: Measured, denoise: Denoise) -> Measured:
+def nelbo(
+    process: TokenProcess,
+    t_min: float,
+    clean: Clean,
+    measured: Measured,
+    denoise: Denoise,
+) -> Measured:
     """Add the ends to a measured loss, per position, in nats.
 
     Args:
         process: Whose bound it is.
         t_min: Smallest time at which the loss is measured.
         clean: The batch.
-        measured: A loss whose values times weights, in the mean over t in [t_min, 1], are the diffusion part of each
-            position over that range, divided by 1 - t_min.
+        measured: A loss whose values times weights, in the mean over t in [t_min, 1], are the
+            diffusion part of each position over that range, divided by 1 - t_min.
         denoise: State and time -> prediction.
 
     Returns:
-        Nats per position, with weight 1 on real positions that are not known, however the loss was reduced. The parts
-        "prior" and "reconstruction" are the two ends; the rest is the diffusion part.
+        Nats per position, with weight 1 on real positions that are not known, however the loss was
+        reduced. The parts "prior" and "reconstruction" are the two ends; the rest is the diffusion
+        part.
     """
-    n, device = len(clean.x0), clean.x0.device
+    n = len(clean.x0)
+    device = clean.x0.device
     t = torch.full((n,), t_min, device=device)
     noised = process.corrupt(clean, t)
     nats = (1 - t_min) * measured.values * measured.weights
@@ -75,18 +92,21 @@ def _cross_entropy(pred: Any, clean: Clean) -> Float[Tensor, "B L"]:
 def _prior_kl(process: TokenProcess, clean: Clean, denoise: Denoise) -> Float[Tensor, "B L"]:
     """KL(q(x_1|x_0) || prior).
 
-    Where the prior cannot produce x_0 (absorbing) that is infinite for any signal left; the schedule is then read as if
-    it went on to alpha = 0, which costs alpha(1) times the cross entropy of a sample that is masked throughout, up to
-    terms of alpha(1) squared.
+    Where the prior cannot produce x_0 (absorbing) that is infinite for any signal left; the
+    schedule is then read as if it went on to alpha = 0, which costs alpha(1) times the cross
+    entropy of a sample that is masked throughout, up to terms of alpha(1) squared.
     """
-    n, device = len(clean.x0), clean.x0.device
+    n = len(clean.x0)
+    device = clean.x0.device
     end = torch.ones(n, device=device)
     alpha = (-process.schedule(end).sigma.double()).exp()[:, None]
     prior_prob = lookup(process.prior_probs(device), clean.x0).double()
     possible = prior_prob > 0
     safe = torch.where(possible, prior_prob, 1.0)
     stays = alpha + (1 - alpha) * safe
-    gap: Tensor = stays * (stays / safe).log() + torch.special.xlog1py((1 - alpha) * (1 - safe), -alpha)
+    gap: Tensor = stays * (stays / safe).log() + torch.special.xlog1py(
+        (1 - alpha) * (1 - safe), -alpha
+    )
     assert isinstance(process.space, TokenSpace)
     reaches_all = bool(((process.prior_probs() > 0) | ~process.space.clean()).all())
     if reaches_all or (device.type == "cpu" and bool((possible | clean.fixed).all())):
@@ -96,14 +116,16 @@ def _prior_kl(process: TokenProcess, clean: Clean, denoise: Denoise) -> Float[Te
 
 
 NODES = 8
-"""Levels of noise per mask: exact for a model that does not look at t, and close for one that looks at it smoothly."""
+"""Levels of noise per mask: exact for a model that does not look at t, and close for one that looks
+at it smoothly."""
 
 
 @torch.no_grad()
 def exact_nelbo(process: TokenProcess, clean: Clean, denoise: Denoise) -> Measured:
     """Return the bound on -log p(x_0) of an absorbing process per position, in nats.
 
-    The schedule is read as if it ran from alpha = 1 to 0. The model is called up to 8 (2^L - 1) times.
+    The schedule is read as if it ran from alpha = 1 to 0. The model is called up to 8 (2^L - 1)
+    times.
 
     Args:
         process: An absorbing process.
@@ -112,20 +134,32 @@ def exact_nelbo(process: TokenProcess, clean: Clean, denoise: Denoise) -> Measur
 
     ValueError if the samples have more positions than `MAX_POSITIONS`.
     """
-    length, device = clean.x0.shape[1], clean.x0.device
+    length = clean.x0.shape[1]
+    device = clean.x0.device
     if length > MAX_POSITIONS:
-        raise ValueError(f"every mask of {length} positions: at most {MAX_POSITIONS} can be enumerated")
-    free, total = ~clean.fixed, torch.zeros(clean.x0.shape, dtype=wide_dtype(device), device=device)
-    blank, count = process.prior(clean).x, wide(free.sum(1))
+        raise ValueError(
+            f"every mask of {length} positions: at most {MAX_POSITIONS} can be enumerated"
+        )
+    free = ~clean.fixed
+    total = torch.zeros(clean.x0.shape, dtype=wide_dtype(device), device=device)
+    blank = process.prior(clean).x
+    count = wide(free.sum(1))
     noise_share, weight = (part.to(device, total.dtype) for part in _nodes())
     times = time_of(process.schedule, noise_share).to(torch.get_default_dtype())
     for masked in _masks(free):
         x = torch.where(masked, blank, clean.x0)
         k = wide(masked.sum(1))
         for m, t, part in zip(noise_share, times, weight, strict=True):
-            log_p = denoise(State.of(x), t.expand(len(x))).log_clean().gather(-1, clean.x0[..., None])[..., 0]
+            log_p = (
+                denoise(State.of(x), t.expand(len(x)))
+                .log_clean()
+                .gather(-1, clean.x0[..., None])[..., 0]
+            )
             probability = part * m ** (k - 1) * (1 - m) ** (count - k)
-            total -= torch.where(masked, wide(log_p), 0.0) * torch.where(k > 0, probability, 0.0)[:, None]
+            total -= (
+                torch.where(masked, wide(log_p), 0.0)
+                * torch.where(k > 0, probability, 0.0)[:, None]
+            )
     return Measured(total, free.to(total.dtype))
 
 
@@ -170,16 +204,29 @@ def place_times(
     else:
         level = low + (high - low) * u
         derivative = (high - low).expand(u.shape)
-    # d sigma = dm / (1 - m); `derivative` is dm / du, and u runs over 1 while even times run over 1 - t_min.
+    # d sigma = dm / (1 - m); `derivative` is dm / du, and u runs over 1 while even times run over 1
+    # - t_min.
     rate = derivative / (1 - level) / (1 - timesteps.t_min)
-    return time_of(timesteps.schedule, level).to(t.dtype), Noise((-torch.log1p(-level)).to(t.dtype), rate.to(t.dtype))
+    return time_of(timesteps.schedule, level).to(t.dtype), Noise(
+        (-torch.log1p(-level)).to(t.dtype), rate.to(t.dtype)
+    )
 
 
-def most_masked(timesteps: TimestepSampling, estimator: Estimator, rows: int, length: int) -> int:
+def most_masked(
+    timesteps: TimestepSampling,
+    estimator: Estimator,
+    rows: int,
+    length: int,
+) -> int:
     """Return a bound on the number of masked tokens of a batch with one time in each stratum (`likely_most`)."""
-    late = timesteps.t_min + (1 - timesteps.t_min) * torch.arange(1, rows + 1, dtype=torch.float64) / rows
+    late = (
+        timesteps.t_min
+        + (1 - timesteps.t_min) * torch.arange(1, rows + 1, dtype=torch.float64) / rows
+    )
     _, noise = place_times(timesteps, estimator, late)
-    mean = float(-(-noise.sigma).expm1().sum()) * length + (rows if estimator == "mask-count" else 0)
+    mean = float(-(-noise.sigma).expm1().sum()) * length + (
+        rows if estimator == "mask-count" else 0
+    )
     return likely_most(mean, rows * length)
 
 

@@ -4,10 +4,12 @@
 
 - context    m(x_0) = p(x_0 | the other positions), without this position.
 - posterior  p(x_0 | x_t), proportional to m(x_0) q(x_t | x_0).
-- score      s(y) = p_t(y) / p_t(x_t) = (alpha m(y) + (1 - alpha) prior(y)) / (alpha m(x_t) + (1 - alpha) prior(x_t)).
+- score      s(y) = p_t(y) / p_t(x_t) = (alpha m(y) + (1 - alpha) prior(y)) / (alpha m(x_t) + (1 -
+alpha) prior(x_t)).
 
-q(x_t | x_0) is the same for every x_0 but x_t itself, so posterior and context differ at one id, by `gain`. Scores sum
-to 1 / p_t(x_t), so that their softmax is p_t, and m = (p_t - (1 - alpha) prior) / alpha.
+q(x_t | x_0) is the same for every x_0 but x_t itself, so posterior and context differ at one id, by
+`gain`. Scores sum to 1 / p_t(x_t), so that their softmax is p_t, and m = (p_t - (1 - alpha) prior)
+/ alpha.
 Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 """
 
@@ -20,7 +22,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from dither.registry.flow.records import Noise, over, select_rows
+from dither.registry.contracts.records import Noise, over, select_rows
 
 from ..precision import wide
 from .categorical import block_sums
@@ -58,7 +60,10 @@ class Posterior:
         prior: Float[Tensor, "rows V"],
         clean: Bool[Tensor, "rows V"],
     ) -> None:
-        self.x, self.noise, self.prior, self.clean = x, noise, prior, clean
+        self.x = x
+        self.noise = noise
+        self.prior = prior
+        self.clean = clean
         self.log_alpha = -wide(over(noise.sigma, x))
         self._prior_prob = lookup(prior, x)
         self.determined = (self._prior_prob == 0) | (self.log_alpha == 0)
@@ -81,19 +86,29 @@ class Posterior:
         def chosen(value: Tensor) -> Tensor:
             return select_rows(over(value, self.x).expand(self.x.shape), where)[None]
 
-        prior, clean = self.prior, self.clean
+        prior = self.prior
+        clean = self.clean
         if len(prior) > 1:
-            place = select_rows(torch.arange(where.shape[1], device=where.device).expand(where.shape), where)
-            prior, clean = prior[place], clean[place]
+            place = select_rows(
+                torch.arange(where.shape[1], device=where.device).expand(where.shape), where
+            )
+            prior = prior[place]
+            clean = clean[place]
         noise = Noise(chosen(self.noise.sigma), chosen(self.noise.rate))
         return Posterior(select_rows(self.x, where)[None], noise, prior, clean)
 
     def normalize(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Normalise logits over the possible clean ids; where x_0 is determined, all mass is on x (SUBS of MDLM)."""
-        if raw.device.type == "cpu" and not self.determined.any():  # elsewhere `any` would synchronise
-            return (raw if self.clean.all() else raw.masked_fill(~self.clean, -torch.inf)).log_softmax(-1)
+        if (
+            raw.device.type == "cpu" and not self.determined.any()
+        ):  # elsewhere `any` would synchronise
+            return (
+                raw if self.clean.all() else raw.masked_fill(~self.clean, -torch.inf)
+            ).log_softmax(-1)
         free = ~self.determined
-        logit = raw.new_zeros(free.shape).masked_fill_(free, -torch.inf)  # of x, for raw may hold -inf there (PAD)
+        logit = raw.new_zeros(free.shape).masked_fill_(
+            free, -torch.inf
+        )  # of x, for raw may hold -inf there (PAD)
         fixed = torch.full_like(raw, -torch.inf).scatter_(-1, self.x[..., None], logit[..., None])
         return torch.where(self.clean & free[..., None], raw, fixed).log_softmax(-1)
 
@@ -105,7 +120,9 @@ class Posterior:
         """Posterior -> context."""
         return self._shift(log_posterior, -self.gain)
 
-    def _shift(self, log: Float[Tensor, "B L V"], by: Float[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
+    def _shift(
+        self, log: Float[Tensor, "B L V"], by: Float[Tensor, "B L"]
+    ) -> Float[Tensor, "B L V"]:
         return log.scatter_add(-1, self.x[..., None], by[..., None].to(log.dtype)).log_softmax(-1)
 
     def score(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
@@ -116,23 +133,30 @@ class Posterior:
         log_m = log_context + odds[..., None].to(log_context.dtype)
         reached = self.prior > 0
         log_prior = torch.where(reached, self.prior, 1.0).log().to(log_m.dtype)
-        # log(m + prior), with gradients that stay finite where m = 0; relative to 1 - alpha, as m is here.
+        # log(m + prior), with gradients that stay finite where m = 0; relative to 1 - alpha, as m
+        # is here.
         mixed = torch.where(reached, log_prior + softplus(log_m - log_prior, threshold=40.0), log_m)
         return mixed - mixed.gather(-1, self.x[..., None])
 
     def context_of_score(self, log_score: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Score -> context. Negative probabilities of an inconsistent score are set to 0.
 
-        m is the difference p_t - (1 - alpha) prior, which has no significant digits below the rounding of the score.
-        There it is kept positive, proportional to p_t, so that equal scores give a uniform context. m is computed in
-        float64; for a large vocabulary only its terms per position are, for that would take most of a sampling step.
+        m is the difference p_t - (1 - alpha) prior, which has no significant digits below the
+        rounding of the score. There it is kept positive, proportional to p_t, so that equal scores
+        give a uniform context. m is computed in float64; for a large vocabulary only its terms per
+        position are, for that would take most of a sampling step.
         """
         exact = log_score if log_score.shape[-1] > LARGE_VOCAB else wide(log_score)
         peak = self.prior.amax(-1, keepdim=True).log()
-        row, column = _log_sum(exact) + self.log_one_minus_alpha[..., None] + peak, self.prior.log() - peak
-        log_share = column.to(exact.dtype) - exact.masked_fill(~self.clean, 0.0) + row.to(exact.dtype)
+        row = _log_sum(exact) + self.log_one_minus_alpha[..., None] + peak
+        column = self.prior.log() - peak
+        log_share = (
+            column.to(exact.dtype) - exact.masked_fill(~self.clean, 0.0) + row.to(exact.dtype)
+        )
         log_m = exact + (-log_share.clamp_max(-torch.finfo(log_score.dtype).eps).expm1()).log()
-        log_m = self.normalize(log_m)  # by log_softmax, which is off by up to 4e-5 where many numbers are equal
+        log_m = self.normalize(
+            log_m
+        )  # by log_softmax, which is off by up to 4e-5 where many numbers are equal
         return (log_m - _log_sum(log_m).to(log_m.dtype)).to(log_score.dtype)
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dither.registry.flow.records import none_chosen, prediction_rows, select_rows
+from dither.registry.contracts.records import none_chosen, prediction_rows, select_rows
 
 from ..precision import wide
 from .categorical import draw_log
@@ -28,17 +28,25 @@ class CategoricalPrediction:
     """Raw model output with its meaning; a `TokenPrediction` and a `RowPrediction`.
 
     Args:
-        log: Log p(x_0 | x_t), normalised (posterior); log p(x_0 | the other positions), normalised (plug-in); or log
-            p_t(y) / p_t(x_t), 0 at x_t (score). Impossible ids are at -inf.
+        log: Log p(x_0 | x_t), normalised (posterior); log p(x_0 | the other positions), normalised
+            (plug-in); or log p_t(y) / p_t(x_t), 0 at x_t (score). Impossible ids are at -inf.
         predict: Which of the three `log` is.
         posterior: x_t and its noise.
     """
 
-    def __init__(self, log: Float[Tensor, "B L V"], predict: PredictionType, posterior: Posterior) -> None:
-        self.log, self.predict, self.posterior = log, predict, posterior
+    def __init__(
+        self, log: Float[Tensor, "B L V"], predict: PredictionType, posterior: Posterior
+    ) -> None:
+        self.log = log
+        self.predict = predict
+        self.posterior = posterior
 
     def log_clean(self) -> Float[Tensor, "B L V"]:
-        return self.log if self.predict == "posterior" else self.posterior.posterior(self.log_context())
+        return (
+            self.log
+            if self.predict == "posterior"
+            else self.posterior.posterior(self.log_context())
+        )
 
     def log_context(self) -> Float[Tensor, "B L V"]:
         """Return log p(x_0 | the other positions), normalised: the x_0 to plug into q(x_s | x_t, x_0)."""
@@ -55,11 +63,13 @@ class CategoricalPrediction:
 
     def log_leaving(self) -> Float[Tensor, "B L"]:
         """Return the log of the sum of all scores except that of x_t, (1 - p_t(x_t)) / p_t(x_t)."""
-        x, posterior = self.posterior.x, self.posterior
+        x = self.posterior.x
+        posterior = self.posterior
         if self.predict == "score":
             return self.log.scatter(-1, x[..., None], -torch.inf).logsumexp(-1)
         log_m = wide(self.log_context().gather(-1, x[..., None])[..., 0])
-        alpha, noise_share = posterior.log_alpha.exp(), posterior.log_one_minus_alpha.exp()
+        alpha = posterior.log_alpha.exp()
+        noise_share = posterior.log_one_minus_alpha.exp()
         prior_prob = lookup(posterior.prior, x)
         away = -alpha * log_m.expm1() + noise_share * (1 - prior_prob)
         return away.log() - (alpha * log_m.exp() + noise_share * prior_prob).log()
@@ -71,7 +81,9 @@ class CategoricalPrediction:
     def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[CategoricalPrediction]:
         """Yield the prediction of the chosen positions, as one sample `1 N V`."""
         if not none_chosen(where):
-            yield CategoricalPrediction(select_rows(self.log, where)[None], self.predict, self.posterior.rows(where))
+            yield CategoricalPrediction(
+                select_rows(self.log, where)[None], self.predict, self.posterior.rows(where)
+            )
 
 
 def context_rows(

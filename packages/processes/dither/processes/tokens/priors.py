@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 __all__ = ["even_prior", "frequency_prior", "mask_prior"]
 
@@ -29,7 +29,9 @@ def even_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
     return frequency_prior(space, {})
 
 
-def frequency_prior(space: TokenSpace, frequencies: Mapping[str, Sequence[float]]) -> Float[Tensor, "rows V"]:
+def frequency_prior(
+    space: TokenSpace, frequencies: Mapping[str, Sequence[float]]
+) -> Float[Tensor, "rows V"]:
     """Proportional to `frequencies` of each field by name, one per clean id in order; uniform for other fields.
 
     ValueError if the number of frequencies differs from the number of clean ids.
@@ -39,7 +41,9 @@ def frequency_prior(space: TokenSpace, frequencies: Mapping[str, Sequence[float]
         ids = [i for i in range(field.size) if i not in (field.mask, field.pad)]
         odds = frequencies.get(field.name, [1.0] * len(ids))
         if len(odds) != len(ids) or not sum(odds) > 0:
-            raise ValueError(f'field "{field.name}" needs {len(ids)} frequencies with a positive sum, not {list(odds)}')
+            raise ValueError(
+                f'field "{field.name}" needs {len(ids)} frequencies with a positive sum, not {list(odds)}'
+            )
         table = torch.zeros(space.vocab, dtype=torch.float64)
         table[ids] = torch.tensor(odds, dtype=torch.float64)
         return table / table.sum()

@@ -2,9 +2,10 @@
 
     q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) prior(x_t)
 
-The prior names the process: all on MASK is absorbing (MDLM, Sahoo et al. 2024), even over the clean ids is uniform
-(SEDD, Lou et al. 2023; UDLM, Schiff et al. 2024), frequencies of the data are DiGress' marginal (Vignac et al. 2022).
-The arithmetic is the same. Letters: B batch, L length, V vocabulary, rows one per position or one for all.
+The prior names the process: all on MASK is absorbing (MDLM, Sahoo et al. 2024), even over the clean
+ids is uniform (SEDD, Lou et al. 2023; UDLM, Schiff et al. 2024), frequencies of the data are
+DiGress' marginal (Vignac et al. 2022). The arithmetic is the same. Letters: B batch, L length, V
+vocabulary, rows one per position or one for all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dither.registry.flow.records import (
+from dither.registry.contracts.records import (
     Clean,
     Measured,
     Noise,
@@ -28,12 +29,20 @@ from dither.registry.flow.records import (
     readable_rows,
     select_rows,
 )
-from dither.registry.flow.spaces import Space, TokenSpace
+from dither.registry.contracts.spaces import Space, TokenSpace
 
 from ..precision import Constant, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, as_times
 from .categorical import draw_along, draw_log
-from .nelbo import Denoise, Estimator, exact_nelbo, mask_at_least_one, most_masked, nelbo, place_times
+from .nelbo import (
+    Denoise,
+    Estimator,
+    exact_nelbo,
+    mask_at_least_one,
+    most_masked,
+    nelbo,
+    place_times,
+)
 from .posterior import Posterior, lookup
 from .prediction import CategoricalPrediction, context_rows
 from .unmasking import fill
@@ -56,7 +65,8 @@ class TokenProcess:
 
     Attributes:
         absorbing: Whether the prior is all on one id.
-        reads_rows: Whether `read` may be called with chosen positions, so that samplers need not hold all logits.
+        reads_rows: Whether `read` may be called with chosen positions, so that samplers need not
+            hold all logits.
     """
 
     reads_rows = True
@@ -69,10 +79,13 @@ class TokenProcess:
         predict: PredictionType = "posterior",
         estimator: Estimator = "time",
     ) -> None:
-        prior, clean = wide(prior), space.clean()
+        prior = wide(prior)
+        clean = space.clean()
         sums_to_one = torch.allclose(prior.sum(-1), torch.ones_like(prior[:, 0]))
         if prior.shape != clean.shape or bool((prior < 0).any()) or not sums_to_one:
-            raise ValueError(f"the prior must be a table of shape {tuple(clean.shape)} whose rows sum to 1")
+            raise ValueError(
+                f"the prior must be a table of shape {tuple(clean.shape)} whose rows sum to 1"
+            )
         self.absorbing = bool((prior.max(-1).values == 1).all())
         if estimator != "time" and not self.absorbing:
             raise ValueError(f'estimator "{estimator}" requires an absorbing prior')
@@ -81,14 +94,20 @@ class TokenProcess:
         self.predict: PredictionType = predict
         self.timesteps = timesteps
         self._most_masked = lru_cache(16)(partial(most_masked, timesteps, estimator))
-        self.schedule, self.times, self.level = timesteps.schedule, timesteps.times, timesteps.level
-        self.table, self.clean, self.reached = Constant(prior), Constant(clean), Constant(clean | (prior > 0))
+        self.schedule = timesteps.schedule
+        self.times = timesteps.times
+        self.level = timesteps.level
+        self.table = Constant(prior)
+        self.clean = Constant(clean)
+        self.reached = Constant(clean | (prior > 0))
         self._reaches_all = bool((clean | (prior > 0)).all())
-        self._cumulative, self._single = Constant(prior.cumsum(-1)), Constant(prior.argmax(-1))
+        self._cumulative = Constant(prior.cumsum(-1))
+        self._single = Constant(prior.argmax(-1))
 
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed values do not change."""
-        noise, fixed = self.schedule(as_times(t, clean)), clean.fixed
+        noise = self.schedule(as_times(t, clean))
+        fixed = clean.fixed
         return self._noised(clean, noise, fixed, self._moves(clean.x0, noise) & ~fixed)
 
     def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
@@ -108,9 +127,12 @@ class TokenProcess:
         """Bound the number of masked tokens of a batch with stratified times; the last ones beyond become visible."""
         if not (self.absorbing and self.timesteps.stratified):
             return noised
-        most, masked = self._most_masked(*clean.x0.shape), noised.target_mask
+        most = self._most_masked(*clean.x0.shape)
+        masked = noised.target_mask
         masked = masked & (masked.flatten().cumsum(0) <= most).view_as(masked)
-        state = replace(State.of(torch.where(masked, noised.state.x, clean.x0)), most_requested=most)
+        state = replace(
+            State.of(torch.where(masked, noised.state.x, clean.x0)), most_requested=most
+        )
         return replace(noised, state=state, target_mask=masked)
 
     def renoise(self, state: State, gap: Noise, like: Clean) -> State:
@@ -118,7 +140,9 @@ class TokenProcess:
         moved = self._moves(state.x, gap) & ~like.fixed
         return State.of(torch.where(moved, self._draw_prior(state.x), state.x))
 
-    def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> CategoricalPrediction:
+    def read(
+        self, raw: Float[Tensor, "B L V"], state: State, noise: Noise
+    ) -> CategoricalPrediction:
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         posterior = self.posterior(state, noise)
         if self.predict != "score":
@@ -145,26 +169,41 @@ class TokenProcess:
         """Return the state at t = 1: draws from the prior, with fixed values in place."""
         return State.of(torch.where(like.fixed, like.x0, self._draw_prior(like.x0)))
 
-    def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+    def step(
+        self,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+    ) -> State:
         """Draw x_s given x_t: from sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), exactly.
 
-        With the context m and alpha_ts = alpha_t / alpha_s it is a mixture, up to a factor: stay, with weight
-        alpha_ts (alpha_s m(x) + (1 - alpha_s) prior(x)); a draw from m, (1 - alpha_ts) prior(x) alpha_s; and one from
-        the prior, (1 - alpha_ts) prior(x) (1 - alpha_s). The uniforms are drawn first, so that the prediction is read
-        only where it matters: not where x would stay even if m(x) were 0, nor where m(x) is 0 and the prior is drawn.
+        With the context m and alpha_ts = alpha_t / alpha_s it is a mixture, up to a factor: stay,
+        with weight alpha_ts (alpha_s m(x) + (1 - alpha_s) prior(x)); a draw from m, (1 - alpha_ts)
+        prior(x) alpha_s; and one from the prior, (1 - alpha_ts) prior(x) (1 - alpha_s). The
+        uniforms are drawn first, so that the prediction is read only where it matters: not where x
+        would stay even if m(x) were 0, nor where m(x) is 0 and the prior is drawn.
         """
-        x, posterior = state.x, self.posterior(state, now)
+        x = state.x
+        posterior = self.posterior(state, now)
         prior_prob = lookup(self.table.on(x.device), x)
         log_kept, log_alpha = (-wide(over(noise.sigma, x)) for noise in (now.since(then), then))
-        least, move = -log_kept.exp() * log_alpha.expm1() * prior_prob, -log_kept.expm1() * prior_prob
-        u, from_model = _uniform(x), _uniform(x) < log_alpha.exp()
+        least = -log_kept.exp() * log_alpha.expm1() * prior_prob
+        move = -log_kept.expm1() * prior_prob
+        u = _uniform(x)
+        from_model = _uniform(x) < log_alpha.exp()
         surplus = u * (least + move) - least
         leaves = ~like.fixed & ~posterior.determined & (surplus >= 0)
         new = torch.where(leaves & ~from_model, self._draw_prior(x), x)
         chosen = leaves & (from_model | lookup(self.clean.on(x.device), x))
         where = readable_rows(pred, chosen)
-        most = surplus / ((log_kept + log_alpha).exp() * (1 - u)).clamp_min(torch.finfo(u.dtype).tiny)
-        old, drawn, most, from_model = (select_rows(value, where) for value in (x, new, most, from_model))
+        most = surplus / ((log_kept + log_alpha).exp() * (1 - u)).clamp_min(
+            torch.finfo(u.dtype).tiny
+        )
+        old, drawn, most, from_model = (
+            select_rows(value, where) for value in (x, new, most, from_model)
+        )
         ids = torch.where(from_model, old, drawn)
         for part, log_m in context_rows(pred, posterior, where):
             moves = wide(log_m.gather(-1, old[part, None])[:, 0]).exp() <= most[part]
@@ -188,7 +227,13 @@ class TokenProcess:
     def _moves(self, x: Int[Tensor, "B L"], noise: Noise) -> Bool[Tensor, "B L"]:
         return _uniform(x) < -(-wide(over(noise.sigma, x))).expm1()
 
-    def _noised(self, clean: Clean, noise: Noise, fixed: Bool[Tensor, "B L"], moved: Bool[Tensor, "B L"]) -> Noised:
+    def _noised(
+        self,
+        clean: Clean,
+        noise: Noise,
+        fixed: Bool[Tensor, "B L"],
+        moved: Bool[Tensor, "B L"],
+    ) -> Noised:
         x0 = clean.x0
         x = torch.where(moved, self._draw_prior(x0), x0)
         prior = self.table.on(x.device)

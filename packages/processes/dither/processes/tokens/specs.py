@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process
-    from dither.registry.flow.spaces import Field as TokenField
+    from dither.registry.contracts.protocols import Process
+    from dither.registry.contracts.spaces import Field as TokenField
 
 __all__ = ["Absorbing", "Hybrid", "Marginal", "Uniform", "prior_kl"]
 
@@ -37,7 +37,8 @@ class _Tokens(ScheduledProcess):
 
     serves = TOKENS
     predict: PredictionType = "posterior"
-    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios
+    p_t(y) / p_t(x_t)."""
     prior: ClassVar[Literal["mask", "uniform", "frequencies", "mixture"]]
     left_at_end: ClassVar[str] = "of the tokens would still be clean"
 
@@ -48,7 +49,9 @@ class _Tokens(ScheduledProcess):
             yield from self.check_signal_at_end(self.left_at_end)
         for field in space.fields if isinstance(space, TokenSpace) else ():
             if not _count_clean(field):
-                yield Misfit(f'field "{field.name}" has no id except MASK and PAD', related=("task",))
+                yield Misfit(
+                    f'field "{field.name}" has no id except MASK and PAD', related=("task",)
+                )
 
     def facts(self, space: Space) -> ProcessFacts:
         return ProcessFacts(self.name, self.tokens(space), self.predict, self.prior)
@@ -66,25 +69,29 @@ class _Tokens(ScheduledProcess):
     def build(self, space: Space) -> Process:
         from .process import TokenProcess
 
-        tokens, timesteps = self.tokens(space), self.timesteps(MAX_SIGNAL if self.prior == "uniform" else None)
-        return TokenProcess(tokens, self.table(tokens), timesteps, self.predict, getattr(self, "estimator", "time"))
+        tokens = self.tokens(space)
+        timesteps = self.timesteps(MAX_SIGNAL if self.prior == "uniform" else None)
+        return TokenProcess(
+            tokens, self.table(tokens), timesteps, self.predict, getattr(self, "estimator", "time")
+        )
 
 
 class Absorbing(_Tokens):
     """Replaced tokens become MASK (MDLM).
 
-    A field without a MASK id gets one. Ids that clean data cannot hold have probability 0, and an unmasked token does
-    not change (SUBS).
+    A field without a MASK id gets one. Ids that clean data cannot hold have probability 0, and an
+    unmasked token does not change (SUBS).
     """
 
     name = "absorbing"
     prior = "mask"
     left_at_end = "of the tokens would stay unmasked"
     estimator: Literal["time", "importance", "mask-count", "exact"] = "time"
-    """Estimator of the bound; all have the same mean. time: uniform times. importance: uniform log(1 - alpha), so that
-    all times have the same weight (MDLM; more variance on short samples). mask-count: at least one token is masked, so
-    that the number k of N masked tokens is uniform in 1..N with weight N / k, the least variance. exact: evaluation
-    enumerates the masks of at most 12 positions."""
+    """Estimator of the bound; all have the same mean. time: uniform times. importance: uniform
+    log(1 - alpha), so that all times have the same weight (MDLM; more variance on short samples).
+    mask-count: at least one token is masked, so that the number k of N masked tokens is uniform in
+    1..N with weight N / k, the least variance. exact: evaluation enumerates the masks of at most 12
+    positions."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or would not mask enough."""
@@ -110,12 +117,14 @@ class Uniform(_Tokens):
     schedule: Slot[ScheduleSpec] = named("geometric")
     """Noise as a function of time."""
     predict: PredictionType = "score"
-    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios
+    p_t(y) / p_t(x_t)."""
 
     def warn(self, space: Space) -> Iterable[Misfit]:
         """Yield if much signal is left at t = 1, and its cost; it is allowed because SEDD's default does so."""
         for misfit in self.check_signal_at_end("of the tokens would still be clean"):
-            fields, sigma = self.tokens(space).fields, self.schedule.sigma_end() or 0.0
+            fields = self.tokens(space).fields
+            sigma = self.schedule.sigma_end() or 0.0
             costs = [f.length * prior_kl(_count_clean(f), sigma) for f in fields]
             nats = sum(costs) / space.length
             cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || uniform), are added to any bound"
@@ -130,8 +139,8 @@ class Uniform(_Tokens):
 def prior_kl(ids: int, sigma: float) -> float:
     """Return KL(q(x_1 | x_0) || uniform) in nats, for a token replaced by one of `ids` ids with 1 - exp(-sigma).
 
-    A token stays with s = exp(-sigma) + (1 - exp(-sigma)) / ids, and each other id has 1 - exp(-sigma) times its
-    probability under the prior: s log(ids s) + (1 - s) log(1 - exp(-sigma)).
+    A token stays with s = exp(-sigma) + (1 - exp(-sigma)) / ids, and each other id has 1 -
+    exp(-sigma) times its probability under the prior: s log(ids s) + (1 - s) log(1 - exp(-sigma)).
     """
     level = -math.expm1(-sigma)
     stays = math.exp(-sigma) + level / ids
@@ -144,7 +153,8 @@ class Marginal(_Tokens):
     name = "marginal"
     prior = "frequencies"
     frequencies: dict[str, list[Share]] = {}
-    """By name of the field: the frequency of each clean id, in order, of any sum. Other fields: uniform."""
+    """By name of the field: the frequency of each clean id, in order, of any sum. Other fields:
+    uniform."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or its frequencies do not fit it."""
@@ -171,8 +181,9 @@ class Marginal(_Tokens):
 class Hybrid(_Tokens):
     """Replaced tokens become MASK, or any clean id of their field with probability `uniform` (GIDD).
 
-    The model sees wrong tokens in training, and so can correct its own: sampler "self-correct". In the published
-    processes the share of wrong tokens depends on time and is 0 at t = 1 (von Ruette et al. 2025); here it is constant.
+    The model sees wrong tokens in training, and so can correct its own: sampler "self-correct". In
+    the published processes the share of wrong tokens depends on time and is 0 at t = 1 (von Ruette
+    et al. 2025); here it is constant.
     """
 
     name = "hybrid"

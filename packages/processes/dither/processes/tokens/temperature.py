@@ -14,19 +14,22 @@ from ..precision import wide
 __all__ = ["FEW", "warp_log_probs", "warp_options", "warp_prediction"]
 
 FEW = 1024
-"""Vocabularies up to this size are sorted; of larger ones, at least this many likeliest ids are selected."""
+"""Vocabularies up to this size are sorted; of larger ones, at least this many likeliest ids are
+selected."""
 
 
 def warp_prediction(pred: Any, options: Any) -> Any:
     """Apply temperature, top-k and top-p of a `TokenSampler` to a prediction, before x_t is taken into account.
 
-    They change p(x_0 | the other positions), so that they mean the same under every process. TypeError if some option
-    is set, and the prediction has no method `warped`.
+    They change p(x_0 | the other positions), so that they mean the same under every process.
+    TypeError if some option is set, and the prediction has no method `warped`.
     """
     if not options.warps():
         return pred
     if not hasattr(pred, "warped"):
-        raise TypeError(f"temperature, top_k and top_p require a CategoricalPrediction, not {type(pred).__name__}")
+        raise TypeError(
+            f"temperature, top_k and top_p require a CategoricalPrediction, not {type(pred).__name__}"
+        )
     return pred.warped(partial(warp_options, options=options))
 
 
@@ -36,7 +39,10 @@ def warp_options(log_p: Float[Tensor, "*B V"], options: Any) -> Float[Tensor, "*
 
 
 def warp_log_probs(
-    log_p: Float[Tensor, "*B V"], temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0
+    log_p: Float[Tensor, "*B V"],
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
 ) -> Float[Tensor, "*B V"]:
     """Apply temperature, then top-k, then top-p (nucleus, Holtzman et al. 2020); return log-probabilities, normalised.
 
@@ -63,7 +69,8 @@ def _sorted_log_probs(
 ) -> tuple[Float[Tensor, "*B K"], Int[Tensor, "*B K"]]:
     """Return the likeliest ids in descending order: `top_k` of them, or at least a set of probability `top_p`.
 
-    Of a large vocabulary a few are selected instead of sorting all, and more only if these are not enough.
+    Of a large vocabulary a few are selected instead of sorting all, and more only if these are not
+    enough.
     """
     vocab = log_p.shape[-1]
     count = vocab if vocab <= FEW and top_k is None else min(top_k or FEW, vocab)

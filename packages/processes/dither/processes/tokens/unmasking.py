@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dither.registry.flow.protocols import TokenProcess
-from dither.registry.flow.records import Clean, put_rows, readable_rows, select_rows
+from dither.registry.contracts.protocols import TokenProcess
+from dither.registry.contracts.records import Clean, put_rows, readable_rows, select_rows
 
 from ..precision import wide, wide_dtype
 from .posterior import lookup
@@ -18,7 +18,9 @@ from .prediction import clean_rows, sample_clean
 __all__ = ["fill", "fully_masked", "gumbel", "log_prob", "top_positions"]
 
 
-def fully_masked(process: TokenProcess, like: Clean, sampler: str) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
+def fully_masked(
+    process: TokenProcess, like: Clean, sampler: str
+) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
     """Return the state at t = 1 and the mask of positions to unmask: all except padding and known ids.
 
     TypeError if the process does not mask tokens.
@@ -38,7 +40,8 @@ def fill(x: Int[Tensor, "B L"], pred: Any, where: Bool[Tensor, "B L"]) -> Int[Te
 def log_prob(pred: Any, x: Int[Tensor, "B L"], where: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
     """Return log p(x_0 = x | x_t) at the chosen positions, 0 elsewhere."""
     read = readable_rows(pred, where)
-    ids, rows = select_rows(x, read), list[Tensor]()
+    ids = select_rows(x, read)
+    rows = list[Tensor]()
     for log_p in clean_rows(pred, read):
         rows.append(log_p.gather(-1, ids[: len(log_p), None])[:, 0])
         ids = ids[len(log_p) :]
@@ -52,7 +55,9 @@ def top_positions(
     """Return the `count` positions of highest score in each row, among those in `among`; ties are broken at random."""
     score = score.clamp_min(torch.finfo(score.dtype).min).masked_fill(~among, -torch.inf)
     shuffled = torch.rand(score.shape, device=score.device).argsort(1)
-    falling = shuffled.gather(1, score.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
+    falling = shuffled.gather(
+        1, score.gather(1, shuffled).argsort(dim=1, descending=True, stable=True)
+    )
     first = torch.arange(score.shape[1], device=score.device) < count[:, None]
     return torch.zeros_like(among).scatter_(1, falling, first) & among
 

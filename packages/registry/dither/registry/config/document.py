@@ -26,7 +26,8 @@ MAX_FILES = 32
 MAX_BYTES = 256 * 1024
 """Size of an experiment file."""
 MAX_DEPTH = 64
-"""Parts of a dotted key, and levels of nesting: tomllib takes 10 s and 1.5 GB for a key of 20,000 parts."""
+"""Parts of a dotted key, and levels of nesting: tomllib takes 10 s and 1.5 GB for a key of 20,000
+parts."""
 SHOWN = 80
 """Characters of an override that messages show."""
 TOO_LARGE = "integer too large: TOML integers have at most 64 bits"
@@ -58,7 +59,9 @@ class Layer:
             raise Refused(_syntax_problem(error, text, str(path))) from None
         if wrong := _large_integers(layer.tree):
             places = [(number, layer.origin(number, value=True)) for number in wrong[:3]]
-            raise Refused([Problem(TOO_LARGE, number, place, code="out-of-range") for number, place in places])
+            raise Refused(
+                [Problem(TOO_LARGE, number, place, code="out-of-range") for number, place in places]
+            )
         return layer
 
     @classmethod
@@ -66,7 +69,9 @@ class Layer:
         """Parse `key=value` of --set, or raise `Refused`; a value that is not TOML is a string."""
         name = _truncated(f"--set {text}")
         match = KEY_AND_EQUALS.match(text)  # up to the first equals sign outside of quotes
-        key, equals, given = (text[: match.end() - 1], "=", text[match.end() :]) if match else text.partition("=")
+        key, equals, given = (
+            (text[: match.end() - 1], "=", text[match.end() :]) if match else text.partition("=")
+        )
         if not equals or not key.strip():
             raise Refused(f"{name}: expected key=value", code="usage")
         path = _parse_key(key, name)
@@ -98,8 +103,12 @@ class Layer:
             return Origin(self.name)
         for end in range(len(path), 0, -1):
             if span := self._spans.get(path[:end]):
-                exact = end == len(path) or path[end:] == ("use",)  # a bare name is given without `use`
-                return Origin.within(self.name, self.text, *(span.value if value and exact else span.key))
+                exact = end == len(path) or path[end:] == (
+                    "use",
+                )  # a bare name is given without `use`
+                return Origin.within(
+                    self.name, self.text, *(span.value if value and exact else span.key)
+                )
         return Origin(self.name)
 
 
@@ -125,15 +134,25 @@ def _parse_key(key: str, option: str) -> Path:
 def _read_text(path: FilePath) -> str:
     try:
         with open_file(path) as file:
-            size, content = os.fstat(file.fileno()).st_size, file.read(MAX_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         close = None
         with suppress(OSError):
-            close = nearest(path.name, [f.name for f in islice(path.parent.iterdir(), 1000) if f.suffix == ".toml"])
+            close = nearest(
+                path.name,
+                [f.name for f in islice(path.parent.iterdir(), 1000) if f.suffix == ".toml"],
+            )
         same = [name for name in shipped_experiments() if name.endswith(f"/{path.stem}")]
         close = close or nearest(name_of(path), shipped_experiments()) or '" or "'.join(same)
-        help_text = f'did you mean "{close}"?' if close else '"dither run" lists the experiments that come with dither'
-        raise Refused(Problem(f"file {path} does not exist", help=help_text, code="file-not-found")) from None
+        help_text = (
+            f'did you mean "{close}"?'
+            if close
+            else '"dither run" lists the experiments that come with dither'
+        )
+        raise Refused(
+            Problem(f"file {path} does not exist", help=help_text, code="file-not-found")
+        ) from None
     except IsADirectoryError:
         raise Refused(f"{path} is a folder, not a file", code="unreadable-file") from None
     except (OSError, ValueError) as error:  # ValueError: the path contains a null byte
@@ -146,22 +165,32 @@ def _read_text(path: FilePath) -> str:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Refused(f"{path}:{line}: not UTF-8 (byte {error.start})", code="unreadable-file") from None
+        raise Refused(
+            f"{path}:{line}: not UTF-8 (byte {error.start})", code="unreadable-file"
+        ) from None
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
     """Parse a TOML text, called `name` in messages; `_syntax_problem` locates a `tomllib.TOMLDecodeError`."""
     if any(line.count(".") >= MAX_DEPTH for line in text.split("\n")):
-        masked = STRING_OR_COMMENT.sub(lambda match: ("#" if match[0][0] == "#" else "q") * len(match[0]), text)
+        masked = STRING_OR_COMMENT.sub(
+            lambda match: ("#" if match[0][0] == "#" else "q") * len(match[0]), text
+        )
         for key in KEY.finditer(masked):
             if (parts := key[0].count(".") + 1) > MAX_DEPTH:
                 message = f"a key has {parts:,} parts; at most {MAX_DEPTH} are allowed"
-                raise Refused(Problem(message, origin=Origin.within(name, text, *key.span()), code="too-large"))
+                raise Refused(
+                    Problem(
+                        message, origin=Origin.within(name, text, *key.span()), code="too-large"
+                    )
+                )
     try:
         tree = tomllib.loads(text)
         _check_depth(tree)
     except RecursionError:
-        raise Refused(f"{name}: nested more than {MAX_DEPTH} levels deep", code="too-large") from None
+        raise Refused(
+            f"{name}: nested more than {MAX_DEPTH} levels deep", code="too-large"
+        ) from None
     except tomllib.TOMLDecodeError:
         raise
     except ValueError as error:  # Python converts integers of at most 4,300 digits
@@ -190,9 +219,11 @@ def _large_integers(tree: Any, path: Path = ()) -> list[Path]:
 
 def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, name: str) -> Problem:
     """Return the message of tomllib with its place in the text, which is called `name`."""
-    message, place = PLACE.sub("", str(error)), PLACE.search(str(error))
+    message = PLACE.sub("", str(error))
+    place = PLACE.search(str(error))
     if place is None or place[1] is None:
-        start, message = len(text.rstrip()), message + " at the end of the file"
+        start = len(text.rstrip())
+        message = message + " at the end of the file"
     else:
         before = text.split("\n", int(place[1]) - 1)[:-1]
         start = sum(len(line) + 1 for line in before) + int(place[2]) - 1
@@ -213,10 +244,13 @@ class Document:
     given: dict[Path, tuple[Layer, ...]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: FilePath, overrides: Iterable[str] = (), removals: Iterable[str] = ()) -> Document:
+    def load(
+        cls, path: FilePath, overrides: Iterable[str] = (), removals: Iterable[str] = ()
+    ) -> Document:
         """Read a file with those it extends, then apply `a.b=VALUE` of --set and `a.b` of --unset.
 
-        A VALUE that is not TOML is a string. Raises `Refused` for every mistake in files and options.
+        A VALUE that is not TOML is a string. Raises `Refused` for every mistake in files and
+        options.
         """
         document = cls._of([*_layers(path, [], set()), *map(Layer.override, overrides)])
         for removal in removals:
@@ -245,15 +279,25 @@ class Document:
         if layer.file is not None:
             self.files.append(layer.file)
 
-    def _merge(self, old: dict[str, Any], new: Mapping[str, Any], path: Path, layer: Layer) -> None:
+    def _merge(
+        self,
+        old: dict[str, Any],
+        new: Mapping[str, Any],
+        path: Path,
+        layer: Layer,
+    ) -> None:
         for key, value in new.items():
             here = (*path, key)
             before = old.get(key)
-            if isinstance(before, str) and isinstance(value, dict):  # a component given by its bare name
+            if isinstance(before, str) and isinstance(
+                value, dict
+            ):  # a component given by its bare name
                 before = old[key] = {"use": before}
                 self.given[*here, "use"] = self.given.get(here, ())
             if isinstance(before, dict):
-                same = isinstance(value, dict) and value.get("use", before.get("use")) == before.get("use")
+                same = isinstance(value, dict) and value.get(
+                    "use", before.get("use")
+                ) == before.get("use")
                 if not same:
                     self._drop_origins(before, here, keep_use=isinstance(value, dict))
                     before = None
@@ -306,16 +350,28 @@ class Document:
         """Return where the value at a path was given: the effective place first, then those it overrides."""
         for end in range(len(path), 0, -1):
             if layers := self.given.get(path[:end]):
-                table = self.at(path[:end])  # the path may lead into a list, or to the name in a bare name
-                inside = isinstance(table, list) or (isinstance(table, str) and path[end:] == ("use",))
+                table = self.at(
+                    path[:end]
+                )  # the path may lead into a list, or to the name in a bare name
+                inside = isinstance(table, list) or (
+                    isinstance(table, str) and path[end:] == ("use",)
+                )
                 known = end == len(path) or inside
-                return [layer.origin(path, value=True) for layer in reversed(layers)] if known else []
+                return (
+                    [layer.origin(path, value=True) for layer in reversed(layers)] if known else []
+                )
         return []
 
 
 def _paths(tree: Any, path: Path = ()) -> Iterator[Path]:
     """Yield the path of every key, table and array element of a tree."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    items = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
     for key, value in items:
         yield (*path, key)
         yield from _paths(value, (*path, key))
@@ -329,17 +385,23 @@ def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[
         raise Refused(f"{opened[0]} extends more than {MAX_FILES} files in total", code="too-large")
     for origin, parent in _parents(layer):
         try:
-            real, above = os.path.realpath(parent), list(map(os.path.realpath, opened))
+            real = os.path.realpath(parent)
+            above = list(map(os.path.realpath, opened))
             if real in above:
                 chain = " extends ".join(map(str, (*opened[above.index(real) :], parent)))
-                raise Refused(f"experiment files extend each other in a circle: {chain}", code="extends-cycle")
+                raise Refused(
+                    f"experiment files extend each other in a circle: {chain}", code="extends-cycle"
+                )
             if real not in done:
                 yield from _layers(parent, opened, done)
         except ValueError as error:  # the name contains a null byte
             text = f"cannot read {str(parent)!r}: {error}"
             raise Refused(Problem(text, ("extends",), origin, code="unreadable-file")) from None
         except Refused as refused:
-            placed = [p if p.origin else replace(p, path=("extends",), origin=origin) for p in refused.problems]
+            placed = [
+                p if p.origin else replace(p, path=("extends",), origin=origin)
+                for p in refused.problems
+            ]
             raise Refused(placed) from None
     done.add(os.path.realpath(path))
     yield layer

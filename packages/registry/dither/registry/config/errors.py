@@ -15,9 +15,17 @@ from unicodedata import combining, east_asian_width
 from ..spec.misfit import Path
 
 __all__ = [
-    "CODES", "MAX_PROBLEMS", "Origin", "Problem", "Refused", "did_you_mean", "dotted", "nearest",
-    "omitted_problems", "printable",
-]  # fmt: skip
+    "CODES",
+    "MAX_PROBLEMS",
+    "Origin",
+    "Problem",
+    "Refused",
+    "did_you_mean",
+    "dotted",
+    "nearest",
+    "omitted_problems",
+    "printable",
+]
 
 CODES: dict[str, str] = {
     # values in an experiment file, an override, or an option
@@ -118,26 +126,38 @@ class Origin:
     width: int = 1
 
     @classmethod
-    def within(cls, file: str, text: str, start: int, end: int) -> Origin:
+    def within(
+        cls,
+        file: str,
+        text: str,
+        start: int,
+        end: int,
+    ) -> Origin:
         """Return the place of the characters `start` to `end` (exclusive) of a file's text."""
         begins, lines = _lines(text)
         line = bisect_right(begins, start)
-        source, column = lines[line - 1], start - begins[line - 1] + 1
+        source = lines[line - 1]
+        column = start - begins[line - 1] + 1
         return cls(file, line, column, source, max(1, min(end - start, len(source) - column + 1)))
 
     def __str__(self) -> str:
-        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        return ":".join(
+            str(part) for part in (self.file, self.line, self.column) if part is not None
+        )
 
     def excerpt(self) -> list[str]:
         """Return the source line with carets below the place, cut to `MAX_WIDTH`."""
         if self.source is None or self.line is None:
             return []
-        column, number = (self.column or 1) - 1, str(self.line)
+        column = (self.column or 1) - 1
+        number = str(self.line)
         first = 0 if column < MAX_WIDTH * 3 // 4 else column - MAX_WIDTH // 2
         end = min(column + min(self.width, MAX_WIDTH // 2), first + MAX_WIDTH)
         shown = ("... " if first else "") + printable(self.source[first : first + MAX_WIDTH])
-        indent, carets = _cells(self.source[first:column]) + 4 * bool(first), _cells(self.source[column:end])
-        caret, margin = " " * indent + "^" * max(1, carets), " " * len(number)
+        indent = _cells(self.source[first:column]) + 4 * bool(first)
+        carets = _cells(self.source[column:end])
+        caret = " " * indent + "^" * max(1, carets)
+        margin = " " * len(number)
         return [f"  {margin} |", f"  {number} | {shown}".rstrip(), f"  {margin} | {caret}"]
 
 
@@ -145,7 +165,8 @@ class Origin:
 class Problem:
     """One user error: what is wrong, the keys to the value, its place, and how to fix it.
 
-    `related` are other relevant places, each with a label; `given` is the invalid value; `code` is a key of `CODES`.
+    `related` are other relevant places, each with a label; `given` is the invalid value; `code` is
+    a key of `CODES`.
     """
 
     message: str
@@ -158,9 +179,12 @@ class Problem:
     code: str = "invalid-value"
 
     def __str__(self) -> str:
-        text, half = self.message, MAX_MESSAGE // 2
+        text = self.message
+        half = MAX_MESSAGE // 2
         text = text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}"
-        lines = [f"{self.level}: {f'{dotted(self.path)}: ' if self.path else ''}{text} [{self.code}]"]
+        lines = [
+            f"{self.level}: {f'{dotted(self.path)}: ' if self.path else ''}{text} [{self.code}]"
+        ]
         if self.origin is not None:
             lines += [f"  --> {self.origin}", *self.origin.excerpt()]
         lines += [f"  note: {label} {origin}" for label, origin in self.related]
@@ -177,13 +201,18 @@ def omitted_problems(count: int, origin: Origin | None = None) -> Problem:
 class Refused(Exception):  # noqa: N818 - a user error, not a program error
     """User input is invalid: `problems`, at most `MAX_PROBLEMS`, and the number of the others."""
 
-    def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str = "invalid-value") -> None:
+    def __init__(
+        self, problems: Problem | str | Sequence[Problem], *, code: str = "invalid-value"
+    ) -> None:
         if isinstance(problems, str):
             problems = Problem(problems, code=code)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         if (more := len(self.problems) - MAX_PROBLEMS) > 1:
             origin = self.problems[0].origin
-            self.problems = (*self.problems[:MAX_PROBLEMS], omitted_problems(more, origin and Origin(origin.file)))
+            self.problems = (
+                *self.problems[:MAX_PROBLEMS],
+                omitted_problems(more, origin and Origin(origin.file)),
+            )
         super().__init__(self.problems)
 
     @property
@@ -238,5 +267,7 @@ def dotted(path: Path) -> str:
             text += f"[{part}]"
             continue
         shown = part if len(part) <= MAX_KEY else part[: MAX_KEY - 3] + "..."
-        text += ("." * bool(text)) + (shown if BARE.fullmatch(shown) else json.dumps(shown, ensure_ascii=False))
+        text += ("." * bool(text)) + (
+            shown if BARE.fullmatch(shown) else json.dumps(shown, ensure_ascii=False)
+        )
     return text

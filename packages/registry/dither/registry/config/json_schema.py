@@ -1,6 +1,7 @@
 """JSON Schema (draft-07) of TOML files for editors, with every registered component.
 
-It has `enum` and `if`/`then` instead of `anyOf`, in which validators report only that no alternative matches.
+It has `enum` and `if`/`then` instead of `anyOf`, in which validators report only that no
+alternative matches.
 """
 
 from __future__ import annotations
@@ -37,10 +38,17 @@ NO_KEY = {"not": {"description": "unknown key"}}
 """Rejects an unknown key at its own place; `false` would reject the table around it."""
 
 
-def schema_of(model: type[Options], catalog: Catalog, *, title: str, extends: bool = False) -> Schema:
+def schema_of(
+    model: type[Options],
+    catalog: Catalog,
+    *,
+    title: str,
+    extends: bool = False,
+) -> Schema:
     """Return the schema of a file that is validated as `model`, with the components of a catalogue for its slots.
 
-    `title` is shown by editors; a file that may extend another (`extends`) has no `required` options.
+    `title` is shown by editors; a file that may extend another (`extends`) has no `required`
+    options.
     """
     definitions: Schema = {}
     top = _options(model, "", definitions)
@@ -68,7 +76,9 @@ class _Generator(GenerateJsonSchema):
 
 def _options(model: type[Options], prefix: str, definitions: Schema) -> Schema:
     """Return the schema of a table of options; add inner tables to `definitions`, named after `prefix`."""
-    made = model.model_json_schema(ref_template=f"#/definitions/{prefix}{{model}}", schema_generator=_Generator)
+    made = model.model_json_schema(
+        ref_template=f"#/definitions/{prefix}{{model}}", schema_generator=_Generator
+    )
     for name, inner in made.pop("$defs", {}).items():
         definitions[prefix + name] = _table(inner)
     if "$ref" in made:  # a recursive table
@@ -124,7 +134,9 @@ def _by_type(schema: Schema) -> Schema:
     numbers = {"integer", "number"} <= set(map(str, types))
     if not all(isinstance(name, str) for name in types) or len(set(types)) < len(types) or numbers:
         return {**rest, "anyOf": choices}
-    rules = [{"if": {"type": choice["type"]}, "then": choice} for choice in choices if len(choice) > 1]
+    rules = [
+        {"if": {"type": choice["type"]}, "then": choice} for choice in choices if len(choice) > 1
+    ]
     return {**rest, "type": types, **({"allOf": rules} if rules else {})}
 
 
@@ -152,14 +164,26 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
     names = _names(kind, parts, catalog)
     known = dict.fromkeys(["use", *shared], True)
     rules: list[Schema] = [
-        {"if": {"not": {"required": ["use"]}}, "then": {"properties": known, "additionalProperties": NO_KEY}}
+        {
+            "if": {"not": {"required": ["use"]}},
+            "then": {"properties": known, "additionalProperties": NO_KEY},
+        }
     ]
     for part, (name, table) in zip(parts, tables.items(), strict=True):
-        own = {key: True if shared[key] == option else option for key, option in table["properties"].items()}
+        own = {
+            key: True if shared[key] == option else option
+            for key, option in table["properties"].items()
+        }
         rest = {key: value for key, value in table.items() if key != "type"}
         definitions[name] = {**rest, "properties": {"use": True, **own}}
-        migrated = {alias.name for alias in part.spec.aliases if alias.migrate}  # these have other options
-        forms = [form for form in names[part.pinned] if form.rpartition("/")[2].partition("@")[0] not in migrated]
+        migrated = {
+            alias.name for alias in part.spec.aliases if alias.migrate
+        }  # these have other options
+        forms = [
+            form
+            for form in names[part.pinned]
+            if form.rpartition("/")[2].partition("@")[0] not in migrated
+        ]
         called = {"required": ["use"], "properties": {"use": {"enum": forms}}}
         rules.append({"if": called, "then": {"$ref": f"#/definitions/{name}"}})
     every = sorted(chain(*names.values()), key=lambda form: ("/" in form, "@" in form, form))
@@ -185,8 +209,12 @@ def _shared(tables: list[Schema]) -> Schema:
                 same.append(option)
     shared = {}
     for key, options in found.items():
-        words = dict.fromkeys(option["description"] for option in options if "description" in option)
-        shared[key] = options[0] if len(options) == 1 else {"description": " / ".join(words)} if words else {}
+        words = dict.fromkeys(
+            option["description"] for option in options if "description" in option
+        )
+        shared[key] = (
+            options[0] if len(options) == 1 else {"description": " / ".join(words)} if words else {}
+        )
     return shared
 
 
@@ -199,5 +227,7 @@ def _names(kind: str, parts: list[Component], catalog: Catalog) -> dict[str, lis
         names[part.pinned] = []
         for form in (*forms, *(f"{part.plugin}/{form}" for form in forms)):
             with suppress(Refused):
-                names[part.pinned] += [form] if catalog.find(kind, form).pinned == part.pinned else []
+                names[part.pinned] += (
+                    [form] if catalog.find(kind, form).pinned == part.pinned else []
+                )
     return names

@@ -40,7 +40,8 @@ def key_spans(text: str) -> dict[Path, Span]:
 
 class _Walk:
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text = text
+        self.at = 0
         self.found: dict[Path, Span] = {}
         self.arrays: dict[Path, int] = {}
 
@@ -71,7 +72,9 @@ class _Walk:
         for part, where in outer:
             path = (*path, part)
             self.found.setdefault(path, Span(where, where))
-            path = (*path, self.arrays[path]) if path in self.arrays else path  # the last element of an array
+            path = (
+                (*path, self.arrays[path]) if path in self.arrays else path
+            )  # the last element of an array
         path = (*path, name)
         self.found.setdefault(path, Span(place, place))
         if array:
@@ -105,7 +108,8 @@ class _Walk:
     def value(self, path: Path, key: tuple[int, int] | None = None) -> None:
         """Parse a value; an element of an array is its own key."""
         self.skip(SPACE)
-        start, char = self.at, self.text[self.at]
+        start = self.at
+        char = self.text[self.at]
         if char in "[{":
             self.items(path, "]" if char == "[" else "}")
         else:

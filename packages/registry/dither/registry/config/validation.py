@@ -21,7 +21,15 @@ from ..spec.misfit import Misfit, Path
 from .document import Document
 from .errors import MAX_PROBLEMS, Problem, Refused, did_you_mean, nearest, omitted_problems
 
-__all__ = ["PATTERN_MESSAGE", "alias_warnings", "dump", "located", "path_options", "problems_of", "validate"]
+__all__ = [
+    "PATTERN_MESSAGE",
+    "alias_warnings",
+    "dump",
+    "located",
+    "path_options",
+    "problems_of",
+    "validate",
+]
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 Detail = Mapping[str, Any]
@@ -63,8 +71,19 @@ PATTERN_MESSAGE = "patternErrorMessage"
 """Key of `Field(json_schema_extra={...})` for an option with a pattern: the text after "expected ".
 Editors show it as well."""
 TYPES: dict[type, str] = {
-    **{dict: "a table", str: "the string", bool: "the boolean", int: "the integer", float: "the number"},
-    **{list: "the list", datetime.date: "the date", datetime.time: "the time", datetime.datetime: "the date"},
+    **{
+        dict: "a table",
+        str: "the string",
+        bool: "the boolean",
+        int: "the integer",
+        float: "the number",
+    },
+    **{
+        list: "the list",
+        datetime.date: "the date",
+        datetime.time: "the time",
+        datetime.datetime: "the date",
+    },
 }
 
 
@@ -74,7 +93,9 @@ def validate(model: type[O], document: Document, catalog: Catalog | None = None)
         return model.model_validate(document.tree, context={"catalog": catalog})
     except ValidationError as error:
         details = error.errors(include_url=False)
-    problems = sorted(_Converter(model, document, catalog).convert(details[:MAX_PROBLEMS]), key=_place)
+    problems = sorted(
+        _Converter(model, document, catalog).convert(details[:MAX_PROBLEMS]), key=_place
+    )
     if len(details) > MAX_PROBLEMS:
         problems.append(omitted_problems(len(details) - MAX_PROBLEMS, document.origin(())))
     raise Refused(problems)
@@ -82,18 +103,24 @@ def validate(model: type[O], document: Document, catalog: Catalog | None = None)
 
 def _place(problem: Problem) -> tuple[str, float, float]:
     origin = problem.origin
-    return ("", 0, 0) if origin is None else (origin.file, origin.line or math.inf, origin.column or 0)
+    return (
+        ("", 0, 0) if origin is None else (origin.file, origin.line or math.inf, origin.column or 0)
+    )
 
 
 def problems_of(misfits: Iterable[Misfit], document: Document) -> list[Problem]:
     """Return misfits as problems with their places in the files."""
     problems = []
     for misfit in misfits:
-        path, related = misfit.path, misfit.related
+        path = misfit.path
+        related = misfit.related
         other = document.origin(related) if related else None
         notes = ((f"the {related[-1]} comes from", other),) if related and other else ()
-        origin, given = document.origin(path, value=True), document.at(path)
-        problems.append(Problem(misfit.message, path, origin, misfit.help, notes, given, code=misfit.code))
+        origin = document.origin(path, value=True)
+        given = document.at(path)
+        problems.append(
+            Problem(misfit.message, path, origin, misfit.help, notes, given, code=misfit.code)
+        )
     return problems
 
 
@@ -104,7 +131,11 @@ def located(document: Document) -> Iterator[None]:
         yield
     except Refused as refused:
         refused.problems = tuple(
-            replace(problem, origin=document.origin(problem.path, value=True), given=document.at(problem.path))
+            replace(
+                problem,
+                origin=document.origin(problem.path, value=True),
+                given=document.at(problem.path),
+            )
             if problem.path and problem.origin is None
             else problem
             for problem in refused.problems
@@ -134,17 +165,33 @@ def dump(options: Options, catalog: Catalog | None = None) -> dict[str, Any]:
 
 
 def path_options(
-    annotation: Any, value: Any, catalog: Catalog, path: Path = (), kind: str = ""
+    annotation: Any,
+    value: Any,
+    catalog: Catalog,
+    path: Path = (),
+    kind: str = "",
 ) -> Iterator[tuple[Path, str]]:
     """Yield the path of every value in a tree that its option declares to be a file, and the kind of its component.
 
     Options of unknown components are skipped.
     """
     kind = next((leaf.kind for leaf, place in _leaves(annotation) if place), kind)
-    if isinstance(value, str) and (mark := path_mark(annotation)) and not re.fullmatch(mark.unless, value):
+    if (
+        isinstance(value, str)
+        and (mark := path_mark(annotation))
+        and not re.fullmatch(mark.unless, value)
+    ):
         yield path, kind
-    for key in value if isinstance(value, Mapping) else range(len(value)) if isinstance(value, list) else ():
-        yield from path_options(*_descend(annotation, key, value, catalog), catalog, (*path, key), kind)
+    for key in (
+        value
+        if isinstance(value, Mapping)
+        else range(len(value))
+        if isinstance(value, list)
+        else ()
+    ):
+        yield from path_options(
+            *_descend(annotation, key, value, catalog), catalog, (*path, key), kind
+        )
 
 
 def alias_warnings(options: Options, document: Document) -> list[Problem]:
@@ -157,8 +204,11 @@ def alias_warnings(options: Options, document: Document) -> list[Problem]:
         for alias in spec.aliases:
             if alias.name == name != spec.name:
                 text = f'{spec.kind} "{name}" was renamed to "{spec.name}"; version {alias.removed_in} removes "{name}"'
-                origin, help_text = document.origin((*path, "use")), f'write "{spec.name}"'
-                warnings.append(Problem(text, path, origin, help_text, level="warning", code="deprecated-name"))
+                origin = document.origin((*path, "use"))
+                help_text = f'write "{spec.name}"'
+                warnings.append(
+                    Problem(text, path, origin, help_text, level="warning", code="deprecated-name")
+                )
     return warnings
 
 
@@ -168,14 +218,18 @@ def _code(detail: Detail) -> str:
         return str(detail.get("ctx", {}).get("code", CODE_BY_TYPE[kind]))
     if kind.endswith(("_type", "_parsing", "is_instance_of")):
         return "wrong-type"
-    if kind.startswith(("greater_than", "less_than", "too_", "string_too_", "multiple_of", "finite_")):
+    if kind.startswith(
+        ("greater_than", "less_than", "too_", "string_too_", "multiple_of", "finite_")
+    ):
         return "out-of-range"
     return "invalid-value"
 
 
 class _Converter:
     def __init__(self, model: type[Options], document: Document, catalog: Catalog | None) -> None:
-        self.model, self.document, self.catalog = model, document, catalog
+        self.model = model
+        self.document = document
+        self.catalog = catalog
         self._accepted: dict[Path, dict[str, Any]] = {}
         self._listed: set[Path] = set()
 
@@ -209,9 +263,14 @@ class _Converter:
         path: Path = ()
         union: Path | None = None
         for part in detail["loc"]:
-            exists = part in tree if isinstance(tree, dict) else isinstance(tree, list) and isinstance(part, int)
+            exists = (
+                part in tree
+                if isinstance(tree, dict)
+                else isinstance(tree, list) and isinstance(part, int)
+            )
             if exists or part in self.accepted(path):
-                tree, path = Document.value_of(tree, (part,)), (*path, part)
+                tree = Document.value_of(tree, (part,))
+                path = (*path, part)
             elif union is None:
                 union = path
         return path, union
@@ -219,25 +278,35 @@ class _Converter:
     def accepted(self, table: Path) -> dict[str, Any]:
         """Return the keys that the table at a path may have, each with its option."""
         if table not in self._accepted:
-            annotation, value = self.model, self.document.tree
+            annotation = self.model
+            value = self.document.tree
             for part in table:
                 annotation, value = _descend(annotation, part, value, self.catalog)
             keys = self._accepted[table] = {}
             for inner in _models(annotation, value, self.catalog):
-                keys |= {"use": None, **inner.model_fields} if issubclass(inner, Spec) else dict(inner.model_fields)
+                keys |= (
+                    {"use": None, **inner.model_fields}
+                    if issubclass(inner, Spec)
+                    else dict(inner.model_fields)
+                )
         return self._accepted[table]
 
     def unknown_key(self, path: Path, detail: Detail) -> tuple[Problem, str | None]:
-        table, allowed = path[:-1], sorted(self.accepted(path[:-1]))
+        table = path[:-1]
+        allowed = sorted(self.accepted(path[:-1]))
         close = nearest(path[-1], allowed)
         hints = [f'did you mean "{close}"?'] if close else []
         hints += [f"accepted: {', '.join(allowed)}"] if table not in self._listed else []
         self._listed.add(table)
-        origin, help_text = self.document.origin(path), " ".join(hints) or None
-        return Problem("unknown key", path, origin, help_text, given=detail["input"], code="unknown-key"), close
+        origin = self.document.origin(path)
+        help_text = " ".join(hints) or None
+        return Problem(
+            "unknown key", path, origin, help_text, given=detail["input"], code="unknown-key"
+        ), close
 
     def missing(self, table: Path, keys: list[str]) -> Problem:
-        lines, width = [], max(map(len, keys))
+        lines = []
+        width = max(map(len, keys))
         for key in keys:
             info = self.accepted(table).get(key)
             leaves = _leaves(_annotation(info)) if info is not None else ()
@@ -249,7 +318,13 @@ class _Converter:
         header = f"write in [{'.'.join(map(str, table))}]" if table else "write"
         path = (*table, keys[0]) if len(keys) == 1 else table
         text = "is missing" if len(keys) == 1 else f"{_join(keys, 'and')} are missing"
-        return Problem(text, path, self.document.origin(path), header + ":\n" + "\n".join(lines), code="missing-key")
+        return Problem(
+            text,
+            path,
+            self.document.origin(path),
+            header + ":\n" + "\n".join(lines),
+            code="missing-key",
+        )
 
     def wrong_value(self, path: Path, detail: Detail) -> Problem:
         value = detail["input"]
@@ -259,25 +334,36 @@ class _Converter:
         elif detail["type"] in CODE_BY_TYPE:
             message = detail["msg"]
         else:
-            message = _lowered(detail["msg"]) + ("" if isinstance(value, dict) else f", got {_format(value)}")
+            message = _lowered(detail["msg"]) + (
+                "" if isinstance(value, dict) else f", got {_format(value)}"
+            )
         named = detail["type"] == "unknown_part" and isinstance(self.document.at(path), dict)
         origin = self.document.origin((*path, "use") if named else path, value=True)
         return Problem(message, path, origin, help_text, given=value, code=_code(detail))
 
     def no_type_matches(self, path: Path, details: Sequence[Detail]) -> Problem:
         right_type = [d for d in details if not d["type"].endswith(("_type", "no_name"))]
-        if right_type and all(d["type"] == "literal_error" for d in right_type):  # "auto", or true or false
+        if right_type and all(
+            d["type"] == "literal_error" for d in right_type
+        ):  # "auto", or true or false
             right_type += [d for d in details if d["type"] == "bool_type"]
         details = right_type or details
-        expected = [(self.expectation((), detail) or (_lowered(detail["msg"]), None))[0] for detail in details]
+        expected = [
+            (self.expectation((), detail) or (_lowered(detail["msg"]), None))[0]
+            for detail in details
+        ]
         words = _join(list(dict.fromkeys(text.removeprefix("expected ") for text in expected)))
-        value, origin = details[0]["input"], self.document.origin(path, value=True)
+        value = details[0]["input"]
+        origin = self.document.origin(path, value=True)
         code = _code(details[0]) if right_type else "wrong-type"
-        return Problem(f"expected {words}, got {_format(value)}", path, origin, given=value, code=code)
+        return Problem(
+            f"expected {words}, got {_format(value)}", path, origin, given=value, code=code
+        )
 
     def expectation(self, path: Path, detail: Detail) -> tuple[str, str | None] | None:
         """Return what was expected, and help; None if the message of the error is to be used."""
-        kind, context = detail["type"], detail.get("ctx", {})
+        kind = detail["type"]
+        context = detail.get("ctx", {})
         if kind == "string_pattern_mismatch":
             info = self.accepted(path[:-1]).get(str(path[-1])) if path else None
             extra = getattr(info, "json_schema_extra", None)
@@ -289,11 +375,15 @@ class _Converter:
         if kind not in EXPECTED:
             return None
         expected = EXPECTED[kind].format(**context).replace("'", '"')
-        return expected, did_you_mean(detail["input"], ALLOWED.findall(str(context.get("expected", ""))))
+        return expected, did_you_mean(
+            detail["input"], ALLOWED.findall(str(context.get("expected", "")))
+        )
 
 
 def _lowered(text: str) -> str:
-    text = text.removeprefix("Value error, ").removeprefix("Assertion failed, ").removeprefix("Input ")
+    text = (
+        text.removeprefix("Value error, ").removeprefix("Assertion failed, ").removeprefix("Input ")
+    )
     return text[:1].lower() + text[1:]
 
 
@@ -301,7 +391,12 @@ def _annotation(info: FieldInfo) -> Any:
     return Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
 
 
-def _descend(annotation: Any, part: str | int, value: Any, catalog: Catalog | None) -> tuple[Any, Any]:
+def _descend(
+    annotation: Any,
+    part: str | int,
+    value: Any,
+    catalog: Catalog | None,
+) -> tuple[Any, Any]:
     """Return annotation (None if nothing is expected) and value under a key or index."""
     inner = Document.value_of(value, (part,))
     if isinstance(part, str):
@@ -312,8 +407,14 @@ def _descend(annotation: Any, part: str | int, value: Any, catalog: Catalog | No
                     inner = {"use": default["use"], **inner}
                 return _annotation(info), inner
     for leaf, _ in _leaves(annotation):
-        origin, arguments = get_origin(leaf), get_args(leaf)
-        if origin is dict and isinstance(part, str) and isinstance(value, Mapping) and part in value:
+        origin = get_origin(leaf)
+        arguments = get_args(leaf)
+        if (
+            origin is dict
+            and isinstance(part, str)
+            and isinstance(value, Mapping)
+            and part in value
+        ):
             return arguments[1], inner
         if origin in (list, tuple, set, frozenset) and isinstance(part, int):
             fixed = origin is tuple and Ellipsis not in arguments and part < len(arguments)
@@ -358,7 +459,9 @@ def _format(value: Any) -> str:
     elif isinstance(value, list) and len(repr(value[:20])) > 60:
         return f"a list of {len(value):,} elements"
     else:
-        text = repr(value)[:80] if not isinstance(value, datetime.date | datetime.time) else str(value)
+        text = (
+            repr(value)[:80] if not isinstance(value, datetime.date | datetime.time) else str(value)
+        )
     return f"{word} {text}".strip()
 
 

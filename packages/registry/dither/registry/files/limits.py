@@ -1,6 +1,7 @@
 """The size policy of files that others may have written; docs/security.md states it.
 
-Only regular files are opened: a pipe would block, and a device has no end. Errors are an OSError with the file name.
+Only regular files are opened: a pipe would block, and a device has no end. Errors are an OSError
+with the file name.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 __all__ = [
-    "EXPANSION", "LINE_BYTES", "RECORD_BYTES", "TABLE_BYTES", "bounded_memory", "max_expanded", "open_file",
-    "read_bytes", "read_text",
-]  # fmt: skip
+    "EXPANSION",
+    "LINE_BYTES",
+    "RECORD_BYTES",
+    "TABLE_BYTES",
+    "bounded_memory",
+    "max_expanded",
+    "open_file",
+    "read_bytes",
+    "read_text",
+]
 
 RECORD_BYTES = 1 << 26
 """Most bytes of a JSON or TOML file, a plugin file, or a tokenizer."""
@@ -44,8 +52,9 @@ def max_expanded(size: int) -> int:
 def bounded_memory(size: int) -> Iterator[None]:
     """Let this process take at most `size` more bytes, or `FREE_BYTES` if that is more; libraries raise beyond.
 
-    For decoders that cannot be told how much a file may expand to. It has an effect on Linux only. The bound is that of
-    the process: what other threads take meanwhile counts, and so do 8 MB for the stack of each thread that starts.
+    For decoders that cannot be told how much a file may expand to. It has an effect on Linux only.
+    The bound is that of the process: what other threads take meanwhile counts, and so do 8 MB for
+    the stack of each thread that starts.
     """
     if not sys.platform.startswith("linux"):
         yield
@@ -56,7 +65,9 @@ def bounded_memory(size: int) -> Iterator[None]:
         before = resource.getrlimit(resource.RLIMIT_DATA)
         used = 1024 * int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0])
         most = used + max(size, FREE_BYTES)
-        resource.setrlimit(resource.RLIMIT_DATA, (most if before[0] < 0 else min(most, before[0]), before[1]))
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (most if before[0] < 0 else min(most, before[0]), before[1])
+        )
         try:
             yield
         finally:
@@ -65,7 +76,12 @@ def bounded_memory(size: int) -> Iterator[None]:
 
 def open_file(path: Path, limit: int | None = None) -> BinaryIO:
     """Open a regular file of at most `limit` bytes for reading; OSError for anything else."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))  # noqa: SIM115
+
+    def opener(name: str, flags: int) -> int:
+        # Opening a pipe must not wait for a writer.
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    file = open(path, "rb", opener=opener)  # noqa: SIM115
     status = os.fstat(file.fileno())
     reason = "" if stat.S_ISREG(status.st_mode) else "a pipe or a device, not a file"
     if not reason and limit is not None and status.st_size > limit:

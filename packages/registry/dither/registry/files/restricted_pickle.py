@@ -44,7 +44,8 @@ class Stub:
 class _RestrictedUnpickler(pickle._Unpickler):
     """Unpickler that resolves every class and function to a fresh `Stub`, so nothing is imported or called.
 
-    The pure Python implementation: the C one allocates its memo up to the largest index that a file names.
+    The pure Python implementation: the C one allocates its memo up to the largest index that a file
+    names.
     """
 
     dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)
@@ -55,9 +56,14 @@ class _RestrictedUnpickler(pickle._Unpickler):
         """Limit the depth of tuples: the hash of one that holds another twice takes 2^depth steps."""
         load(self)
         top = self.stack[-1]  # type: ignore[attr-defined]
-        depth = 1 + max((self.depths.get(id(item), (0, None))[0] for item in top if type(item) is tuple), default=0)
+        depth = 1 + max(
+            (self.depths.get(id(item), (0, None))[0] for item in top if type(item) is tuple),
+            default=0,
+        )
         if depth > MAX_TUPLE_DEPTH:
-            raise pickle.UnpicklingError(f"tuples are nested more than {MAX_TUPLE_DEPTH} levels deep")
+            raise pickle.UnpicklingError(
+                f"tuples are nested more than {MAX_TUPLE_DEPTH} levels deep"
+            )
         self.depths[id(top)] = depth, top  # kept alive, so that its id stays its own
 
     def _load_integer(self, load: Any) -> None:
@@ -65,7 +71,9 @@ class _RestrictedUnpickler(pickle._Unpickler):
         load(self)
         self.large_integers += abs(self.stack[-1]) >= 1 << 64  # type: ignore[attr-defined]
         if self.large_integers > MAX_LARGE_INTEGERS:
-            raise pickle.UnpicklingError(f"more than {MAX_LARGE_INTEGERS} integers have more than 64 bits")
+            raise pickle.UnpicklingError(
+                f"more than {MAX_LARGE_INTEGERS} integers have more than 64 bits"
+            )
 
     def find_class(self, module: str, name: str) -> Any:
         return type("Stub", (Stub,), {"what": f"{module}.{name}"})
@@ -76,7 +84,9 @@ for _load, _codes in (
     (_RestrictedUnpickler._load_integer, (pickle.INT, pickle.LONG, pickle.LONG1, pickle.LONG4)),
 ):
     for _code in (code[0] for code in _codes if code[0] in pickle._Unpickler.dispatch):
-        _RestrictedUnpickler.dispatch[_code] = partial(_load, load=pickle._Unpickler.dispatch[_code])
+        _RestrictedUnpickler.dispatch[_code] = partial(
+            _load, load=pickle._Unpickler.dispatch[_code]
+        )
 
 
 def load_restricted(content: bytes, persistent: bool = False) -> Any:

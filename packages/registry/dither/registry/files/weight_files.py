@@ -1,6 +1,7 @@
 """Read external weights: safetensors, and files of `torch.save`. No torch at import.
 
-Tensors and plain containers are read; other globals in a pickle are neither imported nor called: a stub replaces them.
+Tensors and plain containers are read; other globals in a pickle are neither imported nor called: a
+stub replaces them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read_weights"]
 
-ZIP, PICKLE = b"PK\x03\x04", b"\x80"
+ZIP = b"PK\x03\x04"
+PICKLE = b"\x80"
 """First bytes of files of `torch.save` since 1.6, and before."""
 CONTAINERS = ("state_dict", "model_state_dict", "model", "module")
 """Keys under which checkpoints hold the weights."""
@@ -30,8 +32,8 @@ PREFIXES = ("model.", "module.", "_orig_mod.")
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Return the weights in a file by name, on the CPU, without the prefixes of wrappers.
 
-    The file is of safetensors or `torch.save` (1.6 or later), also a checkpoint with the weights under "state_dict" or
-    "model". Raises `Refused` if it cannot be read or contains no weights.
+    The file is of safetensors or `torch.save` (1.6 or later), also a checkpoint with the weights
+    under "state_dict" or "model". Raises `Refused` if it cannot be read or contains no weights.
     """
     path = Path(path)
     try:
@@ -60,18 +62,26 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
     from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
     try:
-        with zipfile.ZipFile(path) as archive:  # torch hashes the keys of dicts, and reads records in full
-            records = [record for record in archive.infolist() if record.filename.endswith("/data.pkl")]
+        with zipfile.ZipFile(
+            path
+        ) as archive:  # torch hashes the keys of dicts, and reads records in full
+            records = [
+                record for record in archive.infolist() if record.filename.endswith("/data.pkl")
+            ]
             if any(record.file_size > RECORD_BYTES for record in records):
                 raise ValueError(f"data.pkl has more than {RECORD_BYTES:,} bytes")
             for record in records:
                 load_restricted(archive.read(record), persistent=True)
-        stubs: list[Any] = [(STUBS.get(name, _Stub), name) for name in get_unsafe_globals_in_checkpoint(path)]
+        stubs: list[Any] = [
+            (STUBS.get(name, _Stub), name) for name in get_unsafe_globals_in_checkpoint(path)
+        ]
         with safe_globals(stubs):
             loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
     except Exception as error:  # a damaged or forged file may raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise Refused(f"{path} is not a weight file of torch: {lines[-1]}", code="damaged-file") from None
+        raise Refused(
+            f"{path} is not a weight file of torch: {lines[-1]}", code="damaged-file"
+        ) from None
     return _extract_tensors(loaded, path)
 
 
@@ -97,16 +107,22 @@ def _extract_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:
 
     for _ in range(3):
         if isinstance(loaded, Mapping):
-            loaded = next((loaded[key] for key in CONTAINERS if isinstance(loaded.get(key), Mapping)), loaded)
+            loaded = next(
+                (loaded[key] for key in CONTAINERS if isinstance(loaded.get(key), Mapping)), loaded
+            )
     items = loaded if isinstance(loaded, Mapping) else {}
     weights = {
         str(name): value.detach()
         for name, value in items.items()
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized
+        if isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and not value.is_quantized
     }
     for name, value in weights.items():
         if value.nbytes > value.untyped_storage().nbytes():  # repeated by strides of 0
-            raise Refused(f"{path}: {name} has {value.nbytes:,} bytes, more than are stored", code="too-large")
+            raise Refused(
+                f"{path}: {name} has {value.nbytes:,} bytes, more than are stored", code="too-large"
+            )
     if not weights:
         names = ", ".join(str(name) for name in list(items)[:8]) or type(loaded).__name__
         raise Refused(f"{path} contains no named weights, only: {names}", code="missing-array")
@@ -120,6 +136,8 @@ def _strip_prefixes(weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]
         while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), None):
             short = short.removeprefix(prefix)
         if short in stripped:
-            raise Refused(f"{path} contains two weights {short}, with and without a prefix", code="duplicate")
+            raise Refused(
+                f"{path} contains two weights {short}, with and without a prefix", code="duplicate"
+            )
         stripped[short] = value
     return stripped

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from ..config.errors import Refused, nearest
 from ..kinds import KINDS
 from ..spec.base import Alias, Spec, summary_of, with_article
-from .status import describe_exception
+from .discovery import describe_exception
 
 __all__ = ["Catalog", "Component"]
 
@@ -64,17 +64,23 @@ class Component:
 class Catalog:
     """Components by kind and name.
 
-    If several plugins register one name, the short name means the plugin in `prefer`, else in `owners`, both
-    `{"kind:name": plugin}`, else it is ambiguous; `known` is `{"kind:name": how to install it}`. `load` is called
-    before a lookup with a plugin's name, or None for all. `used` are plugins of which a component was parsed, `notes`
-    lines for the help of an unknown name, `unavailable` plugins that cannot be used, each with the reason.
+    If several plugins register one name, the short name means the plugin in `prefer`, else in
+    `owners`, both `{"kind:name": plugin}`, else it is ambiguous; `known` is `{"kind:name": how to
+    install it}`. `load` is called before a lookup with a plugin's name, or None for all. `used` are
+    plugins of which a component was parsed, `notes` lines for the help of an unknown name,
+    `unavailable` plugins that cannot be used, each with the reason.
     """
 
     def __init__(
-        self, prefer: Mapping[str, str] = EMPTY, known: Mapping[str, str] = EMPTY, owners: Mapping[str, str] = EMPTY
+        self,
+        prefer: Mapping[str, str] = EMPTY,
+        known: Mapping[str, str] = EMPTY,
+        owners: Mapping[str, str] = EMPTY,
     ) -> None:
         self._components: dict[tuple[str, str], list[Component]] = {}
-        self.prefer, self.known, self.owners = dict(prefer), dict(known), dict(owners)
+        self.prefer = dict(prefer)
+        self.known = dict(known)
+        self.owners = dict(owners)
         self.load: Callable[[str | None], object] = lambda plugin: None
         self.used: set[str] = set()
         self.notes: list[str] = []
@@ -83,7 +89,8 @@ class Catalog:
     def add(self, plugin: str, specs: Iterable[type[Spec]]) -> None:
         """Add all components of a plugin, or none; they replace those it added before.
 
-        Raises ValueError for a class that is not a complete component, PydanticUserError for a type without validation.
+        Raises ValueError for a class that is not a complete component, PydanticUserError for a type
+        without validation.
         """
         added: dict[tuple[str, str], Component] = {}
         registered = list(islice(specs, MAX_COMPONENTS + 1))
@@ -95,9 +102,14 @@ class Catalog:
                 raise ValueError(f'plugin "{plugin}" registers {key[0]} "{key[1]}" twice')
             added[key] = Component(spec, plugin)
         for (kind, name), component in added.items():
-            if self.owners.get(f"{kind}:{name}") != plugin:  # else `dither registry sync` has checked it
+            if (
+                self.owners.get(f"{kind}:{name}") != plugin
+            ):  # else `dither registry sync` has checked it
                 component.spec.model_rebuild()
-        kept = {key: [old for old in olds if old.plugin != plugin] for key, olds in self._components.items()}
+        kept = {
+            key: [old for old in olds if old.plugin != plugin]
+            for key, olds in self._components.items()
+        }
         for key, component in added.items():
             kept.setdefault(key, []).append(component)
         self._components = {key: found for key, found in kept.items() if found}
@@ -106,8 +118,15 @@ class Catalog:
         """Return all components (of a kind) in the order of kinds, then names, then plugins."""
         self.load(None)
         order = list(KINDS)
-        keys = sorted((k for k in self._components if kind in (None, k[0])), key=lambda k: (order.index(k[0]), k[1]))
-        return [part for key in keys for part in sorted(self._components[key], key=lambda part: part.plugin)]
+        keys = sorted(
+            (k for k in self._components if kind in (None, k[0])),
+            key=lambda k: (order.index(k[0]), k[1]),
+        )
+        return [
+            part
+            for key in keys
+            for part in sorted(self._components[key], key=lambda part: part.plugin)
+        ]
 
     def count(self, plugin: str) -> int:
         return sum(part.plugin == plugin for found in self._components.values() for part in found)
@@ -121,7 +140,8 @@ class Catalog:
         match = REFERENCE.fullmatch(reference)
         if match is None:
             raise self._unknown(kind, reference)
-        name, plugin = match["name"], match["plugin"]
+        name = match["name"]
+        plugin = match["plugin"]
         found = self._from_plugin(kind, name, plugin) if plugin else self._by_short_name(kind, name)
         if not found:
             raise self._unknown(kind, reference)
@@ -145,7 +165,9 @@ class Catalog:
         for plugin in (preferred, None if preferred else owner):
             if plugin:
                 self.load(plugin)
-                if found := [part for part in self._components.get((kind, name), []) if part.plugin == plugin]:
+                if found := [
+                    part for part in self._components.get((kind, name), []) if part.plugin == plugin
+                ]:
                     return found
         self.load(None)
         found = self._components.get((kind, name)) or self._formerly_called(kind, name)
@@ -174,12 +196,15 @@ class Catalog:
         elif close:
             text += f' Did you mean "{close}"?'
         text += f" Registered: {', '.join(self.names(kind)) or 'none'}"
-        return Refused(text + "".join(f"\n  note: {note}" for note in self.notes), code="unknown-component")
+        return Refused(
+            text + "".join(f"\n  note: {note}" for note in self.notes), code="unknown-component"
+        )
 
     def parse(self, kind: str, value: Any) -> Spec:
         """Validate a bare name or a table `{use = "name", ...}` as the Spec it names.
 
-        Raises PydanticCustomError if it names no component or the plugin fails, ValidationError for its options.
+        Raises PydanticCustomError if it names no component or the plugin fails, ValidationError for
+        its options.
         """
         table = {"use": value} if isinstance(value, str) else value
         if not isinstance(table, Mapping) or not isinstance(table.get("use"), str):
@@ -204,7 +229,10 @@ class Catalog:
             return part.spec.model_validate(options, context={"catalog": self})
         except (ValidationError, PydanticCustomError, Refused):
             raise
-        except (Exception, SystemExit) as error:  # raised by the plugin: its migrate, its validators
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # raised by the plugin: its migrate, its validators
             text = f"{part.title} failed: {describe_exception(error)}"
             raise PydanticCustomError("failed_part", "{text}", {"text": text}) from error
 
@@ -228,7 +256,8 @@ def _key(plugin: str, spec: Any) -> tuple[str, str]:
     """Return kind and name of a class that a plugin registers; raise ValueError if it is not a component."""
     if not (isinstance(spec, type) and issubclass(spec, Spec)):
         raise ValueError(f'plugin "{plugin}" registers {spec!r}, which is not a Spec class')
-    kind, name = getattr(spec, "kind", None), getattr(spec, "name", None)
+    kind = getattr(spec, "kind", None)
+    name = getattr(spec, "name", None)
     title = f'{spec.__name__} of plugin "{plugin}"'
     if kind not in KINDS or not issubclass(spec, KINDS[kind]):
         raise ValueError(f"{title} must subclass a kind: {', '.join(KINDS)}")

@@ -74,7 +74,12 @@ def describe_options(table: type[Options]) -> list[dict[str, str]]:
     """Return name, type, default and doc of each option of a component or of a table such as [train]."""
     docs = docs_of(table)
     return [
-        {"name": key, "type": _type(info), "default": _default(info), "doc": " ".join(docs.get(key, "").split())}
+        {
+            "name": key,
+            "type": _type(info),
+            "default": _default(info),
+            "doc": " ".join(docs.get(key, "").split()),
+        }
         for key, info in table.model_fields.items()
     ]
 
@@ -92,7 +97,10 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
     for form, what in getattr(spec, "exports", {}).items():
         yield f"exports {form}", what
     if getattr(spec, "bound", False):
-        yield "bound", "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest"
+        yield (
+            "bound",
+            "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest",
+        )
     check = getattr(spec, "check", None)
     if check is not None and check is not getattr(kind, "check", None) and check.__doc__:
         line = inspect.cleandoc(check.__doc__).partition("\n")[0]
@@ -101,7 +109,9 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
 
 def _type(info: FieldInfo) -> str:
     name = _name(info.annotation, any(isinstance(item, Place) for item in info.metadata))
-    return ", ".join([name, *_bounds(info.metadata)]).replace(", >", " >", 1).replace(", <", " <", 1)
+    return (
+        ", ".join([name, *_bounds(info.metadata)]).replace(", >", " >", 1).replace(", <", " <", 1)
+    )
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:
@@ -114,7 +124,8 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
 
 
 def _name(annotation: Any, place: bool = False) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     metadata = getattr(annotation, "__metadata__", ())
     if place or any(isinstance(item, Place) for item in metadata):
         return with_article((annotation if place else arguments[0]).kind)
@@ -145,7 +156,11 @@ def toml(value: Any) -> str:
     if isinstance(value, Mapping):
         if set(value) == {"use"}:
             return toml(value["use"])
-        return "{ " + ", ".join(f"{dotted((key,))} = {toml(inner)}" for key, inner in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{dotted((key,))} = {toml(inner)}" for key, inner in value.items())
+            + " }"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, str | Path):
@@ -158,7 +173,11 @@ def _snippet(spec: type[Spec], catalog: Catalog) -> str:
     place = PLACES.get(spec.kind)
     pairs = ", ".join([f'use = "{spec.name}"', *_required(spec, catalog)])
     table = f"{{ {pairs} }}"
-    line = f"{LISTED[spec.kind]} = [{table}]" if spec.kind in LISTED else f"{spec.kind.replace('-', '_')} = {table}"
+    line = (
+        f"{LISTED[spec.kind]} = [{table}]"
+        if spec.kind in LISTED
+        else f"{spec.kind.replace('-', '_')} = {table}"
+    )
     return (f"[{place}]\n" if place else "") + line
 
 
@@ -177,10 +196,17 @@ def _required(spec: type[Spec], catalog: Catalog) -> Iterator[str]:
 
 def _example(annotation: Any, metadata: list[Any]) -> Any:
     """Return a value that satisfies the type and the bounds of a required option."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    facts = {type(item): getattr(item, BOUNDS[type(item)][1]) for item in metadata if type(item) in BOUNDS}
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    facts = {
+        type(item): getattr(item, BOUNDS[type(item)][1])
+        for item in metadata
+        if type(item) in BOUNDS
+    }
     if hasattr(annotation, "__metadata__"):
-        inner = [found for item in annotation.__metadata__ for found in getattr(item, "metadata", [item])]
+        inner = [
+            found for item in annotation.__metadata__ for found in getattr(item, "metadata", [item])
+        ]
         return _example(arguments[0], inner)
     if origin is Literal:
         return arguments[0]
@@ -189,6 +215,9 @@ def _example(annotation: Any, metadata: list[Any]) -> Any:
     if origin in (list, tuple):
         return [_example(arguments[0], [])] * facts.get(MinLen, 0)
     if annotation in (int, float):
-        low = facts.get(Ge, facts.get(Gt, 0) + (1 if annotation is int else 0.5 * facts.get(Lt, facts.get(Le, 1))))
+        low = facts.get(
+            Ge,
+            facts.get(Gt, 0) + (1 if annotation is int else 0.5 * facts.get(Lt, facts.get(Le, 1))),
+        )
         return annotation(low)
     return {str: "..." + "." * (facts.get(MinLen, 0) - 3), bool: True}.get(annotation, {})

@@ -14,7 +14,12 @@ __all__ = ["install_command", "optional_import"]
 
 
 @contextmanager
-def optional_import(message: str, distribution: str, extra: str, path: Path = ()) -> Iterator[None]:
+def optional_import(
+    message: str,
+    distribution: str,
+    extra: str,
+    path: Path = (),
+) -> Iterator[None]:
     """Refuse, with `install_command` as help, if an import inside fails (`missing-dependency`)."""
     try:
         yield
@@ -37,7 +42,13 @@ def install_command(distribution: str, extra: str) -> str:
     libraries = [
         f"'{one.name}{one.specifier}'"
         for one in required
-        if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
+        if one.marker is not None
+        and one.marker.evaluate({"extra": extra})
+        and not one.marker.evaluate({"extra": ""})
     ]
     pip = "uv pip" if importlib.util.find_spec("pip") is None else "python -m pip"
-    return f"{pip} install {' '.join(libraries)}" if libraries else f"install the extra {extra} of {distribution}"
+    return (
+        f"{pip} install {' '.join(libraries)}"
+        if libraries
+        else f"install the extra {extra} of {distribution}"
+    )

@@ -1,6 +1,7 @@
 """The generated part of registry.toml: every component with its revision and a fingerprint of its options.
 
-A component that is renamed, or whose options change without a new revision, is reported before results change.
+A component that is renamed, or whose options change without a new revision, is reported before
+results change.
 """
 
 from __future__ import annotations
@@ -31,15 +32,20 @@ def check_lockfile(policy: Policy, plugins: Plugins) -> list[Problem]:
     """Return every difference between the catalogue of registry.toml and the plugins that it lists."""
     before = _catalogued(policy)
     listed = {plugin for _, _, plugin in before}
-    now = {key: entry for key, entry in _registered(before, plugins).items() if not listed or key[2] in listed}
+    now = {
+        key: entry
+        for key, entry in _registered(before, plugins).items()
+        if not listed or key[2] in listed
+    }
     return [*_changed_options(before, now), *_other_changes(before, now, plugins)]
 
 
 def sync_lockfile(path: Path, plugins: Plugins, accept: bool = False) -> list[str]:
     """Write the catalogue of the loaded plugins below the policy; return a line for each changed component.
 
-    The policy is kept byte for byte, as are entries of plugins that are blocked or failed. Raises `Refused` if the file
-    cannot be written, or options changed without a new revision, which `accept` allows.
+    The policy is kept byte for byte, as are entries of plugins that are blocked or failed. Raises
+    `Refused` if the file cannot be written, or options changed without a new revision, which
+    `accept` allows.
     """
     before = _catalogued(read_policy(path)) if path.exists() else {}
     now = _registered(before, plugins)
@@ -49,8 +55,15 @@ def sync_lockfile(path: Path, plugins: Plugins, accept: bool = False) -> list[st
     unused = {report.name for report in plugins.reports if report.state != "loaded"}
     after = {**{key: entry for key, entry in before.items() if entry.plugin in unused}, **now}
     _write(path, after)
-    changes = [(key, "added" if key in after else "removed") for key in sorted(before.keys() ^ after.keys())]
-    changes += [(key, "changed") for key in sorted(before.keys() & after.keys()) if before[key] != after[key]]
+    changes = [
+        (key, "added" if key in after else "removed")
+        for key in sorted(before.keys() ^ after.keys())
+    ]
+    changes += [
+        (key, "changed")
+        for key in sorted(before.keys() & after.keys())
+        if before[key] != after[key]
+    ]
     return [f"{change} {kind} {plugin}/{name}" for (kind, name, plugin), change in changes]
 
 
@@ -68,7 +81,12 @@ def _registered(before: Entries, plugins: Plugins) -> Entries:
     for part in plugins.catalog.parts():
         key = (part.kind, part.name, part.plugin)
         since = before[key].since if key in before else versions.get(part.plugin, "")
-        entries[key] = Entry(plugin=part.plugin, rev=part.rev, since=since, options=fingerprint(part.spec))
+        entries[key] = Entry(
+            plugin=part.plugin,
+            rev=part.rev,
+            since=since,
+            options=fingerprint(part.spec),
+        )
     return entries
 
 
@@ -80,7 +98,11 @@ def _changed_options(before: Entries, now: Entries) -> Iterator[Problem]:
         old = before.get(key)
         if old is not None and old.rev == entry.rev and old.options != entry.options:
             text = f'{key[0]} "{key[1]}" of plugin "{entry.plugin}" has other options than rev {old.rev} had'
-            yield Problem(text, help=f"raise its rev to {old.rev + 1}, then `dither registry sync`", code=OUTDATED)
+            yield Problem(
+                text,
+                help=f"raise its rev to {old.rev + 1}, then `dither registry sync`",
+                code=OUTDATED,
+            )
 
 
 def _other_changes(before: Entries, now: Entries, plugins: Plugins) -> Iterator[Problem]:
@@ -100,7 +122,11 @@ def _other_changes(before: Entries, now: Entries, plugins: Plugins) -> Iterator[
             yield Problem(text, help=SYNC, code=OUTDATED)
     for kind, name, plugin in now:
         if (kind, name, plugin) not in before:
-            yield Problem(f'{kind} "{name}" of plugin "{plugin}" is not in the catalogue', help=SYNC, code=OUTDATED)
+            yield Problem(
+                f'{kind} "{name}" of plugin "{plugin}" is not in the catalogue',
+                help=SYNC,
+                code=OUTDATED,
+            )
 
 
 def _write(path: Path, entries: Entries) -> None:
@@ -109,13 +135,18 @@ def _write(path: Path, entries: Entries) -> None:
         with atomic_write(path) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
-        raise Refused(f"{path} cannot be written: {error.strerror}", code="unreadable-file") from None
+        raise Refused(
+            f"{path} cannot be written: {error.strerror}", code="unreadable-file"
+        ) from None
 
 
 def _content(path: Path, given: bytes, entries: Entries) -> bytes:
     lines = given.splitlines(keepends=True)
-    at = next((number for number, line in enumerate(lines) if line.strip() == MARKER.encode()), len(lines))
-    above, below = b"".join(lines[:at]), b"".join(lines[at:])
+    at = next(
+        (number for number, line in enumerate(lines) if line.strip() == MARKER.encode()), len(lines)
+    )
+    above = b"".join(lines[:at])
+    below = b"".join(lines[at:])
     _check_halves(path, above, below)
     if above.strip() and not below:
         above += b"\n" * (1 if above.endswith(b"\n") else 2)
@@ -124,7 +155,9 @@ def _content(path: Path, given: bytes, entries: Entries) -> bytes:
     for (kind, name, plugin), entry in sorted(entries.items()):
         shown = name if count[kind, name] == 1 else f"{plugin}/{name}"
         tree.setdefault(kind, {})[shown] = entry.model_dump(exclude_defaults=True)
-    content = above + (f"{MARKER}\n\n" + (tomlkit.dumps({"components": tree}) if tree else "")).encode()
+    content = (
+        above + (f"{MARKER}\n\n" + (tomlkit.dumps({"components": tree}) if tree else "")).encode()
+    )
     tomllib.loads(content.decode("utf-8-sig").replace("\r\n", "\n"))  # never write an invalid file
     return content
 
@@ -133,9 +166,16 @@ def _check_halves(path: Path, above: bytes, below: bytes) -> None:
     try:
         policy, catalogue = (tomllib.loads(half.decode("utf-8-sig")) for half in (above, below))
     except tomllib.TOMLDecodeError:
-        raise Refused(f"{path}: the line `{MARKER}` is inside a value", code="syntax-error") from None
-    wrong = [f"{path}: move [{key}] above the line `{MARKER}`" for key in catalogue.keys() - {"components"}]
+        raise Refused(
+            f"{path}: the line `{MARKER}` is inside a value", code="syntax-error"
+        ) from None
+    wrong = [
+        f"{path}: move [{key}] above the line `{MARKER}`"
+        for key in catalogue.keys() - {"components"}
+    ]
     if "components" in policy:
-        wrong.append(f"{path} has [components] without the line `{MARKER}` above it; remove these tables")
+        wrong.append(
+            f"{path} has [components] without the line `{MARKER}` above it; remove these tables"
+        )
     if wrong:
         raise Refused([Problem(text, code="syntax-error") for text in wrong])

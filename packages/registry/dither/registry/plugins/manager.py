@@ -1,6 +1,7 @@
 """Load plugins, guard their code, and call their hooks.
 
-pluggy's own loader imports all plugins, stops at the first failure, and drops a second one of the same name silently.
+pluggy's own loader imports all plugins, stops at the first failure, and drops a second one of the
+same name silently.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from ..config.errors import Problem, Refused, did_you_mean, nearest
 from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from ..spec.misfit import misfits_of
 from .catalog import Catalog
+from .discovery import (
+    Installed,
+    PluginError,
+    PluginStatus,
+    State,
+    describe_exception,
+    installed_plugins,
+)
 from .policy import Policy, is_called, misnamed, required_plugins, select_plugins
-from .status import Installed, PluginError, PluginStatus, State, describe_exception, installed_plugins
 
 __all__ = ["Plugins", "default_catalog", "load_plugins"]
 
@@ -34,8 +42,8 @@ CODES = {"failed": "plugin-failed", "clash": "plugin-conflict", "blocked": "plug
 class Plugins:
     """The plugins of one session: hooks, catalogue and states.
 
-    `requested` are the installed plugins that were requested by name; `warn` is called with one line if a run hook
-    failed and the policy is to continue.
+    `requested` are the installed plugins that were requested by name; `warn` is called with one
+    line if a run hook failed and the policy is to continue.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -84,7 +92,9 @@ class Plugins:
             raise
         before = self._reports.get(name) or PluginStatus(name, "loaded", type(plugin).__name__)
         hooks = tuple(sorted(caller.name for caller in callers))
-        self._reports[name] = replace(before, state="loaded", hooks=hooks, parts=self.catalog.count(name))
+        self._reports[name] = replace(
+            before, state="loaded", hooks=hooks, parts=self.catalog.count(name)
+        )
 
     def note(self, plugins: Sequence[Installed], state: State, reason: str = "") -> None:
         """Note an installed plugin, or several of one name, and whether it may be used."""
@@ -92,7 +102,8 @@ class Plugins:
         source, version = (", ".join(words) for words in zip(*sources, strict=True))
         report = PluginStatus(plugins[0].name, state, source, version, reason)
         if state == "available":
-            self._reports[report.name], self._pending[report.name] = report, plugins[0]
+            self._reports[report.name] = report
+            self._pending[report.name] = plugins[0]
         else:
             self._fail(report)
 
@@ -110,18 +121,23 @@ class Plugins:
                 self._import(each, self._pending.pop(each))
 
     def _import(self, name: str, plugin: Installed) -> None:
-        began, torch_before = time.perf_counter(), "torch" in sys.modules
+        began = time.perf_counter()
+        torch_before = "torch" in sys.modules
         try:
             with redirect_stdout(sys.stderr):  # stdout is for results
                 self._register(name, plugin.point.load())
         except (Exception, SystemExit) as error:
-            self._fail(replace(self._reports[name], state="failed", reason=describe_exception(error)))
+            self._fail(
+                replace(self._reports[name], state="failed", reason=describe_exception(error))
+            )
         except BaseException:  # interrupted: the next use tries again
             self._pending[name] = plugin
             raise
         imports_torch = not torch_before and "torch" in sys.modules
         seconds = time.perf_counter() - began
-        self._reports[name] = replace(self._reports[name], imports_torch=imports_torch, seconds=seconds)
+        self._reports[name] = replace(
+            self._reports[name], imports_torch=imports_torch, seconds=seconds
+        )
 
     def request(self, name: str) -> None:
         """Load a plugin although none of its components is named; raise `Refused` if it cannot be used."""
@@ -137,7 +153,9 @@ class Plugins:
             hint = did_you_mean(name, self._reports, known)
             raise Refused(Problem(f'unknown plugin "{name}"', help=hint, code="unknown-plugin"))
         if report.state != "loaded":
-            text = f'plugin "{name}" ({report.origin}) cannot be used: {report.state}, {report.reason}'
+            text = (
+                f'plugin "{name}" ({report.origin}) cannot be used: {report.state}, {report.reason}'
+            )
             raise Refused(text, code=CODES[report.state])
         self.catalog.used.add(name)
 
@@ -154,14 +172,18 @@ class Plugins:
             text = f'plugin file {path} has the name "{name}" of {there.origin}, which is {there.state}'
             raise Refused(text, code="plugin-conflict")
         if any(is_called(block, name) for block in self.policy.plugins.block):
-            raise Refused(f'plugin file {path}: registry.toml blocks "{name}"', code="plugin-blocked")
+            raise Refused(
+                f'plugin file {path}: registry.toml blocks "{name}"', code="plugin-blocked"
+            )
         try:
             with redirect_stdout(sys.stderr):
                 module, sha256 = import_file(path)
                 self._reports[name] = PluginStatus(name, "loaded", str(path), sha256=sha256)
                 self.register(name, module)
         except (Exception, SystemExit) as error:
-            self._reports[name] = PluginStatus(name, "failed", str(path), reason=describe_exception(error))
+            self._reports[name] = PluginStatus(
+                name, "failed", str(path), reason=describe_exception(error)
+            )
             text = f"plugin file {path} failed to load: {describe_exception(error)}"
             raise Refused(text, code="plugin-failed") from error
 
@@ -170,7 +192,9 @@ class Plugins:
         self.load()
         for report in self.reports:
             if report.state in ("failed", "clash"):
-                self.warn(f'plugin "{report.name}" ({report.origin}) takes no part: {report.state}, {report.reason}')
+                self.warn(
+                    f'plugin "{report.name}" ({report.origin}) takes no part: {report.state}, {report.reason}'
+                )
             elif self.policy.plugins.autoload and set(report.hooks) & RUN_HOOKS:
                 self.catalog.used.add(report.name)
 
@@ -185,19 +209,26 @@ class Plugins:
         if problems:
             raise Refused(problems)
 
-    def call_each(self, name: str, *, yield_errors: bool = False, **arguments: Any) -> Iterable[tuple[str, Any]]:
+    def call_each(
+        self, name: str, *, yield_errors: bool = False, **arguments: Any
+    ) -> Iterable[tuple[str, Any]]:
         """Call a hook of the active plugins, one by one, each with the arguments it takes; yield (plugin, result).
 
-        A plugin that raises is a PluginError: raised, yielded as its result with `yield_errors`, or a warning if it
-        observes a run and registry.toml says to continue. Outside a run, a `Refused` is raised as it is.
+        A plugin that raises is a PluginError: raised, yielded as its result with `yield_errors`, or
+        a warning if it observes a run and registry.toml says to continue. Outside a run, a
+        `Refused` is raised as it is.
         """
         caller: pluggy.HookCaller = getattr(self.manager.hook, name)
-        for impl in reversed(caller.get_hookimpls()):  # the order of pluggy, which starts with tryfirst
+        for impl in reversed(
+            caller.get_hookimpls()
+        ):  # the order of pluggy, which starts with tryfirst
             if impl.plugin_name in self._silenced or impl.plugin_name not in self.catalog.used:
                 continue
             try:
                 result: Any = impl.function(*(arguments[argument] for argument in impl.argnames))
-                result = misfits_of(result) if name == CHECK else result  # a check may raise while it yields
+                result = (
+                    misfits_of(result) if name == CHECK else result
+                )  # a check may raise while it yields
             except (Exception, SystemExit) as error:
                 failed = PluginError(self._reports[impl.plugin_name], name, error)
                 if yield_errors:
@@ -222,9 +253,10 @@ def load_plugins(
 ) -> Plugins:
     """Find the installed plugins, import those that the policy allows, and load one-file plugins.
 
-    `select` has values of -p (NAME, `no:NAME`, or a path that ends in .py); `named` are plugins that the experiment
-    requests. With `lazy`, a plugin is imported when the catalogue needs it. Raises `Refused` if a selected plugin is
-    not installed, a file fails, or under DITHER_STRICT_PLUGINS=1 any plugin fails.
+    `select` has values of -p (NAME, `no:NAME`, or a path that ends in .py); `named` are plugins
+    that the experiment requests. With `lazy`, a plugin is imported when the catalogue needs it.
+    Raises `Refused` if a selected plugin is not installed, a file fails, or under
+    DITHER_STRICT_PLUGINS=1 any plugin fails.
     """
     plugins = Plugins(policy)
     found = installed_plugins()
@@ -235,7 +267,9 @@ def load_plugins(
         elif reason := misnamed(name) or points[0].failure:
             plugins.note(points, "failed", reason)
         elif len(points) > 1:
-            plugins.note(points, "clash", "more than one distribution has an entry point of this name")
+            plugins.note(
+                points, "clash", "more than one distribution has an entry point of this name"
+            )
         else:
             plugins.note(points, "available")
     strict = os.environ.get(STRICT, "") not in ("", "0")
@@ -243,7 +277,12 @@ def load_plugins(
         plugins.load()
     failed = [report for report in plugins.reports if report.state in ("failed", "clash")]
     if strict and failed:
-        raise Refused([Problem(f'plugin "{r.name}" ({r.origin}): {r.reason}', code=CODES[r.state]) for r in failed])
+        raise Refused(
+            [
+                Problem(f'plugin "{r.name}" ({r.origin}): {r.reason}', code=CODES[r.state])
+                for r in failed
+            ]
+        )
     for name in requested:
         plugins.request(name)
     for path in (*selected, *files):
@@ -259,9 +298,13 @@ def _require_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
     for name, options in hooks.items():
         if (options.get("specname") or name) not in known:
             close = nearest(name, known)
-            raise ValueError(f'unknown hook "{name}"' + (f', did you mean "{close}"?' if close else ""))
+            raise ValueError(
+                f'unknown hook "{name}"' + (f', did you mean "{close}"?' if close else "")
+            )
         if options.get("wrapper") or options.get("hookwrapper"):
-            raise ValueError(f'"{name}" is a wrapper; hooks are called one by one, so there is nothing to wrap')
+            raise ValueError(
+                f'"{name}" is a wrapper; hooks are called one by one, so there is nothing to wrap'
+            )
     if not hooks:
         raise ValueError("no function is marked with @hookimpl")
 

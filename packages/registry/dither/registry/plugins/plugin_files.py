@@ -18,7 +18,8 @@ __path__: list[str] = []  # makes this module a package
 
 def import_file(path: Path) -> tuple[ModuleType, str]:
     """Import a file, again if it was imported before; return the module and its sha256."""
-    source, file = read_bytes(path), str(path.resolve())
+    source = read_bytes(path)
+    file = str(path.resolve())
     stem = "".join(letter if letter.isalnum() else "_" for letter in path.stem)
     name = f"{__name__}.{stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
     loader = _Loader(name, file)

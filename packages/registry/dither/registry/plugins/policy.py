@@ -12,15 +12,23 @@ from pydantic import Field, field_validator
 
 from ..config.errors import Problem, Refused, did_you_mean
 from ..spec.base import Options
-from .status import Installed, PluginStatus
+from .discovery import Installed, PluginStatus
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 __all__ = [
-    "Entry", "PluginPolicy", "Policy", "find_policy", "is_called", "misnamed", "policy_file", "read_policy",
-    "required_plugins", "select_plugins",
-]  # fmt: skip
+    "Entry",
+    "PluginPolicy",
+    "Policy",
+    "find_policy",
+    "is_called",
+    "misnamed",
+    "policy_file",
+    "read_policy",
+    "required_plugins",
+    "select_plugins",
+]
 
 ALLOWED = "DITHER_PLUGINS"
 """Environment variable: the only plugins that may be used, separated by commas; empty for none."""
@@ -41,13 +49,16 @@ class PluginPolicy(Options):
     """Which plugins may be loaded."""
 
     autoload: bool = True
-    """Whether every installed plugin may be used; if false, only those that are required or requested by name."""
+    """Whether every installed plugin may be used; if false, only those that are required or
+    requested by name."""
     require: list[str] = []
-    """Plugins that must be installed, by their own or their distribution's name, with versions: `wavelet>=0.2`."""
+    """Plugins that must be installed, by their own or their distribution's name, with versions:
+    `wavelet>=0.2`."""
     block: list[str] = []
     """Plugins that are never imported, by their own or their distribution's name."""
     on_observer_error: Literal["raise", "warn-once"] = "raise"
-    """What a run does if a run hook raises: stop, or warn once and continue without that plugin's hooks."""
+    """What a run does if a run hook raises: stop, or warn once and continue without that plugin's
+    hooks."""
 
     @field_validator("require")
     @classmethod
@@ -62,7 +73,9 @@ class PluginPolicy(Options):
             except InvalidRequirement:
                 wanted = None
             if wanted is None or wanted.url or wanted.extras or wanted.marker:
-                raise ValueError(f'"{text}" is not a requirement; write a name with versions, as in "wavelet>=0.2"')
+                raise ValueError(
+                    f'"{text}" is not a requirement; write a name with versions, as in "wavelet>=0.2"'
+                )
         return value
 
 
@@ -101,7 +114,11 @@ class Policy(Options):
 
     def owners(self) -> dict[str, str]:
         """Return `{"kind:name": plugin}` for the catalogued names of a single plugin."""
-        return {f"{k}:{name}": entry.plugin for k, names in self.components.items() for name, entry in names.items()}
+        return {
+            f"{k}:{name}": entry.plugin
+            for k, names in self.components.items()
+            for name, entry in names.items()
+        }
 
     def known_parts(self) -> dict[str, str]:
         """Return `{"kind:name": how to get the plugin that provides it}`."""
@@ -110,7 +127,9 @@ class Policy(Options):
             for key, plugin in self.owners().items()
         }
         return catalogued | {
-            part: f'plugin "{name}": {known.install}' for name, known in self.known.items() for part in known.provides
+            part: f'plugin "{name}": {known.install}'
+            for name, known in self.known.items()
+            for part in known.provides
         }
 
 
@@ -136,21 +155,29 @@ def find_policy(start: Path) -> Policy:
 
 
 def select_plugins(
-    given: Sequence[str], found: Mapping[str, Sequence[Installed]], policy: Policy, named: Collection[str] = ()
+    given: Sequence[str],
+    found: Mapping[str, Sequence[Installed]],
+    policy: Policy,
+    named: Collection[str] = (),
 ) -> tuple[dict[str, str], list[str], list[Path]]:
     """Decide which of the installed plugins may be used; for the arguments see `load_plugins`.
 
-    Returns the plugins that must not be imported, each with the rule that blocks it, and plugins and files to load.
-    Raises `Refused` if a name is not that of an installed plugin, or a requested plugin is blocked.
+    Returns the plugins that must not be imported, each with the rule that blocks it, and plugins
+    and files to load. Raises `Refused` if a name is not that of an installed plugin, or a requested
+    plugin is blocked.
     """
     files = [Path(name) for name in given if name.endswith(".py")]
     requested, refused = _split(name for name in given if not name.endswith(".py"))
     listed = os.environ.get(ALLOWED)
     allowed, disallowed = _split(name.strip() for name in (listed or "").split(",") if name.strip())
-    problems = _unknown("-p", {*requested, *refused}, found) + _unknown(ALLOWED, {*allowed, *disallowed}, found)
+    problems = _unknown("-p", {*requested, *refused}, found) + _unknown(
+        ALLOWED, {*allowed, *disallowed}, found
+    )
     if problems:
         raise Refused(problems)
-    blocked = dict.fromkeys(disallowed, f"{ALLOWED}={listed}") | {name: f"-p no:{name}" for name in refused}
+    blocked = dict.fromkeys(disallowed, f"{ALLOWED}={listed}") | {
+        name: f"-p no:{name}" for name in refused
+    }
     only = None if listed is None or (disallowed and not allowed) else allowed
     for name, points in found.items():
         names = (name, *(point.distribution for point in points))
@@ -160,29 +187,39 @@ def select_plugins(
             continue
         elif only is not None and name not in only:
             blocked.setdefault(name, f"not in {ALLOWED}")
-        elif not policy.plugins.autoload and not any(is_called(wanted.name, *names) for wanted in policy.require):
+        elif not policy.plugins.autoload and not any(
+            is_called(wanted.name, *names) for wanted in policy.require
+        ):
             blocked.setdefault(name, "registry.toml: autoload is off, and it is not required")
     for name in requested:
         if name in blocked:
-            raise Refused(f'-p {name}: plugin "{name}" is blocked ({blocked[name]})', code="plugin-blocked")
+            raise Refused(
+                f'-p {name}: plugin "{name}" is blocked ({blocked[name]})', code="plugin-blocked"
+            )
     return blocked, requested, files
 
 
 def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the names, and those written `no:NAME`."""
     each = list(dict.fromkeys(names))
-    return [n for n in each if not n.startswith("no:")], [n.removeprefix("no:") for n in each if n.startswith("no:")]
+    return [n for n in each if not n.startswith("no:")], [
+        n.removeprefix("no:") for n in each if n.startswith("no:")
+    ]
 
 
 def _unknown(source: str, names: Collection[str], known: Collection[str]) -> list[Problem]:
     problems = []
     for name in sorted(set(names) - set(known)):
         help_text = f"{did_you_mean(name, known, '')} installed: {', '.join(sorted(known)) or 'none'}".lstrip()
-        problems.append(Problem(f'{source}: unknown plugin "{name}"', help=help_text, code="unknown-plugin"))
+        problems.append(
+            Problem(f'{source}: unknown plugin "{name}"', help=help_text, code="unknown-plugin")
+        )
     return problems
 
 
-def required_plugins(policy: Policy, reports: Sequence[PluginStatus]) -> tuple[list[str], list[Problem]]:
+def required_plugins(
+    policy: Policy, reports: Sequence[PluginStatus]
+) -> tuple[list[str], list[Problem]]:
     """Return the plugins that registry.toml requires, and a problem for each that is missing or of another version."""
     names: list[str] = []
     problems = []
@@ -196,7 +233,9 @@ def required_plugins(policy: Policy, reports: Sequence[PluginStatus]) -> tuple[l
         ]
         if not fit:
             found = f"but {here[0].origin} is installed" if here else "which is not installed"
-            problems.append(Problem(f'registry.toml requires "{wanted}", {found}', code="unknown-plugin"))
+            problems.append(
+                Problem(f'registry.toml requires "{wanted}", {found}', code="unknown-plugin")
+            )
         names += fit
     return names, problems
 

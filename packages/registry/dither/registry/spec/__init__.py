@@ -3,4 +3,15 @@
 from .base import Alias, Options, PathStr, Slot, Spec, named
 from .misfit import Misfit, Path, below, raise_misfits
 
-__all__ = ["Alias", "Misfit", "Options", "Path", "PathStr", "Slot", "Spec", "below", "named", "raise_misfits"]
+__all__ = [
+    "Alias",
+    "Misfit",
+    "Options",
+    "Path",
+    "PathStr",
+    "Slot",
+    "Spec",
+    "below",
+    "named",
+    "raise_misfits",
+]

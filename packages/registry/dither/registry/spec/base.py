@@ -6,16 +6,38 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from .misfit import Misfit, Path
 
 __all__ = [
-    "Alias", "Options", "PathMark", "PathStr", "Place", "Slot", "Spec", "WrongReturnError", "checked_method",
-    "components_in", "default_part", "merge_tables", "named", "path_mark", "shown", "summary_of", "with_article",
-]  # fmt: skip
+    "Alias",
+    "Options",
+    "PathMark",
+    "PathStr",
+    "Place",
+    "Slot",
+    "Spec",
+    "WrongReturnError",
+    "checked_method",
+    "components_in",
+    "default_part",
+    "merge_tables",
+    "named",
+    "path_mark",
+    "shown",
+    "summary_of",
+    "with_article",
+]
 
 
 @dataclass(frozen=True)
@@ -26,16 +48,20 @@ class PathMark:
 
 
 PathStr = Annotated[str, PathMark()]
-"""`file: PathStr` names a file relative to the working directory, as does a field of type `pathlib.Path`.
+"""`file: PathStr` names a file relative to the working directory, as does a field of type
+`pathlib.Path`.
 
-Run directories hold its absolute path, exports a copy or its name; other strings stay as they are."""
+Run directories hold its absolute path, exports a copy or its name; other strings stay as they
+are."""
 
 
 def path_mark(option: Any) -> PathMark | None:
     """Return the mark of a field or annotation that declares paths, also inside a list; None for any other."""
     if isinstance(option, PathMark) or option is FilePath:
         return option if isinstance(option, PathMark) else PathMark()
-    inner = (option.annotation, *option.metadata) if isinstance(option, FieldInfo) else get_args(option)
+    inner = (
+        (option.annotation, *option.metadata) if isinstance(option, FieldInfo) else get_args(option)
+    )
     return next(filter(None, map(path_mark, inner)), None)
 
 
@@ -62,17 +88,29 @@ class Options(BaseModel):
         if not isinstance(given, Mapping):
             return given
         fields = cls.model_fields
-        files = {key for key, value in given.items() if key in fields and _holds(fields[key].annotation, FilePath)}
-        given = {key: _as_path(value) if key in files else value for key, value in given.items()} if files else given
+        files = {
+            key
+            for key, value in given.items()
+            if key in fields and _holds(fields[key].annotation, FilePath)
+        }
+        given = (
+            {key: _as_path(value) if key in files else value for key, value in given.items()}
+            if files
+            else given
+        )
         parts = {
             key: merge_tables(part, value)
             for key, value in given.items()
-            if isinstance(value, Mapping) and "use" not in value and (part := default_part(cls.model_fields.get(key)))
+            if isinstance(value, Mapping)
+            and "use" not in value
+            and (part := default_part(cls.model_fields.get(key)))
         }
         return {**given, **parts} if parts else given
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         """Add the help text of every option."""
         from .option_docs import docs_of
 
@@ -99,8 +137,8 @@ class Alias:
 class Spec(Options):
     """Options of one component. Subclass a kind of `dither.registry.kinds`, set `name`, and implement `build`.
 
-    The first line of the class docstring is the summary in lists. `build` imports the implementation, so that a Spec is
-    read without torch.
+    The first line of the class docstring is the summary in lists. `build` imports the
+    implementation, so that a Spec is read without torch.
     """
 
     kind: ClassVar[str]
@@ -123,7 +161,9 @@ class Spec(Options):
     def check_built(self, built: Any) -> None:
         """Raise WrongReturnError if this cannot be the component."""
         if missing := [name for name in self.built_attributes if not hasattr(built, name)]:
-            raise WrongReturnError(f"build returned {shown(built)}, which lacks {', '.join(missing)}")
+            raise WrongReturnError(
+                f"build returned {shown(built)}, which lacks {', '.join(missing)}"
+            )
 
     def check(self, *given: Any, **named: Any) -> Iterable[Misfit]:
         """Yield incompatibilities without torch; most kinds are given the arguments of `build`."""
@@ -147,7 +187,9 @@ def shown(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {repr(value)[:40]}"
 
 
-def checked_method(method: Callable[..., Any], check: Callable[[Any, Any], None]) -> Callable[..., Any]:
+def checked_method(
+    method: Callable[..., Any], check: Callable[[Any, Any], None]
+) -> Callable[..., Any]:
     """Return a method whose Spec and result are passed to `check`."""
 
     @functools.wraps(method)
@@ -167,7 +209,9 @@ _default_catalog: list[Callable[[], Any]] = []
 class Place:
     """Annotation that validates a table `{use = "name", ...}` or a bare name as the Spec it names."""
 
-    def __get_pydantic_core_schema__(self, source: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: type[Spec], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         """Look the name up in the catalogue of the validation context."""
 
         def parse(value: Any, info: ValidationInfo) -> Spec:
@@ -191,14 +235,17 @@ class Place:
             metadata={"kind": source.kind},
         )
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         """Return the kind, which `config.json_schema` resolves."""
         return {"kind": schema["metadata"]["kind"]}
 
 
 S = TypeVar("S", bound=Spec)
 Slot = Annotated[S, Place()]
-"""`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4 }`.
+"""`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4
+}`.
 
 With a default, a table without `use` changes options of the default component.
 """
@@ -221,10 +268,18 @@ def _as_path(value: Any) -> Any:
 
 def default_part(info: FieldInfo | None) -> dict[str, Any] | None:
     """Return the default component of a slot as a table; None without one."""
-    if info is None or not isinstance(info.default, dict) or not isinstance(info.default.get("use"), str):
+    if (
+        info is None
+        or not isinstance(info.default, dict)
+        or not isinstance(info.default.get("use"), str)
+    ):
         return None
-    within = (item for inner in get_args(info.annotation) for item in getattr(inner, "__metadata__", ()))
-    return info.default if any(isinstance(item, Place) for item in (*info.metadata, *within)) else None
+    within = (
+        item for inner in get_args(info.annotation) for item in getattr(inner, "__metadata__", ())
+    )
+    return (
+        info.default if any(isinstance(item, Place) for item in (*info.metadata, *within)) else None
+    )
 
 
 def merge_tables(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

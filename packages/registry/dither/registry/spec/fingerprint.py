@@ -1,6 +1,7 @@
 """A fingerprint of a component's options, which changes with any name, type, bound or default.
 
-It is the same in every process and on every machine: functions are represented by name, sets in sorted order.
+It is the same in every process and on every machine: functions are represented by name, sets in
+sorted order.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def _options(model: type[BaseModel], seen: Seen) -> str:
 
 
 def _type(annotation: Any, seen: Seen) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if metadata := getattr(annotation, "__metadata__", ()):
         return _type(arguments[0], seen) + _bounds(metadata)
     if origin in (Union, types.UnionType):
@@ -49,7 +51,11 @@ def _type(annotation: Any, seen: Seen) -> str:
         return f"{getattr(origin, '__name__', origin)}[{', '.join(_type(argument, seen) for argument in arguments)}]"
     if not isinstance(annotation, type):
         return _value(annotation)
-    if issubclass(annotation, BaseModel) and not issubclass(annotation, Spec) and annotation not in seen:
+    if (
+        issubclass(annotation, BaseModel)
+        and not issubclass(annotation, Spec)
+        and annotation not in seen
+    ):
         return _options(annotation, seen)
     enum = annotation.__members__.items() if issubclass(annotation, Enum) else ()
     members = ", ".join(sorted(f"{name} = {_value(member.value)}" for name, member in enum))
@@ -76,7 +82,8 @@ def _default(info: FieldInfo) -> str:
     if factory is None:
         return "required" if info.is_required() else _value(info.default)
     if getattr(factory, "__name__", "") == "<lambda>" and not signature(factory).parameters:
-        first, second = _value(factory()), _value(factory())  # type: ignore[call-arg]
+        first = _value(factory())  # type: ignore[call-arg]
+        second = _value(factory())  # type: ignore[call-arg]
         if first == second:
             return first
     return f"{_value(factory)}()"
@@ -87,10 +94,16 @@ def _value(value: Any) -> str:
     if isinstance(value, set | frozenset):
         return "{" + ", ".join(sorted(map(_value, value))) + "}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(sorted(f"{_value(key)}: {_value(inner)}" for key, inner in value.items())) + "}"
+        return (
+            "{"
+            + ", ".join(sorted(f"{_value(key)}: {_value(inner)}" for key, inner in value.items()))
+            + "}"
+        )
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
-    if hasattr(value, "__qualname__"):  # without the module, which depends on the path of a plugin file
+    if hasattr(
+        value, "__qualname__"
+    ):  # without the module, which depends on the path of a plugin file
         return str(value.__qualname__)
     textless: Any = object.__repr__
     inner: Mapping[str, Any] | None = None
@@ -99,5 +112,7 @@ def _value(value: Any) -> str:
     elif isinstance(value, BaseModel) or type(value).__repr__ is textless:
         inner = getattr(value, "__dict__", {})
     if inner is not None:
-        return f"{type(value).__name__}({', '.join(f'{key}={_value(v)}' for key, v in inner.items())})"
+        return (
+            f"{type(value).__name__}({', '.join(f'{key}={_value(v)}' for key, v in inner.items())})"
+        )
     return ADDRESS.sub("", repr(value))

@@ -13,8 +13,8 @@ Path = tuple[str | int, ...]
 class Misfit:
     """An incompatibility between components, or between options of one component.
 
-    `path` leads from the checked component to the invalid value, `related` from the top of the experiment to the other
-    component; `code` is one of `config.errors.CODES` or a plugin's own.
+    `path` leads from the checked component to the invalid value, `related` from the top of the
+    experiment to the other component; `code` is one of `config.errors.CODES` or a plugin's own.
     """
 
     message: str
@@ -45,4 +45,6 @@ def raise_misfits(misfits: Iterable[Misfit]) -> None:
     """Raise a ValueError with all misfits, for components built without an experiment file."""
     found = list(misfits)
     if found:
-        raise ValueError("; ".join(".".join(map(str, m.path)) + ": " * bool(m.path) + m.message for m in found))
+        raise ValueError(
+            "; ".join(".".join(map(str, m.path)) + ": " * bool(m.path) + m.message for m in found)
+        )

@@ -1,6 +1,7 @@
 """Help text of options: the docstring below a field, read on demand.
 
-pydantic reads the source of every class when it is created, which took a third of the time of `dither validate`.
+pydantic reads the source of every class when it is created, which took a third of the time of
+`dither validate`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ __all__ = ["docs_of"]
 def docs_of(model: type[BaseModel]) -> dict[str, str]:
     """Return the help text of each option that has one: the `description` of its Field, or the docstring below it.
 
-    An option that a subclass redeclares has the text of the subclass, or none. Classes without a source file have none.
+    An option that a subclass redeclares has the text of the subclass, or none. Classes without a
+    source file have none.
     """
     docs: dict[str, str] = {}
     for base in reversed(model.__mro__):
@@ -62,5 +64,7 @@ def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
 def _below(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for field, text in pairwise(node.body):
         match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(words))
+            ):
                 yield name, inspect.cleandoc(words)

@@ -22,10 +22,18 @@ from .geometry.placement import Placement, area_errors, place_diagram
 from .plans import Diagram, decode
 from .validity import validity_levels
 
-__all__ = ["LEVELS", "DecodedSample", "decode_samples", "edit_distance", "layout_area_error", "read_samples"]
+__all__ = [
+    "LEVELS",
+    "DecodedSample",
+    "decode_samples",
+    "edit_distance",
+    "layout_area_error",
+    "read_samples",
+]
 
 _PLACEMENT_LOCK: Final = Lock()
-"""Metrics and pictures are made at the same time; the second to come finds the placement in the cache."""
+"""Metrics and pictures are made at the same time; the second to come finds the placement in the
+cache."""
 
 LEVELS: Final = ("tokens", "program", "order", "edges", "realisable", "buildable")
 """Names of the validity levels 0 to 5."""
@@ -55,7 +63,9 @@ class DecodedSample:
         return f"L{self.level} {LEVELS[self.level]}" + ", search gave up" * self.unknown
 
 
-def read_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> list[tuple[Diagram | None, tuple[str, ...]]]:
+def read_samples(
+    tokens: Int[np.ndarray, "N L"], rooms: int
+) -> list[tuple[Diagram | None, tuple[str, ...]]]:
     """Return for each sample with `rooms` room slots the diagram, or None and the errors in its tokens."""
     samples: list[tuple[Diagram | None, tuple[str, ...]]] = []
     for row in tokens:
@@ -83,11 +93,14 @@ def decode_samples(
         if diagram is None:
             yield DecodedSample(number, -1, False, None, errors)
             continue
-        narrowed, boundary = diagram if narrow is None else narrow(diagram), b""
+        narrowed = diagram if narrow is None else narrow(diagram)
+        boundary = b""
         if boundaries is not None and corners_of(boundaries[number]):
             boundary = boundaries[number].astype(np.int64).tobytes()
         with _PLACEMENT_LOCK:
-            placement = _place(narrowed, levels.boxes[number, : len(diagram.types)].tobytes(), boundary)
+            placement = _place(
+                narrowed, levels.boxes[number, : len(diagram.types)].tobytes(), boundary
+            )
         level = sum(bool(mask[number]) for mask in levels.reached()) - 1
         yield DecodedSample(number, level, bool(levels.unknown[number]), placement)
 
@@ -96,17 +109,23 @@ def decode_samples(
 def _place(diagram: Diagram, proof: bytes, boundary: bytes) -> Placement:
     boxes = np.frombuffer(proof, np.int16).reshape(-1, 4)
     placement = place_diagram(diagram, boxes if boxes.any() else None, search=False)
-    return place_in_outline(placement, np.frombuffer(boundary, np.int64).reshape(-1, 2)) if boundary else placement
+    return (
+        place_in_outline(placement, np.frombuffer(boundary, np.int64).reshape(-1, 2))
+        if boundary
+        else placement
+    )
 
 
 def edit_distance(placement: Placement) -> float:
     """Return the graph edit distance between a diagram and its drawn plan; 0 means that all adjacencies agree.
 
-    Rooms match by type, and relations by whether there is one (compatibility of HouseGAN; Nauata et al., 2020).
+    Rooms match by type, and relations by whether there is one (compatibility of HouseGAN; Nauata et
+    al., 2020).
     """
     import networkx
 
-    diagram, graphs = placement.diagram, []
+    diagram = placement.diagram
+    graphs = []
     drawn = Diagram.from_boxes(diagram.types, [tuple(box) for box in placement.boxes.tolist()])
     pairs = [{edge[:2] for edge in one.edges} for one in (diagram, drawn)]
     if pairs[0] == pairs[1]:
@@ -117,16 +136,21 @@ def edit_distance(placement: Placement) -> float:
         graphs.append(graph)
     most = len(pairs[0] ^ pairs[1])
     # One second to find a shorter edit path than the one that keeps all rooms.
-    distance = networkx.graph_edit_distance(*graphs, node_match=lambda a, b: a == b, upper_bound=most, timeout=1)
+    distance = networkx.graph_edit_distance(
+        *graphs, node_match=lambda a, b: a == b, upper_bound=most, timeout=1
+    )
     return float(most if distance is None else distance)
 
 
 def layout_area_error(samples: Iterable[DecodedSample]) -> dict[str, float]:
     """Return how well the layouts of samples of level 5 keep their areas.
 
-    `area_kept` is the share of rooms whose box has an area in its bin, `area_error` the mean relative distance to it.
+    `area_kept` is the share of rooms whose box has an area in its bin, `area_error` the mean
+    relative distance to it.
     """
-    placements = [sample.placement for sample in samples if sample.level == 5 and sample.placement is not None]
+    placements = [
+        sample.placement for sample in samples if sample.level == 5 and sample.placement is not None
+    ]
     if not placements:
         return {}
     errors = np.concatenate([area_errors(one.diagram, one.boxes) for one in placements])

@@ -32,7 +32,14 @@ from .plots.svg import to_svg
 from .relations import GRID, METRES
 from .vocabulary import ROOMS, Export
 
-__all__ = ["EXPORTS", "dxf_plan", "geojson_plan", "housegan_plan", "write_diagrams", "write_samples"]
+__all__ = [
+    "EXPORTS",
+    "dxf_plan",
+    "geojson_plan",
+    "housegan_plan",
+    "write_diagrams",
+    "write_samples",
+]
 
 EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
     "jsonl": (".jsonl", plan_line),
@@ -70,16 +77,19 @@ def write_samples(
 ) -> tuple[list[Path], list[str]]:
     """Write samples of a model, with boxes wherever boxes realise the diagram; a file is named by its sample.
 
-    Other samples are written without boxes, except in formats that require them; see `housegan_plan`.
-    Returns the files, and notes for the user: which samples do not decode, and how many have no boxes.
+    Other samples are written without boxes, except in formats that require them; see
+    `housegan_plan`. Returns the files, and notes for the user: which samples do not decode, and how
+    many have no boxes.
     """
     diagrams: dict[int, Diagram] = {}
-    notes, bare = [], 0
+    notes = []
+    bare = 0
     for sample in decode_samples(samples, rooms, boundaries, narrow):
         if sample.placement is None:
             notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue
-        diagram, exact = sample.placement.diagram, sample.placement.exact
+        diagram = sample.placement.diagram
+        exact = sample.placement.exact
         boxes = _centred(sample.placement.boxes, sample.placement.outline) if exact else None
         boundary = None if boxes is None else sample.placement.boundary_at(boxes[0])
         name = f"sample {sample.number}"
@@ -91,9 +101,12 @@ def write_samples(
     return write_diagrams(diagrams, folder, form), notes
 
 
-def _centred(boxes: Int[np.ndarray, "R 4"], outline: Sequence[tuple[int, int]] = ()) -> tuple[Box, ...]:
+def _centred(
+    boxes: Int[np.ndarray, "R 4"], outline: Sequence[tuple[int, int]] = ()
+) -> tuple[Box, ...]:
     """Centre boxes with their outline on the grid by whole pixels, which preserves all relations."""
-    low, high = boxes[:, :2].min(0), boxes[:, 2:].max(0)
+    low = boxes[:, :2].min(0)
+    high = boxes[:, 2:].max(0)
     points = np.array([low, high, *outline])
     shift = ((GRID - points.max(0) - points.min(0)) // 2).clip(-low, GRID - high)
     centred = boxes + np.tile(shift, 2)
@@ -103,8 +116,10 @@ def _centred(boxes: Int[np.ndarray, "R 4"], outline: Sequence[tuple[int, int]] =
 _DOOR_DEPTH: Final = 2
 """Thickness of a door in pixels."""
 
-NODES, CORNERS = 20, 100
-"""Largest number of nodes (200 pairs), and of corners of a plan that HouseDiffusion's loader accepts."""
+NODES = 20
+CORNERS = 100
+"""Largest number of nodes (200 pairs), and of corners of a plan that HouseDiffusion's loader
+accepts."""
 
 _Wall = tuple[int, int, int, int]
 
@@ -112,10 +127,11 @@ _Wall = tuple[int, int, int, int]
 def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     """Return the plan as a JSON object in the layout of HouseGAN++.
 
-    Rooms are disjoint outlines within their boxes. Doors are those of the diagram; if they are unknown, they join every
-    room to the others, and one front door leads outside; see `geometry.floor_plan`. A diagram without boxes gets a
-    layout (`place_rooms`), which may violate some relations. Plans with more than `NODES` nodes or `CORNERS` corners
-    exceed HouseDiffusion's loader.
+    Rooms are disjoint outlines within their boxes. Doors are those of the diagram; if they are
+    unknown, they join every room to the others, and one front door leads outside; see
+    `geometry.floor_plan`. A diagram without boxes gets a layout (`place_rooms`), which may violate
+    some relations. Plans with more than `NODES` nodes or `CORNERS` corners exceed HouseDiffusion's
+    loader.
     """
     boxes, plan = _plan_of(diagram)
     kinds = [TO_HOUSEGAN[ROOMS[kind]] for kind in diagram.types]
@@ -133,7 +149,10 @@ def housegan_plan(diagram: Diagram) -> dict[str, Any]:
     return {
         "room_type": kinds,
         "boxes": [[x0, y0, x1 - 1, y1 - 1] for x0, y0, x1, y1 in (*boxes, *openings)],
-        "edges": [[*wall, kinds[node], 0 if other is None else kinds[other]] for node, wall, other in walls],
+        "edges": [
+            [*wall, kinds[node], 0 if other is None else kinds[other]]
+            for node, wall, other in walls
+        ],
         "ed_rm": [[node] if other is None else [node, other] for node, _, other in walls],
     }
 
@@ -147,10 +166,15 @@ def _lines(plan: FloorPlan) -> Iterator[tuple[str, list[int], tuple[Point, ...]]
     for room, outline in enumerate(plan.outlines):
         yield "rooms", [room], tuple(metres(*corner) for corner in (*outline, outline[0]))
     for door in plan.doors:
-        layer, rooms = "front-door" if door.j is None else "doors", [door.i, *([] if door.j is None else [door.j])]
+        layer = "front-door" if door.j is None else "doors"
+        rooms = [door.i, *([] if door.j is None else [door.j])]
         yield layer, rooms, tuple(metres(*end) for end in segment(door, DOOR_WIDTH))
     for window in plan.windows:
-        yield "windows", [window.room], tuple(metres(*end) for end in segment(window, window.length))
+        yield (
+            "windows",
+            [window.room],
+            tuple(metres(*end) for end in segment(window, window.length)),
+        )
 
 
 def geojson_plan(diagram: Diagram) -> dict[str, Any]:
@@ -187,10 +211,14 @@ def dxf_plan(diagram: Diagram) -> str:
     for color, layer in enumerate(("rooms", "doors", "front-door", "windows", "names"), 1):
         drawing.layers.add(layer, color=color)
     for layer, (room, *_), points in _lines(plan):
-        drawing.modelspace().add_lwpolyline(points, close=layer == "rooms", dxfattribs={"layer": layer})
+        drawing.modelspace().add_lwpolyline(
+            points, close=layer == "rooms", dxfattribs={"layer": layer}
+        )
         if layer == "rooms":
             y, x = np.argwhere(plan.label == room).mean(0).tolist()
-            label = drawing.modelspace().add_text(names[room], height=0.25, dxfattribs={"layer": "names"})
+            label = drawing.modelspace().add_text(
+                names[room], height=0.25, dxfattribs={"layer": "names"}
+            )
             label.set_placement((x * METRES, -y * METRES))
     drawing.write(text)
     return text.getvalue()
@@ -208,7 +236,9 @@ def _plan_of(diagram: Diagram) -> tuple[tuple[Box, ...], FloorPlan]:
 
 
 def _opening(door: Door) -> Box:
-    half = (_DOOR_DEPTH // 2, DOOR_WIDTH // 2) if door.upright else (DOOR_WIDTH // 2, _DOOR_DEPTH // 2)
+    half = (
+        (_DOOR_DEPTH // 2, DOOR_WIDTH // 2) if door.upright else (DOOR_WIDTH // 2, _DOOR_DEPTH // 2)
+    )
     x, y = (int(min(max(at, h), GRID - h)) for at, h in zip((door.x, door.y), half, strict=True))
     return x - half[0], y - half[1], x + half[0], y + half[1]
 
@@ -219,12 +249,16 @@ def _sides(outline: Sequence[tuple[int, int]]) -> list[_Wall]:
     lines = [x0 - (y1 > y0) if x0 == x1 else y0 - (x1 < x0) for (x0, y0), (x1, y1) in sides]
     points = [  # sides alternate, so a corner has the x of one and the y of the other
         (before, after) if x0 != x1 else (after, before)
-        for ((x0, _), (x1, _)), (before, after) in zip(sides, pairwise((lines[-1], *lines)), strict=True)
+        for ((x0, _), (x1, _)), (before, after) in zip(
+            sides, pairwise((lines[-1], *lines)), strict=True
+        )
     ]
     return [(*start, *end) for start, end in zip(points, (*points[1:], points[0]), strict=True)]
 
 
-def _walls(sides: Sequence[_Wall], shared: Sequence[tuple[int, Box]]) -> list[tuple[_Wall, int | None]]:
+def _walls(
+    sides: Sequence[_Wall], shared: Sequence[tuple[int, Box]]
+) -> list[tuple[_Wall, int | None]]:
     """Split sides so that each node in `shared` has one, the nearest to its box; return each with its node."""
     at: list[list[int]] = [[] for _ in sides]
     for other, box in shared:
@@ -234,7 +268,9 @@ def _walls(sides: Sequence[_Wall], shared: Sequence[tuple[int, Box]]) -> list[tu
     walls: list[tuple[_Wall, int | None]] = []
     for (x0, y0, x1, y1), others in zip(sides, at, strict=True):
         parts = max(len(others), 1)
-        corners = [(x0 + (x1 - x0) * k // parts, y0 + (y1 - y0) * k // parts) for k in range(parts + 1)]
+        corners = [
+            (x0 + (x1 - x0) * k // parts, y0 + (y1 - y0) * k // parts) for k in range(parts + 1)
+        ]
         for k, (start, end) in enumerate(pairwise(corners)):
             walls.append(((*start, *end), others[k] if others else None))
     return walls

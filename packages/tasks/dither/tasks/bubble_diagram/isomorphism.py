@@ -1,8 +1,9 @@
 """Isomorphism of diagrams: equality up to the order of rooms.
 
-Tokens hold the relation of room i to room j for i < j only, and the reverse of "left of" may be "right of" or "right
-above". With known boxes the comparison is exact; without, two diagrams match unless no two boxes have both relations of
-some pair, so the number of distinct or novel diagrams is never overestimated.
+Tokens hold the relation of room i to room j for i < j only, and the reverse of "left of" may be
+"right of" or "right above". With known boxes the comparison is exact; without, two diagrams match
+unless no two boxes have both relations of some pair, so the number of distinct or novel diagrams is
+never overestimated.
 Letters: N diagrams, R room slots, E pairs of slots, L tokens.
 """
 
@@ -20,7 +21,14 @@ from .plans import Plans, real_edges
 from .relations import labels_of, pair_ends
 from .vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_PAD
 
-__all__ = ["PlanIndex", "canonical_forms", "is_first_occurrence", "plan_groups", "plan_keys", "room_hashes"]
+__all__ = [
+    "PlanIndex",
+    "canonical_forms",
+    "is_first_occurrence",
+    "plan_groups",
+    "plan_keys",
+    "room_hashes",
+]
 
 _UNKNOWN_REVERSE: Final = EDGE_MASK
 """Relation of the second room of a pair to the first, where only the forward direction is known."""
@@ -32,7 +40,10 @@ class PlanIndex:
     """Hash index of valid diagrams for isomorphism lookups; `boxes` are zeros where they are unknown."""
 
     def __init__(
-        self, tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None = None
+        self,
+        tokens: Int[np.ndarray, "N L"],
+        rooms: int,
+        boxes: Int[np.ndarray, "N R 4"] | None = None,
     ) -> None:
         self.rooms = rooms
         self.hashes = room_hashes(tokens, rooms)
@@ -42,10 +53,14 @@ class PlanIndex:
 
     def holds(self, tokens: Int[np.ndarray, "n L"]) -> Bool[np.ndarray, " n"]:
         """True for diagrams isomorphic to one in the index."""
-        other, sorted_keys = PlanIndex(tokens, self.rooms), self.keys[self.order]
+        other = PlanIndex(tokens, self.rooms)
+        sorted_keys = self.keys[self.order]
         first, last = (np.searchsorted(sorted_keys, other.keys, side) for side in ("left", "right"))
         hits = [
-            any(_isomorphic(other, row, self, candidate) for candidate in self.order[start:stop].tolist())
+            any(
+                _isomorphic(other, row, self, candidate)
+                for candidate in self.order[start:stop].tolist()
+            )
             for row, (start, stop) in enumerate(zip(first, last, strict=True))
         ]
         return np.array(hits, bool)
@@ -53,7 +68,8 @@ class PlanIndex:
 
 def is_first_occurrence(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
     """True for diagrams that are isomorphic to no earlier one."""
-    index, first = PlanIndex(tokens, rooms), np.zeros(len(tokens), bool)
+    index = PlanIndex(tokens, rooms)
+    first = np.zeros(len(tokens), bool)
     for rows in np.split(index.order, np.flatnonzero(np.diff(index.keys[index.order])) + 1):
         distinct: list[int] = []
         for row in rows.tolist():
@@ -71,9 +87,11 @@ def plan_keys(hashes: Int[np.ndarray, "N R"]) -> UInt[np.ndarray, " N"]:
 def room_hashes(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "N R"]:
     """Return Weisfeiler-Lehman hashes of the rooms; 0 in empty slots.
 
-    A hash depends on the rooms' types and the adjacency graph, not on the order of rooms or the kind of relation.
+    A hash depends on the rooms' types and the adjacency graph, not on the order of rooms or the
+    kind of relation.
     """
-    types, near = tokens[:, :rooms], tokens[:, rooms:] < NO_EDGE
+    types = tokens[:, :rooms]
+    near = tokens[:, rooms:] < NO_EDGE
     (i, j), slots = pair_ends(rooms), np.arange(rooms)
     matrix = np.zeros((len(tokens), rooms, rooms), np.int64)
     matrix[:, i, j] = matrix[:, j, i] = near & real_edges(types != NODE_PAD)
@@ -92,14 +110,22 @@ def _relation_matrices(
         known = np.asarray(boxes.any((1, 2)))[:, None] & (edges < NO_EDGE)
         reverse = np.where(known, labels_of(boxes[:, j], boxes[:, i]), reverse)
     matrix = np.full((len(tokens), rooms, rooms), EDGE_PAD, np.int8)
-    matrix[:, i, j], matrix[:, j, i] = edges, reverse
+    matrix[:, i, j] = edges
+    matrix[:, j, i] = reverse
     return matrix
 
 
-def _isomorphic(index: PlanIndex, row: int, other: PlanIndex, number: int) -> bool:
+def _isomorphic(
+    index: PlanIndex,
+    row: int,
+    other: PlanIndex,
+    number: int,
+) -> bool:
     """Backtracking search for an order of the rooms of diagram `number` that matches diagram `row`."""
-    hashes, theirs = index.hashes[row], other.relations[number].tolist()
-    rooms, ours = int((hashes != 0).sum()), index.relations[row].tolist()
+    hashes = index.hashes[row]
+    theirs = other.relations[number].tolist()
+    rooms = int((hashes != 0).sum())
+    ours = index.relations[row].tolist()
     candidates = [np.flatnonzero(other.hashes[number] == key).tolist() for key in hashes[:rooms]]
     reversible = _reversible()
 
@@ -107,14 +133,18 @@ def _isomorphic(index: PlanIndex, row: int, other: PlanIndex, number: int) -> bo
         for earlier in range(room):
             relation, (a, b) = ours[earlier][room], (order[earlier], order[room])
             found = theirs[a][b]
-            if not (relation == found or (found == _UNKNOWN_REVERSE and reversible[relation][theirs[b][a]])):
+            if not (
+                relation == found
+                or (found == _UNKNOWN_REVERSE and reversible[relation][theirs[b][a]])
+            ):
                 return False
         return True
 
     def extend(order: tuple[int, ...]) -> bool:
         room = len(order)
         return room == rooms or any(
-            one not in order and matches((*order, one), room) and extend((*order, one)) for one in candidates[room]
+            one not in order and matches((*order, one), room) and extend((*order, one))
+            for one in candidates[room]
         )
 
     return extend(())
@@ -125,7 +155,8 @@ def _reversible() -> list[list[bool]]:
     """For each two relations, whether some pair of boxes has the first forwards and the second backwards."""
     spans = [(low, high) for low in range(7) for high in range(low + 1, 7)]
     boxes = np.array([(x0, y0, x1, y1) for x0, x1 in spans for y0, y1 in spans], np.int64)
-    u, v = boxes[:, None], boxes[None, :]
+    u = boxes[:, None]
+    v = boxes[None, :]
     occurs = np.zeros((NO_EDGE + 1, NO_EDGE + 1), bool)
     occurs[labels_of(u, v), labels_of(v, u)] = True
     return [list(map(bool, row)) for row in occurs]
@@ -134,15 +165,19 @@ def _reversible() -> list[list[bool]]:
 def plan_groups(plans: Plans) -> list[bytes]:
     """Return a group key for each plan; isomorphic plans share a key.
 
-    Plans are grouped if the canonical forms of their boxes' relations, in both directions, are equal, or if those of
-    their tokens are. Both are needed: in one case of three neither implies the other.
+    Plans are grouped if the canonical forms of their boxes' relations, in both directions, are
+    equal, or if those of their tokens are. Both are needed: in one case of three neither implies
+    the other.
     """
     import networkx  # it takes .1 s
 
-    graph, keys = networkx.Graph(), [b""] * len(plans)
+    graph = networkx.Graph()
+    keys = [b""] * len(plans)
     for rooms in np.unique(plans.rooms).tolist():
-        rows, slots = np.flatnonzero(plans.rooms == rooms), plans.types.shape[1]
-        types, boxes = plans.types[rows, :rooms], plans.boxes[rows, :rooms]
+        rows = np.flatnonzero(plans.rooms == rooms)
+        slots = plans.types.shape[1]
+        types = plans.types[rows, :rooms]
+        boxes = plans.boxes[rows, :rooms]
         forward = _relation_matrices(plans[rows].tokens(slots), slots, None)[:, :rooms, :rooms]
         for row, form in zip(rows.tolist(), canonical_forms(types, forward), strict=True):
             keys[row] = b"s" + blake2b(form, digest_size=16).digest()
@@ -150,17 +185,23 @@ def plan_groups(plans: Plans) -> list[bytes]:
         placed = boxes.any((1, 2))
         every = labels_of(boxes[placed, :, None], boxes[placed, None])
         both = np.where(forward[placed] == NO_EDGE, NO_EDGE, every)
-        for row, form in zip(rows[placed].tolist(), canonical_forms(types[placed], both), strict=True):
+        for row, form in zip(
+            rows[placed].tolist(), canonical_forms(types[placed], both), strict=True
+        ):
             graph.add_edge(keys[row], b"b" + blake2b(form, digest_size=16).digest())
-    # "b" sorts before "s", so with known boxes the key of a group is independent of the order of rooms.
+    # "b" sorts before "s", so with known boxes the key of a group is independent of the order of
+    # rooms.
     key_of = {key: min(group) for group in networkx.connected_components(graph) for key in group}
     return [key_of[key] for key in keys]
 
 
-def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R R"]) -> Iterator[bytes]:
+def canonical_forms(
+    types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R R"]
+) -> Iterator[bytes]:
     """Yield the canonical form of each plan: equal for isomorphic plans, different for all others.
 
-    All plans have R rooms; `labels` are the relations of room u (row) to room v, their diagonal is ignored.
+    All plans have R rooms; `labels` are the relations of room u (row) to room v, their diagonal is
+    ignored.
     """
     rooms = types.shape[1]
     # One number holds the relations of u to v and of v to u; the diagonal holds the type.
@@ -168,8 +209,12 @@ def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R 
     both[:, np.arange(rooms), np.arange(rooms)] = types.astype(np.int64) + 256
     colours = _colours(both)
     order = np.argsort(colours, 1)
-    distinct: Bool[np.ndarray, " N"] = np.all(np.diff(np.take_along_axis(colours, order, 1), axis=1) > 0, axis=1)
-    sorted_rooms = np.take_along_axis(np.take_along_axis(both, order[:, :, None], 1), order[:, None], 2)
+    distinct: Bool[np.ndarray, " N"] = np.all(
+        np.diff(np.take_along_axis(colours, order, 1), axis=1) > 0, axis=1
+    )
+    sorted_rooms = np.take_along_axis(
+        np.take_along_axis(both, order[:, :, None], 1), order[:, None], 2
+    )
     for plan, unique in enumerate(distinct.tolist()):
         if unique:
             yield b"a" + sorted_rooms[plan].astype(np.int16).tobytes()
@@ -184,7 +229,8 @@ def _smallest(pairs: _Matrix, marked: _Matrix) -> bytes:
     if counts.max() == 1:
         order = np.argsort(colours)
         return pairs[np.ix_(order, order)].astype(np.int16).tobytes()
-    forms, tried = [], list[int]()
+    forms = []
+    tried = list[int]()
     for room in np.flatnonzero(colours == values[counts > 1][0]).tolist():
         if not any(_interchangeable(marked, room, other) for other in tried):
             tried.append(room)
@@ -204,7 +250,9 @@ def _interchangeable(pairs: _Matrix, first: int, second: int) -> bool:
 def _colours(pairs: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
     """Weisfeiler-Lehman refinement with hashed colours; networkx takes 80 times as long for a plan."""
     labels = _hash(pairs.astype(np.uint64))
-    colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + labels.diagonal(axis1=1, axis2=2)
+    colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + labels.diagonal(
+        axis1=1, axis2=2
+    )
     for _ in range(2):
         colours = _hash(colours) + _hash(labels + _hash(colours)[:, None]).sum(2, dtype=np.uint64)
     return colours

@@ -1,6 +1,7 @@
 """Metrics of samples (graphs, doors and areas), with a noise floor: the score of an equal number of real plans.
 
-Divergences are Jensen-Shannon divergences in nats (0 to ln 2); variations are total variation distances (0 to 1).
+Divergences are Jensen-Shannon divergences in nats (0 to ln 2); variations are total variation
+distances (0 to 1).
 Letters: N diagrams, R room slots, L tokens, K bins.
 """
 
@@ -24,17 +25,28 @@ from .validity import is_reachable, validity_levels
 from .vocabulary import AREA_MASK, DOOR, EDGE_PAD, IDS, NO_EDGE, NODE_MASK, NODE_PAD, door_ends
 
 __all__ = [
-    "Archetypes", "Frequencies", "Reference", "Topology", "divergence", "field_metrics", "field_nats", "mmd",
-    "shuffled", "variation",
-]  # fmt: skip
+    "Archetypes",
+    "Frequencies",
+    "Reference",
+    "Topology",
+    "divergence",
+    "field_metrics",
+    "field_nats",
+    "mmd",
+    "shuffled",
+    "variation",
+]
 
-TYPES, LABELS = NODE_MASK, NO_EDGE + 1
+TYPES = NODE_MASK
+LABELS = NO_EDGE + 1
 """Number of data ids: room types, and relations with "no edge"."""
 
 _PIECE: Final = 1 << 16
 """Diagrams counted at once."""
-MOST_TRAIN, MOST_HELD = 10_000_000, 1 << 16
-"""Training plans with which samples are compared for novelty, and held-out plans for distances: the first ones."""
+MOST_TRAIN = 10_000_000
+MOST_HELD = 1 << 16
+"""Training plans with which samples are compared for novelty, and held-out plans for distances: the
+first ones."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,8 @@ class Frequencies:
     """Counts over a set of diagrams.
 
     Attributes:
-        rooms: Diagrams by number of rooms, from 0; `types`, `edges`: rooms by type, pairs by relation.
+        rooms: Diagrams by number of rooms, from 0; `types`, `edges`: rooms by type, pairs by
+            relation.
         given: Pairs of rooms by type of the first, type of the second, and relation.
         counts: Diagrams by type and number of rooms of that type, from 0.
     """
@@ -57,9 +70,13 @@ class Frequencies:
     def of(cls, tokens: Int[np.ndarray, "N L"], rooms: int) -> Frequencies:
         """Count tokens; MASK and invalid ids are ignored."""
         if len(tokens) > _PIECE:  # which bounds the memory
-            parts = [cls.of(tokens[start : start + _PIECE], rooms) for start in range(0, len(tokens), _PIECE)]
+            parts = [
+                cls.of(tokens[start : start + _PIECE], rooms)
+                for start in range(0, len(tokens), _PIECE)
+            ]
             return cls(*(sum(getattr(part, field.name) for part in parts) for field in fields(cls)))
-        types, edges = tokens[:, :rooms].astype(np.int64), tokens[:, rooms:].astype(np.int64)
+        types = tokens[:, :rooms].astype(np.int64)
+        edges = tokens[:, rooms:].astype(np.int64)
         real, (i, j) = types != NODE_PAD, pair_ends(rooms)
         edges = np.where(real_edges(real), edges, EDGE_PAD)
         return cls(
@@ -67,16 +84,18 @@ class Frequencies:
             _counts((TYPES,), types),
             _counts((LABELS,), edges),
             _counts((TYPES, TYPES, LABELS), types[:, i], types[:, j], edges),
-            np.stack([np.bincount((types == kind).sum(1), minlength=rooms + 1) for kind in range(TYPES)]),
+            np.stack(
+                [np.bincount((types == kind).sum(1), minlength=rooms + 1) for kind in range(TYPES)]
+            ),
         )
 
     def distances(self, reference: Frequencies) -> dict[str, float]:
         """Return distances to the frequencies of a reference.
 
-        `type`: room types. `type_count`: number of rooms of a type per diagram, mean over types. `relation`: relations
-        of pairs of rooms including "no edge". `edge`: relations of related pairs. `conditional_edge`: the same for each
-        ordered pair of room types, weighted by its frequency in the reference; pairs of types that do not occur here
-        have the largest distance.
+        `type`: room types. `type_count`: number of rooms of a type per diagram, mean over types.
+        `relation`: relations of pairs of rooms including "no edge". `edge`: relations of related
+        pairs. `conditional_edge`: the same for each ordered pair of room types, weighted by its
+        frequency in the reference; pairs of types that do not occur here have the largest distance.
         """
         counts = {
             "type": (self.types, reference.types),
@@ -87,12 +106,15 @@ class Frequencies:
         }
         measures = {"js": divergence, "tv": variation}
         return {
-            f"{name}_{short}": measure(*both) for name, both in counts.items() for short, measure in measures.items()
+            f"{name}_{short}": measure(*both)
+            for name, both in counts.items()
+            for short, measure in measures.items()
         }
 
     def unigram(self) -> tuple[Float[np.ndarray, " 13"], Float[np.ndarray, " 11"]]:
         """Return the probability of each type and each relation with add-one smoothing."""
-        types, edges = self.types + 1.0, self.edges + 1.0
+        types = self.types + 1.0
+        edges = self.edges + 1.0
         return types / types.sum(), edges / edges.sum()
 
     def draw(self, count: int, seed: int) -> Int[np.ndarray, "N L"]:
@@ -100,10 +122,15 @@ class Frequencies:
         random = np.random.default_rng(seed)
         slots = len(self.rooms) - 1
         types, edges = self.unigram()
-        real = np.arange(slots) < random.choice(slots + 1, count, p=self.rooms / self.rooms.sum())[:, None]
+        real = (
+            np.arange(slots)
+            < random.choice(slots + 1, count, p=self.rooms / self.rooms.sum())[:, None]
+        )
         nodes = np.where(real, random.choice(TYPES, real.shape, p=types), NODE_PAD)
         pairs = real_edges(real)
-        return np.concatenate([nodes, np.where(pairs, random.choice(LABELS, pairs.shape, p=edges), EDGE_PAD)], 1)
+        return np.concatenate(
+            [nodes, np.where(pairs, random.choice(LABELS, pairs.shape, p=edges), EDGE_PAD)], 1
+        )
 
 
 def shuffled(tokens: Int[np.ndarray, "N L"], rooms: int, seed: int) -> Int[np.ndarray, "N L"]:
@@ -120,7 +147,12 @@ def divergence(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) 
 
     For several rows of counts, the mean weighted by the row sums of the second.
     """
-    return _mean(first, second, lambda p, q: np.square(scipy.spatial.distance.jensenshannon(p, q, axis=1)), log(2))
+    return _mean(
+        first,
+        second,
+        lambda p, q: np.square(scipy.spatial.distance.jensenshannon(p, q, axis=1)),
+        log(2),
+    )
 
 
 def variation(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) -> float:
@@ -138,11 +170,14 @@ def _mean(
     largest: float,
 ) -> float:
     """Weighted mean over the non-empty rows of the second; `largest` where the row of the first is empty."""
-    one, other = first.reshape(-1, first.shape[-1]), second.reshape(-1, second.shape[-1])
-    total, weight = one.sum(-1, keepdims=True), other.sum(-1, keepdims=True)
+    one = first.reshape(-1, first.shape[-1])
+    other = second.reshape(-1, second.shape[-1])
+    total = one.sum(-1, keepdims=True)
+    weight = other.sum(-1, keepdims=True)
     if not (total.any() and weight.any()):
         return float("nan")
-    distances, rows = np.full(len(one), largest), np.flatnonzero(total * weight)
+    distances = np.full(len(one), largest)
+    rows = np.flatnonzero(total * weight)
     distances[rows] = distance(one[rows] / total[rows], other[rows] / weight[rows])
     return float(np.average(distances, weights=weight[:, 0]))
 
@@ -150,15 +185,21 @@ def _mean(
 class Reference:
     """Training, validation and test plans that samples are compared with.
 
-    Distances are measured to the validation plans; a sample is novel if it is isomorphic to no training plan. Test
-    plans, evaluated in the same way, give the noise floor. Both are limited to plans that meet the constraints on
+    Distances are measured to the validation plans; a sample is novel if it is isomorphic to no
+    training plan. Test plans, evaluated in the same way, give the noise floor. Both are limited to
+    plans that meet the constraints on
     samples: those that `met_by` selects.
     """
 
     def __init__(
-        self, plans: PlanSplits, rooms: int, met_by: Callable[[Plans], Bool[np.ndarray, " N"]] | None = None
+        self,
+        plans: PlanSplits,
+        rooms: int,
+        met_by: Callable[[Plans], Bool[np.ndarray, " N"]] | None = None,
     ) -> None:
-        self.rooms, self._plans, self._met_by = rooms, plans, met_by
+        self.rooms = rooms
+        self._plans = plans
+        self._met_by = met_by
         self._floors: dict[int, dict[str, float]] = {}
 
     @cached_property
@@ -177,7 +218,11 @@ class Reference:
     @cached_property
     def _train_keys(self) -> UInt[np.ndarray, " N"]:
         """Hashes of the training plans, which depend neither on the order of rooms nor on the orientation."""
-        train = self._plans.train.stored if isinstance(self._plans.train, LazyPlans) else self._plans.train
+        train = (
+            self._plans.train.stored
+            if isinstance(self._plans.train, LazyPlans)
+            else self._plans.train
+        )
         keys = np.empty(min(len(train), MOST_TRAIN), np.uint64)
         for start in range(0, len(keys), _PIECE):
             tokens = train[start : min(start + _PIECE, len(keys))].tokens(self.rooms)
@@ -186,13 +231,16 @@ class Reference:
 
     def _in_training(self, samples: Int[np.ndarray, "N L"]) -> Bool[np.ndarray, " N"]:
         """True for samples that are isomorphic to a training plan."""
-        keys, found = PlanIndex(samples, self.rooms).keys, np.zeros(len(samples), bool)
+        keys = PlanIndex(samples, self.rooms).keys
+        found = np.zeros(len(samples), bool)
         for start in range(0, len(self._train_keys), _PIECE):
             near = start + np.flatnonzero(np.isin(self._train_keys[start : start + _PIECE], keys))
             rows = np.flatnonzero(~found & np.isin(keys, self._train_keys[near]))
             plans = self._plans.train[near]
             boxes = np.pad(plans.boxes, ((0, 0), (0, self.rooms - plans.boxes.shape[1]), (0, 0)))
-            found[rows] = PlanIndex(plans.tokens(self.rooms), self.rooms, boxes).holds(samples[rows])
+            found[rows] = PlanIndex(plans.tokens(self.rooms), self.rooms, boxes).holds(
+                samples[rows]
+            )
         return found
 
     def metrics(
@@ -200,20 +248,24 @@ class Reference:
     ) -> dict[str, float]:
         """Return validity levels, distances of the legal samples to real plans, and uniqueness and novelty.
 
-        See `Frequencies.distances`, `Topology.distances` and `Archetypes.metrics`. `unique` and `novel` are the shares
-        of all samples that are legal and isomorphic to no earlier sample, or to no training plan;
-        `valid_unique_novel` is the share that is both and reaches level 5. `boxes` are those of the rooms, if known.
+        See `Frequencies.distances`, `Topology.distances` and `Archetypes.metrics`. `unique` and
+        `novel` are the shares of all samples that are legal and isomorphic to no earlier sample, or
+        to no training plan; `valid_unique_novel` is the share that is both and reaches level 5.
+        `boxes` are those of the rooms, if known.
         """
         levels = validity_levels(samples, self.rooms, boxes=boxes)
         legal = np.flatnonzero(levels.structure.tokens)
-        tokens, rooms = samples[legal], self.rooms
-        first, novel = is_first_occurrence(tokens, rooms), ~self._in_training(tokens)
+        tokens = samples[legal]
+        rooms = self.rooms
+        first = is_first_occurrence(tokens, rooms)
+        novel = ~self._in_training(tokens)
         metrics = levels.rates() | {
             "connected": float(levels.structure.connected.mean()),
             "one_living_room": float(levels.structure.one_living_room.mean()),
             "unique": float(first.sum()) / len(samples),
             "novel": float(novel.sum()) / len(samples),
-            "valid_unique_novel": float((first & novel & levels.buildable[legal]).sum()) / len(samples),
+            "valid_unique_novel": float((first & novel & levels.buildable[legal]).sum())
+            / len(samples),
         }
         if len(legal) and len(self.held[0]):
             frequencies, topology, archetypes = self._statistics
@@ -232,18 +284,33 @@ class Reference:
     def sample_metrics(self, samples: Int[np.ndarray, "N L"]) -> dict[str, float]:
         """Return the metrics of samples and, for each `name`, the noise floor `name_floor`.
 
-        The floor is the score of an equal number of real plans; a model cannot be distinguished from the data below
-        it. With few samples it is far from zero. Levels 0 to 4 have no floor, because real plans reach them.
-        `floor_plans` is the number of plans behind the floor; with fewer plans than samples, the floor is too high.
-        Under constraints `compared_plans` is the number of validation plans; without any there are no distances.
+        The floor is the score of an equal number of real plans; a model cannot be distinguished
+        from the data below it. With few samples it is far from zero. Levels 0 to 4 have no floor,
+        because real plans reach them. `floor_plans` is the number of plans behind the floor; with
+        fewer plans than samples, the floor is too high. Under constraints `compared_plans` is the
+        number of validation plans; without any there are no distances.
         """
         if not len(samples):
             return {}
-        metrics, floor = self.metrics(samples), self.floor(len(samples))
-        no_floor = {f"level_{level}" for level in range(5)} | {"unknown", "connected", "one_living_room"}
-        floors = {f"{name}_floor": value for name, value in floor.items() if name in metrics.keys() - no_floor}
+        metrics = self.metrics(samples)
+        floor = self.floor(len(samples))
+        no_floor = {f"level_{level}" for level in range(5)} | {
+            "unknown",
+            "connected",
+            "one_living_room",
+        }
+        floors = {
+            f"{name}_floor": value
+            for name, value in floor.items()
+            if name in metrics.keys() - no_floor
+        }
         compared = {} if self._met_by is None else {"compared_plans": float(len(self.held[0]))}
-        return metrics | floors | compared | {"floor_plans": float(min(len(samples), len(self.held[1])))}
+        return (
+            metrics
+            | floors
+            | compared
+            | {"floor_plans": float(min(len(samples), len(self.held[1])))}
+        )
 
 
 _CLUSTERING_BINS: Final = 100
@@ -256,8 +323,8 @@ _WIDTHS: Final = {"degree": 1.0, "clustering": 0.1, "spectral": 1.0}
 class Topology:
     """Histograms of graph statistics of each diagram; each sums to 1.
 
-    These are rooms by number of neighbours, rooms by local clustering coefficient, and eigenvalues of the normalised
-    Laplacian, between 0 and 2.
+    These are rooms by number of neighbours, rooms by local clustering coefficient, and eigenvalues
+    of the normalised Laplacian, between 0 and 2.
     """
 
     degree: Float[np.ndarray, "N K"]
@@ -282,14 +349,18 @@ class Topology:
 
     def distances(self, other: Topology) -> dict[str, float]:
         """Return the squared maximum mean discrepancy of each statistic."""
-        return {f"mmd_{name}": mmd(getattr(self, name), getattr(other, name), width) for name, width in _WIDTHS.items()}
+        return {
+            f"mmd_{name}": mmd(getattr(self, name), getattr(other, name), width)
+            for name, width in _WIDTHS.items()
+        }
 
 
 def mmd(first: Float[np.ndarray, "N K"], second: Float[np.ndarray, "M K"], width: float) -> float:
     """Return the squared maximum mean discrepancy of two sets of histograms; NaN if one of them is empty."""
     if not (len(first) and len(second)):
         return float("nan")
-    # Equal histograms are merged into one with a weight, which shortens the sums over pairs without changing them.
+    # Equal histograms are merged into one with a weight, which shortens the sums over pairs without
+    # changing them.
     distinct, index = np.unique(np.concatenate([first, second]), axis=0, return_inverse=True)
     index = index.reshape(-1)
     weight = np.bincount(index[: len(first)], minlength=len(distinct)) / len(first)
@@ -303,11 +374,15 @@ def mmd(first: Float[np.ndarray, "N K"], second: Float[np.ndarray, "M K"], width
     return float(weight @ np.exp(variation, out=variation) @ weight)
 
 
-def _spectra(near: Float[np.ndarray, "N R R"], real: Bool[np.ndarray, "N R"]) -> Float[np.ndarray, "N R"]:
+def _spectra(
+    near: Float[np.ndarray, "N R R"], real: Bool[np.ndarray, "N R"]
+) -> Float[np.ndarray, "N R"]:
     """Eigenvalues of each graph in the positions of its rooms."""
     degrees = near.sum(2)
     scale = np.where(degrees > 0, 1 / np.sqrt(np.maximum(degrees, 1)), 0.0)
-    diagonal = np.where(real, (degrees > 0) * 1.0, 10.0)  # eigenvalues of empty slots are the largest
+    diagonal = np.where(
+        real, (degrees > 0) * 1.0, 10.0
+    )  # eigenvalues of empty slots are the largest
     laplacian = -near * scale[:, :, None] * scale[:, None, :]
     slots = np.arange(near.shape[1])
     laplacian[:, slots, slots] = diagonal
@@ -318,12 +393,17 @@ def _spectra(near: Float[np.ndarray, "N R R"], real: Bool[np.ndarray, "N R"]) ->
 
 
 def _histograms(
-    values: Float[np.ndarray, "N R"], real: Bool[np.ndarray, "N R"], bins: int, largest: float
+    values: Float[np.ndarray, "N R"],
+    real: Bool[np.ndarray, "N R"],
+    bins: int,
+    largest: float,
 ) -> Float[np.ndarray, "N K"]:
     """Histogram of the values of each row with `bins` bins from 0 to `largest`."""
     index = np.minimum((values / largest * bins).round(9).astype(int), bins - 1)
     rows = np.broadcast_to(np.arange(len(values))[:, None], values.shape)
-    counts = np.bincount((rows * bins + index)[real], minlength=len(values) * bins).reshape(-1, bins)
+    counts = np.bincount((rows * bins + index)[real], minlength=len(values) * bins).reshape(
+        -1, bins
+    )
     return np.asarray(counts / np.maximum(counts.sum(1, keepdims=True), 1))
 
 
@@ -342,34 +422,44 @@ class Archetypes:
     def metrics(self, reference: Archetypes) -> dict[str, float]:
         """Return the number of archetypes, their coverage of the reference, and their diversity.
 
-        `archetype_coverage` counts each archetype of the reference once, `archetype_coverage_weighted` by frequency.
-        `diversity` is the probability that two diagrams of the set have different archetypes.
+        `archetype_coverage` counts each archetype of the reference once,
+        `archetype_coverage_weighted` by frequency. `diversity` is the probability that two diagrams
+        of the set have different archetypes.
         """
-        total, covered = self.times.total(), self.times.keys() & reference.times.keys()
-        equal = sum(times * (times - 1) for times in self.times.values()) / max(total * (total - 1), 1)
+        total = self.times.total()
+        covered = self.times.keys() & reference.times.keys()
+        equal = sum(times * (times - 1) for times in self.times.values()) / max(
+            total * (total - 1), 1
+        )
         return {
             "archetypes": float(len(self.times)),
             "archetype_coverage": len(covered) / len(reference.times),
-            "archetype_coverage_weighted": sum(reference.times[one] for one in covered) / reference.times.total(),
+            "archetype_coverage_weighted": sum(reference.times[one] for one in covered)
+            / reference.times.total(),
             "diversity": 1 - equal,
         }
 
 
-def field_metrics(tokens: Int[np.ndarray, "N L"], reference: Int[np.ndarray, "M L"], rooms: int) -> dict[str, float]:
+def field_metrics(
+    tokens: Int[np.ndarray, "N L"], reference: Int[np.ndarray, "M L"], rooms: int
+) -> dict[str, float]:
     """Return the share of samples with all rooms reachable by doors, and distances to a reference.
 
-    `door_js` and `area_js` are Jensen-Shannon divergences in nats of doors given the types of both sides, and of areas
-    given the type of the room, weighted by their frequency in the reference.
+    `door_js` and `area_js` are Jensen-Shannon divergences in nats of doors given the types of both
+    sides, and of areas given the type of the room, weighted by their frequency in the reference.
     """
     if not (len(tokens) and len(reference)):
         return {}
-    fields, metrics = split_fields(tokens, rooms), dict[str, float]()
+    fields = split_fields(tokens, rooms)
+    metrics = dict[str, float]()
     if fields.doors is not None:
         metrics["reachable"] = float(is_reachable(tokens, rooms).mean())
         metrics["door_js"] = divergence(_door_counts(tokens, rooms), _door_counts(reference, rooms))
     if fields.areas is not None:
         both = fields, split_fields(reference, rooms)
-        metrics["area_js"] = divergence(*(_counts((NODE_MASK, AREA_MASK), one.types, one.areas) for one in both))
+        metrics["area_js"] = divergence(
+            *(_counts((NODE_MASK, AREA_MASK), one.types, one.areas) for one in both)
+        )
     return metrics
 
 
@@ -384,7 +474,9 @@ def _door_counts(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, 
 
 def _counts(shape: tuple[int, ...], *ids: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*T"]:
     """Count combinations of ids within a shape; others are ignored."""
-    real = np.all([(part >= 0) & (part < size) for part, size in zip(ids, shape, strict=True)], axis=0)
+    real = np.all(
+        [(part >= 0) & (part < size) for part, size in zip(ids, shape, strict=True)], axis=0
+    )
     index = np.ravel_multi_index(tuple(part[real] for part in ids), shape)
     return np.bincount(index, minlength=prod(shape)).reshape(shape)
 
@@ -393,11 +485,19 @@ def field_nats(
     train: Int[np.ndarray, "N L"], held: Int[np.ndarray, "M L"], rooms: int
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Return nats of each field per held-out diagram, uniform and unigram (add-one), and its number of tokens."""
-    uniform, unigram, count = dict[str, float](), dict[str, float](), dict[str, float]()
-    for (name, size), *parts in zip(IDS.items(), split_fields(train, rooms), split_fields(held, rooms), strict=True):
+    uniform = dict[str, float]()
+    unigram = dict[str, float]()
+    count = dict[str, float]()
+    for (name, size), *parts in zip(
+        IDS.items(), split_fields(train, rooms), split_fields(held, rooms), strict=True
+    ):
         if parts[0] is not None:
-            fitted, counts = (np.array([np.count_nonzero(part == i) for i in range(size)]) for part in parts)
-            shares, graphs = (fitted + 1) / (fitted + 1).sum(), max(len(held), 1)
+            fitted, counts = (
+                np.array([np.count_nonzero(part == i) for i in range(size)]) for part in parts
+            )
+            shares = (fitted + 1) / (fitted + 1).sum()
+            graphs = max(len(held), 1)
             count[name] = float(counts.sum()) / graphs
-            uniform[name], unigram[name] = count[name] * log(size), float(-(counts * np.log(shares)).sum()) / graphs
+            uniform[name] = count[name] * log(size)
+            unigram[name] = float(-(counts * np.log(shares)).sum()) / graphs
     return uniform, unigram, count

@@ -1,7 +1,7 @@
 """Diagrams: one as an object, many as arrays, and their token encoding.
 
-Letters: N plans, R room slots, E pairs of slots, D doors (E + R), L tokens: R + E, and D and R more with doors and
-areas. Empty slots come last and hold PAD.
+Letters: N plans, R room slots, E pairs of slots, D doors (E + R), L tokens: R + E, and D and R more
+with doors and areas. Empty slots come last and hold PAD.
 """
 
 from __future__ import annotations
@@ -35,15 +35,30 @@ from .vocabulary import (
     door_ends,
     door_index,
     pairs,
-)  # fmt: skip
+)
 
 __all__ = [
-    "RESIDENT", "Box", "Diagram", "Doors", "LazyPlans", "Modelled", "PlanSplits", "Plans", "area_bins", "clockwise",
-    "decode", "encode", "outline_areas", "real_edges", "sort_doors", "split_fields",
-]  # fmt: skip
+    "RESIDENT",
+    "Box",
+    "Diagram",
+    "Doors",
+    "LazyPlans",
+    "Modelled",
+    "PlanSplits",
+    "Plans",
+    "area_bins",
+    "clockwise",
+    "decode",
+    "encode",
+    "outline_areas",
+    "real_edges",
+    "sort_doors",
+    "split_fields",
+]
 
 RESIDENT: Final = 1 << 20
-"""Plans beyond which nothing of the size of a split is kept in memory; prepared plans are memory-mapped."""
+"""Plans beyond which nothing of the size of a split is kept in memory; prepared plans are
+memory-mapped."""
 
 
 class Modelled(TypedDict):
@@ -64,8 +79,8 @@ Box = tuple[int, int, int, int]
 class Diagram:
     """A bubble diagram: room type ids, (i, j, relation of room i to room j) for related pairs i < j, boxes if known.
 
-    `boundary` is the outline with the front door; see `geometry.boundary`. It, `doors`, and `areas` as bounds in square
-    metres, are None if they are unknown.
+    `boundary` is the outline with the front door; see `geometry.boundary`. It, `doors`, and `areas`
+    as bounds in square metres, are None if they are unknown.
     """
 
     types: tuple[int, ...]
@@ -90,7 +105,10 @@ class Diagram:
             if values is not None and len(values) != rooms:
                 raise ValueError(f"{rooms} rooms, but {len(values)} {what}")
         for ends in self.doors or ():
-            if not 0 <= ends[0] < (rooms if ends[1] is None else min(ends[1], rooms)) or (ends[1] or 0) >= rooms:
+            if (
+                not 0 <= ends[0] < (rooms if ends[1] is None else min(ends[1], rooms))
+                or (ends[1] or 0) >= rooms
+            ):
                 raise ValueError(f"a door is (i, j), i < j < {rooms}, or (i, None); got {ends}")
 
     @property
@@ -114,16 +132,18 @@ def sort_doors(doors: Iterable[tuple[int, int | None]]) -> Doors:
 
 
 def _edge_list(row: Int[np.ndarray, " E"], rooms: int) -> tuple[tuple[int, int, int], ...]:
-    return tuple((i, j, int(r)) for (i, j), r in zip(pairs(rooms), row, strict=True) if r != NO_EDGE)
+    return tuple(
+        (i, j, int(r)) for (i, j), r in zip(pairs(rooms), row, strict=True) if r != NO_EDGE
+    )
 
 
 @dataclass(frozen=True)
 class Plans:
     """A batch of diagrams: room types, relations of all pairs of slots, room boxes, and door tokens.
 
-    Boxes are zeros in empty slots, and throughout a plan whose boxes are unknown. `boundaries` are None if no plan has
-    one, and -1 throughout a plan without one; see `geometry.boundary`. Doors are MASK in a plan whose doors are
-    unknown, and None if they are in all plans.
+    Boxes are zeros in empty slots, and throughout a plan whose boxes are unknown. `boundaries` are
+    None if no plan has one, and -1 throughout a plan without one; see `geometry.boundary`. Doors
+    are MASK in a plan whose doors are unknown, and None if they are in all plans.
     """
 
     types: Int[np.ndarray, "N R"]
@@ -135,13 +155,19 @@ class Plans:
     @classmethod
     def from_boxes(cls, types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]) -> Plans:
         """Return plans whose relations follow from their boxes."""
-        return cls(types, np.where(real_edges(types != NODE_PAD), edges_of(boxes), EDGE_PAD).astype(np.int8), boxes)
+        return cls(
+            types,
+            np.where(real_edges(types != NODE_PAD), edges_of(boxes), EDGE_PAD).astype(np.int8),
+            boxes,
+        )
 
     @classmethod
     def from_diagrams(cls, diagrams: Sequence[Diagram], rooms: int) -> Plans:
         """Batch diagrams of up to `rooms` rooms."""
         tokens = rooms + rooms * (rooms - 1) // 2
-        rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(len(diagrams), tokens)
+        rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(
+            len(diagrams), tokens
+        )
         boxes = np.zeros((len(diagrams), rooms, 4), np.int16)
         doors = np.full((len(diagrams), tokens), DOOR_MASK, np.int8)
         boundaries = np.full((len(diagrams), BOUNDARY_POINTS, 2), -1, np.int16)
@@ -149,40 +175,61 @@ class Plans:
             if diagram.boxes is not None:
                 boxes[row, : len(diagram.boxes)] = diagram.boxes
             if diagram.doors is not None:
-                doors[row] = [NO_DOOR if _ends_exist(ends, len(diagram.types), rooms) else DOOR_PAD
-                              for ends in door_ends(rooms)]  # fmt: skip
+                doors[row] = [
+                    NO_DOOR if _ends_exist(ends, len(diagram.types), rooms) else DOOR_PAD
+                    for ends in door_ends(rooms)
+                ]
                 doors[row, [door_index(i, j, rooms) for i, j in diagram.doors]] = DOOR
             if diagram.boundary is not None:
                 boundaries[row] = diagram.boundary
         known = boundaries if (boundaries >= 0).any() else None
-        return cls(rows[:, :rooms], rows[:, rooms:], boxes, known, doors if (doors != DOOR_MASK).any() else None)
+        return cls(
+            rows[:, :rooms],
+            rows[:, rooms:],
+            boxes,
+            known,
+            doors if (doors != DOOR_MASK).any() else None,
+        )
 
     def __len__(self) -> int:
         return len(self.types)
 
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
-        return replace(self, **{name: part[rows] for name, part in vars(self).items() if part is not None})
+        return replace(
+            self, **{name: part[rows] for name, part in vars(self).items() if part is not None}
+        )
 
     def upright(self) -> Plans:
         """Return the plans turned by quarter turns and mirrored so that a certain room is left, above the middle.
 
-        The room is the largest of the lowest type id besides the living room, mostly the main bedroom. Its centre has
-        -x >= |y| and y <= 0 relative to the middle of the plan. Plans without boxes are unchanged.
+        The room is the largest of the lowest type id besides the living room, mostly the main
+        bedroom. Its centre has -x >= |y| and y <= 0 relative to the middle of the plan. Plans
+        without boxes are unchanged.
         """
-        boxes, real = self.boxes.astype(np.int64), self.types != NODE_PAD
+        boxes = self.boxes.astype(np.int64)
+        real = self.types != NODE_PAD
         areas = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
-        key = np.where(real & (self.types != LIVING), self.types.astype(np.int64) * GRID**2 - areas, NODE_PAD * GRID**2)
-        low, high = np.where(real[..., None], boxes[..., :2], GRID).min(1), boxes[..., 2:].max(1)
+        key = np.where(
+            real & (self.types != LIVING),
+            self.types.astype(np.int64) * GRID**2 - areas,
+            NODE_PAD * GRID**2,
+        )
+        low = np.where(real[..., None], boxes[..., :2], GRID).min(1)
+        high = boxes[..., 2:].max(1)
         room = boxes[np.arange(len(boxes)), key.argmin(1)]
         x, y = (room[:, :2] + room[:, 2:] - low - high).T
-        turns = np.select([(x <= 0) & (-x >= abs(y)), (y > 0) & (y >= abs(x)), x >= abs(y)], [0, 1, 2], 3)
+        turns = np.select(
+            [(x <= 0) & (-x >= abs(y)), (y > 0) & (y >= abs(x)), x >= abs(y)], [0, 1, 2], 3
+        )
         known = np.asarray(self.boxes.any((1, 2)))
         points = boxes.reshape(len(boxes), 2 * self.types.shape[1], 2)
         if self.boundaries is not None:
             points = np.concatenate([points, self.boundaries], 1)
         for turn in (1, 2, 3):  # each by a quarter clockwise
             points = np.where(
-                (turns >= turn)[:, None, None], np.stack([GRID - points[..., 1], points[..., 0]], -1), points
+                (turns >= turn)[:, None, None],
+                np.stack([GRID - points[..., 1], points[..., 0]], -1),
+                points,
             )
             x, y = np.where(turns >= turn, [-y, x], [x, y])
         mirrored = np.stack([points[..., 0], GRID - points[..., 1]], -1)
@@ -195,7 +242,9 @@ class Plans:
         if boundaries is not None:
             boundaries = clockwise(np.where(boundaries < 0, -1, rest).astype(np.int16))
         i, j = pair_ends(self.types.shape[1])
-        edges = np.where(known[:, None] & (self.edges < NO_EDGE), labels_of(boxes[:, i], boxes[:, j]), self.edges)
+        edges = np.where(
+            known[:, None] & (self.edges < NO_EDGE), labels_of(boxes[:, i], boxes[:, j]), self.edges
+        )
         return replace(self, edges=edges.astype(np.int8), boxes=boxes, boundaries=boundaries)
 
     def order(self) -> Int[np.ndarray, "N R"]:
@@ -210,15 +259,29 @@ class Plans:
 
         Plans without boxes are unchanged, as the reverse of a relation does not follow from it.
         """
-        known, order, slots = np.asarray(self.boxes.any((1, 2))), self.order(), self.types.shape[1]
+        known = np.asarray(self.boxes.any((1, 2)))
+        order = self.order()
+        slots = self.types.shape[1]
         i, j = pair_ends(slots)
-        types, boxes = np.take_along_axis(self.types, order, 1), np.take_along_axis(self.boxes, order[..., None], 1)
+        types = np.take_along_axis(self.types, order, 1)
+        boxes = np.take_along_axis(self.boxes, order[..., None], 1)
         related = _reorder_pairs(self.edges < NO_EDGE, pair_ends(slots), order)
         labels = np.where(related, labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
-        edges = np.where(known[:, None], np.where(real_edges(types != NODE_PAD), labels, EDGE_PAD), self.edges)
-        sides, doors = np.pad(order, ((0, 0), (0, 1)), constant_values=slots), self.doors
-        doors = None if doors is None else _reorder_pairs(doors, np.array(door_ends(slots)).T, sides)
-        return replace(self, types=types, edges=edges.astype(np.int8), boxes=boxes, doors=doors)
+        edges = np.where(
+            known[:, None], np.where(real_edges(types != NODE_PAD), labels, EDGE_PAD), self.edges
+        )
+        sides = np.pad(order, ((0, 0), (0, 1)), constant_values=slots)
+        doors = self.doors
+        doors = (
+            None if doors is None else _reorder_pairs(doors, np.array(door_ends(slots)).T, sides)
+        )
+        return replace(
+            self,
+            types=types,
+            edges=edges.astype(np.int8),
+            boxes=boxes,
+            doors=doors,
+        )
 
     @property
     def rooms(self) -> Int[np.ndarray, " N"]:
@@ -227,15 +290,20 @@ class Plans:
 
     def diagram(self, row: int) -> Diagram:
         known = self.doors is not None and not (self.doors[row] == DOOR_MASK).any()
-        bare = decode(self[row : row + 1].tokens(self.types.shape[1], doors=known)[0], self.types.shape[1])
+        bare = decode(
+            self[row : row + 1].tokens(self.types.shape[1], doors=known)[0], self.types.shape[1]
+        )
         boxes = self.boxes[row, : len(bare.types)]
         return replace(bare, boxes=tuple(map(tuple, boxes.tolist())) if boxes.any() else None)
 
-    def tokens(self, rooms: int, *, doors: bool = False, areas: bool = False) -> Int[np.ndarray, "N L"]:
+    def tokens(
+        self, rooms: int, *, doors: bool = False, areas: bool = False
+    ) -> Int[np.ndarray, "N L"]:
         """Return the plans as tokens for `rooms` room slots, which must not be fewer than the plans have.
 
         Raises:
-            Refused: Doors or boxes are unknown in some plans, but `doors` or `areas` are required (`misfit`).
+            Refused: Doors or boxes are unknown in some plans, but `doors` or `areas` are required
+                (`misfit`).
         """
         slots = self.types.shape[1]
         if slots > rooms:
@@ -246,9 +314,13 @@ class Plans:
         edges[:, [j < slots for _, j in pairs(rooms)]] = self.edges
         fields = [types, edges]
         if doors:
-            given = np.full((len(self), 1), DOOR_MASK, np.int8) if self.doors is None else self.doors
+            given = (
+                np.full((len(self), 1), DOOR_MASK, np.int8) if self.doors is None else self.doors
+            )
             unknown = np.asarray((given == DOOR_MASK).any(1))
-            _require_known(unknown, "doors", "read a format with doors, and prepare the plans again")
+            _require_known(
+                unknown, "doors", "read a format with doors, and prepare the plans again"
+            )
             tokens = np.full((len(self), types.shape[1] + edges.shape[1]), DOOR_PAD, np.int8)
             tokens[:, [_ends_exist(ends, slots, rooms) for ends in door_ends(rooms)]] = given
             fields.append(tokens)
@@ -263,7 +335,8 @@ class Plans:
 
 def outline_areas(boundaries: Int[np.ndarray, "N P 2"]) -> Float[np.ndarray, " N"]:
     """Return the areas inside outlines in pixels (shoelace formula): negative if not clockwise, 0 if unknown."""
-    corners, real = boundaries[:, 2:].astype(float), boundaries[:, 2:, 0] >= 0
+    corners = boundaries[:, 2:].astype(float)
+    real = boundaries[:, 2:, 0] >= 0
     last = real & ~np.pad(real[:, 1:], ((0, 0), (0, 1)))
     following = np.where(last[..., None], corners[:, :1], np.roll(corners, -1, 1))
     cross = corners[..., 0] * following[..., 1] - corners[..., 1] * following[..., 0]
@@ -272,12 +345,15 @@ def outline_areas(boundaries: Int[np.ndarray, "N P 2"]) -> Float[np.ndarray, " N
 
 def clockwise(boundaries: Int[np.ndarray, "N P 2"]) -> Int[np.ndarray, "N P 2"]:
     """Return boundaries with clockwise corners as seen on the page, and the upper or left end of the door first."""
-    corners, place = boundaries[:, 2:], np.arange(boundaries.shape[1] - 2)
+    corners = boundaries[:, 2:]
+    place = np.arange(boundaries.shape[1] - 2)
     count = (corners[..., 0] >= 0).sum(1)[:, None]
     backwards = (outline_areas(boundaries) < 0)[:, None] & (place < count)
     order = np.where(backwards, count - 1 - place, place)
     ends = np.argsort(boundaries[:, :2].sum(2), 1, kind="stable")
-    return np.asarray(np.take_along_axis(boundaries, np.concatenate([ends, order + 2], 1)[..., None], 1))
+    return np.asarray(
+        np.take_along_axis(boundaries, np.concatenate([ends, order + 2], 1)[..., None], 1)
+    )
 
 
 def _reorder_pairs(
@@ -285,7 +361,8 @@ def _reorder_pairs(
 ) -> Shaped[np.ndarray, "N P"]:
     """Return values of pairs whose side k was `order[k]` before."""
     (i, j), (n, sides) = ends, order.shape
-    matrix, rows = np.zeros((n, sides, sides), values.dtype), np.arange(n)[:, None]
+    matrix = np.zeros((n, sides, sides), values.dtype)
+    rows = np.arange(n)[:, None]
     matrix[:, i, j] = matrix[:, j, i] = values
     return np.asarray(matrix[rows, order[:, i], order[:, j]])
 
@@ -298,7 +375,11 @@ def _ends_exist(ends: tuple[int, int], count: int, rooms: int) -> bool:
 def _require_known(unknown: Bool[np.ndarray, " N"], what: str, hint: str) -> None:
     if unknown.any():
         message = f"{what} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
-        raise Refused(Problem(message, ("task", "areas" if what == "boxes" else what), help=hint, code="misfit"))
+        raise Refused(
+            Problem(
+                message, ("task", "areas" if what == "boxes" else what), help=hint, code="misfit"
+            )
+        )
 
 
 def area_bins(areas: Float[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
@@ -321,7 +402,8 @@ def split_fields(tokens: Any, rooms: int) -> Fields:
     Raises:
         ValueError: No diagram of `rooms` slots has as many tokens.
     """
-    base, length = rooms * (rooms + 1) // 2, tokens.shape[-1]  # there are as many doors as types and relations
+    base = rooms * (rooms + 1) // 2  # there are as many doors as types and relations
+    length = tokens.shape[-1]
     first = base if length in (base, base + rooms) else 2 * base
     if length not in (first, first + rooms):
         what = f"{base} tokens, with doors {base} more, with areas {rooms}"
@@ -391,19 +473,32 @@ def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
     """Decode the tokens of one diagram.
 
     Raises:
-        Refused: Lists every invalid token: a remaining MASK, a PAD between rooms, an unknown id (`invalid-sample`).
+        Refused: Lists every invalid token: a remaining MASK, a PAD between rooms, an unknown id
+            (`invalid-sample`).
     """
-    fields, ends, slots = split_fields(tokens, rooms), door_ends(rooms), [(room,) for room in range(rooms)]
+    fields = split_fields(tokens, rooms)
+    ends = door_ends(rooms)
+    slots = [(room,) for room in range(rooms)]
     values: list[Any] = [None if part is None else np.asarray(part).tolist() for part in fields]
     types, edges, doors, areas = values
-    count, errors = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0), []
-    places: tuple[tuple[str, Any], ...] = ("room", slots), ("pair", pairs(rooms)), ("door", ends), ("area", slots)
+    count = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0)
+    errors = []
+    places: tuple[tuple[str, Any], ...] = (
+        ("room", slots),
+        ("pair", pairs(rooms)),
+        ("door", ends),
+        ("area", slots),
+    )
     for (what, each), ids, part in zip(places, IDS.values(), values, strict=True):
         for place, token in zip(each, part or (), strict=part is not None):
             exists = all(end < count or end == rooms for end in place)
             if not 0 <= token < ids if exists else token != ids + 1:
                 known = {ids: "remaining MASK", ids + 1: "PAD between rooms"}
-                wording = known.get(token, f"invalid id {token}") if exists else f"{token} although there is no room"
+                wording = (
+                    known.get(token, f"invalid id {token}")
+                    if exists
+                    else f"{token} although there is no room"
+                )
                 errors.append(f"{what} {', '.join(map(str, place))}: {wording}")
     if not count:
         errors.append("no rooms")
@@ -411,7 +506,16 @@ def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
         raise Refused([Problem(error, code="invalid-sample") for error in errors])
     relations = (r for (_, j), r in zip(pairs(rooms), edges, strict=True) if j < count)
     edge_list = _edge_list(np.fromiter(relations, int), count)
-    joined = None if doors is None else tuple(
-        (i, j if j < rooms else None) for (i, j), door in zip(ends, doors, strict=True) if door == DOOR)  # fmt: skip
-    bounds = None if areas is None else tuple((AREAS[area], AREAS[area + 1]) for area in areas[:count])
+    joined = (
+        None
+        if doors is None
+        else tuple(
+            (i, j if j < rooms else None)
+            for (i, j), door in zip(ends, doors, strict=True)
+            if door == DOOR
+        )
+    )
+    bounds = (
+        None if areas is None else tuple((AREAS[area], AREAS[area + 1]) for area in areas[:count])
+    )
     return Diagram(tuple(types[:count]), edge_list, doors=joined, areas=bounds)

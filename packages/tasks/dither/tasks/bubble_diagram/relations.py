@@ -1,8 +1,9 @@
 """Graph2Plan's rule that derives the relation of two rooms from their bounding boxes, in exact integer arithmetic.
 
-Letters: R rooms, E pairs of rooms. A box is (x0, y0, x1, y1) in pixels on a 256 x 256 grid, x1 and y1 exclusive, y
-pointing down. Two rooms are related if their boxes touch after one of them is grown by 9 pixels, so relations express
-proximity, not doors. Source: Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204), and its reference code.
+Letters: R rooms, E pairs of rooms. A box is (x0, y0, x1, y1) in pixels on a 256 x 256 grid, x1 and
+y1 exclusive, y pointing down. Two rooms are related if their boxes touch after one of them is grown
+by 9 pixels, so relations express proximity, not doors. Source: Hu et al., Graph2Plan, SIGGRAPH 2020
+(arXiv 2004.13204), and its reference code.
 """
 
 from __future__ import annotations
@@ -16,9 +17,17 @@ from jaxtyping import Bool, Int
 from .vocabulary import INSIDE, LIVING, NO_EDGE, SURROUNDING, pairs
 
 __all__ = [
-    "GRID", "METRES", "NEAR", "RULE", "edges_of", "exclusive", "labels_of", "net_areas", "overlapping",
+    "GRID",
+    "METRES",
+    "NEAR",
+    "RULE",
+    "edges_of",
+    "exclusive",
+    "labels_of",
+    "net_areas",
+    "overlapping",
     "pair_ends",
-]  # fmt: skip
+]
 
 GRID: Final = 256
 """Side of the square canvas in pixels; about 18 metres."""
@@ -43,8 +52,9 @@ RULE: Final[Int[np.ndarray, "5 5"]] = np.array(
     ],
     dtype=np.int8,
 )
-"""Relation by the position of the first box's centre, row by y and column by x: before the second box, on its start,
-within, on its end, after it. The corner cells are asymmetric so that the table is invariant under quarter turns."""
+"""Relation by the position of the first box's centre, row by y and column by x: before the second
+box, on its start, within, on its end, after it. The corner cells are asymmetric so that the table
+is invariant under quarter turns."""
 
 
 @lru_cache(maxsize=64)
@@ -58,11 +68,13 @@ def pair_ends(rooms: int) -> Int[np.ndarray, "2 E"]:
 def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.ndarray, "*n"]:
     """Return the relation of box u to box v, whether or not they are close.
 
-    Surrounding: u strictly contains v. Inside: v contains u, walls may coincide, or the centre of u is inside v.
-    Otherwise the relation is looked up in `RULE`.
+    Surrounding: u strictly contains v. Inside: v contains u, walls may coincide, or the centre of u
+    is inside v. Otherwise the relation is looked up in `RULE`.
     """
-    u, v = u.astype(np.int64), v.astype(np.int64)
-    low, high = 2 * v[..., :2], 2 * v[..., 2:]
+    u = u.astype(np.int64)
+    v = v.astype(np.int64)
+    low = 2 * v[..., :2]
+    high = 2 * v[..., 2:]
     centre = u[..., :2] + u[..., 2:]
     cell = (centre >= low).astype(np.int8) + (centre > low) + (centre >= high) + (centre > high)
     label = RULE[cell[..., 1], cell[..., 0]]
@@ -74,7 +86,8 @@ def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.
 def edges_of(boxes: Int[np.ndarray, "*n R 4"]) -> Int[np.ndarray, "*n E"]:
     """Return the relation of every pair of rooms i < j, `NO_EDGE` where they are not close."""
     i, j = pair_ends(boxes.shape[-2])
-    u, v = boxes[..., i, :], boxes[..., j, :]
+    u = boxes[..., i, :]
+    v = boxes[..., j, :]
     near = ((u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR)).all(-1)
     return np.where(near, labels_of(u, v), NO_EDGE).astype(np.int8)
 
@@ -88,21 +101,26 @@ def exclusive(types: Int[np.ndarray, "*n R"]) -> Bool[np.ndarray, "*n E"]:
 def overlapping(boxes: Int[np.ndarray, "*n R 4"]) -> Bool[np.ndarray, "*n E"]:
     """True for the pairs of boxes that overlap, unless one is inside the other by the rule."""
     i, j = pair_ends(boxes.shape[-2])
-    u, v = boxes[..., i, :], boxes[..., j, :]
+    u = boxes[..., i, :]
+    v = boxes[..., j, :]
     shared = ((u[..., :2] < v[..., 2:]) & (v[..., :2] < u[..., 2:])).all(-1)
     return np.asarray(shared & ~np.isin(labels_of(u, v), [INSIDE, SURROUNDING]))
 
 
-def net_areas(types: Int[np.ndarray, "*n R"], boxes: Int[np.ndarray, "*n R 4"]) -> Int[np.ndarray, "*n R"]:
+def net_areas(
+    types: Int[np.ndarray, "*n R"], boxes: Int[np.ndarray, "*n R 4"]
+) -> Int[np.ndarray, "*n R"]:
     """Return the area of each box in square pixels, less its overlap with rooms that come before it, at least 1.
 
-    Of two rooms that overlap the living room gives way, and else the larger one. Exact unless three rooms overlap.
+    Of two rooms that overlap the living room gives way, and else the larger one. Exact unless three
+    rooms overlap.
     """
     boxes = np.asarray(boxes, np.int64)
     sides = np.minimum(boxes[..., :, None, 2:], boxes[..., None, :, 2:])
     sides = sides - np.maximum(boxes[..., :, None, :2], boxes[..., None, :, :2])
     shared = sides.clip(0).prod(-1)
-    areas, rank = (boxes[..., 2:] - boxes[..., :2]).prod(-1), np.arange(boxes.shape[-2])
+    areas = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+    rank = np.arange(boxes.shape[-2])
     size = areas + GRID**2 * 4 * (np.asarray(types) == LIVING)
     gives_way = (size[..., :, None] > size[..., None, :]) | (
         (size[..., :, None] == size[..., None, :]) & (rank[:, None] < rank)

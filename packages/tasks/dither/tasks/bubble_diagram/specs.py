@@ -11,7 +11,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.spaces import Condition, Field, TokenSpace
+from dither.registry.contracts.spaces import Condition, Field, TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
@@ -35,61 +35,92 @@ class BubbleDiagram(TaskSpec):
     rev = 2
     bucketed: ClassVar[bool | None] = True
     headline: ClassVar[tuple[str, ...]] = (
-        "valid/nats_per_graph", "valid/nats_per_token", "sample/level_2", "sample/level_4", "sample/level_5",
-        "sample/outline_iou", "sample/unique", "sample/valid_unique_novel", "sample/type_js",
-        "sample/edge_js", "sample/mmd_degree",
-    )  # fmt: skip
+        "valid/nats_per_graph",
+        "valid/nats_per_token",
+        "sample/level_2",
+        "sample/level_4",
+        "sample/level_5",
+        "sample/outline_iou",
+        "sample/unique",
+        "sample/valid_unique_novel",
+        "sample/type_js",
+        "sample/edge_js",
+        "sample/mmd_degree",
+    )
     legend: ClassVar[str] = (
         "Boxes are rooms, lines are relations. Validity, each level with those before it: L0 the tokens are a diagram; "
         "L1 one living room, all rooms connected; L2 no cycle of left-of or above; L3 some boxes show every relation; "
         "L4 and no other; L5 without overlap."
     )
-    exports: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
-        "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",
-        "svg": "one floor plan each, with walls, doors and windows",
-        "geojson": "one file each: rooms, doors and windows in metres",
-        "dxf": 'one drawing each in metres, with layers; requires ezdxf',
-    })  # fmt: skip
+    exports: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
+            "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, "
+            "and list.txt with their names",
+            "svg": "one floor plan each, with walls, doors and windows",
+            "geojson": "one file each: rooms, doors and windows in metres",
+            "dxf": "one drawing each in metres, with layers; requires ezdxf",
+        }
+    )
     data: Slot[DataSpec] = named("procedural-plans")
     """Source of the plans."""
     rooms: int = Option(8, ge=2, le=40)
     """Room slots; smaller plans are padded."""
     order: Order = "given"
-    """Order of the rooms: as given by the data, or from-left-to-right, which has the living room first and the others
-    by their centres along x, then y. It is much easier to learn; plans without boxes keep their order."""
+    """Order of the rooms: as given by the data, or from-left-to-right, which has the living room
+    first and the others by their centres along x, then y. It is much easier to learn; plans without
+    boxes keep their order."""
     orientation: Orientation = "given"
-    """Orientation of the plans: as given by the data, or turned and mirrored so that the main bedroom is left, above
-    the middle. Samples then are plans up to quarter turns and mirror images, which are easier to learn."""
+    """Orientation of the plans: as given by the data, or turned and mirrored so that the main
+    bedroom is left, above the middle. Samples then are plans up to quarter turns and mirror images,
+    which are easier to learn."""
     boundary: bool = False
-    """Whether the outline and the front door of a plan are a condition, for model condition "outline" and
-    `dither sample --outline`. RPLAN, Graph2Plan, ResPlan and procedural plans have them."""
+    """Whether the outline and the front door of a plan are a condition, for model condition
+    "outline" and `dither sample --outline`. RPLAN, Graph2Plan, ResPlan and procedural plans have
+    them."""
     doors: bool = False
-    """Whether samples have a token for the door of each pair of rooms, and for the front door of each room."""
+    """Whether samples have a token for the door of each pair of rooms, and for the front door of
+    each room."""
     areas: bool = False
-    """Whether samples have a token for the area of each room: 12 bins between 2 and 45 square metres."""
+    """Whether samples have a token for the area of each room: 12 bins between 2 and 45 square
+    metres."""
     constraints: Constraints | None = None
     """Constraints on samples; training ignores them."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield a data source of another kind, and plans that exceed the room slots."""
         if self.data.gives != "plans":
-            message = f'"{self.data.name}" provides {self.data.gives}, but bubble-diagram requires plans'
+            message = (
+                f'"{self.data.name}" provides {self.data.gives}, but bubble-diagram requires plans'
+            )
             yield Misfit(message, ("data",), code="wrong-kind")
         most = getattr(self.data, "most", 0)
         if most > self.rooms:
             message = f"plans of up to {most} rooms do not fit into {self.rooms} slots"
-            yield Misfit(message, ("data", "most"), ("task", "rooms"), help="raise rooms, or lower most")
+            yield Misfit(
+                message, ("data", "most"), ("task", "rooms"), help="raise rooms, or lower most"
+            )
         yield from below("data", self.data.check())
         if self.constraints is not None:
-            yield from below("constraints", self.constraints.check(self.rooms, doors=self.doors, areas=self.areas))
+            yield from below(
+                "constraints",
+                self.constraints.check(self.rooms, doors=self.doors, areas=self.areas),
+            )
 
     def space(self) -> TokenSpace:
         """Return the fields: "nodes", one token per room slot, "edges", one per pair, "doors" and "areas"."""
         pairs = self.rooms * (self.rooms - 1) // 2
-        lengths = {"nodes": self.rooms, "edges": pairs, "doors": pairs + self.rooms, "areas": self.rooms}
-        fields = (Field(name, lengths[name], ids + 2, mask=ids, pad=ids + 1)
-                  for name, ids in IDS.items() if getattr(self, name, True))  # fmt: skip
+        lengths = {
+            "nodes": self.rooms,
+            "edges": pairs,
+            "doors": pairs + self.rooms,
+            "areas": self.rooms,
+        }
+        fields = (
+            Field(name, lengths[name], ids + 2, mask=ids, pad=ids + 1)
+            for name, ids in IDS.items()
+            if getattr(self, name, True)
+        )
         boundary = Condition("boundary", partial=True, length=2 * BOUNDARY_POINTS)
         return TokenSpace(tuple(fields), (boundary,) * self.boundary)
 
@@ -107,8 +138,9 @@ class BubbleDiagram(TaskSpec):
 class ProceduralPlans(DataSpec):
     """Procedural floor plans: synthetic, RPLAN-like, not RPLAN. No download; about 10,000 plans per second.
 
-    All plans are independent draws, so held-out plans have the training distribution. Small plans repeat: of 2,000
-    validation plans about 5 % are isomorphic to one of 20,000 training plans; `novel_floor` reports the exact share.
+    All plans are independent draws, so held-out plans have the training distribution. Small plans
+    repeat: of 2,000 validation plans about 5 % are isomorphic to one of 20,000 training plans;
+    `novel_floor` reports the exact share.
     """
 
     name = "procedural-plans"
@@ -166,7 +198,9 @@ class JsonPlans(_HoldOut):
         try:
             find_file(Path(self.path).expanduser())
         except Refused as refused:
-            yield from (Misfit(p.message, ("path",), help=p.help, code=p.code) for p in refused.problems)
+            yield from (
+                Misfit(p.message, ("path",), help=p.help, code=p.code) for p in refused.problems
+            )
 
     def build(self) -> PlanSplits:
         from .data.plan_files import hold_out
@@ -184,7 +218,11 @@ class PlanFiles(_HoldOut, PrepareSpec):
     rev = 3
     gives: ClassVar[str] = "plans"
     stored: ClassVar[Kind] = Kind(
-        "plans", 4, "dither prepare plans", option="destination", earlier=("plans.npz", "report.json")
+        "plans",
+        4,
+        "dither prepare plans",
+        option="destination",
+        earlier=("plans.npz", "report.json"),
     )
     source_option: ClassVar[str] = "source"
     source: PathStr = Option(min_length=1)
@@ -194,7 +232,8 @@ class PlanFiles(_HoldOut, PrepareSpec):
     destination: PathStr = ""
     """Folder for the prepared plans; by default in the cache, named after source and options."""
     adjacency: Adjacency = "proximity"
-    """Whether rooms are related if they are close, or if a door joins them; doors are known to HouseGAN++ only."""
+    """Whether rooms are related if they are close, or if a door joins them; doors are known to
+    HouseGAN++ only."""
     bedrooms: Bedrooms = "largest-is-master"
     """Type of bedrooms, where the format has a single bedroom type."""
     force: bool = False
@@ -206,12 +245,18 @@ class PlanFiles(_HoldOut, PrepareSpec):
         """Drop options that experiments of earlier runs hold, unless they change which plans there are."""
         if not isinstance(given, dict):
             return given
-        return {k: v for k, v in given.items() if k != "pickles" and not (k == "duplicates" and v is False)}
+        return {
+            k: v
+            for k, v in given.items()
+            if k != "pickles" and not (k == "duplicates" and v is False)
+        }
 
     @model_validator(mode="after")
     def _doors_are_known(self) -> PlanFiles:
         if self.adjacency == "door" and self.format not in ("auto", "housegan"):
-            raise ValueError(f'adjacency = "door" requires HouseGAN++ files; {self.format} has no doors')
+            raise ValueError(
+                f'adjacency = "door" requires HouseGAN++ files; {self.format} has no doors'
+            )
         return self
 
     def build(self) -> PlanSplits:
@@ -226,4 +271,6 @@ class PlanFiles(_HoldOut, PrepareSpec):
 
         source = Path(self.source).expanduser()
         options = ReadOptions(self.most, self.adjacency, self.bedrooms)
-        return prepare_files(self, source, self.format, options, (self.valid, self.test), force=self.force)
+        return prepare_files(
+            self, source, self.format, options, (self.valid, self.test), force=self.force
+        )

@@ -10,8 +10,9 @@ Each level includes the one before:
     5  buildable   such boxes exist without overlap, except with the living room, which may be an L or a T around
                    others, and of rooms with the relation inside or surrounding
 
-Levels 0 to 2 are read off the tokens, 3 to 5 require a search (`geometry.realisability`). Where the search gives up
-the level counts as not reached, and the diagram also as unknown. Letters: N diagrams, R room slots, L tokens.
+Levels 0 to 2 are read off the tokens, 3 to 5 require a search (`geometry.realisability`). Where the
+search gives up the level counts as not reached, and the diagram also as unknown. Letters: N
+diagrams, R room slots, L tokens.
 """
 
 from __future__ import annotations
@@ -28,14 +29,33 @@ from ..child_process import ChildProcess, usable_cores
 from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges, split_fields
 from .relations import exclusive, pair_ends
-from .vocabulary import ABOVE, BELOW, DOOR, EDGE_PAD, ENTRANCE, LEFT, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, RIGHT
+from .vocabulary import (
+    ABOVE,
+    BELOW,
+    DOOR,
+    EDGE_PAD,
+    ENTRANCE,
+    LEFT,
+    LIVING,
+    NO_EDGE,
+    NODE_MASK,
+    NODE_PAD,
+    RIGHT,
+)
 
 __all__ = [
-    "Levels", "TokenValidity", "connects", "is_buildable", "is_reachable", "token_validity", "validity_levels",
-]  # fmt: skip
+    "Levels",
+    "TokenValidity",
+    "connects",
+    "is_buildable",
+    "is_reachable",
+    "token_validity",
+    "validity_levels",
+]
 
 SHARE: Final = 1000
-"""Least number of diagrams whose boxes are searched by a process of their own, which needs half a second to start."""
+"""Least number of diagrams whose boxes are searched by a process of their own, which needs half a
+second to start."""
 
 _SEARCH: Final = """
 import json, sys, numpy
@@ -66,7 +86,8 @@ class Levels:
     Attributes:
         structure: Levels 0 to 2; `edges` is level 3, `realisable` level 4, `buildable` level 5.
         unknown: The search gave up before levels 3 to 5 were decided.
-        boxes: Boxes that prove level 5, or else 4, in pixels; zeros where there are none, and in empty slots.
+        boxes: Boxes that prove level 5, or else 4, in pixels; zeros where there are none, and in
+            empty slots.
     """
 
     structure: TokenValidity
@@ -79,7 +100,14 @@ class Levels:
     def reached(self) -> tuple[Bool[np.ndarray, " N"], ...]:
         """Return levels 0 to 5."""
         structure = self.structure
-        return structure.tokens, structure.program, structure.order, self.edges, self.realisable, self.buildable
+        return (
+            structure.tokens,
+            structure.program,
+            structure.order,
+            self.edges,
+            self.realisable,
+            self.buildable,
+        )
 
     def rates(self) -> dict[str, float]:
         """Return the share of diagrams that reach each level, and of those that are unknown."""
@@ -88,7 +116,11 @@ class Levels:
 
 
 def validity_levels(
-    tokens: Int[np.ndarray, "N L"], rooms: int, *, boxes: Int[np.ndarray, "N R 4"] | None = None, limit: int = LIMIT
+    tokens: Int[np.ndarray, "N L"],
+    rooms: int,
+    *,
+    boxes: Int[np.ndarray, "N R 4"] | None = None,
+    limit: int = LIMIT,
 ) -> Levels:
     """Determine the levels of diagrams.
 
@@ -103,17 +135,23 @@ def validity_levels(
     cores = max(min(usable_cores(), len(rows) // SHARE), 1) if boxes is None else 1
     shares = [rows[first::cores] for first in range(cores)]
     try:
-        children = [ChildProcess(_SEARCH, (tokens[share].tolist(), rooms, limit)) for share in shares[1:]]
+        children = [
+            ChildProcess(_SEARCH, (tokens[share].tolist(), rooms, limit)) for share in shares[1:]
+        ]
     except OSError:  # such as a full disk, or too many processes
-        shares, children = [rows], []
-    levels = [search_boxes(tokens[shares[0]], rooms, None if boxes is None else boxes[shares[0]], limit)]
+        shares = [rows]
+        children = []
+    levels = [
+        search_boxes(tokens[shares[0]], rooms, None if boxes is None else boxes[shares[0]], limit)
+    ]
     for share, child in zip(shares[1:], children, strict=True):
         try:
             done, unsure, found = map(np.array, child.result())
             levels.append((done, unsure, found))
         except (CalledProcessError, ValueError):  # killed, such as for lack of memory
             levels.append(search_boxes(tokens[share], rooms, None, limit))
-    reached, unknown = np.zeros((3, len(tokens)), bool), np.zeros(len(tokens), bool)
+    reached = np.zeros((3, len(tokens)), bool)
+    unknown = np.zeros(len(tokens), bool)
     proof = np.zeros((len(tokens), rooms, 4), np.int16)
     for share, parts in zip(shares, levels, strict=True):
         reached[:, share], unknown[share], proof[share] = parts
@@ -121,23 +159,39 @@ def validity_levels(
 
 
 def search_boxes(
-    tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None, limit: int
+    tokens: Int[np.ndarray, "N L"],
+    rooms: int,
+    boxes: Int[np.ndarray, "N R 4"] | None,
+    limit: int,
 ) -> tuple[Bool[np.ndarray, "3 N"], Bool[np.ndarray, " N"], Int[np.ndarray, "N R 4"]]:
     """Return levels 3 to 5 of diagrams that reach level 2, which are unknown, and boxes that prove them."""
     proof = np.zeros((len(tokens), rooms, 4), np.int16)
-    reached, unknown = np.zeros((3, len(tokens)), bool), np.zeros(len(tokens), bool)
+    reached = np.zeros((3, len(tokens)), bool)
+    unknown = np.zeros(len(tokens), bool)
     for row in range(len(tokens)):
         relations, exclude, count = _relations(tokens[row], rooms)
-        best = None if boxes is None or not realises(boxes[row, :count], relations) else boxes[row, :count]
+        best = (
+            None
+            if boxes is None or not realises(boxes[row, :count], relations)
+            else boxes[row, :count]
+        )
         if best is not None and realises(best, relations, disjoint=exclude):
-            reached[:, row], proof[row, :count] = True, best
+            reached[:, row] = True
+            proof[row, :count] = best
             continue
-        # From level 5 down to the first that is reached; levels below the boxes that are known need no search.
-        for level, (apart, disjoint) in ((2, (True, True)), (1, (True, False)), (0, (False, False))):
+        # From level 5 down to the first that is reached; levels below the boxes that are known need
+        # no search.
+        for level, (apart, disjoint) in (
+            (2, (True, True)),
+            (1, (True, False)),
+            (0, (False, False)),
+        ):
             if level < 2 and best is not None:
                 reached[: level + 1, row] = True
                 break
-            result = _realise(relations.tobytes(), exclude.tobytes() if disjoint else b"", count, limit, apart)
+            result = _realise(
+                relations.tobytes(), exclude.tobytes() if disjoint else b"", count, limit, apart
+            )
             unknown[row] |= result.verdict == "unknown"
             if result.boxes is not None:
                 best = result.boxes if level else None
@@ -153,21 +207,34 @@ def is_buildable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray,
     mask = token_validity(tokens, rooms).order
     for row in np.flatnonzero(mask).tolist():
         relations, exclude, count = _relations(tokens[row], rooms)
-        mask[row] = _realise(relations.tobytes(), exclude.tobytes(), count, LIMIT, True).boxes is not None
+        mask[row] = (
+            _realise(relations.tobytes(), exclude.tobytes(), count, LIMIT, True).boxes is not None
+        )
     return mask
 
 
-def _relations(tokens: Int[np.ndarray, " L"], rooms: int) -> tuple[Int[np.ndarray, " E"], Bool[np.ndarray, " E"], int]:
+def _relations(
+    tokens: Int[np.ndarray, " L"], rooms: int
+) -> tuple[Int[np.ndarray, " E"], Bool[np.ndarray, " E"], int]:
     """Return the relations of a legal diagram, which pairs of rooms may not overlap, and the number of rooms."""
     real = tokens[:rooms] != NODE_PAD
-    types, edges = tokens[:rooms][real], tokens[rooms:][real_edges(real[None])[0]]
+    types = tokens[:rooms][real]
+    edges = tokens[rooms:][real_edges(real[None])[0]]
     return edges.astype(np.int8), exclusive(types), len(types)
 
 
 @lru_cache(maxsize=_CACHED)  # samples are checked while sampling, then evaluated, then drawn
-def _realise(edges: bytes, exclude: bytes, rooms: int, limit: int, apart: bool) -> Realisation:
+def _realise(
+    edges: bytes,
+    exclude: bytes,
+    rooms: int,
+    limit: int,
+    apart: bool,
+) -> Realisation:
     disjoint = np.frombuffer(exclude, bool) if exclude else False
-    result = realise(np.frombuffer(edges, np.int8), rooms, limit=limit, apart=apart, disjoint=disjoint)
+    result = realise(
+        np.frombuffer(edges, np.int8), rooms, limit=limit, apart=apart, disjoint=disjoint
+    )
     if result.boxes is not None:
         result.boxes.flags.writeable = False
     return result
@@ -175,11 +242,14 @@ def _realise(edges: bytes, exclude: bytes, rooms: int, limit: int, apart: bool) 
 
 def token_validity(tokens: Int[np.ndarray, "N L"], rooms: int) -> TokenValidity:
     """Determine levels 0 to 2 of diagrams with `rooms` room slots."""
-    types, edges = tokens[:, :rooms], tokens[:, rooms:]
+    types = tokens[:, :rooms]
+    edges = tokens[:, rooms:]
     real = types != NODE_PAD
     legal = real[:, 0] & np.all(real[:, :-1] | ~real[:, 1:], axis=1)
     legal &= np.all(~real | ((types >= 0) & (types < NODE_MASK)), axis=1)
-    legal &= np.all(np.where(real_edges(real), (edges >= 0) & (edges <= NO_EDGE), edges == EDGE_PAD), axis=1)
+    legal &= np.all(
+        np.where(real_edges(real), (edges >= 0) & (edges <= NO_EDGE), edges == EDGE_PAD), axis=1
+    )
     living = legal & ((types == LIVING).sum(1) == 1)
     connected = legal & connects(edges < NO_EDGE, real)
     program = living & connected & ((types == ENTRANCE).sum(1) <= 1)
@@ -193,11 +263,18 @@ def token_validity(tokens: Int[np.ndarray, "N L"], rooms: int) -> TokenValidity:
 def is_reachable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
     """Return in which diagrams with door tokens doors join all rooms, only close ones, with exactly one front door."""
     types, edges, doors, _ = split_fields(tokens, rooms)
-    inner, front = doors[:, : edges.shape[1]] == DOOR, doors[:, edges.shape[1] :] == DOOR
-    return np.asarray(connects(inner, types != NODE_PAD) & (~inner | (edges < NO_EDGE)).all(1) & (front.sum(1) == 1))
+    inner = doors[:, : edges.shape[1]] == DOOR
+    front = doors[:, edges.shape[1] :] == DOOR
+    return np.asarray(
+        connects(inner, types != NODE_PAD)
+        & (~inner | (edges < NO_EDGE)).all(1)
+        & (front.sum(1) == 1)
+    )
 
 
-def connects(pairs: Bool[np.ndarray, "N E"], real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, " N"]:
+def connects(
+    pairs: Bool[np.ndarray, "N E"], real: Bool[np.ndarray, "N R"]
+) -> Bool[np.ndarray, " N"]:
     """Return whether links between pairs of rooms connect all real rooms, of which slot 0 is one."""
     rooms = real.shape[1]
     links = _directed(pairs, pairs, rooms) & real[:, :, None] & real[:, None]

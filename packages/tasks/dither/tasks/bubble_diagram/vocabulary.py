@@ -1,9 +1,10 @@
 """Graph2Plan's vocabulary: 13 room types and 10 spatial relations with ids, names and colours; option types. No torch.
 
-A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges") in the row-major
-order of the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a pair is the relation of room i to
-room j. Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204). Optional fields follow: "doors", one token
-per pair of slots and then one per slot for its front door, and "areas", one per slot.
+A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges")
+in the row-major order of the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a
+pair is the relation of room i to room j. Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv
+2004.13204). Optional fields follow: "doors", one token per pair of slots and then one per slot for
+its front door, and "areas", one per slot.
 """
 
 from __future__ import annotations
@@ -12,12 +13,52 @@ import re
 from typing import Final, Literal
 
 __all__ = [
-    "ABOVE", "AREAS", "AREA_MASK", "AREA_PAD", "BEDROOMS", "BELOW", "BOUNDARY_POINTS", "COLOURS",
-    "DOOR", "DOOR_MASK", "DOOR_PAD", "EDGE_MASK", "EDGE_PAD", "EDGE_SIZE", "ENTRANCE", "IDS", "INSIDE",
-    "LEFT", "LIVING", "NODE_MASK", "NODE_PAD", "NODE_SIZE", "NO_DOOR", "NO_EDGE", "OUTSIDE", "RELATED", "RELATIONS",
-    "RIGHT", "ROOMS", "ROOM_COUNTS", "ROOM_IDS", "SHORT", "SURROUNDING", "Adjacency", "Bedrooms", "Export",
-    "Format", "Order", "Orientation", "area_text", "door_ends", "door_index", "pair_index", "pairs", "parse_area",
-]  # fmt: skip
+    "ABOVE",
+    "AREAS",
+    "AREA_MASK",
+    "AREA_PAD",
+    "BEDROOMS",
+    "BELOW",
+    "BOUNDARY_POINTS",
+    "COLOURS",
+    "DOOR",
+    "DOOR_MASK",
+    "DOOR_PAD",
+    "EDGE_MASK",
+    "EDGE_PAD",
+    "EDGE_SIZE",
+    "ENTRANCE",
+    "IDS",
+    "INSIDE",
+    "LEFT",
+    "LIVING",
+    "NODE_MASK",
+    "NODE_PAD",
+    "NODE_SIZE",
+    "NO_DOOR",
+    "NO_EDGE",
+    "OUTSIDE",
+    "RELATED",
+    "RELATIONS",
+    "RIGHT",
+    "ROOMS",
+    "ROOM_COUNTS",
+    "ROOM_IDS",
+    "SHORT",
+    "SURROUNDING",
+    "Adjacency",
+    "Bedrooms",
+    "Export",
+    "Format",
+    "Order",
+    "Orientation",
+    "area_text",
+    "door_ends",
+    "door_index",
+    "pair_index",
+    "pairs",
+    "parse_area",
+]
 
 _TYPES: Final = (
     ("LivingRoom", "Living", "#f6ecd2"),
@@ -34,7 +75,8 @@ _TYPES: Final = (
     ("Storage", "Storage", "#708539"),
     ("Wall-in", "Closet", "#82d7b7"),
 )
-"""Name, short name and fill colour by id; colours stay distinguishable under protan-, deuteran- and tritanopia."""
+"""Name, short name and fill colour by id; colours stay distinguishable under protan-, deuteran- and
+tritanopia."""
 
 ROOMS: Final = tuple(name for name, _, _ in _TYPES)
 SHORT: Final = tuple(short for _, short, _ in _TYPES)
@@ -101,7 +143,8 @@ OUTSIDE: Final = "outside"
 """The other side of a front door."""
 
 AREAS: Final = (0.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 30.0, 45.0, 90.0)
-"""Bounds of the area bins in square metres; the first and the last bin also hold smaller and larger rooms."""
+"""Bounds of the area bins in square metres; the first and the last bin also hold smaller and larger
+rooms."""
 
 AREA_MASK: Final = len(AREAS) - 1
 AREA_PAD: Final = AREA_MASK + 1

@@ -1,7 +1,7 @@
 """Sequences by split, with the cell type of each: human ones, and synthetic ones with planted motifs.
 
-Letters: N sequences, L bases of a sequence, C cell types, K motifs of a cell type, W bases of a motif.
-Bases are numbers: A 0, C 1, G 2, T 3.
+Letters: N sequences, L bases of a sequence, C cell types, K motifs of a cell type, W bases of a
+motif. Bases are numbers: A 0, C 1, G 2, T 3.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
 
+from dither.registry.contracts.protocols import Split
 from dither.registry.files.cache import fetch_wheel
-from dither.registry.flow.protocols import Split
 
 from ..get_region.data.human_dhs import CELLS, HELD_OUT, REGION_WHEEL, read_sequences
 from ..get_region.data.motif_scan import BASES, Motif, encode
@@ -32,8 +32,9 @@ DOMINANT = 0.95
 class Sequences:
     """Sequences of equal length, each from one cell type.
 
-    `name` is that of the source. `motifs` returns the motifs whose hits are compared, and is called only when samples
-    are evaluated; `nats` returns -log p of sequences given their cell types, if it is known.
+    `name` is that of the source. `motifs` returns the motifs whose hits are compared, and is called
+    only when samples are evaluated; `nats` returns -log p of sequences given their cell types, if
+    it is known.
     """
 
     name: str
@@ -41,7 +42,10 @@ class Sequences:
     bases: dict[Split, UInt8[np.ndarray, "_ L"]]
     labels: dict[Split, Int64[np.ndarray, " _"]]
     motifs: Callable[[], Sequence[Motif]]
-    nats: Callable[[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]], Float[np.ndarray, " N"]] | None = None
+    nats: (
+        Callable[[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]], Float[np.ndarray, " N"]]
+        | None
+    ) = None
 
     def facts(self) -> SequenceFacts:
         return SequenceFacts(self.bases["train"].shape[1], self.cells)
@@ -50,7 +54,8 @@ class Sequences:
 def read_dhs(name: str) -> Sequences:
     """Read the human regions and split them by chromosome; raises Refused without an intact wheel."""
     regions = read_sequences(fetch_wheel(*REGION_WHEEL))
-    bases, labels = encode(regions.sequence), regions.open.argmax(1)
+    bases = encode(regions.sequence)
+    labels = regions.open.argmax(1)
     valid, test = (np.isin(regions.chromosome, chromosomes) for chromosomes in HELD_OUT)
     rows: dict[Split, np.ndarray] = {"train": ~(valid | test), "valid": valid, "test": test}
     return Sequences(
@@ -76,7 +81,15 @@ def as_text(bases: UInt8[np.ndarray, "N L"]) -> list[str]:
 class Planted:
     """The distribution of planted sequences: background bases, and motifs that begin at the given rate."""
 
-    def __init__(self, *, cells: int, motifs: int, width: int, rate: float, seed: int) -> None:
+    def __init__(
+        self,
+        *,
+        cells: int,
+        motifs: int,
+        width: int,
+        rate: float,
+        seed: int,
+    ) -> None:
         best = np.random.default_rng([seed, 0]).integers(4, size=(cells, motifs, width))
         self.rate = rate
         self.motifs: Float[np.ndarray, "C K W 4"] = np.where(
@@ -101,12 +114,17 @@ class Planted:
             free[rows] = start + width
         return bases, labels
 
-    def nats(self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+    def nats(
+        self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
+    ) -> Float[np.ndarray, " N"]:
         """Return -log p of each sequence given its cell type: the forward algorithm over where motifs begin."""
         (count, length), width = bases.shape, self.motifs.shape[2]
-        before = np.full((length + 1, count), -np.inf)  # log p of the bases before, and that no motif crosses
+        before = np.full(
+            (length + 1, count), -np.inf
+        )  # log p of the bases before, and that no motif crosses
         before[0] = 0
-        background, columns = np.log(self.background), np.log(self.motifs)[labels]
+        background = np.log(self.background)
+        columns = np.log(self.motifs)[labels]
         for start in range(length):
             alone = before[start] + background[labels, bases[:, start]]
             if start + width > length:
@@ -124,23 +142,38 @@ def _choose(
     rng: np.random.Generator, probabilities: Float[np.ndarray, "... 4"], shape: tuple[int, int]
 ) -> UInt8[np.ndarray, "..."]:
     """Draw one base for each of the distributions, which broadcast to `shape`."""
-    u, below = rng.random(shape), probabilities.cumsum(-1)
-    return ((u >= below[..., 0]).view(np.uint8) + (u >= below[..., 1]) + (u >= below[..., 2])).astype(np.uint8)
+    u = rng.random(shape)
+    below = probabilities.cumsum(-1)
+    return (
+        (u >= below[..., 0]).view(np.uint8) + (u >= below[..., 1]) + (u >= below[..., 2])
+    ).astype(np.uint8)
 
 
 def plant(
-    name: str, names: tuple[str, ...], *, length: int, train: int, held: int, seed: int, **options: Any
+    name: str,
+    names: tuple[str, ...],
+    *,
+    length: int,
+    train: int,
+    held: int,
+    seed: int,
+    **options: Any,
 ) -> Sequences:
     """Draw the sequences of each split, of cell types `names`; other options as of `Planted`."""
     planted = Planted(seed=seed, **options)
     sizes: dict[Split, int] = {"train": train, "valid": held, "test": held}
     drawn = {
-        split: planted.draw(size, length, [seed, 1 + number]) for number, (split, size) in enumerate(sizes.items())
+        split: planted.draw(size, length, [seed, 1 + number])
+        for number, (split, size) in enumerate(sizes.items())
     }
 
     def motifs() -> list[Motif]:
         tables = zip(names, planted.motifs, strict=True)
-        return [Motif.of(f"{cell}.{n + 1}", 20 * table) for cell, of in tables for n, table in enumerate(of)]
+        return [
+            Motif.of(f"{cell}.{n + 1}", 20 * table)
+            for cell, of in tables
+            for n, table in enumerate(of)
+        ]
 
     return Sequences(
         name,

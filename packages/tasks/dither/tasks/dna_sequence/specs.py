@@ -11,7 +11,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.spaces import Condition, Field, TokenSpace
+from dither.registry.contracts.spaces import Condition, Field, TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
@@ -28,8 +28,8 @@ __all__ = ["DHSSequences", "DnaSequence", "PlantedMotifs"]
 class DnaSequence(TaskSpec):
     """DNA sequences of fixed length over A, C, G and T, with the cell type as a condition.
 
-    A source is a data component with `gives = "sequences"` whose `build` returns `Sequences`; it may also have a method
-    `facts` that returns `SequenceFacts`.
+    A source is a data component with `gives = "sequences"` whose `build` returns `Sequences`; it
+    may also have a method `facts` that returns `SequenceFacts`.
     """
 
     name = "dna-sequence"
@@ -40,48 +40,64 @@ class DnaSequence(TaskSpec):
     data: Slot[DataSpec] = named("planted-motifs")
     """Source of the sequences."""
     reverse_complement: bool = False
-    """Add the reverse complement of every training sequence, which doubles the number of training samples."""
+    """Add the reverse complement of every training sequence, which doubles the number of training
+    samples."""
     kmer: int = Option(6, ge=1, le=8)
     """Length of the k-mers whose frequencies are compared."""
     motifs: PathStr | None = Option(None, min_length=1)
-    """File of motifs in MEME or JASPAR format whose hits are compared; by default those of the source."""
+    """File of motifs in MEME or JASPAR format whose hits are compared; by default those of the
+    source."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield a wrong source, its own problems, and a file of motifs that cannot be read."""
         if self.data.gives != "sequences":
-            message = f'"{self.data.name}" gives {self.data.gives}, but dna-sequence requires sequences'
+            message = (
+                f'"{self.data.name}" gives {self.data.gives}, but dna-sequence requires sequences'
+            )
             yield Misfit(message, ("data",), code="wrong-kind")
         if problems := list(below("data", self.data.check())):
             yield from problems
         elif self.data.gives == "sequences" and self.kmer > (length := self.space().length):
-            yield Misfit(f"sequences of {length} bases have no {self.kmer}-mers", ("kmer",), code="out-of-range")
+            yield Misfit(
+                f"sequences of {length} bases have no {self.kmer}-mers",
+                ("kmer",),
+                code="out-of-range",
+            )
         if self.motifs is not None:
             from ..get_region.formats.motif_files import read_motifs
 
             try:
                 read_motifs(Path(self.motifs).expanduser())
             except Refused as refused:
-                yield from (Misfit(p.message, ("motifs",), help=p.help, code=p.code) for p in refused.problems)
+                yield from (
+                    Misfit(p.message, ("motifs",), help=p.help, code=p.code)
+                    for p in refused.problems
+                )
 
     def space(self) -> TokenSpace:
         """Return one field of four ids, "bases", and the condition "cell"."""
         read_facts = getattr(self.data, "facts", None)
         facts: SequenceFacts = read_facts() if read_facts is not None else self.data.build().facts()
-        return TokenSpace((Field("bases", facts.length, 4),), (Condition("cell", len(facts.cells), facts.cells),))
+        return TokenSpace(
+            (Field("bases", facts.length, 4),), (Condition("cell", len(facts.cells), facts.cells),)
+        )
 
     def build(self) -> DnaSequences:
         from .task import DnaSequences
 
         sequences: Sequences = self.data.build()
         motifs = None if self.motifs is None else Path(self.motifs).expanduser()
-        return DnaSequences(sequences, kmer=self.kmer, motifs=motifs, reverse_complement=self.reverse_complement)
+        return DnaSequences(
+            sequences, kmer=self.kmer, motifs=motifs, reverse_complement=self.reverse_complement
+        )
 
 
 class DHSSequences(DataSpec):
     """47,872 human regulatory regions of 200 bases, each open in one of four cell types (data of DNA-Diffusion).
 
-    Chromosome 2 is held out for validation and chromosome 1 for testing. A wheel of 19 MB is downloaded on first use,
-    and one of 57 MB with the motifs of JASPAR when samples are first evaluated.
+    Chromosome 2 is held out for validation and chromosome 1 for testing. A wheel of 19 MB is
+    downloaded on first use, and one of 57 MB with the motifs of JASPAR when samples are first
+    evaluated.
     """
 
     name = "dhs-sequences"
@@ -105,8 +121,9 @@ class DHSSequences(DataSpec):
 class PlantedMotifs(DataSpec):
     """Random sequences with motifs of their cell type planted in them: a source of exactly known likelihood.
 
-    Bases are independent, with a GC content of 0.3 for the first to 0.7 for the last cell type. At each base outside a
-    motif one of the cell type's motifs begins with probability `rate`, if it fits into the sequence.
+    Bases are independent, with a GC content of 0.3 for the first to 0.7 for the last cell type. At
+    each base outside a motif one of the cell type's motifs begins with probability `rate`, if it
+    fits into the sequence.
     """
 
     name = "planted-motifs"
@@ -135,10 +152,14 @@ class PlantedMotifs(DataSpec):
         return self
 
     def facts(self) -> SequenceFacts:
-        return SequenceFacts(self.length, tuple(f"cell-{number + 1}" for number in range(self.cells)))
+        return SequenceFacts(
+            self.length, tuple(f"cell-{number + 1}" for number in range(self.cells))
+        )
 
     def build(self) -> Sequences:
         from .sequences import plant
 
-        options = self.model_dump(include={"length", "cells", "motifs", "width", "rate", "train", "held", "seed"})
+        options = self.model_dump(
+            include={"length", "cells", "motifs", "width", "rate", "train", "held", "seed"}
+        )
         return plant(self.name, self.facts().cells, **options)

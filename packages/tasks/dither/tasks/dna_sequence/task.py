@@ -17,9 +17,9 @@ from jaxtyping import Int, Int64, UInt8
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.protocols import Picture, Split
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import Condition, Field, TokenSpace
+from dither.registry.contracts.protocols import Picture, Split
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import Condition, Field, TokenSpace
 
 from ..figures import BLUE, GREY, LIGHT, ORANGE, new_figure, to_png
 from .metrics import BaseMetrics, Group, Reference, contrast
@@ -40,12 +40,17 @@ SERIES: Final = {
 class DnaSequences:
     """Sequences of one length with a label "cell"; cell types of samples alternate.
 
-    Samples are compared by k-mers of length `kmer` and by motifs, of a file or those of the source. With
-    `reverse_complement`, the training split also has the other strand of each sequence.
+    Samples are compared by k-mers of length `kmer` and by motifs, of a file or those of the source.
+    With `reverse_complement`, the training split also has the other strand of each sequence.
     """
 
     def __init__(
-        self, sequences: Sequences, *, kmer: int = 6, motifs: Path | None = None, reverse_complement: bool = False
+        self,
+        sequences: Sequences,
+        *,
+        kmer: int = 6,
+        motifs: Path | None = None,
+        reverse_complement: bool = False,
     ) -> None:
         for split in ("train", "valid", "test"):
             if not len(sequences.bases[split]):
@@ -66,16 +71,21 @@ class DnaSequences:
         return len(self.sequences.bases[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        numbers, size = np.asarray(rows, np.int64), self.size(split)
+        numbers = np.asarray(rows, np.int64)
+        size = self.size(split)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
-        bases, labels = self.sequences.bases[split][numbers], self.sequences.labels[split][numbers]
-        return Clean.of(torch.from_numpy(bases.astype(np.int64)), cell=torch.from_numpy(labels.astype(np.int64)))
+        bases = self.sequences.bases[split][numbers]
+        labels = self.sequences.labels[split][numbers]
+        return Clean.of(
+            torch.from_numpy(bases.astype(np.int64)), cell=torch.from_numpy(labels.astype(np.int64))
+        )
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` templates without known bases, with the cell types in turn."""
         return Clean.of(
-            torch.zeros(n, self.space.length, dtype=torch.int64), cell=torch.arange(n) % len(self.sequences.cells)
+            torch.zeros(n, self.space.length, dtype=torch.int64),
+            cell=torch.arange(n) % len(self.sequences.cells),
         )
 
     def metrics(self) -> BaseMetrics:
@@ -84,12 +94,18 @@ class DnaSequences:
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
         """Return nats per base of uniform bases, of the Markov chains and, if it is known, of the true distribution."""
-        bases, labels = self.sequences.bases[split], self.sequences.labels[split]
+        bases = self.sequences.bases[split]
+        labels = self.sequences.labels[split]
         predictors = {"markov": self._reference.markov.nats} | (
             {"truth": self.sequences.nats} if self.sequences.nats is not None else {}
         )
-        nats = {name: float(of(bases, labels).mean()) / self.space.length for name, of in predictors.items()}
-        return {f"nats_per_base/{name}": value for name, value in {"uniform": log(4), **nats}.items()}
+        nats = {
+            name: float(of(bases, labels).mean()) / self.space.length
+            for name, of in predictors.items()
+        }
+        return {
+            f"nats_per_base/{name}": value for name, value in {"uniform": log(4), **nats}.items()
+        }
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return distances of samples to held-out sequences and accuracies; see `Reference`."""
@@ -99,35 +115,58 @@ class DnaSequences:
         """Yield a picture that compares samples with held-out sequences, and samples as text."""
         bases, labels = _arrays(samples, like)
         if len(bases):
-            groups = {"samples": self._reference.groups(bases, labels), **self._reference.rivals(labels)}
+            groups = {
+                "samples": self._reference.groups(bases, labels),
+                **self._reference.rivals(labels),
+            }
             yield Picture("comparison", png=_compare_plot(self._reference, groups))
         yield Picture("sequences", text=self._fasta(bases, labels, SHOWN))
 
-    def export(self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path) -> tuple[list[Path], list[str]]:
+    def export(
+        self,
+        samples: Int[Tensor, "N L"],
+        like: Clean,
+        form: str,
+        folder: Path,
+    ) -> tuple[list[Path], list[str]]:
         """Write samples as FASTA."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "sequences.fa"
         path.write_text(self._fasta(*_arrays(samples, like)), "ascii")
         return [path], []
 
-    def _fasta(self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"], most: int | None = None) -> str:
+    def _fasta(
+        self,
+        bases: UInt8[np.ndarray, "N L"],
+        labels: Int64[np.ndarray, " N"],
+        most: int | None = None,
+    ) -> str:
         """Return records `>sample-NUMBER CELL`, with at most `most` of each cell type."""
         names = [*self.sequences.cells, "any"]
-        shown = sorted(row for label in np.unique(labels) for row in np.flatnonzero(labels == label)[:most].tolist())
+        shown = sorted(
+            row
+            for label in np.unique(labels)
+            for row in np.flatnonzero(labels == label)[:most].tolist()
+        )
         texts = zip(shown, as_text(bases[shown]), strict=True)
         return "".join(f">sample-{row} {names[labels[row]]}\n{text}\n" for row, text in texts)
 
 
-def _arrays(samples: Int[Tensor, "N L"], like: Clean) -> tuple[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]]:
+def _arrays(
+    samples: Int[Tensor, "N L"], like: Clean
+) -> tuple[UInt8[np.ndarray, "N L"], Int64[np.ndarray, " N"]]:
     return samples.cpu().numpy().astype(np.uint8), like.cond["cell"].cpu().numpy()
 
 
 def _with_other_strand(sequences: Sequences) -> Sequences:
     """Return the sequences with the reverse complement of each training sequence."""
-    bases, labels = sequences.bases["train"], sequences.labels["train"]
+    bases = sequences.bases["train"]
+    labels = sequences.labels["train"]
     both = np.concatenate([bases, reverse_complement(bases)])
     return replace(
-        sequences, bases={**sequences.bases, "train": both}, labels={**sequences.labels, "train": np.tile(labels, 2)}
+        sequences,
+        bases={**sequences.bases, "train": both},
+        labels={**sequences.labels, "train": np.tile(labels, 2)},
     )
 
 
@@ -138,23 +177,52 @@ def _compare_plot(reference: Reference, groups: dict[str, dict[int, Group]]) -> 
     for number, (name, (label, colour)) in enumerate(SERIES.items()):
         pairs = [(group, reference.reference[cell]) for cell, group in groups[name].items()]
         own, held = (np.sum([pair[side].kmers for pair in pairs], 0) for side in (0, 1))
-        dots = {"color": colour, "s": 5, "alpha": 0.5, "linewidths": 0, "label": label, "rasterized": True}
+        dots = {
+            "color": colour,
+            "s": 5,
+            "alpha": 0.5,
+            "linewidths": 0,
+            "label": label,
+            "rasterized": True,
+        }
         kmers.scatter(held / held.sum(), own / max(own.sum(), 1), **dots)
         own, held = (contrast([pair[side].hits for pair in pairs]) for side in (0, 1))
         hits.scatter(held, own, **dots)
         shares = np.concatenate([group.gc for group, _ in pairs])
-        gc.hist(shares, np.linspace(0, 1, 41), density=True, histtype="step", color=colour, linewidth=1.5, label=label)
+        gc.hist(
+            shares,
+            np.linspace(0, 1, 41),
+            density=True,
+            histtype="step",
+            color=colour,
+            linewidth=1.5,
+            label=label,
+        )
         values = reference.accuracies(groups[name])
         places = np.arange(len(values)) + (number - 1) * 0.27
         accuracy.bar(places, list(values.values()), 0.25, color=colour, label=label)
-        accuracy.set_xticks(np.arange(len(values)), [key.partition("_")[2] or "all" for key in values])
+        accuracy.set_xticks(
+            np.arange(len(values)), [key.partition("_")[2] or "all" for key in values]
+        )
     for axis in (kmers, hits):
         low, high = axis.get_xlim()
         axis.plot([low, high], [low, high], color=LIGHT, linewidth=1, zorder=0)
-    kmers.set(xscale="log", yscale="log", xlabel="frequency in held-out sequences", ylabel="frequency", title="k-mers")
-    hits.set(xlabel="held-out sequences", ylabel="share with a hit", title="motifs: cell type minus mean of cell types")
+    kmers.set(
+        xscale="log",
+        yscale="log",
+        xlabel="frequency in held-out sequences",
+        ylabel="frequency",
+        title="k-mers",
+    )
+    hits.set(
+        xlabel="held-out sequences",
+        ylabel="share with a hit",
+        title="motifs: cell type minus mean of cell types",
+    )
     gc.set(xlabel="GC content of a sequence", ylabel="density", title="GC content")
-    accuracy.set(ylim=(0, 1), ylabel="accuracy", title="classifier of cell types (trained on test sequences)")
+    accuracy.set(
+        ylim=(0, 1), ylabel="accuracy", title="classifier of cell types (trained on test sequences)"
+    )
     gc.legend(frameon=False, fontsize=8)
     for axis in (kmers, hits, gc, accuracy):
         axis.spines[["top", "right"]].set_visible(False)

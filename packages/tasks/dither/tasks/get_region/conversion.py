@@ -21,7 +21,12 @@ from .formats.region_checks import RawArrays
 
 __all__ = ["convert"]
 
-ARRAY_NAMES: Final = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
+ARRAY_NAMES: Final = {
+    "open": "open or closed",
+    "atpm": "atpm",
+    "expression": "expression",
+    "tss": "TSS",
+}
 DTYPES: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
 
 
@@ -37,8 +42,9 @@ def convert(
 ) -> str:
     """Read and check regions, and write them; return a report. A folder with the same data is verified and kept.
 
-    `files` are all of the source `path`; `options` determine the result and go into the manifest; `read` also checks;
-    with `force`, data prepared with other options are replaced. Refused with all problems of the source.
+    `files` are all of the source `path`; `options` determine the result and go into the manifest;
+    `read` also checks; with `force`, data prepared with other options are replaced. Refused with
+    all problems of the source.
     """
     began = perf_counter()
     if missing := [file for file in files if not file.is_file()]:
@@ -51,10 +57,21 @@ def convert(
     with Progress("regions converted") as progress, write_folder(folder, REGIONS, made) as writer:
         _write_regions(writer, raw, _blocks(raw, np.dtype(dtype), path, progress.update), dtype)
     notes = [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
-    return "\n".join([_summary(writer.manifest), *notes, f"in {perf_counter() - began:.1f} s, written to {folder}"])
+    return "\n".join(
+        [
+            _summary(writer.manifest),
+            *notes,
+            f"in {perf_counter() - began:.1f} s, written to {folder}",
+        ]
+    )
 
 
-def _write_regions(writer: Writer, raw: RawArrays, blocks: Iterator[Any], dtype: str) -> None:
+def _write_regions(
+    writer: Writer,
+    raw: RawArrays,
+    blocks: Iterator[Any],
+    dtype: str,
+) -> None:
     arrays = raw.arrays
     writer.add_blocks("features", blocks, dtype, arrays["features"].shape[1:])
     names, chromosome = np.unique(arrays["chromosome"], return_inverse=True)
@@ -69,7 +86,10 @@ def _write_regions(writer: Writer, raw: RawArrays, blocks: Iterator[Any], dtype:
     info = RegionInfo(
         motifs=tuple(map(str, arrays["motifs"])),
         cells=tuple(map(str, arrays.get("cells", ()))),
-        chromosomes={str(name): int(count) for name, count in zip(names, np.bincount(chromosome), strict=True)},
+        chromosomes={
+            str(name): int(count)
+            for name, count in zip(names, np.bincount(chromosome), strict=True)
+        },
         unknown=tuple(map(str, arrays.get("unknown", ()))),
         notes=raw.notes,
         genes=tuple(map(str, arrays.get("gene", ()))),
@@ -78,16 +98,22 @@ def _write_regions(writer: Writer, raw: RawArrays, blocks: Iterator[Any], dtype:
 
 
 def _blocks(
-    raw: RawArrays, dtype: np.dtype[Any], path: Path, update: Callable[[int, int], None]
+    raw: RawArrays,
+    dtype: np.dtype[Any],
+    path: Path,
+    update: Callable[[int, int], None],
 ) -> Iterator[Shaped[np.ndarray, "n M"]]:
     """Yield the features in blocks of rows; raises Refused at a number that float16 does not hold."""
-    features, largest = raw.arrays["features"], float(np.finfo(dtype).max)
+    features = raw.arrays["features"]
+    largest = float(np.finfo(dtype).max)
     for rows in row_blocks(len(features)):
         block: Float[np.ndarray, "n M"] = np.asarray(features[rows])
         if block.size and float(block.max()) > largest:
             row, column = np.argwhere(block.astype(np.float64) > largest)[0].tolist()
             where = raw.locate("features", rows.start + row, str(raw.arrays["motifs"][column]))
-            message = f"{path}: {where}: {block[row, column]:g} is more than {dtype} holds ({largest:g})"
+            message = (
+                f"{path}: {where}: {block[row, column]:g} is more than {dtype} holds ({largest:g})"
+            )
             raise Refused(Problem(message, help="use --dtype float32", code="out-of-range"))
         yield block
         update(rows.stop, len(features))
@@ -111,5 +137,9 @@ def _notes(arrays: Mapping[str, Any]) -> Iterator[str]:
     for entry in arrays.get("unknown", ()):
         name, _, cell = entry.partition(":")
         if name != "open":
-            effect = "the condition tss is left out" if name == "tss" else "tasks that need it are rejected"
+            effect = (
+                "the condition tss is left out"
+                if name == "tss"
+                else "tasks that need it are rejected"
+            )
             yield f"{name} of {cell} is unknown; {effect}"

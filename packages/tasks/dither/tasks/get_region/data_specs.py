@@ -21,7 +21,14 @@ from .data.column_groups import REGIONS, RegionFacts, Splits
 if TYPE_CHECKING:
     from .data.region_matrix import RegionMatrix
 
-__all__ = ["HumanDHS", "PreparedRegions", "RegionArrays", "RegionFile", "RegionStore", "ScannedRegions"]
+__all__ = [
+    "HumanDHS",
+    "PreparedRegions",
+    "RegionArrays",
+    "RegionFile",
+    "RegionStore",
+    "ScannedRegions",
+]
 
 
 class HumanDHS(DataSpec):
@@ -32,10 +39,14 @@ class HumanDHS(DataSpec):
 
     name = "human-dhs"
     gives: ClassVar[str] = "regions"
-    prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"dhs": {"subset": "built"}})
+    prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"dhs": {"subset": "built"}}
+    )
     subset: Literal["whole", "chr21-22", "built"] = "whole"
-    """whole: all regions, in steps of 1/255. chr21-22: chromosome 22 for training (859 regions), 21 held out (567).
-    built: all regions without rounding, as `prepare` builds them from two wheels (75 MB download, one minute)."""
+    """whole: all regions, in steps of 1/255. chr21-22: chromosome 22 for training (859 regions), 21
+    held out (567).
+    built: all regions without rounding, as `prepare` builds them from two wheels (75 MB download,
+    one minute)."""
 
     def facts(self) -> RegionFacts:
         """Return sizes and names; a test compares them with the table."""
@@ -70,7 +81,9 @@ class _Regions(DataSpec):
     @model_validator(mode="after")
     def _disjoint(self) -> _Regions:
         if both := sorted({*self.valid} & {*self.test}):
-            raise ValueError(f"{', '.join(both)} cannot be held out both for validation and for testing")
+            raise ValueError(
+                f"{', '.join(both)} cannot be held out both for validation and for testing"
+            )
         return self
 
     def splits(self) -> Splits:
@@ -103,14 +116,15 @@ class _ReadOptions(_Regions):
     overlaps: bool = False
     """Allow regions that overlap each other."""
     empty_chunks: bool = True
-    """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it; false refuses them."""
+    """Read missing chunks of a store as the fill value, as zarr 3 leaves those out, and note it;
+    false refuses them."""
 
 
 class RegionFile(_AtPath):
     """A table of regions in a file, sorted by chromosome and start.
 
-    Text is .csv or .tsv (also .gz) with the columns chromosome,start,end,open:CELL,...,MOTIF,... An .npz file has the
-    arrays features, motifs, chromosome, start, end, open and cells.
+    Text is .csv or .tsv (also .gz) with the columns chromosome,start,end,open:CELL,...,MOTIF,... An
+    .npz file has the arrays features, motifs, chromosome, start, end, open and cells.
     """
 
     name = "region-file"
@@ -145,12 +159,14 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
     stored: ClassVar[Kind] = REGIONS
     read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
     paths: list[PathStr] = Option(min_length=1)
-    """A zarr store, a folder with cell_type_align.txt, .h5ad, .npz, .parquet, .csv or .tsv (.gz); next to a matrix
-    without places a .bed file, and CELL.atac.bed for the accessibility of a cell type."""
+    """A zarr store, a folder with cell_type_align.txt, .h5ad, .npz, .parquet, .csv or .tsv (.gz);
+    next to a matrix without places a .bed file, and CELL.atac.bed for the accessibility of a cell
+    type."""
     out: PathStr = ""
     """Folder for the arrays; by default in the cache, named after the options."""
     dtype: Literal["float32", "float16"] = "float32"
-    """Type of stored motifs; float16 takes half the space, with errors up to 0.05 %, and 3e-8 below 6e-5."""
+    """Type of stored motifs; float16 takes half the space, with errors up to 0.05 %, and 3e-8 below
+    6e-5."""
     force: bool = False
     """Replace arrays that were prepared with other options."""
 
@@ -165,7 +181,11 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
     @classmethod
     def _without_removed(cls, given: Any) -> Any:
         """Drop an option of stores that were written, which experiments of earlier runs hold."""
-        return {k: v for k, v in given.items() if k != "zarr_format"} if isinstance(given, dict) else given
+        return (
+            {k: v for k, v in given.items() if k != "zarr_format"}
+            if isinstance(given, dict)
+            else given
+        )
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays; paths by name, since their folder may be moved."""
@@ -185,7 +205,13 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         options = ReadOptions(self.overlaps, self.empty_chunks)
         read = partial(find_regions, source, options)
         return convert(
-            source.path, source.files(), self.folder(), self.options(), read, dtype=self.dtype, force=self.force
+            source.path,
+            source.files(),
+            self.folder(),
+            self.options(),
+            read,
+            dtype=self.dtype,
+            force=self.force,
         )
 
 
@@ -198,8 +224,9 @@ class ScannedRegions(PreparedRegions):
     name = "motifs"
     read_options: ClassVar[frozenset[str]] = PreparedRegions.read_options | {"empty_chunks"}
     paths: list[str] = Option(min_length=2, max_length=3)
-    """PEAKS.bed, sorted; GENOME.fa, perhaps gzipped; and a file of motifs, by default vertebrates of JASPAR 2026. The
-    fourth column of a file called CELL.atac.bed is the accessibility of that cell type."""
+    """PEAKS.bed, sorted; GENOME.fa, perhaps gzipped; and a file of motifs, by default vertebrates
+    of JASPAR 2026. The fourth column of a file called CELL.atac.bed is the accessibility of that
+    cell type."""
     p_value: float = Option(1e-4, gt=0, lt=1)
     """Probability with which a random word is a hit of a motif."""
 
@@ -209,4 +236,6 @@ class ScannedRegions(PreparedRegions):
 
         files = [Path(path).expanduser() for path in self.paths]
         read = partial(scan_regions, *files, p_value=self.p_value, overlaps=self.overlaps)
-        return convert(files[0], files, self.folder(), self.options(), read, dtype=self.dtype, force=self.force)
+        return convert(
+            files[0], files, self.folder(), self.options(), read, dtype=self.dtype, force=self.force
+        )

@@ -30,12 +30,19 @@ def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
     problems = []
     for form in forms:
         if form not in known:
-            fix, listed = did_you_mean(form, known), ", ".join(known) or "none"
-            problems.append(Problem(f'unknown format "{form}"; formats: {listed}', help=fix, code="unknown-format"))
+            fix = did_you_mean(form, known)
+            listed = ", ".join(known) or "none"
+            problems.append(
+                Problem(
+                    f'unknown format "{form}"; formats: {listed}', help=fix, code="unknown-format"
+                )
+            )
         elif form in LIBRARIES and find_spec(LIBRARIES[form][0]) is None:
             library, extra = LIBRARIES[form]
             fix = install_command("dither-tasks", extra)
-            problems.append(Problem(f"{form} requires {library}", help=fix, code="missing-dependency"))
+            problems.append(
+                Problem(f"{form} requires {library}", help=fix, code="missing-dependency")
+            )
     if problems:
         raise Refused(problems)
     return forms
@@ -52,12 +59,17 @@ def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
     places = {name: arrays[name] for name in ("chromosome", "start", "end")}
-    names = [f"{c}:{s}-{e}" for c, s, e in zip(*(array.tolist() for array in places.values()), strict=True)]
-    regions, cells = pandas.DataFrame(places, index=names), pandas.DataFrame(index=arrays["cell"].astype(object))
+    names = [
+        f"{c}:{s}-{e}"
+        for c, s, e in zip(*(array.tolist() for array in places.values()), strict=True)
+    ]
+    regions = pandas.DataFrame(places, index=names)
+    cells = pandas.DataFrame(index=arrays["cell"].astype(object))
     if "region" in arrays:
         empty = np.zeros((len(names), 0), np.float32)
         file = anndata.AnnData(empty, obs=regions, obsm={"X_dither": arrays["region"]})
-        file.uns["cell"], file.uns["cell_embedding"] = arrays["cell"].astype(object), arrays["cell_embedding"]
+        file.uns["cell"] = arrays["cell"].astype(object)
+        file.uns["cell_embedding"] = arrays["cell_embedding"]
     else:
         file = anndata.AnnData(arrays["prediction"][..., 0], obs=cells, var=regions)
         for number, column in enumerate(arrays["column"].tolist()):
@@ -82,12 +94,26 @@ def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Pat
                     _write_bigwig(temporary, chromosome, start, end, values)
                 else:
                     table = pandas.DataFrame(zip(chromosome, start, end, values, strict=True))
-                    lines = table.to_csv(None, sep="\t", header=False, index=False, float_format="%.6g")
-                    temporary.write_text(f'track type=bedGraph name="{name}"\n{lines}', encoding="utf-8")
+                    lines = table.to_csv(
+                        None,
+                        sep="\t",
+                        header=False,
+                        index=False,
+                        float_format="%.6g",
+                    )
+                    temporary.write_text(
+                        f'track type=bedGraph name="{name}"\n{lines}', encoding="utf-8"
+                    )
     return files
 
 
-def _write_bigwig(path: Path, chromosome: Any, start: Any, end: Any, values: Any) -> None:
+def _write_bigwig(
+    path: Path,
+    chromosome: Any,
+    start: Any,
+    end: Any,
+    values: Any,
+) -> None:
     """Write a bigWig file; a chromosome ends with its last region, and of overlapping regions the first counts."""
     import pyBigWig
 
@@ -99,4 +125,6 @@ def _write_bigwig(path: Path, chromosome: Any, start: Any, end: Any, values: Any
             reach = np.maximum.accumulate(np.r_[0, end[rows][:-1]])
             rows = rows[start[rows] >= reach]
             texts = [name] * len(rows)
-            file.addEntries(texts, start[rows].tolist(), ends=end[rows].tolist(), values=values[rows].tolist())
+            file.addEntries(
+                texts, start[rows].tolist(), ends=end[rows].tolist(), values=values[rows].tolist()
+            )

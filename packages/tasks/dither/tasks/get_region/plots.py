@@ -1,7 +1,7 @@
 """Plots of samples: heat maps of a window, tracks, scatter plots, curves, calibration.
 
-Letters: N samples or regions (rows), L regions, K draws, M columns (motifs, then accessibility and expression), T
-states, n pairs.
+Letters: N samples or regions (rows), L regions, K draws, M columns (motifs, then accessibility and
+expression), T states, n pairs.
 """
 
 from __future__ import annotations
@@ -14,20 +14,32 @@ import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.protocols import Picture
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.protocols import Picture
+from dither.registry.contracts.records import Clean
 
 from ..figures import BLUE, GREY, LIGHT, ORANGE, bare, new_figure, to_png
 from .metrics.column_metrics import Pair, is_binary, pearson, varies, windows_of
 from .metrics.region_metrics import RegionMetrics
-from .metrics.sample_metrics import LEVEL, Draws, coverage, draw_groups, draw_metrics, half_width, sampled_mask
+from .metrics.sample_metrics import (
+    LEVEL,
+    Draws,
+    coverage,
+    draw_groups,
+    draw_metrics,
+    half_width,
+    sampled_mask,
+)
 
 __all__ = ["Labels", "draw_attributions", "draw_umap", "plot_samples"]
 
 HEAT: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest"}
-STRIP, WIDE_STRIP = 0.16, 0.5
-"""Width of a column after the motifs, as a share of that of the motifs; the wider one if no motif was sampled."""
-SHOWN, MIN_PAIRS, DOTS = 12, 8, 3000
+STRIP = 0.16
+WIDE_STRIP = 0.5
+"""Width of a column after the motifs, as a share of that of the motifs; the wider one if no motif
+was sampled."""
+SHOWN = 12
+MIN_PAIRS = 8
+DOTS = 3000
 """Columns in the scatter plot, smallest number of pairs of each, and largest number of dots."""
 ATTRIBUTED = 30
 """Motifs in the picture of attributions."""
@@ -49,41 +61,77 @@ def _draw_window(
     """Return a PNG of heat maps: truth, mask unless all regions have the same, sample and difference."""
     from matplotlib.colors import ListedColormap
 
-    count, colours = len(motifs), ListedColormap(["#e9ecef", "#f08c00"])
+    count = len(motifs)
+    colours = ListedColormap(["#e9ecef", "#f08c00"])
     order = np.argsort(-truth[:, :count].mean(0), kind="stable")  # the most frequent motifs first
     positive = truth[:, :count][truth[:, :count] > 0]
     largest = [float(np.quantile(positive, 0.95)) if positive.size else 1.0]
     largest += [float(column.max()) or 1.0 for column in truth[:, count:].T]
     parts: list[Any] = [order, *([column] for column in range(count, truth.shape[1]))]
     mask = [(f"mask: {masked.mean():.1%} sampled", masked)] * bool((masked != masked[:1]).any())
-    panels: list[Any] = [("truth", truth), *mask, ("sampled and given", drawn), ("sample minus truth", drawn - truth)]
+    panels: list[Any] = [
+        ("truth", truth),
+        *mask,
+        ("sampled and given", drawn),
+        ("sample minus truth", drawn - truth),
+    ]
     sampled = [masked[:, part].any() for part in parts]
-    shown = [(panel, part) for panel in panels for part, own in enumerate(sampled) if own or panel is panels[0]]
+    shown = [
+        (panel, part)
+        for panel in panels
+        for part, own in enumerate(sampled)
+        if own or panel is panels[0]
+    ]
     strip = STRIP if sampled[0] else WIDE_STRIP
     figure = new_figure(15, 7.0, title)
-    axes = figure.subplots(1, len(shown), sharey=True, width_ratios=[strip if part else 1 for _, part in shown])
+    axes = figure.subplots(
+        1, len(shown), sharey=True, width_ratios=[strip if part else 1 for _, part in shown]
+    )
     before = None
     for axis, ((name, values), part) in zip(np.atleast_1d(axes), shown, strict=True):
-        of_mask, of_difference, high = values is masked, name == panels[-1][0], largest[part]
-        colour: Any = colours if of_mask else "RdBu_r" if of_difference else "Greens" if part else "Blues"
+        of_mask = values is masked
+        of_difference = name == panels[-1][0]
+        high = largest[part]
+        colour: Any = (
+            colours if of_mask else "RdBu_r" if of_difference else "Greens" if part else "Blues"
+        )
         low, top = (0.0, 1.0) if of_mask else (-high if of_difference else 0.0, high)
-        image = axis.imshow(values[:, parts[part]], vmin=low, vmax=top, cmap=colour, **HEAT)
+        image = axis.imshow(
+            values[:, parts[part]],
+            vmin=low,
+            vmax=top,
+            cmap=colour,
+            **HEAT,
+        )
         bare(axis, "" if name == before else name).tick_params(left=before is None)
         before = name
-        bar = figure.colorbar(image, ax=axis, location="bottom", shrink=0.8, aspect=30 if not part else 8, pad=0.02)
+        bar = figure.colorbar(
+            image,
+            ax=axis,
+            location="bottom",
+            shrink=0.8,
+            aspect=30 if not part else 8,
+            pad=0.02,
+        )
         bar.outline.set_visible(False)
-        bar.set_ticks([] if of_mask else [low, top], labels=None if of_mask else [f"{low:.2g}", f"{top:.2g}"])
+        bar.set_ticks(
+            [] if of_mask else [low, top], labels=None if of_mask else [f"{low:.2g}", f"{top:.2g}"]
+        )
         bar.ax.tick_params(labelsize=7)
         if part:
             axis.set_xticks([0], [extra[part - 1]], rotation=90, fontsize=7)
             continue
         columns = _spread(count, 16 if sampled[0] else 24)
-        axis.set_xticks(columns, [motifs[order[column]] for column in columns], rotation=90, fontsize=7)
+        axis.set_xticks(
+            columns, [motifs[order[column]] for column in columns], rotation=90, fontsize=7
+        )
         axis.set_xlabel(f"{count} motifs, most frequent first", fontsize=9)
         bar.set_label(
-            "given        sampled" if of_mask else "difference" if of_difference else "motif score", fontsize=8
+            "given        sampled" if of_mask else "difference" if of_difference else "motif score",
+            fontsize=8,
         )
-    rows, first = _spread(len(places), 17), np.atleast_1d(axes)[0]
+    rows = _spread(len(places), 17)
+    first = np.atleast_1d(axes)[0]
     first.set_yticks(rows, [places[row] for row in rows], fontsize=7)
     first.set_ylabel(f"{len(places)} regions, in genome order", fontsize=9)
     return to_png(figure)
@@ -94,15 +142,21 @@ def _spread(length: int, number: int) -> list[int]:
     return sorted({round(position) for position in np.linspace(0, length - 1, min(number, length))})
 
 
-def _quantitative(names: Sequence[str], pairs: Sequence[Pair], motifs: int) -> list[tuple[str, Pair]]:
+def _quantitative(
+    names: Sequence[str], pairs: Sequence[Pair], motifs: int
+) -> list[tuple[str, Pair]]:
     """Return quantitative columns after the motifs, then the most frequent motifs, if a correlation is defined."""
     columns = [
         (name, pair, column >= motifs)
         for column, (name, pair) in enumerate(zip(names, pairs, strict=True))
         if len(pair[0]) >= MIN_PAIRS and varies(pair[0]) and np.isfinite(pair[1]).all()
     ]
-    columns.sort(key=lambda column: (not column[2], -np.count_nonzero(column[1][0]) / len(column[1][0])))
-    return [(name, pair) for name, pair, extra in columns if not (extra and is_binary(pair[0]))][:SHOWN]
+    columns.sort(
+        key=lambda column: (not column[2], -np.count_nonzero(column[1][0]) / len(column[1][0]))
+    )
+    return [(name, pair) for name, pair, extra in columns if not (extra and is_binary(pair[0]))][
+        :SHOWN
+    ]
 
 
 def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
@@ -118,10 +172,18 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
     for axis, (name, (truth, guess)) in zip(axes, columns, strict=False):
         title = f"{name}\nr = {pearson(truth, guess):z.2f}, R² = {r2_score(truth, guess):z.2f}"
         bare(axis, title, "observed", "predicted")
-        low, high = min(0.0, float(truth.min()), float(guess.min())), max(float(truth.max()), float(guess.max()))
+        low = min(0.0, float(truth.min()), float(guess.min()))
+        high = max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
         step = -(-len(truth) // DOTS)
-        axis.scatter(truth[::step], guess[::step], s=9, color=BLUE, alpha=0.35, linewidths=0)
+        axis.scatter(
+            truth[::step],
+            guess[::step],
+            s=9,
+            color=BLUE,
+            alpha=0.35,
+            linewidths=0,
+        )
     return to_png(figure)
 
 
@@ -129,7 +191,8 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
     """Return a PNG of the ROC and precision-recall curves of accessibility, with the areas that `metrics` reports."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    values, place = metrics.values or metrics.compute(), metrics.groups[1].start
+    values = metrics.values or metrics.compute()
+    place = metrics.groups[1].start
     if "accessibility_auc" not in values:
         return None
     truth, score = metrics.predictions.pairs()[place]
@@ -138,7 +201,9 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
 
     def area(name: str) -> str:
         half = values.get(f"accessibility_{name}_ci95")
-        return f"{values[f'accessibility_{name}']:.3f}" + ("" if half is None else f" +- {half:.3f}")
+        return f"{values[f'accessibility_{name}']:.3f}" + (
+            "" if half is None else f" +- {half:.3f}"
+        )
 
     figure = new_figure(9, 4.2, f"{where}: {truth.sum():,} of {truth.size:,} regions are open")
     roc, recall = figure.subplots(1, 2)
@@ -156,11 +221,14 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
 
 def _draw_calibration(draws: Draws) -> bytes:
     """Return a PNG: the calibration of several draws of each window."""
-    metrics, binary = draw_metrics(draws), is_binary(draws.truth)
+    metrics = draw_metrics(draws)
+    binary = is_binary(draws.truth)
     summary = f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
     if not binary:
         summary = f"{metrics['draw_coverage_90']:.1%} of the truths are inside the {LEVEL:.0%} interval, {summary}"
-    figure = new_figure(8, 5, f"{draws.count} draws of each window, {draws.truth.size:,} values\n{summary}")
+    figure = new_figure(
+        8, 5, f"{draws.count} draws of each window, {draws.truth.size:,} values\n{summary}"
+    )
     axis = bare(figure.subplots())
     axis.plot([0, 1], [0, 1], color=LIGHT)
     if binary:
@@ -211,15 +279,20 @@ def plot_samples(
 ) -> Iterator[Picture]:
     """Yield heat maps of the first windows, and plots of motifs, accessibility and the spread of draws.
 
-    Curves of accessibility are those of the latest evaluation, if any; with several draws of a window, of their mean.
+    Curves of accessibility are those of the latest evaluation, if any; with several draws of a
+    window, of their mean.
     """
     if not len(samples):
         return
-    counted, groups = sampled_mask(samples, like).numpy(), draw_groups(like)
-    truth, values = metrics.in_data_units(like.x0), metrics.in_data_units(samples)
+    counted = sampled_mask(samples, like).numpy()
+    groups = draw_groups(like)
+    truth = metrics.in_data_units(like.x0)
+    values = metrics.in_data_units(samples)
     for number, rows in enumerate(groups[:PICTURES]):
-        row, count = rows.start, rows.stop - rows.start
-        keep, places = like.valid[row].cpu().numpy(), labels.places(like, row)
+        row = rows.start
+        count = rows.stop - rows.start
+        keep = like.valid[row].cpu().numpy()
+        places = labels.places(like, row)
         sampled = counted[row, keep]
         title = f"{places[0]} to {places[-1]}: {len(places)} regions, values sampled in {sampled.any(1).sum()} of them"
         title += f"; the first of {count} draws" if count > 1 else ""
@@ -228,19 +301,29 @@ def plot_samples(
         yield Picture(f"window-{number:03d}", png=png)
     first = [rows.start for rows in groups]
     starts = windows_of(like.apply(lambda value: value[first]))
-    metrics.predictions.add(truth[first], np.stack([values[rows].mean(0) for rows in groups]), counted[first], starts)
+    metrics.predictions.add(
+        truth[first], np.stack([values[rows].mean(0) for rows in groups]), counted[first], starts
+    )
     pairs = metrics.predictions.pairs()
     if columns := _quantitative([*labels.motifs, *labels.extra], pairs, len(labels.motifs)):
         yield Picture("scatter", png=_draw_scatter(columns))
     cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
     draws = Draws.of(truth, values, counted, groups)
-    shown, of = (metrics, "sampled") if evaluated is None or draws is not None else (evaluated, "evaluated")
-    if "open" in labels.extra and counted.any() and (curves := _draw_accessibility(shown, f"{cells}, {of}")):
+    shown, of = (
+        (metrics, "sampled") if evaluated is None or draws is not None else (evaluated, "evaluated")
+    )
+    if (
+        "open" in labels.extra
+        and counted.any()
+        and (curves := _draw_accessibility(shown, f"{cells}, {of}"))
+    ):
         yield Picture("accessibility", png=curves)
     if draws is not None:
         yield Picture("calibration", png=_draw_calibration(draws))
     if groups and counted[0].any():
-        yield Picture("tracks", png=_draw_tracks(like, truth[0], values[groups[0]], counted[0], labels))
+        yield Picture(
+            "tracks", png=_draw_tracks(like, truth[0], values[groups[0]], counted[0], labels)
+        )
 
 
 def _draw_tracks(
@@ -251,45 +334,94 @@ def _draw_tracks(
     labels: Labels,
 ) -> bytes:
     """Return a PNG of the first window over the genome: the columns after the motifs, or else a frequent motif."""
-    names, places = [*labels.motifs, *labels.titles(like, 0)], labels.places(like, 0)
-    x, count = like.cond["centre"][0].cpu().numpy() / 1e6, len(draws)
+    names = [*labels.motifs, *labels.titles(like, 0)]
+    places = labels.places(like, 0)
+    x = like.cond["centre"][0].cpu().numpy() / 1e6
+    count = len(draws)
     sites = x[like.cond["tss"][0].cpu().numpy() > 0] if "tss" in like.cond else x[:0]
     sampled = np.flatnonzero(counted.any(0))
     shown = sampled[sampled >= len(labels.motifs)][:TRACKS]
     shown = shown if len(shown) else sampled[[np.argmax(truth[:, sampled].mean(0))]]
     figure = new_figure(13, 0.8 + 2.9 * len(shown), f"{places[0]} to {places[-1]}")
-    axes = figure.subplots(2 * len(shown), 1, sharex=True, height_ratios=[2, 1] * len(shown), squeeze=False)[:, 0]
+    axes = figure.subplots(
+        2 * len(shown), 1, sharex=True, height_ratios=[2, 1] * len(shown), squeeze=False
+    )[:, 0]
     for values, errors, column in zip(axes[::2], axes[1::2], shown.tolist(), strict=True):
         where = counted[:, column]
-        place, true, own = x[where], truth[where, column], draws[:, where, column]
+        place = x[where]
+        true = truth[where, column]
+        own = draws[:, where, column]
         mean = own.mean(0)
         bare(values, y=names[column])
         if count > 1 and not is_binary(true):
             half = half_width(count, LEVEL) * own.std(0, ddof=1)
-            options: dict[str, Any] = {"color": LIGHT, "linewidth": 4, "zorder": 0, "label": f"{LEVEL:.0%} interval"}
+            options: dict[str, Any] = {
+                "color": LIGHT,
+                "linewidth": 4,
+                "zorder": 0,
+                "label": f"{LEVEL:.0%} interval",
+            }
             values.vlines(place, mean - half, mean + half, **options)
         values.vlines(place, mean, true, color=GREY, linewidth=0.5, zorder=1)
-        values.scatter(place, true, s=18, color=ORANGE, marker="x", linewidths=1.2, label="truth")
+        values.scatter(
+            place,
+            true,
+            s=18,
+            color=ORANGE,
+            marker="x",
+            linewidths=1.2,
+            label="truth",
+        )
         label = f"mean of {count} draws" if count > 1 else "prediction"
-        values.scatter(place, mean, s=12, color=BLUE, linewidths=0, label=label)
+        values.scatter(
+            place,
+            mean,
+            s=12,
+            color=BLUE,
+            linewidths=0,
+            label=label,
+        )
         if len(sites):
             low = np.full(len(sites), values.get_ylim()[0])
-            values.scatter(sites, low, s=20, color="black", marker="^", label="transcription start")
-        values.legend(fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+            values.scatter(
+                sites,
+                low,
+                s=20,
+                color="black",
+                marker="^",
+                label="transcription start",
+            )
+        values.legend(
+            fontsize=8,
+            frameon=False,
+            ncols=4,
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+        )
         bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
         errors.vlines(place, 0, mean - true, color=BLUE, linewidth=1.5)
     axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
     return to_png(figure)
 
 
-def draw_attributions(values: Float[np.ndarray, "K M"], titles: Sequence[str], motifs: Sequence[str]) -> bytes:
+def draw_attributions(
+    values: Float[np.ndarray, "K M"], titles: Sequence[str], motifs: Sequence[str]
+) -> bytes:
     """Return a PNG: the attributions of the strongest motifs to each column of a cell type."""
     order = np.argsort(-np.abs(values).max(0), kind="stable")[:ATTRIBUTED]
     order = order[np.argsort(-values[0, order], kind="stable")]
     high = float(np.abs(values).max()) or 1.0
-    figure = new_figure(3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order), "Gradient x input, mean over regions")
+    figure = new_figure(
+        3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order), "Gradient x input, mean over regions"
+    )
     axis = bare(figure.subplots())
-    image = axis.imshow(values[:, order].T, vmin=-high, vmax=high, cmap="RdBu_r", **HEAT)
+    image = axis.imshow(
+        values[:, order].T,
+        vmin=-high,
+        vmax=high,
+        cmap="RdBu_r",
+        **HEAT,
+    )
     axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
     axis.set_yticks(range(len(order)), [motifs[column] for column in order], fontsize=7)
     figure.colorbar(image, ax=axis, shrink=0.6).outline.set_visible(False)
@@ -304,5 +436,12 @@ def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
         return None
     figure = new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
     flat = UMAP(n_jobs=1, random_state=0).fit_transform(embeddings)
-    bare(figure.subplots(), x="1", y="2").scatter(flat[:, 0], flat[:, 1], s=2, color=BLUE, alpha=0.4, linewidths=0)
+    bare(figure.subplots(), x="1", y="2").scatter(
+        flat[:, 0],
+        flat[:, 1],
+        s=2,
+        color=BLUE,
+        alpha=0.4,
+        linewidths=0,
+    )
     return to_png(figure)

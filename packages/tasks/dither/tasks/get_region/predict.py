@@ -1,7 +1,7 @@
 """Apply a trained model to regions of any source: predictions, attributions to motifs, embeddings.
 
-Letters: N windows, L regions of a window, R (or n) regions of a source, W columns, M motifs, k columns after them, K
-predicted ones, C cell types, D width.
+Letters: N windows, L regions of a window, R (or n) regions of a source, W columns, M motifs, k
+columns after them, K predicted ones, C cell types, D width.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.contracts.protocols import DataRequest, Split, TrainedModel
+from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write
-from dither.registry.flow.protocols import DataRequest, Split, TrainedModel
-from dither.registry.flow.records import Clean
 
 from .data.column_groups import Splits, extra_columns
 from .data.region_matrix import LazyMatrix, RegionMatrix
@@ -55,10 +55,14 @@ class _Source:
         matrix = _read(task, request.data) if request.data else task.matrix
         split: Split = "train" if request.split == "all" else request.split
         part = replace(matrix, valid=(), test=()) if request.split == "all" else matrix
-        windows = cut_windows(part, split, WindowOptions(task.regions, task.regions), [0], covering=True)
+        windows = cut_windows(
+            part, split, WindowOptions(task.regions, task.regions), [0], covering=True
+        )
         if not len(windows):
             names = ", ".join(matrix.chromosome.names.tolist()[:30])
-            message = f'no region is in the split "{request.split}"; chromosomes of the source: {names}'
+            message = (
+                f'no region is in the split "{request.split}"; chromosomes of the source: {names}'
+            )
             raise Refused(Problem(message, help="use --split all", code="no-samples"))
         return cls(task, matrix, windows, cells)
 
@@ -66,26 +70,40 @@ class _Source:
     def columns(self) -> list[int]:
         """Columns that the model predicts."""
         motifs = self.task.motifs
-        return [number for number in range(motifs, self.task.space.width) if not self.task.given[number]]
+        return [
+            number for number in range(motifs, self.task.space.width) if not self.task.given[number]
+        ]
 
     def truth(self, cell: str) -> Float32[np.ndarray, "R k"]:
         """Return the columns after the motifs in the units of the source; NaN where they are unknown."""
-        matrix, kind, number = self.matrix, self.task.spec.column(), [*self.matrix.cells, cell].index(cell)
+        matrix = self.matrix
+        kind = self.task.spec.column()
+        number = [*self.matrix.cells, cell].index(cell)
         name = {"quantitative": "atpm"}.get(kind, kind)
-        parts: list[Any] = [] if kind == "none" else [(name, np.full((len(matrix), 1), float(kind == "constant")))]
+        parts: list[Any] = (
+            [] if kind == "none" else [(name, np.full((len(matrix), 1), float(kind == "constant")))]
+        )
         parts += [("expression", np.zeros((len(matrix), 2)))] * self.task.spec.expression
         for array, values in parts:
             known = getattr(matrix, array, None)
-            if known is not None and number < len(matrix.cells) and f"{array}:{cell}" not in matrix.unknown:
+            if (
+                known is not None
+                and number < len(matrix.cells)
+                and f"{array}:{cell}" not in matrix.unknown
+            ):
                 values[:] = known[:, number].reshape(values.shape)
             elif array != "constant":
                 values[:] = np.nan
-        return np.concatenate([np.zeros((len(matrix), 0)), *(values for _, values in parts)], 1, dtype=np.float32)
+        return np.concatenate(
+            [np.zeros((len(matrix), 0)), *(values for _, values in parts)], 1, dtype=np.float32
+        )
 
     def batches(self, cell: str, every: int = 1) -> Iterator[tuple[Clean, Int[np.ndarray, "N L"]]]:
         """Yield windows with everything masked that the model predicts, and their regions."""
-        task, truth = self.task, self.truth(cell)
-        motifs, given = task.motifs, task.given.numpy()
+        task = self.task
+        truth = self.truth(cell)
+        motifs = task.motifs
+        given = task.given.numpy()
         if np.isnan(truth[:, given[motifs:]]).any():
             message = f'the model is given accessibility, which is unknown of "{cell}"'
             raise Refused(message, code="missing-array")
@@ -93,7 +111,9 @@ class _Source:
         for low in range(0, len(numbers), BATCH):
             index, real, _ = self.windows.take(numbers[low : low + BATCH], task.regions)
             rest = np.nan_to_num(truth[index]) / task.units.divisor[motifs:]
-            scaled = np.concatenate([self.matrix.features[index], np.minimum(rest, np.where(given[motifs:], 1, 0))], -1)
+            scaled = np.concatenate(
+                [self.matrix.features[index], np.minimum(rest, np.where(given[motifs:], 1, 0))], -1
+            )
             yield self._clean(scaled, real, index, cell), index
 
     def _clean(
@@ -103,27 +123,48 @@ class _Source:
         index: Int[np.ndarray, "N L"],
         cell: str,
     ) -> Clean:
-        matrix, names = self.matrix, self.task.samples.chromosomes
+        matrix = self.matrix
+        names = self.task.samples.chromosomes
         clean = _clean_of(self.task, scaled, real, self.cells[cell])
-        numbers = [names.index(name) if name in names else 0 for name in matrix.chromosome[index[:, 0]].tolist()]
+        numbers = [
+            names.index(name) if name in names else 0
+            for name in matrix.chromosome[index[:, 0]].tolist()
+        ]
         centre = (matrix.start[index] + matrix.end[index]) // 2 * real
-        cond = clean.cond | {"chromosome": torch.tensor(numbers), "centre": torch.from_numpy(centre)}
+        cond = clean.cond | {
+            "chromosome": torch.tensor(numbers),
+            "centre": torch.from_numpy(centre),
+        }
         read = any(condition.name == "tss" for condition in self.task.space.conditions)
-        if read and matrix.tss is not None and cell in matrix.cells and f"tss:{cell}" not in matrix.unknown:
+        if (
+            read
+            and matrix.tss is not None
+            and cell in matrix.cells
+            and f"tss:{cell}" not in matrix.unknown
+        ):
             sites = matrix.tss[index, matrix.cells.index(cell)].any(-1) & real
             cond["tss"] = torch.from_numpy(sites.astype(np.float32))
         return replace(clean, cond=cond)
 
 
 def _clean_of(
-    task: RegionWindows, scaled: Float[np.ndarray, "N L W"], real: Bool[np.ndarray, "N L"], label: int
+    task: RegionWindows,
+    scaled: Float[np.ndarray, "N L W"],
+    real: Bool[np.ndarray, "N L"],
+    label: int,
 ) -> Clean:
     """Return windows whose motifs, and groups that are always given, are known."""
-    x0 = torch.from_numpy(task.units.forward(scaled.astype(np.float32))) * torch.from_numpy(real)[..., None]
+    x0 = (
+        torch.from_numpy(task.units.forward(scaled.astype(np.float32)))
+        * torch.from_numpy(real)[..., None]
+    )
     known = task.given.clone()
     known[: task.motifs] = True
     count, length = real.shape
-    cond = {"chromosome": torch.zeros(count, dtype=torch.long), "centre": torch.zeros(count, length, dtype=torch.long)}
+    cond = {
+        "chromosome": torch.zeros(count, dtype=torch.long),
+        "centre": torch.zeros(count, length, dtype=torch.long),
+    }
     if task.samples.columns.trained:
         cond["cell"] = torch.full((count,), label)
     valid = torch.from_numpy(real)
@@ -136,9 +177,13 @@ def _cells(task: RegionWindows, name: str | None) -> dict[str, int]:
     labels = {cell: number for number, cell in enumerate(trained)} or {"": -1}
     if name is None:
         return labels
-    partial = any(condition.name == "cell" and condition.partial for condition in task.space.conditions)
+    partial = any(
+        condition.name == "cell" and condition.partial for condition in task.space.conditions
+    )
     if name not in labels and not partial:
-        fix = did_you_mean(name, labels, "a model with valid_cells or test_cells may predict others")
+        fix = did_you_mean(
+            name, labels, "a model with valid_cells or test_cells may predict others"
+        )
         message = f'the model was not trained on the cell type "{name}"; it knows {", ".join(trained) or "none"}'
         raise Refused(Problem(message, help=fix, code="unknown-value"))
     return {name: labels.get(name, -1)}
@@ -146,7 +191,8 @@ def _cells(task: RegionWindows, name: str | None) -> dict[str, int]:
 
 def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
     """Read regions with the motifs of the task, in its order and divided by its divisors; raises Refused."""
-    matrix, path = open_regions(paths, Splits((), (), scale=False), ReadOptions(overlaps=True)), paths[0]
+    matrix = open_regions(paths, Splits((), (), scale=False), ReadOptions(overlaps=True))
+    path = paths[0]
     place = {name: number for number, name in enumerate(matrix.motifs)}
     if missing := [name for name in task.matrix.motifs if name not in place]:
         message = f"{path}: {len(missing)} of {task.motifs} motifs of the model are missing: {', '.join(missing[:5])}"
@@ -155,7 +201,13 @@ def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
     features: Any = np.asarray(matrix.features[:], np.float32)[:, order]
     own = task.matrix
     features = LazyMatrix(features, own.features.divisor)
-    return replace(matrix, features=features, motifs=own.motifs, valid=own.valid, test=own.test)
+    return replace(
+        matrix,
+        features=features,
+        motifs=own.motifs,
+        valid=own.valid,
+        test=own.test,
+    )
 
 
 def _names(source: _Source) -> list[str]:
@@ -171,16 +223,22 @@ def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> l
     """Write predictions of every region, one per cell type and column, in the units of the source."""
     forms = check_forms(request.forms or ("csv",), FORMS)
     source = _Source.of(task, request)
-    rows, names = source.windows.rows, _names(source)
+    rows = source.windows.rows
+    names = _names(source)
     values = np.full((len(source.cells), len(source.matrix), len(names)), np.nan, np.float32)
     for number, cell in enumerate(source.cells):
         for clean, index in source.batches(cell):
-            real, draws = clean.valid.numpy(), [model.sample(clean) for _ in range(task.draws)]
+            real = clean.valid.numpy()
+            draws = [model.sample(clean) for _ in range(task.draws)]
             mean = task.inverse_transform(torch.stack(draws).mean(0))
             values[number, index[real]] = mean[real][:, source.columns]
     offsets = [column - task.motifs for column in source.columns]
     truth = np.stack([source.truth(cell)[:, offsets] for cell in source.cells])[:, rows]
-    arrays: dict[str, Any] = {"prediction": values[:, rows], "truth": truth, "cell": np.array([*source.cells])}
+    arrays: dict[str, Any] = {
+        "prediction": values[:, rows],
+        "truth": truth,
+        "cell": np.array([*source.cells]),
+    }
     arrays |= {"column": np.array(names), **place_columns(source.matrix, rows)}
     files: list[Path] = []
     for form in forms:
@@ -201,32 +259,48 @@ def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> l
 def _write_table(path: Path, arrays: dict[str, Any]) -> None:
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
-    cells, columns, count = arrays["cell"], arrays["column"], len(arrays["start"])
-    table = {name: np.tile(arrays[name], len(cells) * len(columns)) for name in ("chromosome", "start", "end")}
-    table |= {"cell": np.repeat(cells, len(columns) * count), "column": np.tile(np.repeat(columns, count), len(cells))}
+    cells = arrays["cell"]
+    columns = arrays["column"]
+    count = len(arrays["start"])
+    table = {
+        name: np.tile(arrays[name], len(cells) * len(columns))
+        for name in ("chromosome", "start", "end")
+    }
+    table |= {
+        "cell": np.repeat(cells, len(columns) * count),
+        "column": np.tile(np.repeat(columns, count), len(cells)),
+    }
     table |= {name: arrays[name].swapaxes(1, 2).ravel() for name in ("prediction", "truth")}
     pandas.DataFrame(table).to_csv(path, index=False, lineterminator="\n", float_format="%.7g")
 
 
 def predict_values(
-    task: RegionWindows, model: TrainedModel, x: Float[np.ndarray, "N L M"], cell: str | None = None
+    task: RegionWindows,
+    model: TrainedModel,
+    x: Float[np.ndarray, "N L M"],
+    cell: str | None = None,
 ) -> Float[np.ndarray, "N L K"]:
     """Return predictions for motifs in the units of the source; `cell` may be left out if there is only one."""
     labels = _cells(task, cell)
     if len(labels) > 1:
         raise Refused(f"name the cell type: {', '.join(labels)}", code="missing-argument")
     motifs = np.asarray(x, np.float32)
-    if motifs.ndim != 3 or motifs.shape[-1] != task.motifs or not 1 <= motifs.shape[1] <= task.regions:
-        message = (
-            f"x has the shape {motifs.shape}, expected N windows of 1 to {task.regions} regions, {task.motifs} motifs"
-        )
+    if (
+        motifs.ndim != 3
+        or motifs.shape[-1] != task.motifs
+        or not 1 <= motifs.shape[1] <= task.regions
+    ):
+        expected = f"N windows of 1 to {task.regions} regions, {task.motifs} motifs"
+        message = f"x has the shape {motifs.shape}, expected {expected}"
         raise Refused(message, code="wrong-shape")
     if bool(task.given[task.motifs :].any()):
         raise Refused("the model is given accessibility too; use `dither predict`", code="usage")
     count, length = motifs.shape[:2]
     scaled = np.zeros((count, task.regions, task.space.width), np.float32)
     divided = motifs / task.units.divisor[: task.motifs]
-    scaled[:, :length, : task.motifs] = divided if task.matrix.features.divisor is None else np.minimum(divided, 1)
+    scaled[:, :length, : task.motifs] = (
+        divided if task.matrix.features.divisor is None else np.minimum(divided, 1)
+    )
     real = np.broadcast_to(np.arange(task.regions) < length, (count, task.regions)).copy()
     clean = _clean_of(task, scaled, real, next(iter(labels.values())))
     draws = torch.stack([model.sample(clean) for _ in range(task.draws)]).mean(0)
@@ -237,30 +311,44 @@ def predict_values(
 def explain(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
     """Write gradient x input and motif knock-out of every motif, in the units of the source: tables, arrays, picture.
 
-    The input counts from a region without the motif. Knock-out is the fall of a prediction when a motif is removed from
-    all regions of the window. The table has means over regions, explain.npz the values of each. If the source names
-    genes, genes.csv has the same of the predictions where each is transcribed, with gradients to all regions of the
-    window.
+    The input counts from a region without the motif. Knock-out is the fall of a prediction when a
+    motif is removed from all regions of the window. The table has means over regions, explain.npz
+    the values of each. If the source names genes, genes.csv has the same of the predictions where
+    each is transcribed, with gradients to all regions of the window.
     """
     check_forms(request.forms, ())
     source = _Source.of(task, request)
-    names, motifs, matrix = _names(source), task.matrix.motifs, source.matrix
+    names = _names(source)
+    motifs = task.matrix.motifs
+    matrix = source.matrix
     every = max(1, -(-len(source.windows) * task.regions // EXPLAINED))
-    zero = torch.from_numpy(task.units.forward(np.zeros((1, 1, task.space.width), np.float32)))[..., : task.motifs]
+    zero = torch.from_numpy(task.units.forward(np.zeros((1, 1, task.space.width), np.float32)))[
+        ..., : task.motifs
+    ]
     scale = torch.from_numpy(task.standard.std * task.units.divisor)
     genes = np.zeros(0, np.int64) if matrix.gene_region is None else matrix.gene_region
     parts: list[tuple[Tensor, ...]] = []
     for cell in source.cells:
-        rows, sites, of_cell = [], [], []
+        rows = []
+        sites = []
+        of_cell = []
         for clean, index in source.batches(cell, every):
             is_site = clean.valid & torch.from_numpy(np.isin(index, genes))
             rows.append(index[clean.valid.numpy()])
             sites.append(index[is_site.numpy()])
-            of_columns = [_attribute(model, clean, zero, k, scale[k], is_site) for k in source.columns]
+            of_columns = [
+                _attribute(model, clean, zero, k, scale[k], is_site) for k in source.columns
+            ]
             of_cell.append([torch.stack(side) for side in zip(*of_columns, strict=True)])
         parts.append(tuple(torch.cat(side, 1) for side in zip(*of_cell, strict=True)))
-    values = [torch.stack(side).numpy() for side in zip(*parts, strict=True)]  # C K n M, twice, and C K g M, twice
-    arrays: dict[str, Any] = {"gradient_x_input": values[0], "knock_out": values[1], "motif": np.array(motifs)}
+    values = [
+        torch.stack(side).numpy() for side in zip(*parts, strict=True)
+    ]  # C K n M, twice, and C K g M, twice
+    arrays: dict[str, Any] = {
+        "gradient_x_input": values[0],
+        "knock_out": values[1],
+        "motif": np.array(motifs),
+    }
     arrays |= {"cell": np.array([*source.cells]), "column": np.array(names)}
     arrays |= place_columns(matrix, np.concatenate(rows))
     files = [request.folder / name for name in ("explain.csv", "explain.npz", "explain.png")]
@@ -277,7 +365,9 @@ def explain(task: RegionWindows, model: TrainedModel, request: DataRequest) -> l
         np.savez_compressed(temporary, **arrays)
     titles = [f"{cell} {column}".strip() for cell in source.cells for column in names]
     with atomic_write(files[2]) as temporary:
-        temporary.write_bytes(draw_attributions(values[0].mean(2).reshape(-1, len(motifs)), titles, motifs))
+        temporary.write_bytes(
+            draw_attributions(values[0].mean(2).reshape(-1, len(motifs)), titles, motifs)
+        )
     return files
 
 
@@ -285,12 +375,19 @@ def _attribution_table(axes: dict[str, Any], both: Sequence[Float[np.ndarray, ".
     """Return a row for each element of gradient x input and knock-out, with the labels of its axes."""
     import pandas
 
-    columns = {name: side.ravel() for name, side in zip(("gradient_x_input", "knock_out"), both, strict=True)}
-    return pandas.DataFrame(columns, pandas.MultiIndex.from_product(axes.values(), names=axes)).reset_index()
+    columns = {
+        name: side.ravel()
+        for name, side in zip(("gradient_x_input", "knock_out"), both, strict=True)
+    }
+    return pandas.DataFrame(
+        columns, pandas.MultiIndex.from_product(axes.values(), names=axes)
+    ).reset_index()
 
 
 def _by_gene(
-    matrix: RegionMatrix, regions: Int[np.ndarray, " g"], both: Sequence[Float[np.ndarray, "C K g M"]]
+    matrix: RegionMatrix,
+    regions: Int[np.ndarray, " g"],
+    both: Sequence[Float[np.ndarray, "C K g M"]],
 ) -> tuple[list[str], list[Float[np.ndarray, "C K G M"]]]:
     """Return genes, and the mean of each over those of the regions in which it is transcribed."""
     sites: dict[str, list[int]] = {}
@@ -298,19 +395,28 @@ def _by_gene(
     for gene, region in zip(matrix.gene.tolist(), matrix.gene_region.tolist(), strict=True):  # type: ignore[union-attr]
         if region in number:
             sites.setdefault(gene, []).append(number[region])
-    return [*sites], [np.stack([side[:, :, own].mean(2) for own in sites.values()], 2) for side in both]
+    return [*sites], [
+        np.stack([side[:, :, own].mean(2) for own in sites.values()], 2) for side in both
+    ]
 
 
 def _attribute(
-    model: TrainedModel, clean: Clean, zero: Tensor, column: int, scale: Tensor, sites: Bool[Tensor, "N L"]
+    model: TrainedModel,
+    clean: Clean,
+    zero: Tensor,
+    column: int,
+    scale: Tensor,
+    sites: Bool[Tensor, "N L"],
 ) -> tuple[Float[Tensor, "n M"], Float[Tensor, "n M"], Float[Tensor, "g M"], Float[Tensor, "g M"]]:
     """Return gradient x input and knock-out of a column for each region, and of the predictions at each site."""
-    motifs, valid = zero.shape[-1], clean.valid
+    motifs = zero.shape[-1]
+    valid = clean.valid
     inputs = (clean.x0[..., :motifs] - zero) * valid[..., None] * scale
     x0 = clean.x0.clone().requires_grad_()
     y = model.mean(replace(clean, x0=x0))[..., column]
     (slope,) = torch.autograd.grad(y[valid].sum(), x0, retain_graph=True)
-    gradient, of_sites = slope[..., :motifs] * inputs, torch.zeros(*sites.shape, motifs)
+    gradient = slope[..., :motifs] * inputs
+    of_sites = torch.zeros(*sites.shape, motifs)
     order = sites.cumsum(1) * sites
     for number in range(1, int(order.max()) + 1):  # one site of each window at a time
         at = order == number
@@ -334,12 +440,18 @@ def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> lis
     regions: Any = 0.0
     cells = []
     for cell in source.cells:
-        batches = [(index, clean.valid, model.hidden(clean)) for clean, index in source.batches(cell)]
+        batches = [
+            (index, clean.valid, model.hidden(clean)) for clean, index in source.batches(cell)
+        ]
         order = np.argsort(np.concatenate([index[valid.numpy()] for index, valid, _ in batches]))
         hidden = torch.cat([hidden[valid] for _, valid, hidden in batches]).numpy()[order]
         regions = regions + hidden / len(source.cells)
         cells.append(hidden.mean(0))
-    arrays = {"region": regions, "cell_embedding": np.stack(cells), "cell": np.array([*source.cells])}
+    arrays = {
+        "region": regions,
+        "cell_embedding": np.stack(cells),
+        "cell": np.array([*source.cells]),
+    }
     arrays |= place_columns(source.matrix, rows)
     files = [request.folder / f"embeddings.{form}" for form in forms]
     for path in files:

@@ -11,7 +11,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused, nearest
-from dither.registry.flow.spaces import Condition, FeatureSpace, Group, Space
+from dither.registry.contracts.spaces import Condition, FeatureSpace, Group, Space
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import Slot, named
 from dither.registry.spec.misfit import Misfit, below
@@ -28,7 +28,7 @@ from .data.column_groups import (
 )
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
 
     from .data.region_matrix import RegionMatrix
     from .task import RegionWindows
@@ -41,56 +41,75 @@ STRIDE = 100
 class GetRegion(TaskSpec):
     """Windows of genome regions: motifs of each region, and its accessibility and expression in a cell type.
 
-    A source of regions is a data component with `gives = "regions"` whose `build` returns a `RegionMatrix`; it may also
-    have a method `facts` that returns `RegionFacts`.
+    A source of regions is a data component with `gives = "regions"` whose `build` returns a
+    `RegionMatrix`; it may also have a method `facts` that returns `RegionFacts`.
     """
 
     name = "get-region"
     bucketed: ClassVar[bool | None] = False
     rev = 3
     headline: ClassVar[tuple[str, ...]] = (
-        "valid/masked_mse", "valid/masked_gain", "valid/accessibility_auc", "valid/accessibility_auprc",
-        "valid/accessibility_pearson", "sample/masked_mse", "sample/accessibility_auc", "sample/accessibility_pearson",
-    )  # fmt: skip
-    exports: ClassVar[Mapping[str, str]] = MappingProxyType({
-        "npz": "regions.npz: samples, truth and masks in the units of the data, chromosome, start, end, cell, column",
-        "csv": "regions.csv: a row for each sampled region and column, with mean and standard deviation of its draws",
-    })  # fmt: skip
+        "valid/masked_mse",
+        "valid/masked_gain",
+        "valid/accessibility_auc",
+        "valid/accessibility_auprc",
+        "valid/accessibility_pearson",
+        "sample/masked_mse",
+        "sample/accessibility_auc",
+        "sample/accessibility_pearson",
+    )
+    exports: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "npz": "regions.npz: samples, truth and masks in the units of the data, "
+            "chromosome, start, end, cell, column",
+            "csv": "regions.csv: a row for each sampled region and column, "
+            "with mean and standard deviation of its draws",
+        }
+    )
     data: Slot[DataSpec] = named("human-dhs")
     """Source of the regions."""
     regions: int = Option(900, ge=1, le=100_000)
     """Consecutive regions of one chromosome in a window."""
     stride: int | None = Option(None, ge=1)
-    """Regions from one training window to the next: 100, or `regions` if that is less. Held-out ones never overlap."""
+    """Regions from one training window to the next: 100, or `regions` if that is less. Held-out
+    ones never overlap."""
     jitter: int = Option(0, ge=0, le=10_000)
-    """Shift training windows by up to this many regions, within the chromosome; each shift of a window is a sample of
-    its own."""
+    """Shift training windows by up to this many regions, within the chromosome; each shift of a
+    window is a sample of its own."""
     span: int | None = Option(None, ge=1)
     """Largest number of bases of a window, such as 5000000; wider ones are dropped."""
     accessibility: bool | Accessibility = True
-    """The column after the motifs: open (true) is 0 or 1, quantitative is atpm, constant is 1; none (false)."""
+    """The column after the motifs: open (true) is 0 or 1, quantitative is atpm, constant is 1; none
+    (false)."""
     largest: Largest = "global"
-    """Divide quantitative accessibility by the largest value of its window, or of the training regions."""
+    """Divide quantitative accessibility by the largest value of its window, or of the training
+    regions."""
     expression: bool = False
     """Add two last columns: log10(TPM + 1) on the plus and the minus strand."""
     expressed: float = Option(0.05, ge=0)
     """Expression is set to 0 where atpm is below this."""
     cell_type: str | list[str] = Option("K562", min_length=1)
-    """Cell types of the training split, such as K562, HepG2, GM12878, hESC. Each window is a sample in each."""
+    """Cell types of the training split, such as K562, HepG2, GM12878, hESC. Each window is a sample
+    in each."""
     valid_cells: list[str] = []
-    """Cell types held out for validation, on its chromosomes; by default those of the training split."""
+    """Cell types held out for validation, on its chromosomes; by default those of the training
+    split."""
     test_cells: list[str] = []
-    """Cell types held out for testing, on its chromosomes; by default those of the training split."""
+    """Cell types held out for testing, on its chromosomes; by default those of the training
+    split."""
     trained_chromosomes: bool = False
-    """Evaluate held-out cell types on the training chromosomes too; these metrics begin with trained_chromosomes_."""
+    """Evaluate held-out cell types on the training chromosomes too; these metrics begin with
+    trained_chromosomes_."""
     drop_closed: bool = False
     """Drop, for each cell type, the regions that are closed in it, before windows are cut."""
     motifs: int | None = Option(None, ge=1)
     """Require this number of motif columns, such as 282 for weights of GET."""
     standardise: bool = False
-    """Give every column mean 0 and standard deviation 1 over the training regions; required for Gaussian noise."""
+    """Give every column mean 0 and standard deviation 1 over the training regions; required for
+    Gaussian noise."""
     transform: Transform = "none"
-    """Transform the motifs before the model: sqrt, log1p, or quantile (ranks among the training regions)."""
+    """Transform the motifs before the model: sqrt, log1p, or quantile (ranks among the training
+    regions)."""
     given: Given = "nothing"
     """Columns that the model always sees and never predicts."""
     fill: float = Option(0.5, gt=0, le=1)
@@ -98,7 +117,8 @@ class GetRegion(TaskSpec):
     fill_unit: Literal["region", "element"] = "region"
     """Unit of `fill`; element if the process masks single elements."""
     rivals: bool = True
-    """Fit logistic-sqrt, mlp and boosting as baselines as well, which takes 15 s for 40,000 regions."""
+    """Fit logistic-sqrt, mlp and boosting as baselines as well, which takes 15 s for 40,000
+    regions."""
     draws: int = Option(1, ge=1, le=1000)
     """Samples of each window; metrics are those of their mean, and of their spread."""
 
@@ -110,7 +130,9 @@ class GetRegion(TaskSpec):
                 if seen.get(cell) == option:
                     raise ValueError(f'{option} names "{cell}" twice')
                 if cell in seen:
-                    raise ValueError(f'"{cell}" is in {seen[cell]} and in {option}; a cell type is in one split')
+                    raise ValueError(
+                        f'"{cell}" is in {seen[cell]} and in {option}; a cell type is in one split'
+                    )
                 seen[cell] = option
         return self
 
@@ -136,13 +158,20 @@ class GetRegion(TaskSpec):
     def check(self) -> Iterator[Misfit]:
         """Yield a wrong source, incompatible options, and options that the data do not support."""
         if self.data.gives != "regions":
-            yield Misfit(f'"{self.data.name}" gives {self.data.gives}, get-region requires regions', ("data",))
+            yield Misfit(
+                f'"{self.data.name}" gives {self.data.gives}, get-region requires regions',
+                ("data",),
+            )
             return
         data = list(below("data", self.data.check()))
         yield from data
         if self.stride is not None and self.stride > self.regions:
-            message = f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
-            yield Misfit(message, ("stride",), help=f"at most regions = {self.regions}", code="out-of-range")
+            message = (
+                f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
+            )
+            yield Misfit(
+                message, ("stride",), help=f"at most regions = {self.regions}", code="out-of-range"
+            )
         if all(group.name in GIVEN[self.given] for group in self._groups(1)):
             message = f'given = "{self.given}" leaves nothing to predict'
             yield Misfit(message, ("given",), help="set accessibility = true, or expression = true")
@@ -155,7 +184,10 @@ class GetRegion(TaskSpec):
         try:
             facts = self._facts()
         except Refused as refused:
-            yield from (Misfit(p.message, p.path[1:] or ("data",), help=p.help, code=p.code) for p in refused.problems)
+            yield from (
+                Misfit(p.message, p.path[1:] or ("data",), help=p.help, code=p.code)
+                for p in refused.problems
+            )
         else:
             yield from self._unsupported(facts)
 
@@ -166,11 +198,21 @@ class GetRegion(TaskSpec):
             yield Misfit("largest has no effect", ("largest",), help=fix, code="no-effect")
         if self.trained_chromosomes and not (self.valid_cells or self.test_cells):
             fix = "set valid_cells or test_cells"
-            yield Misfit("trained_chromosomes has no effect", ("trained_chromosomes",), help=fix, code="no-effect")
+            yield Misfit(
+                "trained_chromosomes has no effect",
+                ("trained_chromosomes",),
+                help=fix,
+                code="no-effect",
+            )
         if self.expressed == options["expressed"].default:
             return
         if not self.expression:
-            yield Misfit("expressed has no effect", ("expressed",), help="set expression = true", code="no-effect")
+            yield Misfit(
+                "expressed has no effect",
+                ("expressed",),
+                help="set expression = true",
+                code="no-effect",
+            )
         elif not self._facts().atpm:
             message = "expressed has no effect: the data have no atpm"
             yield Misfit(message, ("expressed",), help="remove expressed", code="no-effect")
@@ -182,12 +224,24 @@ class GetRegion(TaskSpec):
             yield Misfit(message, ("motifs",), help=fix, code="wrong-shape")
         for split, cells in self.cells().items():
             for cell in (cell for cell in cells if cell not in facts.cells):
-                close, names = nearest(cell, facts.cells), ", ".join(facts.cells[:30])
-                fix = f"available: {names}" if facts.cells else "the data have none; set accessibility = false"
+                close = nearest(cell, facts.cells)
+                names = ", ".join(facts.cells[:30])
+                fix = (
+                    f"available: {names}"
+                    if facts.cells
+                    else "the data have none; set accessibility = false"
+                )
                 hint = (f'did you mean "{close}"? ' if close else "") + fix
                 option = "cell_type" if split == "train" else f"{split}_cells"
-                yield Misfit(f'the data have no cell type "{cell}"', (option,), help=hint, code="unknown-value")
-        for problem in unknown_values(self.cells(), self.column(), self.expression, self.drop_closed, facts):
+                yield Misfit(
+                    f'the data have no cell type "{cell}"',
+                    (option,),
+                    help=hint,
+                    code="unknown-value",
+                )
+        for problem in unknown_values(
+            self.cells(), self.column(), self.expression, self.drop_closed, facts
+        ):
             yield Misfit(problem.message, problem.path[1:], code=problem.code)
         if facts.longest == 0:
             message = "every chromosome is held out, none is left for training"
@@ -213,7 +267,8 @@ class GetRegion(TaskSpec):
 
     def space_of(self, facts: RegionFacts) -> FeatureSpace:
         """Return the space of windows of a source."""
-        groups, cells = self._groups(facts.motifs), self.cells()
+        groups = self._groups(facts.motifs)
+        cells = self.cells()
         trained = tuple(cells.get("train", ()))
         held = [*cells.get("valid", ()), *cells.get("test", ())]
         conditions = [Condition("chromosome", facts.chromosomes), Condition("centre")]
@@ -222,7 +277,9 @@ class GetRegion(TaskSpec):
         if trained:  # held-out cell types have no label
             conditions.append(Condition("cell", len(trained), trained, partial=bool(held)))
         given = tuple(group.name for group in groups if group.name in GIVEN[self.given])
-        return FeatureSpace(self.regions, groups[-1].stop, groups, tuple(conditions), given, self.standardise)
+        return FeatureSpace(
+            self.regions, groups[-1].stop, groups, tuple(conditions), given, self.standardise
+        )
 
     def restore(self, folder: Path, space: Space) -> object:
         """Return the units of columns, with `inverse_transform`, without data."""

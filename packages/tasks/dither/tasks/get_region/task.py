@@ -1,6 +1,7 @@
 """The task get-region: windows of regions, metrics, baselines, plots and export.
 
-Letters: B batch, L regions of a window, M columns (motifs, perhaps accessibility and expression), N samples, T states.
+Letters: B batch, L regions of a window, M columns (motifs, perhaps accessibility and expression), N
+samples, T states.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import torch
 from jaxtyping import Float, Float32, Shaped
 from torch import Tensor
 
+from dither.registry.contracts.protocols import Picture, Split
+from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write
-from dither.registry.flow.protocols import Picture, Split
-from dither.registry.flow.records import Clean
 
 from . import predict as verbs
 from .data.column_groups import extra_columns
@@ -31,7 +32,18 @@ from .plots import Labels, plot_samples
 
 __all__ = ["HEADER", "RegionWindows"]
 
-HEADER: Final = ("chromosome", "start", "end", "cell", "column", "truth", "mean", "sd", "draws", "imputation")
+HEADER: Final = (
+    "chromosome",
+    "start",
+    "end",
+    "cell",
+    "column",
+    "truth",
+    "mean",
+    "sd",
+    "draws",
+    "imputation",
+)
 
 
 class RegionWindows:
@@ -41,9 +53,13 @@ class RegionWindows:
     """
 
     def __init__(self, matrix: RegionMatrix, spec: Any) -> None:
-        self.samples, self.matrix, self.spec = RegionSamples(matrix, spec), matrix, spec
-        samples, self.space = self.samples, self.samples.space
-        self.regions, self.draws = spec.regions, spec.draws
+        self.samples = RegionSamples(matrix, spec)
+        self.matrix = matrix
+        self.spec = spec
+        samples = self.samples
+        self.space = self.samples.space
+        self.regions = spec.regions
+        self.draws = spec.draws
         self.motifs = len(self.matrix.motifs)
         self.units = samples.units
         self.standard = self.units.standard
@@ -63,24 +79,32 @@ class RegionWindows:
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` validation windows to impute, with their truth; all draws of a window are adjacent.
 
-        A share `fill` of the regions or elements of each window is masked, the same in every draw. Besides the
-        conditions of `batch`, `window` is the number of each window in its split, and `imputation` a number that the
-        draws of one masked window share (`B`); a window that occurs again is another imputation.
+        A share `fill` of the regions or elements of each window is masked, the same in every draw.
+        Besides the conditions of `batch`, `window` is the number of each window in its split, and
+        `imputation` a number that the draws of one masked window share (`B`); a window that occurs
+        again is another imputation.
         """
         random = np.random.default_rng(seed)
-        size, count = self.samples.strict["valid"], -(-n // self.draws)
-        rows = np.concatenate([np.zeros(0, int), *(random.permutation(size) for _ in range(-(-count // size)))])[:count]
+        size = self.samples.strict["valid"]
+        count = -(-n // self.draws)
+        rows = np.concatenate(
+            [np.zeros(0, int), *(random.permutation(size) for _ in range(-(-count // size)))]
+        )[:count]
         clean = self.batch("valid", rows.tolist())
         places = clean.valid if self.spec.fill_unit == "region" else ~clean.fixed.flatten(1)
         masked = torch.zeros_like(places)
         for of_window, mask in zip(places, masked, strict=True):
             (candidates,) = torch.where(of_window)
-            chosen = random.permutation(len(candidates))[: max(1, round(self.spec.fill * len(candidates)))]
+            chosen = random.permutation(len(candidates))[
+                : max(1, round(self.spec.fill * len(candidates)))
+            ]
             mask[candidates[chosen]] = True
         width = places.shape[1] // clean.valid.shape[1]
         known = clean.known | (places & ~masked).view(*clean.valid.shape, width)
         cond = clean.cond | {"window": torch.from_numpy(rows), "imputation": torch.arange(count)}
-        return Clean(clean.x0, clean.valid, known, cond).apply(lambda value: value.repeat_interleave(self.draws, 0)[:n])
+        return Clean(clean.x0, clean.valid, known, cond).apply(
+            lambda value: value.repeat_interleave(self.draws, 0)[:n]
+        )
 
     def metrics(self) -> RegionMetrics:
         """Return a new accumulator of errors, correlations and areas under curves."""
@@ -89,7 +113,9 @@ class RegionWindows:
 
     def _new_metrics(self) -> RegionMetrics:
         apart = self.samples.trained_chromosomes
-        return RegionMetrics(self.space.groups, self.units, self.samples.measured.mean, apart if len(apart) else None)
+        return RegionMetrics(
+            self.space.groups, self.units, self.samples.measured.mean, apart if len(apart) else None
+        )
 
     def inverse_transform(self, values: Float[Tensor, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
@@ -100,13 +126,20 @@ class RegionWindows:
 
     def save_assets(self, folder: Path) -> None:
         """Write the units of columns, for a run and exports without data."""
-        kept: dict[str, Any] = {"motif": np.array(self.matrix.motifs), "cell": np.array(self.samples.cells, np.str_)}
+        kept: dict[str, Any] = {
+            "motif": np.array(self.matrix.motifs),
+            "cell": np.array(self.samples.cells, np.str_),
+        }
         kept |= {"transform": np.array(self.units.transform), **self.units.arrays()}
         np.savez(folder / UNITS, **kept)
 
     def _fit(self, cell: int) -> Baselines:
         """Return baselines fitted on the training regions of a cell type; on all for a held-out one (-1)."""
-        return Baselines(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups, self.spec.rivals)
+        return Baselines(
+            *self.samples.training(cell=None if cell < 0 else cell),
+            self.space.groups,
+            self.spec.rivals,
+        )
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
         """Return the metrics of `Baselines` on the target elements of the latest evaluation, of any split.
@@ -114,7 +147,10 @@ class RegionWindows:
         Those with the prefix "sample " are on the elements of the latest samples.
         """
         trained = None if self._latest is None else self._latest.trained
-        batches = {"": [] if self._latest is None else self._latest.batches, "sample ": self._sampled}
+        batches = {
+            "": [] if self._latest is None else self._latest.batches,
+            "sample ": self._sampled,
+        }
         batches[APART] = [] if trained is None else trained.batches
         return baseline_metrics(self._new_metrics, self._fit, batches)
 
@@ -134,7 +170,11 @@ class RegionWindows:
         return self.samples.data_warnings()
 
     def export(
-        self, samples: Float[Tensor, "N L M"], like: Clean, form: str, folder: Path
+        self,
+        samples: Float[Tensor, "N L M"],
+        like: Clean,
+        form: str,
+        folder: Path,
     ) -> tuple[list[Path], list[str]]:
         """Write regions.npz with all arrays, or regions.csv (see `HEADER`), atomically; return files and notes."""
         arrays = sampled_regions(self.samples, samples, like)
@@ -148,7 +188,10 @@ class RegionWindows:
                 table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.7g")
         return [path], notes
 
-    predict, predict_values, explain, embed = verbs.predict, verbs.predict_values, verbs.explain, verbs.embed
+    predict = verbs.predict
+    predict_values = verbs.predict_values
+    explain = verbs.explain
+    embed = verbs.embed
 
     def _cell(self, like: Clean, number: int) -> str:
         cells = self.samples.cells
@@ -158,7 +201,10 @@ class RegionWindows:
 
     def _places(self, like: Clean, number: int) -> list[str]:
         name = self.samples.chromosomes[int(like.cond["chromosome"][number])]
-        return [f"{name}:{place:,}" for place in like.cond["centre"][number][like.valid[number]].tolist()]
+        return [
+            f"{name}:{place:,}"
+            for place in like.cond["centre"][number][like.valid[number]].tolist()
+        ]
 
 
 def sampled_regions(
@@ -167,9 +213,11 @@ def sampled_regions(
     """Return samples and truth in the units of the source, and their places, given what sampling started from.
 
     - `samples`, `truth`: `N L W`; NaN on padding.
-    - `known` values were given, `drawn` ones sampled, all others left visible by the process. `N L W`.
+    - `known` values were given, `drawn` ones sampled, all others left visible by the process. `N L
+    W`.
     - `valid` regions are real; `start` and `end` are 0 on padding. `N L`.
-    - `chromosome`, `cell` ("" if nothing depends on one), `window` (number in the validation split), `imputation` (the
+    - `chromosome`, `cell` ("" if nothing depends on one), `window` (number in the validation
+    split), `imputation` (the
       same for all draws of one masked window). `N`.
     - `column`: names. `W`.
     """
@@ -178,7 +226,8 @@ def sampled_regions(
     if "cell" in like.cond:  # the condition may have been changed to another cell type
         label = like.cond["cell"].cpu().numpy()
         cell = np.where(label >= 0, label, cell)
-    columns, groups = source.columns, draw_groups(like)
+    columns = source.columns
+    groups = draw_groups(like)
     truth = columns.in_source_units(rows, cell[:, None])
     scaled = columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
     values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
@@ -186,9 +235,14 @@ def sampled_regions(
         largest = truth[..., columns.motifs].max(1, keepdims=True)  # padding repeats a region
         values[..., columns.motifs] *= np.where(largest > 0, largest, 1)
     known = like.known.cpu().numpy()
-    own = known & np.isclose(like.x0.cpu().numpy(), source.units.forward(scaled), rtol=1e-5, atol=1e-6)
-    values = np.where(own, truth, values)  # a given value that was cut at 1 is that of the source again
-    padding, matrix = ~real[..., None], source.matrix
+    own = known & np.isclose(
+        like.x0.cpu().numpy(), source.units.forward(scaled), rtol=1e-5, atol=1e-6
+    )
+    values = np.where(
+        own, truth, values
+    )  # a given value that was cut at 1 is that of the source again
+    padding = ~real[..., None]
+    matrix = source.matrix
     return {
         "samples": np.where(padding, np.float32(np.nan), values),
         "truth": np.where(padding, np.float32(np.nan), truth),
@@ -198,10 +252,16 @@ def sampled_regions(
         "chromosome": matrix.chromosome[rows[:, 0]],
         "start": matrix.start[rows] * real,
         "end": matrix.end[rows] * real,
-        "cell": np.array([source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)),
-        "column": np.array([*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]),
+        "cell": np.array(
+            [source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)
+        ),
+        "column": np.array(
+            [*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]
+        ),
         "window": window.numpy(),
-        "imputation": np.repeat(np.arange(len(groups)), [group.stop - group.start for group in groups]),
+        "imputation": np.repeat(
+            np.arange(len(groups)), [group.stop - group.start for group in groups]
+        ),
     }
 
 
@@ -211,13 +271,22 @@ def table_of(arrays: Mapping[str, Shaped[np.ndarray, "..."]], draws: Sequence[sl
 
     rows = list[tuple[Any, ...]]()
     for number, own in enumerate(draws):
-        first, count = own.start, own.stop - own.start
+        first = own.start
+        count = own.stop - own.start
         values = arrays["samples"][own].astype(np.float64)
         mean = values.mean(0)
         spread = values.std(0, ddof=1) if count > 1 else np.full_like(mean, np.nan)
         for region, column in np.argwhere(arrays["drawn"][first]).tolist():
-            numbers = arrays["truth"][first, region, column], mean[region, column], spread[region, column]
-            place = arrays["chromosome"][first], arrays["start"][first, region], arrays["end"][first, region]
+            numbers = (
+                arrays["truth"][first, region, column],
+                mean[region, column],
+                spread[region, column],
+            )
+            place = (
+                arrays["chromosome"][first],
+                arrays["start"][first, region],
+                arrays["end"][first, region],
+            )
             labels = arrays["cell"][first], arrays["column"][column]
             rows.append((*place, *labels, *numbers, count, number))
     return pandas.DataFrame(rows, columns=HEADER)

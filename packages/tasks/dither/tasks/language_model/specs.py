@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 from pydantic import Field as Option
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.spaces import Field, Space, TokenSpace
+from dither.registry.contracts.spaces import Field, Space, TokenSpace
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathMark, PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 from .data.specs import PromptResponse, text_conditions
-from .data.tokenizers import ADD_END, BPE_RANGE, ENDS, NO_END, SIZES, TOKENIZERS, byte_pair_ids, invalid_byte_pairs
+from .data.tokenizers import (
+    ADD_END,
+    BPE_RANGE,
+    ENDS,
+    NO_END,
+    SIZES,
+    TOKENIZERS,
+    byte_pair_ids,
+    invalid_byte_pairs,
+)
 
 if TYPE_CHECKING:
     from .data.corpus import Corpus
@@ -42,34 +51,43 @@ class LanguageModel(TaskSpec):
     length: int = Option(1024, ge=1, le=1_048_576)
     """Ids per window."""
     tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("auto", min_length=1)
-    """bytes (256 ids), chars (those of the training split, and one for all others), gpt2 (50,257 ids), bpe:N (N byte
-    pairs learned from the training split), the path of a tokenizer.json, or of the folder of an AutoTokenizer.
+    """bytes (256 ids), chars (those of the training split, and one for all others), gpt2 (50,257
+    ids), bpe:N (N byte pairs learned from the training split), the path of a tokenizer.json, or of
+    the folder of an AutoTokenizer.
     auto: bytes, or that of the prepared ids."""
     end_of_text: bool = False
-    """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
+    """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N
+    have one."""
     documents: Literal["stream", "separate", "ended", "packed"] = "stream"
-    """stream: windows cross document boundaries. separate: each document begins a window, its last window is padded,
-    and samples are as long as windows of the training split. ended: the rest of its last window repeats the end-of-text
-    id and is learned too, so that the model ends texts by itself. packed: whole documents next to each other, each of
-    which attends to itself only; what is left of a window is padded."""
+    """stream: windows cross document boundaries. separate: each document begins a window, its last
+    window is padded, and samples are as long as windows of the training split. ended: the rest of
+    its last window repeats the end-of-text id and is learned too, so that the model ends texts by
+    itself. packed: whole documents next to each other, each of which attends to itself only; what
+    is left of a window is padded."""
     prompt: str = ""
     """Beginning of every sample."""
     ngrams: int | None = Option(None, ge=2, le=8)
-    """Longest n-gram of the baselines: reports 2-grams up to it, and xz, next to the model, and scores samples."""
+    """Longest n-gram of the baselines: reports 2-grams up to it, and xz, next to the model, and
+    scores samples."""
     judge: PathStr | None = Option(None, min_length=1)
-    """Folder of a causal language model of Hugging Face that scores samples: config, safetensors, tokenizer. Requires
-    transformers."""
+    """Folder of a causal language model of Hugging Face that scores samples: config, safetensors,
+    tokenizer. Requires transformers."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield a source without text, missing files, an unusable tokenizer or judge, and a prompt that is too long."""
         if self.data.gives not in ("text", "token-ids"):
-            yield Misfit(f'"{self.data.name}" gives {self.data.gives}, but language-model requires text', ("data",))
+            yield Misfit(
+                f'"{self.data.name}" gives {self.data.gives}, but language-model requires text',
+                ("data",),
+            )
         problems = [*below("data", self.data.check())]
         yield from problems
         prepared = self.data.gives == "token-ids"
         if not prepared and invalid_byte_pairs(self.tokenizer):
             yield Misfit(f'"{self.tokenizer}": {BPE_RANGE}', ("tokenizer",), code="out-of-range")
-        units = {"bytes": "bytes", "auto": "bytes", "chars": "characters"}.get("" if prepared else self.tokenizer)
+        units = {"bytes": "bytes", "auto": "bytes", "chars": "characters"}.get(
+            "" if prepared else self.tokenizer
+        )
         size = len(self.prompt if units == "characters" else self.prompt.encode("utf-8", "replace"))
         if units is not None and size >= self.length:
             yield Misfit(f"a prompt of {size} {units} fills a window of {self.length}", ("prompt",))
@@ -81,13 +99,18 @@ class LanguageModel(TaskSpec):
             from .metrics.judge import judge_problems
 
             yield from (
-                Misfit(p.message, ("judge",), help=p.help, code=p.code) for p in judge_problems(Path(self.judge))
+                Misfit(p.message, ("judge",), help=p.help, code=p.code)
+                for p in judge_problems(Path(self.judge))
             )
 
     def _pair_misfits(self, pairs: PromptResponse) -> Iterator[Misfit]:
         """Yield why prompts with responses do not fit into windows."""
         if self.documents == "stream":
-            yield Misfit(f'"{pairs.name}" has separate documents', ("documents",), help='set documents = "packed"')
+            yield Misfit(
+                f'"{pairs.name}" has separate documents',
+                ("documents",),
+                help='set documents = "packed"',
+            )
         if pairs.label is not None and self.documents == "packed":
             message = "documents with labels cannot share a window, which has one label"
             yield Misfit(message, ("documents",), ("task", "data"), 'set documents = "ended"')
@@ -114,7 +137,12 @@ class LanguageModel(TaskSpec):
                 yield Misfit(NO_END, ("documents",), help=ADD_END)
         except Refused as refused:
             for problem in refused.problems:
-                yield Misfit(problem.message, tuple(problem.path or ())[1:], help=problem.help, code=problem.code)
+                yield Misfit(
+                    problem.message,
+                    tuple(problem.path or ())[1:],
+                    help=problem.help,
+                    code=problem.code,
+                )
 
     def space(self) -> TokenSpace:
         """One field, `text`; reads data or a file only if its size depends on them."""
@@ -122,7 +150,9 @@ class LanguageModel(TaskSpec):
         if self.end_of_text and end is None:
             size, end = size + 1, size
         labels = self.data.label_names() if isinstance(self.data, PromptResponse) else ()
-        return TokenSpace((Field("text", self.length, size, end=end),), text_conditions(self.documents, labels))
+        return TokenSpace(
+            (Field("text", self.length, size, end=end),), text_conditions(self.documents, labels)
+        )
 
     def _size(self) -> tuple[int, int | None]:
         """Return number of ids and end-of-text id."""
@@ -170,5 +200,7 @@ class LanguageModel(TaskSpec):
             check_name(self.tokenizer, self._record().tokenizer, end_of_text=self.end_of_text)
             return corpus.tokenizer
         return load_tokenizer(
-            AUTO.get(self.tokenizer, self.tokenizer), lambda: corpus or self.data.build(), end_of_text=self.end_of_text
+            AUTO.get(self.tokenizer, self.tokenizer),
+            lambda: corpus or self.data.build(),
+            end_of_text=self.end_of_text,
         )

@@ -19,14 +19,23 @@ from jaxtyping import Int, Integer
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import Picture, Split
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.contracts.protocols import Picture, Split
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
 from .data.pairs import Pair, PairIds, encode_pairs
 from .data.specs import text_conditions
-from .data.token_store import Documents, Part, SplitWriter, TokenStore, TokenStream, Windows, encode_corpus, open_store
+from .data.token_store import (
+    Documents,
+    Part,
+    SplitWriter,
+    TokenStore,
+    TokenStream,
+    Windows,
+    encode_corpus,
+    open_store,
+)
 from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Tokenizer
 from .data.tokenizers.factory import save_tokenizer, saved_tokenizer
@@ -61,13 +70,27 @@ class TextTemplates:
         space: The space of a window.
     """
 
-    def __init__(self, tokenizer: Tokenizer, length: int, prompt: str, space: TokenSpace) -> None:
-        self.tokenizer, self.length, self.space = tokenizer, length, space
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        length: int,
+        prompt: str,
+        space: TokenSpace,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.length = length
+        self.space = space
         self._pad = tokenizer.end or 0
         self.prompt = _prompt_ids(prompt, tokenizer, length)
 
     @classmethod
-    def restore(cls, folder: Path, length: int, prompt: str, space: TokenSpace) -> TextTemplates:
+    def restore(
+        cls,
+        folder: Path,
+        length: int,
+        prompt: str,
+        space: TokenSpace,
+    ) -> TextTemplates:
         """Return the templates of an export, with the tokenizer that `LanguageModelling.save_assets` wrote."""
         return cls(saved_tokenizer(folder), length, prompt, space)
 
@@ -82,19 +105,29 @@ class TextTemplates:
     def infill(self, text: str, n: int, seed: int) -> Clean:
         """Return `n` windows in which the ids of a text are known, except for K ids at each `[MASK:K]`.
 
-        Ids after the text are drawn, too. Refused if the text is longer than a window, or has unknown characters.
+        Ids after the text are drawn, too. Refused if the text is longer than a window, or has
+        unknown characters.
         """
-        ids, known = [np.zeros(0, np.int64)], [np.zeros(0, bool)]
+        ids = [np.zeros(0, np.int64)]
+        known = [np.zeros(0, bool)]
         for place, piece in enumerate(MASK.split(text)):  # text, count, text, count ...
             gap = place % 2 == 1
-            ids.append(np.zeros(int(piece or 1), np.int64) if gap else _known_ids(piece, self.tokenizer, "the text"))
+            ids.append(
+                np.zeros(int(piece or 1), np.int64)
+                if gap
+                else _known_ids(piece, self.tokenizer, "the text")
+            )
             known.append(np.full(len(ids[-1]), not gap))
         size = sum(map(len, ids))
         if size > self.length:
-            raise Refused(Problem(f"the text has {size} ids, but a window {self.length}", code="misfit"))
+            raise Refused(
+                Problem(f"the text has {size} ids, but a window {self.length}", code="misfit")
+            )
         like = self.like(n, seed)
-        x0, given = like.x0.clone(), torch.zeros_like(like.known)
-        x0[:, :size], given[:, :size] = torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.concatenate(known))
+        x0 = like.x0.clone()
+        given = torch.zeros_like(like.known)
+        x0[:, :size] = torch.from_numpy(np.concatenate(ids))
+        given[:, :size] = torch.from_numpy(np.concatenate(known))
         return Clean.of(x0, like.valid | (torch.arange(self.length) < size), given, **like.cond)
 
     def tokens(self, text: str) -> list[int]:
@@ -112,24 +145,33 @@ class TextTemplates:
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield each sample as text, up to its end; control characters become U+FFFD."""
         for number, row in enumerate(self._texts(samples, like)):
-            yield Picture(f"sample-{number:03d}", text=self.tokenizer.decode(row).translate(CONTROLS))
+            yield Picture(
+                f"sample-{number:03d}", text=self.tokenizer.decode(row).translate(CONTROLS)
+            )
 
     def _texts(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Integer[np.ndarray, " l"]]:
         """Return the ids of each sample up to its first end-of-text id, without padding."""
-        rows = [row[keep] for row, keep in zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True)]
+        rows = [
+            row[keep]
+            for row, keep in zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True)
+        ]
         if self.tokenizer.end is None:
             return rows
-        return [row[: np.argmax(np.append(row, self.tokenizer.end) == self.tokenizer.end)] for row in rows]
+        return [
+            row[: np.argmax(np.append(row, self.tokenizer.end) == self.tokenizer.end)]
+            for row in rows
+        ]
 
 
 class LanguageModelling(TextTemplates):
     """Windows of text.
 
-    The documents of a split are joined and cut into windows of equal length; only the last window of a split may be
-    shorter. With `documents = "separate"` each document begins a window, the rest of its last window is padding (the
-    end-of-text id, or 0), and samples are as long as windows of the training split. With `documents = "ended"` that
-    rest repeats the end-of-text id and is learned like everything else, so that a model ends texts by itself; it counts
-    neither as tokens nor as characters, but its nats count.
+    The documents of a split are joined and cut into windows of equal length; only the last window
+    of a split may be shorter. With `documents = "separate"` each document begins a window, the rest
+    of its last window is padding (the end-of-text id, or 0), and samples are as long as windows of
+    the training split. With `documents = "ended"` that rest repeats the end-of-text id and is
+    learned like everything else, so that a model ends texts by itself; it counts neither as tokens
+    nor as characters, but its nats count.
 
     Args:
         corpus: Documents by split, or token ids.
@@ -162,12 +204,17 @@ class LanguageModelling(TextTemplates):
         else:
             self.corpus = encode_corpus(corpus, tokenizer)
         field = Field("text", length, tokenizer.size, end=tokenizer.end)
-        super().__init__(tokenizer, length, prompt, TokenSpace((field,), text_conditions(documents, labels)))
+        super().__init__(
+            tokenizer, length, prompt, TokenSpace((field,), text_conditions(documents, labels))
+        )
         self._order = ngrams
         self._judge = None if judge is None else FolderJudge(Path(judge))
         streams = self.corpus.splits
         self.ids = {split: stream.ids for split, stream in streams.items()}
-        self._windows = {split: Windows(stream, length, documents, self._pad) for split, stream in streams.items()}
+        self._windows = {
+            split: Windows(stream, length, documents, self._pad)
+            for split, stream in streams.items()
+        }
         self._documents = documents
         if documents == "ended" and tokenizer.end is None:
             raise Refused(Problem(NO_END, path=("task", "documents"), help=ADD_END, code="misfit"))
@@ -176,7 +223,9 @@ class LanguageModelling(TextTemplates):
                 raise Refused(f'{corpus.name}: the split "{split}" is empty', code="no-samples")
         if len(self.ids["train"]) < length and documents == "stream":
             size = len(self.ids["train"])
-            what = f"{corpus.name}: the training text has {size} ids, less than one window of {length}"
+            what = (
+                f"{corpus.name}: the training text has {size} ids, less than one window of {length}"
+            )
             fix = "lower length, or give more text"
             raise Refused(Problem(what, path=("task", "length"), help=fix, code="no-samples"))
 
@@ -194,13 +243,19 @@ class LanguageModelling(TextTemplates):
         clean = Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
         if not self._pairs and self._documents != "packed":
             return clean
-        document, place = (torch.from_numpy(table) for table in self._windows[split].documents(rows))
+        document, place = (
+            torch.from_numpy(table) for table in self._windows[split].documents(rows)
+        )
         cond = {"document": document} if self._documents == "packed" else {}
         if not (pairs := self._pairs.get(split)):
             return replace(clean, cond=cond)
         if any(condition.name == "label" for condition in self.space.conditions):
             cond["label"] = torch.from_numpy(pairs.labels)[document[:, 0]]
-        return replace(clean, known=(place < torch.from_numpy(pairs.prompts)[document]) & clean.valid, cond=cond)
+        return replace(
+            clean,
+            known=(place < torch.from_numpy(pairs.prompts)[document]) & clean.valid,
+            cond=cond,
+        )
 
     def like(self, n: int, seed: int) -> Clean:
         """Return `n` empty windows that begin with the prompt; for separate documents `seed` draws their lengths."""
@@ -211,7 +266,9 @@ class LanguageModelling(TextTemplates):
         if self._documents != "separate":
             return replace(clean, cond=cond)
         sizes = np.maximum(self._windows["train"].spans(rows)[1], len(self.prompt) + 1)
-        return replace(clean, valid=torch.arange(self.length) < torch.from_numpy(sizes)[:, None], cond=cond)
+        return replace(
+            clean, valid=torch.arange(self.length) < torch.from_numpy(sizes)[:, None], cond=cond
+        )
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer, with which an export without data makes texts of ids."""
@@ -231,9 +288,14 @@ class LanguageModelling(TextTemplates):
     def _over(self, stream: TokenStream) -> LanguageModelling:
         task = copy(self)
         task._pairs = {split: pairs for split, pairs in self._pairs.items() if split != "valid"}
-        task.corpus = replace(self.corpus, splits={**self.corpus.splits, "valid": stream}, distribution=None)
+        task.corpus = replace(
+            self.corpus, splits={**self.corpus.splits, "valid": stream}, distribution=None
+        )
         task.ids = {**self.ids, "valid": stream.ids}
-        task._windows = {**self._windows, "valid": Windows(stream, self.length, self._documents, self._pad)}
+        task._windows = {
+            **self._windows,
+            "valid": Windows(stream, self.length, self._documents, self._pad),
+        }
         return task
 
     def metrics(self) -> TextMetrics:
@@ -243,8 +305,8 @@ class LanguageModelling(TextTemplates):
     def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
         """Return uniform, unigram, and on request n-grams and xz, and the diversity of real windows.
 
-        They are computed on the first `samples` windows, by default all. Like a model, n-grams see the ids before in
-        the same window; only xz sees all text before.
+        They are computed on the first `samples` windows, by default all. Like a model, n-grams see
+        the ids before in the same window; only xz sees all text before.
         """
         train = self.ids["train"]
         windows = self._windows[split].ids(min(samples or self.size(split), self.size(split)))
@@ -256,15 +318,19 @@ class LanguageModelling(TextTemplates):
         if self.corpus.distribution is not None:
             metrics |= distribution_baselines(self.corpus.distribution, windows, self.tokenizer)
         real = self.batch(split, range(min(REFERENCE, self.size(split))))
-        return metrics | {f"{name}/real": value for name, value in self.sample_metrics(real.x0, real).items()}
+        return metrics | {
+            f"{name}/real": value for name, value in self.sample_metrics(real.x0, real).items()
+        }
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return the diversity of samples and, on request, scores of the longest n-gram and of the judge.
 
-        `ngram_bits_per_char` is low for text like the training split, and lower still for repetitive text, as are all
-        such metrics: compare them with those of real text, and read them with `distinct_2`.
+        `ngram_bits_per_char` is low for text like the training split, and lower still for
+        repetitive text, as are all such metrics: compare them with those of real text, and read
+        them with `distinct_2`.
         """
-        rows, valid = samples.cpu().numpy(), like.valid.cpu().numpy()
+        rows = samples.cpu().numpy()
+        valid = like.valid.cpu().numpy()
         if self._documents == "ended" and self.tokenizer.end is not None:
             valid = valid & ~after_end(samples.cpu(), self.tokenizer.end).numpy()
         metrics = diversity_metrics(rows, valid)
@@ -279,12 +345,18 @@ class LanguageModelling(TextTemplates):
         return metrics
 
     def frontier(
-        self, draws: Iterable[tuple[Mapping[str, float], Tensor, Clean, Mapping[str, float]]], count: int
+        self,
+        draws: Iterable[tuple[Mapping[str, float], Tensor, Clean, Mapping[str, float]]],
+        count: int,
     ) -> tuple[list[dict[str, float]], Picture]:
         """Return metrics of real windows and of each draw, with the distance `mauve` from other real windows."""
         if self._judge is None and self._order is None:
             what = "a frontier requires the perplexity of samples"
-            raise Refused(Problem(what, ("task", "ngrams"), help="set task.ngrams or task.judge", code="misfit"))
+            raise Refused(
+                Problem(
+                    what, ("task", "ngrams"), help="set task.ngrams or task.judge", code="misfit"
+                )
+            )
         if (size := self.size("valid")) < 2 * count:
             what = f"{2 * count} windows of validation are compared, but there are {size}"
             raise Refused(Problem(what, ("evaluate", "samples"), code="no-samples"))
@@ -292,8 +364,17 @@ class LanguageModelling(TextTemplates):
         reference, real = (self.batch("valid", numbers[half::2].tolist()) for half in (0, 1))
         features = pair_features(self._texts(reference.x0, reference))
         rows: list[dict[str, float]] = []
-        for options, samples, like, metrics in (({}, real.x0, real, self.sample_metrics(real.x0, real)), *draws):
-            rows.append({**options, **metrics, "mauve": mauve(pair_features(self._texts(samples, like)), features)})
+        for options, samples, like, metrics in (
+            ({}, real.x0, real, self.sample_metrics(real.x0, real)),
+            *draws,
+        ):
+            rows.append(
+                {
+                    **options,
+                    **metrics,
+                    "mauve": mauve(pair_features(self._texts(samples, like)), features),
+                }
+            )
         judge = "ngram_perplexity" if self._judge is None else "judge_perplexity"
         return rows, Picture("frontier", png=frontier_plot(rows, list(options), judge))
 
@@ -316,12 +397,19 @@ def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Integer[np.nd
     return ids
 
 
-def _known_ids(text: str, tokenizer: Tokenizer, what: str, path: tuple[str, ...] = ()) -> Integer[np.ndarray, " K"]:
+def _known_ids(
+    text: str,
+    tokenizer: Tokenizer,
+    what: str,
+    path: tuple[str, ...] = (),
+) -> Integer[np.ndarray, " K"]:
     """Return the ids of a text; Refused if one is that of unknown characters."""
     ids = tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
         pairs = zip(text, ids.tolist(), strict=True)
-        letters = ", ".join(sorted({repr(letter) for letter, number in pairs if number == tokenizer.unknown}))
+        letters = ", ".join(
+            sorted({repr(letter) for letter, number in pairs if number == tokenizer.unknown})
+        )
         message = f"{what} contains {letters}, which the training text does not"
         raise Refused(Problem(message, path=path, code="unknown-value"))
     return ids

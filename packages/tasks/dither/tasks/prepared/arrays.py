@@ -30,7 +30,9 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        raise Refused(Problem(f"{path}: {error.strerror or error}", help=help_text, code=code)) from None
+        raise Refused(
+            Problem(f"{path}: {error.strerror or error}", help=help_text, code=code)
+        ) from None
     except (ValueError, EOFError, OverflowError, SyntaxError, RecursionError, MemoryError) as error:
         message = f"{path}: damaged or cut short ({str(error)[:120]})"
         raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
@@ -50,14 +52,19 @@ LIMIT = 1 << 32
 Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
 
-def write_archive(path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], about: Mapping[str, Any]) -> None:
+def write_archive(
+    path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], about: Mapping[str, Any]
+) -> None:
     """Write an .npz file, and a .json file with `about`, the sha256, and dtype and shape of each array."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     content = buffer.getvalue()
     sidecar = {
         **about,
-        "arrays": {name: {"dtype": array.dtype.str, "shape": list(array.shape)} for name, array in arrays.items()},
+        "arrays": {
+            name: {"dtype": array.dtype.str, "shape": list(array.shape)}
+            for name, array in arrays.items()
+        },
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
@@ -73,10 +80,14 @@ def read_archive(path: Path, help_text: str) -> Arrays:
     try:
         content = read_bytes(path, TABLE_BYTES)
         about = json.loads(read_bytes(sidecar))
-        expected = {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in about["arrays"].items()}
+        expected = {
+            name: (entry["dtype"], tuple(entry["shape"])) for name, entry in about["arrays"].items()
+        }
         sha256 = str(about["sha256"])
     except OSError as error:
-        problem = Problem(f"{error.filename}: {error.strerror}", help=help_text, code="file-not-found")
+        problem = Problem(
+            f"{error.filename}: {error.strerror}", help=help_text, code="file-not-found"
+        )
         raise Refused(problem) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{sidecar}: damaged ({type(error).__name__}: {error})"
@@ -103,17 +114,28 @@ def load_npz(file: io.BytesIO | Path, path: Path, unread: Container[str] = ()) -
             headers = {name: _header(archive, name) for name in names if name in unread}
         packed = path.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
         if size > (limit := min(LIMIT, max_expanded(packed))):
-            raise Refused(f"{path}: arrays take {size:,} bytes, the limit is {limit:,}", code="too-large")
+            raise Refused(
+                f"{path}: arrays take {size:,} bytes, the limit is {limit:,}", code="too-large"
+            )
         if isinstance(file, io.BytesIO):
             file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
-            return {name: _member(archive, name, path) for name in archive.files if name not in headers} | headers
+            return {
+                name: _member(archive, name, path) for name in archive.files if name not in headers
+            } | headers
     except OSError as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
         raise Refused(f"{path}: {error.strerror or error}", code=code) from None
     except MemoryError as error:  # a header may declare more than the file holds
         raise Refused(f"{path}: {error}", code="too-large") from None
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,
+        EOFError,
+        KeyError,
+        NotImplementedError,
+    ) as error:
         raise Refused(f"{path}: damaged .npz file ({error})", code="damaged-file") from None
 
 
@@ -121,7 +143,11 @@ def _header(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
     """Return zeros of the declared dtype and shape, which take no memory."""
     with archive.open(f"{name}.npy") as file:
         version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
         shape, _, dtype = read(file)
     if math.prod(shape) * dtype.itemsize > archive.getinfo(f"{name}.npy").file_size:
         raise ValueError(f'"{name}" declares more than it holds')
@@ -135,7 +161,9 @@ def _member(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
         if "pickle" not in str(error):
             raise
         fix = 'objects are never unpickled; save text with .astype("str"), and numbers with .astype("float32")'
-        raise Refused(Problem(f'{path}: "{name}" holds objects', help=fix, code="wrong-shape")) from None
+        raise Refused(
+            Problem(f'{path}: "{name}" holds objects', help=fix, code="wrong-shape")
+        ) from None
     if not isinstance(array, np.ndarray):
         raise Refused(f'{path}: "{name}" is not an array', code="damaged-file")
     return array

@@ -1,6 +1,7 @@
 """Manifest of a folder of prepared data: options and source, one record per array with its checksum, rejected rows.
 
-Neither numpy nor torch is imported here, so that a Spec can read a manifest while an experiment is validated.
+Neither numpy nor torch is imported here, so that a Spec can read a manifest while an experiment is
+validated.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ MANIFEST: Final = "manifest.json"
 class Kind:
     """A kind of prepared data; `name` is a plural noun for messages, and its folder in the cache.
 
-    The version increases when the same source would be stored differently. `command` prepares such data, into the
-    folder of its `option`; `files` are patterns of files besides the manifest, its arrays and rejected.jsonl. `earlier`
-    are former names of the manifest; without `upgrade` of its content, the data must be prepared again.
+    The version increases when the same source would be stored differently. `command` prepares such
+    data, into the folder of its `option`; `files` are patterns of files besides the manifest, its
+    arrays and rejected.jsonl. `earlier` are former names of the manifest; without `upgrade` of its
+    content, the data must be prepared again.
     """
 
     name: str
@@ -66,8 +68,9 @@ class ArrayRecord(BaseModel):
 class Manifest(BaseModel):
     """Content of manifest.json.
 
-    `made` are options, and a digest of the source under "source", compared before the data are used or replaced;
-    `info` is other data of the task, `rejected` the number of rejected rows by reason (the rows are in rejected.jsonl).
+    `made` are options, and a digest of the source under "source", compared before the data are used
+    or replaced; `info` is other data of the task, `rejected` the number of rejected rows by reason
+    (the rows are in rejected.jsonl).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -81,7 +84,8 @@ class Manifest(BaseModel):
 
 def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
     """Read a manifest and compare the length of every file with it; `command` prepares the data again."""
-    path, fix = folder / MANIFEST, f"run: {command or kind.command}"
+    path = folder / MANIFEST
+    fix = f"run: {command or kind.command}"
     earlier = next((folder / name for name in kind.earlier if (folder / name).is_file()), path)
     upgrade = kind.upgrade if earlier != path and not path.is_file() else None
     try:
@@ -89,18 +93,29 @@ def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
         if upgrade is not None:
             content = upgrade(content)
         if content["kind"] != kind.name:
-            raise Refused(f"{folder} holds prepared {content['kind']}, expected {kind.name}", code="unknown-format")
+            raise Refused(
+                f"{folder} holds prepared {content['kind']}, expected {kind.name}",
+                code="unknown-format",
+            )
         if content["version"] != kind.version:
-            raise Refused(_other_version(folder, f"version {content['version']}, expected {kind.version}", fix))
+            raise Refused(
+                _other_version(
+                    folder, f"version {content['version']}, expected {kind.version}", fix
+                )
+            )
         manifest = Manifest.model_validate(content)
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(_not_prepared(folder, kind, fix)) from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Refused(Problem(f"{path} is damaged: {describe_error(error)}", help=fix, code="damaged-file")) from None
+        raise Refused(
+            Problem(f"{path} is damaged: {describe_error(error)}", help=fix, code="damaged-file")
+        ) from None
     if problems := [
-        p for record in manifest.arrays.values() for p in _length_problems(folder / record.file, record, fix)
+        p
+        for record in manifest.arrays.values()
+        for p in _length_problems(folder / record.file, record, fix)
     ]:
         raise Refused(problems)
     return manifest
@@ -118,14 +133,24 @@ def _not_prepared(folder: Path, kind: Kind, fix: str) -> Problem:
     if any((folder / name).is_file() for name in kind.earlier):
         return _other_version(folder, "an earlier version", fix)
     if folder.is_dir():
-        return Problem(f"{folder} holds no prepared {kind.name}: no {MANIFEST}", help=fix, code="not-prepared")
+        return Problem(
+            f"{folder} holds no prepared {kind.name}: no {MANIFEST}", help=fix, code="not-prepared"
+        )
     if folder.exists():
-        return Problem(f"{folder} is a file, expected a folder with {MANIFEST}", code="not-prepared")
-    return Problem(f"{folder}: no such folder of prepared {kind.name}", help=fix, code="not-prepared")
+        return Problem(
+            f"{folder} is a file, expected a folder with {MANIFEST}", code="not-prepared"
+        )
+    return Problem(
+        f"{folder}: no such folder of prepared {kind.name}", help=fix, code="not-prepared"
+    )
 
 
 def _other_version(folder: Path, versions: str, fix: str) -> Problem:
-    return Problem(f"{folder} was prepared by another version of dither ({versions})", help=fix, code="other-version")
+    return Problem(
+        f"{folder} was prepared by another version of dither ({versions})",
+        help=fix,
+        code="other-version",
+    )
 
 
 def _length_problems(path: Path, record: ArrayRecord, fix: str) -> Iterator[Problem]:
@@ -149,4 +174,8 @@ def describe_sources(files: Iterable[Path], root: Path) -> dict[str, Any]:
     states = [(os.path.relpath(path, root), path.stat()) for path in files]
     lines = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states]
     digest = hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
-    return {"files": len(states), "bytes": sum(state.st_size for _, state in states), "digest": digest}
+    return {
+        "files": len(states),
+        "bytes": sum(state.st_size for _, state in states),
+        "digest": digest,
+    }

@@ -14,7 +14,9 @@ class Progress:
     """Writes a counter of `what`, such as "motifs scanned", to the error stream if that is a terminal."""
 
     def __init__(self, what: str) -> None:
-        self.what, self._wrote, self._next = what, False, 0.0
+        self.what = what
+        self._wrote = False
+        self._next = 0.0
         self._shown = sys.stderr.isatty()
 
     def update(self, done: int, total: int) -> None:
@@ -22,7 +24,8 @@ class Progress:
         if self._shown and (now >= self._next or done == total):
             sys.stderr.write(f"\r\x1b[K{done:,} of {total:,} {self.what}")
             sys.stderr.flush()
-            self._wrote, self._next = True, now + EVERY
+            self._wrote = True
+            self._next = now + EVERY
 
     def __enter__(self) -> Progress:
         return self

@@ -26,7 +26,9 @@ class Rejected:
     message: str
 
     def __str__(self) -> str:
-        return self.message if self.message.startswith(self.place) else f"{self.place}: {self.message}"
+        return (
+            self.message if self.message.startswith(self.place) else f"{self.place}: {self.message}"
+        )
 
 
 class RejectedRows:
@@ -60,7 +62,9 @@ class RejectedRows:
         with path.open("w", encoding="utf-8") as file:
             shutil.copyfileobj(self._file, file)
 
-    def lines(self, title: str = "rejected", sorts: Mapping[str, str] | None = None) -> Iterator[str]:
+    def lines(
+        self, title: str = "rejected", sorts: Mapping[str, str] | None = None
+    ) -> Iterator[str]:
         """Yield a report: total and `title`, then the description and number of each reason, and its first rows."""
         if not self.counts:
             return

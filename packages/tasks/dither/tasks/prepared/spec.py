@@ -25,7 +25,8 @@ __all__ = ["PrepareSpec"]
 class PrepareSpec(DataSpec):
     """Data that is converted once by `dither prepare` into a folder in the cache, or where an option says.
 
-    Subclasses define the options named by `source_option` and `stored.option`, and may define `force`.
+    Subclasses define the options named by `source_option` and `stored.option`, and may define
+    `force`.
     """
 
     stored: ClassVar[Kind]
@@ -46,11 +47,17 @@ class PrepareSpec(DataSpec):
         names = [given] if isinstance(given, str) else given
         mark = path_mark(type(self).model_fields[self.source_option])
         is_name = re.compile(mark.unless if mark else "").fullmatch
-        absolute = [name if is_name(name) else os.path.abspath(Path(name).expanduser()) for name in names]
-        # earlier versions: with the working directory, so that a run found its data only where it was started
+        absolute = [
+            name if is_name(name) else os.path.abspath(Path(name).expanduser()) for name in names
+        ]
+        # earlier versions: with the working directory, so that a run found its data only where it
+        # was started
         earlier = [{key: given, "from": str(Path.cwd())} for key in ("source", "paths")]
         keys = ({**self.options(), **key} for key in ({"sources": absolute}, *earlier))
-        digests = (hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16] for key in keys)
+        digests = (
+            hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+            for key in keys
+        )
         folders = [cache_folder() / self.stored.name / digest for digest in digests]
         return next((folder for folder in folders if folder.exists()), folders[0])
 
@@ -58,17 +65,28 @@ class PrepareSpec(DataSpec):
         """Return the command that prepares the data."""
         source = getattr(self, self.source_option)
         words = ["dither", "prepare", self.name, *(source if isinstance(source, list) else ())]
-        hidden = {"force", "use", *self.read_options, *({self.source_option} if isinstance(source, list) else ())}
-        for key, value in self.model_dump(mode="json", exclude_defaults=True, exclude=hidden).items():
+        hidden = {
+            "force",
+            "use",
+            *self.read_options,
+            *({self.source_option} if isinstance(source, list) else ()),
+        }
+        for key, value in self.model_dump(
+            mode="json", exclude_defaults=True, exclude=hidden
+        ).items():
             words.append(f"--{key.replace('_', '-')}")
-            words += [] if value is True else [value if isinstance(value, str) else json.dumps(value)]
+            words += (
+                [] if value is True else [value if isinstance(value, str) else json.dumps(value)]
+            )
         return shlex.join(words)
 
     def check(self) -> Iterator[Misfit]:
         """Yield that the data have not been prepared."""
         if not (self.folder() / MANIFEST).is_file():
             message = f"{self.stored.name} not prepared: no {self.folder() / MANIFEST}"
-            yield Misfit(message, (self.source_option,), help=f"run: {self.command()}", code="not-prepared")
+            yield Misfit(
+                message, (self.source_option,), help=f"run: {self.command()}", code="not-prepared"
+            )
 
     def manifest(self) -> Manifest:
         """Read the manifest of the data; raises Refused if they are missing, damaged, or made with other options."""
@@ -79,5 +97,9 @@ class PrepareSpec(DataSpec):
     def check_options(self, manifest: Manifest, made: dict[str, Any]) -> None:
         """Raise Refused with the options that differ from those of a manifest."""
         if changed := changed_options(manifest, made):
-            message = f"{self.folder()} was prepared with other options: {', '.join(changed)} changed"
-            raise Refused(Problem(message, help=f"run: {self.command()} --force", code="changed-options"))
+            message = (
+                f"{self.folder()} was prepared with other options: {', '.join(changed)} changed"
+            )
+            raise Refused(
+                Problem(message, help=f"run: {self.command()} --force", code="changed-options")
+            )

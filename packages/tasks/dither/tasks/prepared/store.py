@@ -25,7 +25,15 @@ from .arrays import map_npy
 from .manifest import MANIFEST, ArrayRecord, Kind, Manifest, read_manifest
 from .rejected import REJECTED, RejectedRows
 
-__all__ = ["ArrayStream", "Writer", "check_owned", "find_existing", "open_arrays", "verify", "write_folder"]
+__all__ = [
+    "ArrayStream",
+    "Writer",
+    "check_owned",
+    "find_existing",
+    "open_arrays",
+    "verify",
+    "write_folder",
+]
 
 BLOCK = 1 << 24
 """Bytes per read when computing a checksum."""
@@ -35,11 +43,15 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 class ArrayStream:
     """A .npy file that is written in blocks of rows; the number of rows need not be known.
 
-    Values are written as a plain stream: a full disk raises OSError, where a memory map would end the process.
+    Values are written as a plain stream: a full disk raises OSError, where a memory map would end
+    the process.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], row_shape: Sequence[int] = ()) -> None:
-        self.path, self.dtype, self.row_shape, self.rows = path, np.dtype(dtype), tuple(row_shape), 0
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.row_shape = tuple(row_shape)
+        self.rows = 0
         self._digest = hashlib.sha256()
         self.file = path.open("wb")
         self.file.write(self._header())
@@ -61,8 +73,16 @@ class ArrayStream:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        shape, sha256 = (self.rows, *self.row_shape), self._digest.hexdigest()
-        return ArrayRecord(file=self.path.name, dtype=self.dtype.str, shape=shape, bytes=size, sha256=sha256, info=info)
+        shape = (self.rows, *self.row_shape)
+        sha256 = self._digest.hexdigest()
+        return ArrayRecord(
+            file=self.path.name,
+            dtype=self.dtype.str,
+            shape=shape,
+            bytes=size,
+            sha256=sha256,
+            info=info,
+        )
 
     def _header(self) -> bytes:
         header = io.BytesIO()
@@ -105,7 +125,13 @@ class Writer:
         self.stream(name, array.dtype, array.shape[1:]).append(array)
         return self.end(name, **info)
 
-    def add_blocks(self, name: str, blocks: Iterable[Any], dtype: Any, row_shape: Sequence[int] = ()) -> ArrayRecord:
+    def add_blocks(
+        self,
+        name: str,
+        blocks: Iterable[Any],
+        dtype: Any,
+        row_shape: Sequence[int] = (),
+    ) -> ArrayRecord:
         stream = self.stream(name, dtype, row_shape)
         for block in blocks:
             stream.append(block)
@@ -128,7 +154,9 @@ class Writer:
             info=json.loads(json.dumps(self.info)),
             rejected=self._rejected,
         )
-        (self.folder / MANIFEST).write_text(self.manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        (self.folder / MANIFEST).write_text(
+            self.manifest.model_dump_json(indent=1) + "\n", encoding="utf-8"
+        )
         for path in self.folder.iterdir():
             fsync(path)
 
@@ -142,8 +170,9 @@ class Writer:
 def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[Writer]:
     """Yield a writer; when the block ends without an error, the new folder replaces `folder` in one step.
 
-    `check_owned` should have accepted the folder; `made` are the options, and a digest of the source. Refused, and
-    nothing left behind, if the disk is full or not writable, or the block failed to read or write another file.
+    `check_owned` should have accepted the folder; `made` are the options, and a digest of the
+    source. Refused, and nothing left behind, if the disk is full or not writable, or the block
+    failed to read or write another file.
     """
     try:
         with atomic_folder(folder) as temporary:
@@ -161,7 +190,9 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
                 writer._abort()
     except OSError as error:
         code = "disk-full" if error.errno in FULL else "unwritable-file"
-        raise Refused(f"{folder}: cannot be written: {error.strerror or error}", code=code) from error
+        raise Refused(
+            f"{folder}: cannot be written: {error.strerror or error}", code=code
+        ) from error
 
 
 def _elsewhere(error: OSError, folder: Path) -> Path | None:
@@ -175,40 +206,58 @@ def _elsewhere(error: OSError, folder: Path) -> Path | None:
 def check_owned(folder: Path, kind: Kind) -> None:
     """Check that a folder is missing, empty, or holds nothing but prepared data of this kind.
 
-    Its manifest lists these files; a manifest of another kind, or that cannot be parsed, is another file.
+    Its manifest lists these files; a manifest of another kind, or that cannot be parsed, is another
+    file.
     """
     if not folder.exists():
         return
     if not folder.is_dir():
         raise Refused(f"{folder} is a file; prepared {kind.name} need a folder", code="file-exists")
     names = sorted(path.name for path in folder.iterdir())
-    fix, arrays = f"--{kind.option} names another folder, which is created", set[str]()
+    fix = f"--{kind.option} names another folder, which is created"
+    arrays = set[str]()
     patterns: tuple[str, ...] = ()
     if MANIFEST in names:
         message = f"{folder} contains other files: {MANIFEST} is not one of prepared {kind.name}"
         foreign = Refused(Problem(message, help=fix, code="file-exists"))
         try:
             manifest = json.loads(read_bytes(folder / MANIFEST))  # of any version, perhaps damaged
-            arrays, patterns = {f"{name}.npy" for name in dict(manifest["arrays"])}, (MANIFEST, REJECTED, *kind.files)
+            arrays = {f"{name}.npy" for name in dict(manifest["arrays"])}
+            patterns = (MANIFEST, REJECTED, *kind.files)
             if manifest["kind"] != kind.name or not isinstance(manifest["version"], int):
                 raise foreign
         except OSError as error:
-            raise Refused(f"{folder / MANIFEST}: {error.strerror}", code="unreadable-file") from None
+            raise Refused(
+                f"{folder / MANIFEST}: {error.strerror}", code="unreadable-file"
+            ) from None
         except (ValueError, TypeError, KeyError, RecursionError):
             raise foreign from None
     elif kind.earlier and set(kind.earlier) <= set(names):
         patterns = ("*.npy", "*.jsonl", *kind.earlier, *kind.files)
-    others = [name for name in names if name not in arrays and not any(fnmatch(name, each) for each in patterns)]
+    others = [
+        name
+        for name in names
+        if name not in arrays and not any(fnmatch(name, each) for each in patterns)
+    ]
     if others:
         shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise Refused(Problem(f"{folder} contains other files ({shown})", help=fix, code="file-exists"))
+        raise Refused(
+            Problem(f"{folder} contains other files ({shown})", help=fix, code="file-exists")
+        )
 
 
-def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: bool = False) -> Manifest | None:
+def find_existing(
+    folder: Path,
+    kind: Kind,
+    made: Mapping[str, Any],
+    *,
+    force: bool = False,
+) -> Manifest | None:
     """Return the manifest of a folder that holds exactly this, all checksums verified; None if it must be written.
 
-    Damaged data, data of another version, and any data with `force` are to be replaced. Refused if the folder holds
-    other files, even with `force`, or the same kind of data made with other options.
+    Damaged data, data of another version, and any data with `force` are to be replaced. Refused if
+    the folder holds other files, even with `force`, or the same kind of data made with other
+    options.
     """
     check_owned(folder, kind)
     if force:
@@ -216,13 +265,17 @@ def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: b
     try:
         manifest = read_manifest(folder, kind)
         made = json.loads(json.dumps(made))
-        changed = sorted(key for key in {*made, *manifest.made} if made.get(key) != manifest.made.get(key))
+        changed = sorted(
+            key for key in {*made, *manifest.made} if made.get(key) != manifest.made.get(key)
+        )
         if not changed:
             verify(folder, manifest, kind)
             return manifest
     except Refused:
         return None
-    words = [f"{key} was {json.dumps(manifest.made.get(key))}" for key in changed if key != "source"]
+    words = [
+        f"{key} was {json.dumps(manifest.made.get(key))}" for key in changed if key != "source"
+    ]
     words += ["the source changed"] if "source" in changed else []
     message = f"{folder} holds {kind.name} prepared with other options: {'; '.join(words)}"
     fix = f"--force replaces them; --{kind.option} names another folder"
@@ -230,43 +283,66 @@ def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: b
 
 
 def open_arrays(
-    folder: Path, manifest: Manifest, kind: Kind, names: Iterable[str] | None = None
+    folder: Path,
+    manifest: Manifest,
+    kind: Kind,
+    names: Iterable[str] | None = None,
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Memory-map arrays, all by default; raises Refused if one is unreadable or differs from the manifest."""
-    arrays, fix = {}, f"run: {kind.command}"
+    arrays = {}
+    fix = f"run: {kind.command}"
     for name in manifest.arrays if names is None else names:
         record = manifest.arrays.get(name)
         if record is None:
-            raise Refused(Problem(f"{folder / MANIFEST} has no array {name}", help=fix, code="missing-array"))
+            raise Refused(
+                Problem(f"{folder / MANIFEST} has no array {name}", help=fix, code="missing-array")
+            )
         path = folder / record.file
         array = map_npy(path, fix) if path.suffix == ".npy" else _map_raw(path, record)
-        if (array.dtype.str, array.shape) != (record.dtype, record.shape) or not array.flags.c_contiguous:
+        if (array.dtype.str, array.shape) != (
+            record.dtype,
+            record.shape,
+        ) or not array.flags.c_contiguous:
             found = f"{array.dtype.str} of shape {array.shape}"
-            message = f"{path} holds {found}, {MANIFEST} declares {record.dtype} of shape {record.shape}"
+            message = (
+                f"{path} holds {found}, {MANIFEST} declares {record.dtype} of shape {record.shape}"
+            )
             raise Refused(Problem(message, help=fix, code="damaged-file"))
         arrays[name] = array
     return arrays
 
 
 def _map_raw(path: Path, record: ArrayRecord) -> Shaped[np.ndarray, "..."]:
-    return np.memmap(path, record.dtype, "r", shape=record.shape) if record.bytes else np.zeros(0, record.dtype)
+    return (
+        np.memmap(path, record.dtype, "r", shape=record.shape)
+        if record.bytes
+        else np.zeros(0, record.dtype)
+    )
 
 
 def verify(
-    folder: Path, manifest: Manifest, kind: Kind, names: Iterable[str] | None = None, *, once: bool = False
+    folder: Path,
+    manifest: Manifest,
+    kind: Kind,
+    names: Iterable[str] | None = None,
+    *,
+    once: bool = False,
 ) -> None:
     """Read arrays, all by default, and compare their checksums.
 
     With `once` this is skipped if it succeeded before for all arrays and no file has changed since.
     """
     open_arrays(folder, manifest, kind, names)
-    stamp, state = _stamp(folder), _state(folder, manifest)
+    stamp = _stamp(folder)
+    state = _state(folder, manifest)
     if once:
         with suppress(OSError, ValueError):
             if json.loads(stamp.read_text("utf-8")) == state:
                 return
     records = [manifest.arrays[name] for name in (manifest.arrays if names is None else names)]
-    if wrong := [record.file for record in records if _sha256(folder / record.file, record) != record.sha256]:
+    if wrong := [
+        record.file for record in records if _sha256(folder / record.file, record) != record.sha256
+    ]:
         fix = f"copy them again, or run: {kind.command}"
         messages = (f"{folder / name}: checksum differs from {MANIFEST}" for name in wrong)
         raise Refused([Problem(message, help=fix, code="damaged-file") for message in messages])
@@ -298,4 +374,7 @@ def _stamp(folder: Path) -> Path:
 def _state(folder: Path, manifest: Manifest) -> list[list[str | int]]:
     """Checksum, size, time and inode of each file: a file that was touched has another state."""
     files = [(record, (folder / record.file).stat()) for record in manifest.arrays.values()]
-    return [[record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino] for record, stat in files]
+    return [
+        [record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        for record, stat in files
+    ]

@@ -58,13 +58,17 @@ def summary(s: Situation) -> None:
     """The first line of the docstring is one sentence of at most 120 characters."""
     line = s.part.summary
     assert line, f"{s.part.pinned} has no docstring"
-    assert len(line) <= 120, f"the summary has {len(line)} characters, at most 120 are allowed: {line}"
+    assert len(line) <= 120, (
+        f"the summary has {len(line)} characters, at most 120 are allowed: {line}"
+    )
     assert line.endswith("."), f"the summary is not a sentence on one line: {line}"
 
 
 def options_documented(s: Situation) -> None:
     """Every option has a docstring below it, in nested tables too."""
-    options = ((prefix, key, table) for prefix, table in _tables(s.part.spec) for key in table.model_fields)
+    options = (
+        (prefix, key, table) for prefix, table in _tables(s.part.spec) for key in table.model_fields
+    )
     missing = [prefix + key for prefix, key, table in options if key not in docs_of(table)]
     assert not missing, f"{s.part.pinned}: no docstring below {', '.join(missing)}"
 
@@ -75,7 +79,9 @@ def options_writable(s: Situation) -> None:
         for key, info in table.model_fields.items():
             if not info.is_required() and type(None) in get_args(info.annotation):
                 default = info.get_default(call_default_factory=True, validated_data={})
-                assert default is None, f"{prefix}{key} may be None but defaults to {default!r}: files cannot set None"
+                assert default is None, (
+                    f"{prefix}{key} may be None but defaults to {default!r}: files cannot set None"
+                )
 
 
 def _tables(model: type[Options], prefix: str = "") -> Iterator[tuple[str, type[Options]]]:
@@ -84,7 +90,11 @@ def _tables(model: type[Options], prefix: str = "") -> Iterator[tuple[str, type[
     for key, info in model.model_fields.items():
         union = get_origin(info.annotation) in (Union, types.UnionType)
         for inner in get_args(info.annotation) if union else (info.annotation,):
-            if isinstance(inner, type) and issubclass(inner, Options) and not hasattr(inner, "kind"):
+            if (
+                isinstance(inner, type)
+                and issubclass(inner, Options)
+                and not hasattr(inner, "kind")
+            ):
                 yield from _tables(inner, f"{prefix}{key}.")
 
 
@@ -146,9 +156,13 @@ def json_schema(s: Situation) -> None:
     try:
         schema = s.part.spec.model_json_schema()
     except PydanticUserError as error:
-        raise AssertionError(f"{s.part.pinned} has an option whose type has no JSON Schema: {error}") from None
+        raise AssertionError(
+            f"{s.part.pinned} has an option whose type has no JSON Schema: {error}"
+        ) from None
     properties = schema.get("properties", {})
-    untyped = [key for key in s.part.spec.model_fields if not TYPE_KEYS & properties.get(key, {}).keys()]
+    untyped = [
+        key for key in s.part.spec.model_fields if not TYPE_KEYS & properties.get(key, {}).keys()
+    ]
     assert not untyped, f"the JSON Schema has no type for {', '.join(untyped)}"
     json.dumps(schema, allow_nan=False)
 
@@ -184,9 +198,15 @@ def defaults_share_nothing(s: Situation) -> None:
     ]
     assert not shared, f"two default {s.part.pinned} share {', '.join(shared)}"
     ours = ("model_config", "model_fields", "model_computed_fields")
-    mutable = [name for name, value in vars(s.part.spec).items() if not name.startswith("_") and _mutable(value)]
+    mutable = [
+        name
+        for name, value in vars(s.part.spec).items()
+        if not name.startswith("_") and _mutable(value)
+    ]
     mutable = [name for name in mutable if name not in ours]
-    assert not mutable, f"all {s.part.pinned} share the mutable class attribute {', '.join(mutable)}"
+    assert not mutable, (
+        f"all {s.part.pinned} share the mutable class attribute {', '.join(mutable)}"
+    )
 
 
 def _mutable(value: Any) -> bool:
@@ -206,8 +226,11 @@ def builds(s: Situation) -> None:
 
 def builds_share_nothing(s: Situation) -> None:
     """Two components built from the same options share no mutable object."""
-    first, second = _state(_built(s)), _state(_built(s))
-    shared = [name for name, value in first.items() if any(value is other for other in second.values())]
+    first = _state(_built(s))
+    second = _state(_built(s))
+    shared = [
+        name for name, value in first.items() if any(value is other for other in second.values())
+    ]
     assert not shared, f"two built components share {', '.join(shared)}"
 
 
@@ -233,12 +256,15 @@ def keeps_torch_globals(s: Situation) -> None:
         torch.set_default_dtype(before[0])
         torch.set_grad_enabled(before[1])
         torch.set_default_device(before[2])
-    assert before == after, f"building changed dtype, gradient mode or device from {before} to {after}"
+    assert before == after, (
+        f"building changed dtype, gradient mode or device from {before} to {after}"
+    )
 
 
 def seeded_build(s: Situation) -> None:
     """Torch's seed determines the initial weights."""
-    first, second = _module(s), _module(s)
+    first = _module(s)
+    second = _module(s)
     for (key, a), (_, b) in zip(_tensors(first).items(), _tensors(second).items(), strict=True):
         assert_equal(a, b, f"{key}, built twice with the same seed")
 
@@ -289,14 +315,32 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 CHECKS = (
     *checks_of("any", options_round_trip, options_frozen, traits_known, place="options"),
     *checks_of(
-        "any", unknown_option_refused, spec_without_torch, snippet_valid, json_schema, defaults_share_nothing,
-        place="alone", examples=1,
+        "any",
+        unknown_option_refused,
+        spec_without_torch,
+        snippet_valid,
+        json_schema,
+        defaults_share_nothing,
+        place="alone",
+        examples=1,
     ),
-    *checks_of("any", summary, options_documented, options_writable, level="recommended", place="alone", examples=1),
-    *checks_of("any", builds, builds_share_nothing, keeps_torch_globals, place="default", examples=2),
+    *checks_of(
+        "any",
+        summary,
+        options_documented,
+        options_writable,
+        level="recommended",
+        place="alone",
+        examples=1,
+    ),
+    *checks_of(
+        "any", builds, builds_share_nothing, keeps_torch_globals, place="default", examples=2
+    ),
     *(
         check
         for kind in MODULES
-        for check in checks_of(kind, seeded_build, state_dict_round_trip, builds_on_meta, examples=4)
+        for check in checks_of(
+            kind, seeded_build, state_dict_round_trip, builds_on_meta, examples=4
+        )
     ),
-)  # fmt: skip
+)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow.records import State
+from dither.registry.contracts.records import State
 
 from ..check_utils import (
     NotApplicable,
@@ -32,17 +32,25 @@ from .models import check_cache
 
 __all__ = ["CHECKS"]
 
-BATCH, LENGTH = 2, 5
+BATCH = 2
+LENGTH = 5
 
 
 def _embedding(s: Situation) -> tuple[Any, State]:
     return perturb_parameters(s.build(), s.seed), random_state(s.space, s.clean.valid, s.seed)
 
 
-def _embed(s: Situation, embedding: Any, state: State, start: int = 0) -> Float[Tensor, "B L D"]:
+def _embed(
+    s: Situation,
+    embedding: Any,
+    state: State,
+    start: int = 0,
+) -> Float[Tensor, "B L D"]:
     """Return the embedded positions without extra tokens; another number of samples gets the first's conditions."""
     rows = len(state.x)
-    index = torch.arange(rows) if rows == len(s.clean.valid) else torch.zeros(rows, dtype=torch.int64)
+    index = (
+        torch.arange(rows) if rows == len(s.clean.valid) else torch.zeros(rows, dtype=torch.int64)
+    )
     h, extra = embedding(state, {name: value[index] for name, value in s.clean.cond.items()}, start)
     values: Tensor = h[:, extra:]
     return values
@@ -66,7 +74,9 @@ def embeds_every_id(s: Situation) -> None:
     h = _embed(s, embedding, State.of(x.contiguous()))
     for position, size in enumerate(sizes.expand(s.space.length).tolist()):
         distances = torch.pdist(h[:size, position])
-        assert size == 1 or distances.min() > 1e-6, f"two ids have the same vector at position {position}"
+        assert size == 1 or distances.min() > 1e-6, (
+            f"two ids have the same vector at position {position}"
+        )
 
 
 def masked_values_ignored(s: Situation) -> None:
@@ -83,7 +93,9 @@ def masked_values_ignored(s: Situation) -> None:
 def masked_positions_identical(s: Situation) -> None:
     """All fully masked positions of a sample have the same vector, also in training."""
     embedding, state = _embedding(s)
-    state = State(state.x, state.masked.index_fill(1, torch.tensor([0, state.x.shape[1] - 1]), True))
+    state = State(
+        state.x, state.masked.index_fill(1, torch.tensor([0, state.x.shape[1] - 1]), True)
+    )
     for h, masked in zip(_embed(s, embedding.train(), state), state.masked.all(-1), strict=True):
         assert_close(h[masked], h[:1].expand_as(h[masked]), "vectors of masked positions")
 
@@ -94,11 +106,14 @@ def known_tokens_marked(s: Situation) -> None:
     noisy = torch.rand(state.x.shape) < 0.5
     noisy.view(-1)[0] = False
     plain, all_noisy, marked = (
-        _embed(s, embedding, replace(state, noisy=part)) for part in (None, torch.ones_like(noisy), noisy)
+        _embed(s, embedding, replace(state, noisy=part))
+        for part in (None, torch.ones_like(noisy), noisy)
     )
     assert torch.equal(plain, all_noisy), "noisy tokens are marked"
     added = (marked - plain)[~noisy]
-    assert torch.equal((marked - plain)[noisy], torch.zeros_like(plain[noisy])), "noisy tokens are marked"
+    assert torch.equal((marked - plain)[noisy], torch.zeros_like(plain[noisy])), (
+        "noisy tokens are marked"
+    )
     assert_close(added, added[:1].expand_as(added), "vectors of known tokens")
     assert bool(added.any()), "known tokens are not marked"
 
@@ -120,23 +135,31 @@ def pieces_equal_whole(s: Situation) -> None:
     if not cut:
         raise NotApplicable("the sample has one position")
     parts = ((0, cut), (cut, state.x.shape[1]))
-    pieces = [_embed(s, embedding, State(state.x[:, a:b], state.masked[:, a:b]), a) for a, b in parts]
+    pieces = [
+        _embed(s, embedding, State(state.x[:, a:b], state.masked[:, a:b]), a) for a, b in parts
+    ]
     assert_close(torch.cat(pieces, 1), _embed(s, embedding, state), "two pieces")
 
 
 def positions_shape(s: Situation) -> None:
     """The output has one finite vector per position, for all samples or for each."""
     p = perturb_parameters(s.build(), s.seed)(0, s.space.length, s.clean.cond)
-    assert tuple(p.shape[1:]) == (s.space.length, s.args[1]), f"shape {tuple(p.shape)} for {s.space}, width {s.args[1]}"
+    assert tuple(p.shape[1:]) == (s.space.length, s.args[1]), (
+        f"shape {tuple(p.shape)} for {s.space}, width {s.args[1]}"
+    )
     assert p.isfinite().all(), "values are not finite"
 
 
 def positions_start(s: Situation) -> None:
     """Positions from a start on are a slice of all positions."""
-    position, length, cond = perturb_parameters(s.build(), s.seed), s.space.length, s.clean.cond
+    position = perturb_parameters(s.build(), s.seed)
+    length = s.space.length
+    cond = s.clean.cond
     whole = position(0, length, cond)
     for start in range(1, length):
-        assert_close(position(start, length - start, cond), whole[:, start:], f"positions from {start} on")
+        assert_close(
+            position(start, length - start, cond), whole[:, start:], f"positions from {start} on"
+        )
 
 
 def _condition(s: Situation) -> tuple[Any, Float[Tensor, " B"]]:
@@ -158,10 +181,16 @@ def condition_per_position(s: Situation) -> None:
     """One condition or level per sample equals the same at each of its positions."""
     if s.spec.kind == "block":
         block, x, c = _block(s)
-        assert_close(block(x, c[:, None].expand(-1, LENGTH, -1)), block(x, c), "a constant condition per position")
+        assert_close(
+            block(x, c[:, None].expand(-1, LENGTH, -1)),
+            block(x, c),
+            "a constant condition per position",
+        )
     else:
         condition, level = _condition(s)
-        assert_close(condition(level[None].expand(2, -1), {})[1], condition(level, {}), "levels per position")
+        assert_close(
+            condition(level[None].expand(2, -1), {})[1], condition(level, {}), "levels per position"
+        )
 
 
 def levels_differ(s: Situation) -> None:
@@ -176,14 +205,20 @@ def levels_differ(s: Situation) -> None:
 def level_free(s: Situation) -> None:
     """The output does not depend on the level."""
     condition, level = _condition(s)
-    assert_close(condition(level, s.clean.cond), condition(level.flip(0), s.clean.cond), "another level")
+    assert_close(
+        condition(level, s.clean.cond), condition(level.flip(0), s.clean.cond), "another level"
+    )
 
 
 def constant(s: Situation) -> None:
     """The output does not depend on level or conditions, and there are no parameters."""
     condition, level = _condition(s)
     assert not list(condition.parameters()), "there are parameters"
-    assert_equal(condition(level, s.clean.cond), condition(level.flip(0) + 1, {}), "another level and no conditions")
+    assert_equal(
+        condition(level, s.clean.cond),
+        condition(level.flip(0) + 1, {}),
+        "another level and no conditions",
+    )
 
 
 def dropped_conditions(s: Situation) -> None:
@@ -194,24 +229,34 @@ def dropped_conditions(s: Situation) -> None:
     for name in s.spec.dropped():
         cond = {name: _cond(s, len(level))[name]}
         missing = condition(level, {})
-        assert_close(condition(level, {name: torch.full_like(cond[name], -1)}), missing, f'"{name}" = -1')
+        assert_close(
+            condition(level, {name: torch.full_like(cond[name], -1)}), missing, f'"{name}" = -1'
+        )
         assert not torch.equal(condition(level, cond), missing), f'"{name}" does not matter'
         many = {name: torch.ones_like(_cond(s, 10_000)[name])}
         labels = condition.drop_conditions(many)[name]
         assert set(labels.flatten().tolist()) <= {1, -1}, "a label is changed to another"
-        assert 0 < (labels < 0).sum() < labels.numel(), "the label is dropped for no sample, or for all"
+        assert 0 < (labels < 0).sum() < labels.numel(), (
+            "the label is dropped for no sample, or for all"
+        )
         assert bool((many[name] == 1).all()), "drop_conditions modifies its input"
 
 
 def _cond(s: Situation, rows: int) -> dict[str, Tensor]:
     """Return small integers for every condition of the space."""
-    shapes = {condition.name: condition.shape(rows, s.space.length) for condition in s.space.conditions}
-    return {name: (torch.arange(math.prod(shape)) % 7 % 2).view(shape) for name, shape in shapes.items()}
+    shapes = {
+        condition.name: condition.shape(rows, s.space.length) for condition in s.space.conditions
+    }
+    return {
+        name: (torch.arange(math.prod(shape)) % 7 % 2).view(shape) for name, shape in shapes.items()
+    }
 
 
 def _head(s: Situation) -> tuple[Any, Float[Tensor, "B L D"]]:
     generator = torch.Generator().manual_seed(s.seed)
-    return perturb_parameters(s.build(), s.seed), torch.randn(*s.clean.valid.shape, s.args[1], generator=generator)
+    return perturb_parameters(s.build(), s.seed), torch.randn(
+        *s.clean.valid.shape, s.args[1], generator=generator
+    )
 
 
 def head_shape(s: Situation) -> None:
@@ -224,7 +269,10 @@ def head_unbounded(s: Situation) -> None:
     """The output is not clipped: it changes with the length of a large input."""
     head, h = _head(s)
     signs = (1, -1)  # units of a hidden layer may be off for all of h, but not for -h as well
-    far, farther = (torch.stack([replace_infinite(head(scale * sign * h)) for sign in signs]) for scale in (100, 200))
+    far, farther = (
+        torch.stack([replace_infinite(head(scale * sign * h)) for sign in signs])
+        for scale in (100, 200)
+    )
     assert (far != farther).any(-1).any(0).all(), "the output is the same for 100 h and 200 h"
     assert far.max() != farther.max(), "the largest output is the same for 100 h and 200 h"
     assert farther.abs().max() > 20, f"outputs are at most {farther.abs().max():.3g} for 200 h"
@@ -238,7 +286,9 @@ def head_per_position(s: Situation) -> None:
     where = torch.ones(h.shape[:2], dtype=torch.bool)
     where[0, 0] = False
     out = replace_infinite(head(h))
-    assert_equal(replace_infinite(head(other))[where], out[where], "other positions after a change of one")
+    assert_equal(
+        replace_infinite(head(other))[where], out[where], "other positions after a change of one"
+    )
 
 
 def embedding_tables(s: Situation) -> None:
@@ -256,7 +306,9 @@ def head_weights(s: Situation) -> None:
     assert shapes == expected, f"maps of shapes {shapes} instead of {expected}"
     logits, *_ = s.space.split(head(h)).values()
     inputs, *_ = s.space.split(h).values()
-    assert_close(logits[..., : expected[0][0]], head.maps[0](inputs), "logits compared with the first map")
+    assert_close(
+        logits[..., : expected[0][0]], head.maps[0](inputs), "logits compared with the first map"
+    )
 
 
 def gradients_reach_all(s: Situation) -> None:
@@ -283,7 +335,8 @@ def _block(s: Situation) -> tuple[Any, Float[Tensor, "B L D"], Float[Tensor, "B 
     block = perturb_parameters(s.build(), s.seed)
     generator = torch.Generator().manual_seed(s.seed)
     width, cond = s.args
-    x, c = torch.randn(BATCH, LENGTH, width, generator=generator), torch.randn(BATCH, cond, generator=generator)
+    x = torch.randn(BATCH, LENGTH, width, generator=generator)
+    c = torch.randn(BATCH, cond, generator=generator)
     return block, x, c
 
 
@@ -310,7 +363,11 @@ def rows_independent(s: Situation) -> None:
     """Samples of a batch do not influence each other."""
     block, x, c = _block(s)
     other = torch.cat([x[:1], x[1:] + 1.0])
-    assert_close(block(other, torch.cat([c[:1], c[1:] - 1.0]))[0], block(x, c)[0], "row 0 after a change of row 1")
+    assert_close(
+        block(other, torch.cat([c[:1], c[1:] - 1.0]))[0],
+        block(x, c)[0],
+        "row 0 after a change of row 1",
+    )
 
 
 def padding_inert(s: Situation) -> None:
@@ -319,7 +376,9 @@ def padding_inert(s: Situation) -> None:
     for more in (2, 300):
         padded = torch.cat([x, torch.randn(BATCH, more, x.shape[-1])], 1)
         mask = (torch.arange(LENGTH + more) < LENGTH)[None, None, None].expand(BATCH, 1, 1, -1)
-        assert_close(block(padded, c, mask=mask)[:, :LENGTH], block(x, c), f"before {more} masked positions")
+        assert_close(
+            block(padded, c, mask=mask)[:, :LENGTH], block(x, c), f"before {more} masked positions"
+        )
     assert (block(padded, c) != padded).any(-1).all(), "positions of a long input are not changed"
 
 
@@ -333,8 +392,11 @@ def permutation_equivariant(s: Situation) -> None:
     mask |= torch.eye(LENGTH, dtype=torch.bool)
     permuted = block(x[:, order], c[:, order], mask=mask[:, :, order][..., order])
     assert_close(permuted, block(x, c, mask=mask)[:, order], "permuted positions")
-    long, c = torch.randn(BATCH, 300, x.shape[-1], generator=generator), c[:, 0]
-    assert_close(block(long.flip(1), c), block(long, c).flip(1), "reversed positions of a long input")
+    long = torch.randn(BATCH, 300, x.shape[-1], generator=generator)
+    c = c[:, 0]
+    assert_close(
+        block(long.flip(1), c), block(long, c).flip(1), "reversed positions of a long input"
+    )
 
 
 def weighted_equals_repeated(s: Situation) -> None:
@@ -357,17 +419,23 @@ def distances_matter(s: Situation) -> None:
     order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(s.seed))
     y = block(x, c, positions=coordinates)
     assert_close(block(x, c, positions=coordinates + 123_456_789), y, "shifted coordinates")
-    assert_close(block(x[:, order], c, positions=coordinates[:, order]), y[:, order], "permuted positions")
+    assert_close(
+        block(x[:, order], c, positions=coordinates[:, order]), y[:, order], "permuted positions"
+    )
     other = coordinates.clone()
     other[:, -1] += 2500
-    assert not torch.equal(block(x, c, positions=other), y), "the output does not depend on the coordinates"
+    assert not torch.equal(block(x, c, positions=other), y), (
+        "the output does not depend on the coordinates"
+    )
 
 
 def cached_equals_full(s: Situation) -> None:
     """In a block-causal model, blocks with a cache equal the whole sample."""
     if s.model is None:
         raise NotApplicable("no installed model takes a block and can be block-causal")
-    check_cache(s, perturb_parameters(s.model.build(s.space).eval(), s.seed), s.model.facts().block_size)
+    check_cache(
+        s, perturb_parameters(s.model.build(s.space).eval(), s.seed), s.model.facts().block_size
+    )
 
 
 def requested_equals_full(s: Situation) -> None:
@@ -378,14 +446,21 @@ def requested_equals_full(s: Situation) -> None:
         full, part = (block(x, condition, **options) for options in ({}, {"requested": requested}))
         assert part.isfinite().all(), "values at other positions are not finite"
         assert_close(part[requested], full[requested], "requested positions")
-        expected, actual = (torch.autograd.grad(y[requested].sum(), list(block.parameters())) for y in (full, part))
+        expected, actual = (
+            torch.autograd.grad(y[requested].sum(), list(block.parameters())) for y in (full, part)
+        )
         for name, a, b in zip(dict(block.named_parameters()), actual, expected, strict=True):
             assert_close(a, b, f"gradient of {name}")
 
 
 CHECKS = (
     *checks_of(
-        "block", shape_and_range, rows_independent, padding_inert, condition_per_position, gradients_reach_all,
+        "block",
+        shape_and_range,
+        rows_independent,
+        padding_inert,
+        condition_per_position,
+        gradients_reach_all,
     ),
     *checks_of("block", identity_at_init, needs="zero-init"),
     *checks_of("block", permutation_equivariant, needs="equivariant"),
@@ -401,10 +476,16 @@ CHECKS = (
     *checks_of("embedding", known_tokens_marked, needs="known"),
     *checks_of("embedding", embedding_tables, needs="tables"),
     *checks_of("position", positions_shape, positions_start),
-    *checks_of("condition", condition_shape, condition_per_position, levels_differ, dropped_conditions),
+    *checks_of(
+        "condition", condition_shape, condition_per_position, levels_differ, dropped_conditions
+    ),
     *checks_of("condition", level_free, needs="level-free"),
     *checks_of("condition", constant, needs="constant"),
     *checks_of("head", head_shape, head_per_position, head_unbounded),
     *checks_of("head", head_weights, needs="maps"),
-    *(check for kind in ("embedding", "condition", "head") for check in checks_of(kind, gradients_reach_all)),
-)  # fmt: skip
+    *(
+        check
+        for kind in ("embedding", "condition", "head")
+        for check in checks_of(kind, gradients_reach_all)
+    ),
+)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 
 from ..check_utils import (
     NotApplicable,
@@ -46,7 +46,12 @@ def _inputs(s: Situation) -> tuple[Any, Any, Float[Tensor, "B L V"], Noised]:
     return s.build(), process, random_output(process.space, s.clean.valid, s.seed), noised
 
 
-def _measure(loss: Any, process: Any, raw: Tensor, noised: Noised) -> Measured:
+def _measure(
+    loss: Any,
+    process: Any,
+    raw: Tensor,
+    noised: Noised,
+) -> Measured:
     measured: Measured = loss(process.read(raw, noised.state, noised.noise), noised)
     return measured
 
@@ -66,7 +71,9 @@ def per_position(s: Situation) -> None:
 def extremes_are_finite(s: Situation) -> None:
     """Loss and gradients are finite for a confident wrong prediction."""
     loss, process, raw, noised = _inputs(s)
-    raw = (raw * 20).requires_grad_()  # as a log score, about the largest whose exponential is finite
+    raw = (
+        raw * 20
+    ).requires_grad_()  # as a log score, about the largest whose exponential is finite
     _check_finite(_measure(loss, process, raw, noised), raw, "for a confident prediction")
 
 
@@ -90,10 +97,14 @@ def positions_independent(s: Situation) -> None:
     loss, process, raw, noised = _inputs(s)
     measured = _measure(loss, process, raw, noised)
     index = s.seed % noised.valid.numel()
-    where: Bool[Tensor, "B L"] = (torch.arange(noised.valid.numel()) == index).view(noised.valid.shape)
+    where: Bool[Tensor, "B L"] = (torch.arange(noised.valid.numel()) == index).view(
+        noised.valid.shape
+    )
     changed = raw + torch.randn(raw.shape) * where[..., None]
     other = _measure(loss, process, changed, noised)
-    assert_close(other.values[~where], measured.values[~where], "values of other positions", atol=1e-5)
+    assert_close(
+        other.values[~where], measured.values[~where], "values of other positions", atol=1e-5
+    )
     assert_equal(other.weights, measured.weights, "weights")
 
 
@@ -103,7 +114,9 @@ def weights_only_targets(s: Situation) -> None:
     grad = torch.zeros(())
     for seed in range(s.seed, s.seed + 8):  # a loss may clamp some outputs
         raw = random_output(process.space, noised.valid, seed).requires_grad_()
-        grad = grad + torch.autograd.grad(_measure(loss, process, raw, noised).total(), raw)[0].abs()
+        grad = (
+            grad + torch.autograd.grad(_measure(loss, process, raw, noised).total(), raw)[0].abs()
+        )
     masks = (noised.fixed, noised.target_mask)
     fixed, target = (mask.flatten(2).all(-1) if mask.ndim > 2 else mask for mask in masks)
     assert not grad[fixed].any(), "a fixed position has a gradient"
@@ -126,11 +139,19 @@ def truth_is_best(s: Situation) -> None:
     if not noised.target_mask.any():
         raise NotApplicable("the target mask is empty")
     ideal = ideal_output(s.args[0].predict, noised, raw.shape[-1])
-    best, random = (_measure(loss, process, output, noised).mean().item() for output in (ideal, raw))
+    best, random = (
+        _measure(loss, process, output, noised).mean().item() for output in (ideal, raw)
+    )
     assert best < random, f"an ideal prediction has loss {best}, a random one {random}"
     for scale in (0.3, -0.3):
-        near = _measure(loss, process, ideal + scale * torch.randn(raw.shape).clamp(-2, 2), noised).mean().item()
-        assert best <= near + 1e-5, f"an ideal prediction has loss {best}, one perturbed by {scale} has {near}"
+        near = (
+            _measure(loss, process, ideal + scale * torch.randn(raw.shape).clamp(-2, 2), noised)
+            .mean()
+            .item()
+        )
+        assert best <= near + 1e-5, (
+            f"an ideal prediction has loss {best}, one perturbed by {scale} has {near}"
+        )
 
 
 def bound_is_exact(s: Situation) -> None:
@@ -144,7 +165,9 @@ def bound_is_exact(s: Situation) -> None:
 def bound_of_own_jumps(s: Situation) -> None:
     """With an exact model the mean over x_t is at least the exact bound."""
     for nats, expected, what in _bounds(s):
-        assert (nats > expected * (1 - 1e-3) - 2e-4).all(), f"{what}: {nats.tolist()}, at least {expected.tolist()}"
+        assert (nats > expected * (1 - 1e-3) - 2e-4).all(), (
+            f"{what}: {nats.tolist()}, at least {expected.tolist()}"
+        )
 
 
 def _bounds(s: Situation) -> Iterator[tuple[Tensor, Tensor, str]]:
@@ -152,18 +175,36 @@ def _bounds(s: Situation) -> Iterator[tuple[Tensor, Tensor, str]]:
     tokens = s.space.data == "tokens"
     space = TWO_FIELDS if tokens else FEATURES
     facts: Any = None if list(s.process.check(space)) else s.process.facts(space)
-    if facts is None or list(s.spec.check(facts)) or facts.masked or not (tokens or facts.prior == "gaussian"):
+    if (
+        facts is None
+        or list(s.spec.check(facts))
+        or facts.masked
+        or not (tokens or facts.prior == "gaussian")
+    ):
         raise NotApplicable("the process does not support the toy distribution")
-    process, loss = s.process.build(space), s.spec.build(facts)
+    process = s.process.build(space)
+    loss = s.spec.build(facts)
     for sigma, rate in ((0.1, 1.7), (0.7, 0.6), (2.5, 1.2)):
         level = torch.tensor(sigma, dtype=torch.float64, requires_grad=True)
         compute = _token_bound if tokens else _feature_bound
         nats, divergence = compute(process, loss, facts.predict, level, rate)
-        expected = [-rate * float(torch.autograd.grad(d, level, retain_graph=True)[0]) for d in divergence]
-        yield nats, torch.tensor(expected).double(), f"nats per sample and unit of t at sigma = {sigma}"
+        expected = [
+            -rate * float(torch.autograd.grad(d, level, retain_graph=True)[0]) for d in divergence
+        ]
+        yield (
+            nats,
+            torch.tensor(expected).double(),
+            f"nats per sample and unit of t at sigma = {sigma}",
+        )
 
 
-def _token_bound(process: Any, loss: Any, predict: str, sigma: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def _token_bound(
+    process: Any,
+    loss: Any,
+    predict: str,
+    sigma: Tensor,
+    rate: float,
+) -> tuple[Tensor, Tensor]:
     """Return the mean loss of each outcome, and the divergences whose slope it is."""
     prior = process.corrupt(blank_batch(1), torch.ones(1)).prior.double()
     q = forward_table(sigma.detach(), prior)
@@ -175,22 +216,34 @@ def _token_bound(process: Any, loss: Any, predict: str, sigma: Tensor, rate: flo
     noised = Noised(OUTCOMES[outcome], State.of(x), noise, uncertain, ~none, none, prior.float())
     raw = exact_outputs(noised.state, noise, prior)[predict].float()
     measured = _measure(loss, process, raw.clamp_min(-60.0) if predict == "score" else raw, noised)
-    assert_close(measured.weights, measured.weights[:1].expand_as(measured.weights), "weights at another x_t")
+    assert_close(
+        measured.weights, measured.weights[:1].expand_as(measured.weights), "weights at another x_t"
+    )
     nats = q[outcome, index] * (measured.values * measured.weights).double().sum(1)
     return torch.zeros(len(q)).double().index_add(0, outcome, nats), divergences(sigma, prior)
 
 
-def _feature_bound(process: Any, loss: Any, predict: str, sigma: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def _feature_bound(
+    process: Any,
+    loss: Any,
+    predict: str,
+    sigma: Tensor,
+    rate: float,
+) -> tuple[Tensor, Tensor]:
     """The same for all features together; three nodes integrate squares over the noise exactly."""
-    node, share = torch.tensor([0.0, 3**0.5, -(3**0.5)]), torch.tensor([2 / 3, 1 / 6, 1 / 6])
+    node = torch.tensor([0.0, 3**0.5, -(3**0.5)])
+    share = torch.tensor([2 / 3, 1 / 6, 1 / 6])
     x0 = torch.tensor([[[0.5, 1.0], [2.0, 3.5]]]).expand(3, -1, -1)
     noise = Noise(sigma.detach().float().expand(3), torch.full((3,), rate))
     eps = node[:, None, None].expand_as(x0)
     a, b = gaussian_scales(process, noise, x0)
     state = State.of(a * x0 + b * eps)
-    clean, free = Clean.of(x0), torch.ones(x0.shape, dtype=torch.bool)
+    clean = Clean.of(x0)
+    free = torch.ones(x0.shape, dtype=torch.bool)
     noised = Noised(x0, state, noise, free, clean.valid, ~free, eps=eps)
-    measured = _measure(loss, process, exact_normal(process, state, noise, predict, 2.0, 0.5), noised)
+    measured = _measure(
+        loss, process, exact_normal(process, state, noise, predict, 2.0, 0.5), noised
+    )
     nats = (share[:, None] * measured.values * measured.weights).sum()
     return nats.double()[None], normal_divergence(sigma, x0[0].double(), 2.0, 0.5).sum()[None]
 
@@ -221,9 +274,17 @@ def inputs_not_written(s: Situation) -> None:
 
 CHECKS = (
     *checks_of(
-        "loss", per_position, extremes_are_finite, finite_at_both_ends, positions_independent, weights_only_targets,
-        rows_independent, truth_is_best, gradcheck, inputs_not_written,
+        "loss",
+        per_position,
+        extremes_are_finite,
+        finite_at_both_ends,
+        positions_independent,
+        weights_only_targets,
+        rows_independent,
+        truth_is_best,
+        gradcheck,
+        inputs_not_written,
     ),
     *checks_of("loss", bound_is_exact, needs="bound"),
     *checks_of("loss", bound_of_own_jumps, needs="bound own-jumps"),
-)  # fmt: skip
+)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dither.registry import Spec, TokenSpace
-from dither.registry.flow.records import Context, State
+from dither.registry.contracts.records import Context, State
 
 from ..check_utils import (
     NotApplicable,
@@ -29,7 +29,8 @@ __all__ = ["CHECKS", "check_cache"]
 
 def _inputs(s: Situation) -> tuple[Any, State, Float[Tensor, " B"], Tensor, dict[str, Tensor]]:
     """Return a perturbed model, a state, a level per sample, the valid positions, and conditions."""
-    state, valid = random_state(s.space, s.clean.valid, s.seed), s.clean.valid
+    state = random_state(s.space, s.clean.valid, s.seed)
+    valid = s.clean.valid
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
     return perturb_parameters(s.build(), s.seed), state, level, valid, s.clean.cond
 
@@ -47,17 +48,22 @@ def raw_output(s: Situation) -> None:
 def trunk_then_head(s: Situation) -> None:
     """The model is its head applied to its trunk."""
     model, *inputs = _inputs(s)
-    assert_close(replace_infinite(model.head(model.trunk(*inputs))), _run(model, *inputs), "head(trunk(...))")
+    assert_close(
+        replace_infinite(model.head(model.trunk(*inputs))), _run(model, *inputs), "head(trunk(...))"
+    )
 
 
 def rows_independent(s: Situation) -> None:
     """Samples of a batch do not influence each other."""
     model, state, level, valid, cond = _inputs(s)
-    alone = _run(model, state[:1], level[:1], valid[:1], {name: value[:1] for name, value in cond.items()})
+    alone = _run(
+        model, state[:1], level[:1], valid[:1], {name: value[:1] for name, value in cond.items()}
+    )
     other = change_values(s.space, state.x[:1], torch.ones_like(valid[:1]))
     pair = State(torch.cat([state.x[:1], other]), torch.cat([state.masked[:1], state.masked[:1]]))
     conditions = {name: torch.cat([value[:1], value[-1:]]) for name, value in cond.items()}
-    levels, valids = torch.cat([level[:1], level[:1] + 1.0]), torch.cat([valid[:1], torch.ones_like(valid[:1])])
+    levels = torch.cat([level[:1], level[:1] + 1.0])
+    valids = torch.cat([valid[:1], torch.ones_like(valid[:1])])
     together = _run(model, pair, levels, valids, conditions)[:1]
     assert_close(together[valid[:1]], alone[valid[:1]], "a sample next to another")
 
@@ -69,9 +75,13 @@ def padding_inert(s: Situation) -> None:
         raise NotApplicable("there is no padding")
     other = State(change_values(s.space, state.x, ~valid), state.masked)
     of_samples = {c.name for c in s.space.conditions if c.size is not None or c.length is not None}
-    changed = {name: value if name in of_samples else value + 1000 * ~valid for name, value in cond.items()}
+    changed = {
+        name: value if name in of_samples else value + 1000 * ~valid for name, value in cond.items()
+    }
     out = _run(model, state, level, valid, cond)
-    assert_close(_run(model, other, level, valid, changed)[valid], out[valid], "other values of padding")
+    assert_close(
+        _run(model, other, level, valid, changed)[valid], out[valid], "other values of padding"
+    )
 
 
 def level_per_position(s: Situation) -> None:
@@ -79,7 +89,11 @@ def level_per_position(s: Situation) -> None:
     model, state, level, valid, cond = _inputs(s)
     out = _run(model, state, level, valid, cond)
     per_position = level[:, None].expand(valid.shape)
-    assert_close(_run(model, state, per_position, valid, cond)[valid], out[valid], "a constant level per position")
+    assert_close(
+        _run(model, state, per_position, valid, cond)[valid],
+        out[valid],
+        "a constant level per position",
+    )
 
 
 def state_matters(s: Situation) -> None:
@@ -87,7 +101,9 @@ def state_matters(s: Situation) -> None:
     model, state, level, valid, cond = _inputs(s)
     out = _run(model, state, level, valid, cond)
     other = State(change_values(s.space, state.x, valid), torch.zeros_like(state.masked))
-    assert (_run(model, other, level, valid, cond) != out)[valid].any(), "the output does not depend on the state"
+    assert (_run(model, other, level, valid, cond) != out)[valid].any(), (
+        "the output does not depend on the state"
+    )
     depends = (_run(model, state, level + 1.0, valid, cond) != out)[valid].any()
     specs = (s.spec, *(value for _, value in s.spec if isinstance(value, Spec)))
     ignored = any("level-free" in spec.traits() for spec in specs)
@@ -138,7 +154,9 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
     valid = torch.ones_like(s.clean.valid)
     state = random_state(s.space, valid, s.seed)
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
-    cache, blocks, cond = model.new_cache(), [], s.clean.cond
+    cache = model.new_cache()
+    blocks = []
+    cond = s.clean.cond
     with torch.no_grad():
         whole = _run(model, state, level, valid, cond)
         for start in range(0, valid.shape[1], size):
@@ -151,28 +169,58 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
 
 def context_equals_cache(s: Situation) -> None:
     """All blocks together with a clean context equal single blocks with a cache of the clean ones."""
-    model, size = perturb_parameters(s.build(), s.seed), s.spec.facts().block_size
+    model = perturb_parameters(s.build(), s.seed)
+    size = s.spec.facts().block_size
     valid = torch.ones_like(s.clean.valid)
     noised, clean = (random_state(s.space, valid, seed).x for seed in (s.seed, s.seed + 1))
     rows, length = valid.shape
     levels = torch.rand(rows, -(-length // size), generator=torch.Generator().manual_seed(s.seed))
-    per_position, zero = levels.repeat_interleave(size, 1)[:, :length], torch.zeros(rows)
-    cache, blocks, cond = model.new_cache(), [], s.clean.cond
+    per_position = levels.repeat_interleave(size, 1)[:, :length]
+    zero = torch.zeros(rows)
+    cache = model.new_cache()
+    blocks = []
+    cond = s.clean.cond
     with torch.no_grad():
-        whole = _run(model, State.of(noised), per_position, valid, cond, context=Context(State.of(clean), zero))
+        whole = _run(
+            model,
+            State.of(noised),
+            per_position,
+            valid,
+            cond,
+            context=Context(State.of(clean), zero),
+        )
         for number, start in enumerate(range(0, length, size)):
             part = slice(start, min(start + size, length))
-            blocks.append(_run(model, State.of(noised[:, part]), levels[:, number], valid[:, part], cond, cache=cache))
-            model.trunk(State.of(clean[:, part]), zero, valid[:, part], cond, cache=cache, keep=True)
+            blocks.append(
+                _run(
+                    model,
+                    State.of(noised[:, part]),
+                    levels[:, number],
+                    valid[:, part],
+                    cond,
+                    cache=cache,
+                )
+            )
+            model.trunk(
+                State.of(clean[:, part]), zero, valid[:, part], cond, cache=cache, keep=True
+            )
     assert_close(torch.cat(blocks, 1), whole, "blocks with a cache, compared with a context")
 
 
 CHECKS = (
     *checks_of(
-        "model", raw_output, trunk_then_head, rows_independent, padding_inert, level_per_position, state_matters,
+        "model",
+        raw_output,
+        trunk_then_head,
+        rows_independent,
+        padding_inert,
+        level_per_position,
+        state_matters,
         gradients_reach_all,
     ),
     *checks_of("model", level_free, needs="level-free"),
     *checks_of("model", runs_on_meta, examples=3),
-    *checks_of("model", cached_equals_full, context_equals_cache, needs="block-causal tokens one-field"),
-)  # fmt: skip
+    *checks_of(
+        "model", cached_equals_full, context_equals_cache, needs="block-causal tokens one-field"
+    ),
+)

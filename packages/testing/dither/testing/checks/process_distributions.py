@@ -13,12 +13,19 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dither.registry import TokenSpace
-from dither.registry.flow.protocols import GaussianProcess, TokenProcess
-from dither.registry.flow.records import Clean, Noise, Noised, State
+from dither.registry.contracts.protocols import GaussianProcess, TokenProcess
+from dither.registry.contracts.records import Clean, Noise, Noised, State
 
 from ..check_utils import NotApplicable, assert_close, gaussian_scales, ideal_output, random_output
 from ..situations import Situation, checks_of
-from ..toy_distributions import FEATURES, OUTCOMES, SPACE, assert_follows, assert_normal, exact_outputs
+from ..toy_distributions import (
+    FEATURES,
+    OUTCOMES,
+    SPACE,
+    assert_follows,
+    assert_normal,
+    exact_outputs,
+)
 
 __all__ = ["CHECKS"]
 
@@ -46,7 +53,10 @@ def _forward(noised: Noised, noise: Noise) -> Float[Tensor, "L V"]:
     """Return q(x_t | x_0) of the first sample for some noise, one row per position."""
     assert noised.prior is not None
     same = one_hot(noised.x0[:1], noised.prior.shape[-1]).double()
-    alpha, rest = (part[:1].double()[..., None] for part in (noise.alpha(noised.x0), noise.one_minus_alpha(noised.x0)))
+    alpha, rest = (
+        part[:1].double()[..., None]
+        for part in (noise.alpha(noised.x0), noise.one_minus_alpha(noised.x0))
+    )
     return (alpha * same + rest * noised.prior.double())[0]
 
 
@@ -61,12 +71,15 @@ def _free(noised: Noised) -> list[int]:
 
 def clean_at_zero(s: Situation) -> None:
     """With the defaults, x_t at t = 0 is nearly x_0."""
-    process, many = s.build(), _many(s)
+    process = s.build()
+    many = _many(s)
     noised = process.corrupt(many, _at(0.0))
     rest = float(noised.noise.one_minus_alpha(many.x0).max())
     assert rest <= MAX_REST, f"1 - alpha is {rest:.3f} at t = 0"
     if noised.eps is not None:
-        assert_close(noised.state.x, many.x0 * (1 - rest) ** 0.5, "x at t = 0", atol=6 * rest**0.5 + 1e-5)
+        assert_close(
+            noised.state.x, many.x0 * (1 - rest) ** 0.5, "x at t = 0", atol=6 * rest**0.5 + 1e-5
+        )
         return
     changed = noised.state.masked | (noised.state.x != many.x0)
     share = changed.double().mean().item()
@@ -78,8 +91,10 @@ def clean_at_zero(s: Situation) -> None:
 
 def prior_at_one(s: Situation) -> None:
     """With the defaults, x_t at t = 1 hardly depends on x_0 and follows the distribution of `prior`."""
-    process, many = s.build(), _many(s)
-    noised, start = process.corrupt(many, _at(1.0)), process.prior(many)
+    process = s.build()
+    many = _many(s)
+    noised = process.corrupt(many, _at(1.0))
+    start = process.prior(many)
     signal = float(noised.noise.alpha(many.x0).max())
     assert signal <= MAX_REST, f"alpha is {signal:.3f} at t = 1, but sampling starts with alpha = 0"
     for name, state in (("corrupt at t = 1", noised.state), ("prior", start)):
@@ -97,16 +112,24 @@ def prior_at_one(s: Situation) -> None:
                 assert_normal(state.x[noisy], name, slack=4 * signal**0.5)
         else:
             visible = (~state.masked & ~many.fixed).double().mean().item()
-            assert visible <= slack + 5 * (slack / DRAWS) ** 0.5, f"{name}: {visible:.3f} of the values are not masked"
+            assert visible <= slack + 5 * (slack / DRAWS) ** 0.5, (
+                f"{name}: {visible:.3f} of the values are not masked"
+            )
 
 
 def chapman_kolmogorov(s: Situation) -> None:
     """A step from t to s with an ideal prediction follows q(x_s | x_0)."""
-    process, many = s.build(), _many(s)
-    late, early = process.schedule(_at(0.8)), process.schedule(_at(0.4))
+    process = s.build()
+    many = _many(s)
+    late = process.schedule(_at(0.8))
+    early = process.schedule(_at(0.4))
     noised = process.corrupt(many, _at(0.8))
     predict = s.spec.facts(s.space).predict
-    pred = process.read(ideal_output(predict, noised, getattr(process.space, "vocab", 0)), noised.state, noised.noise)
+    pred = process.read(
+        ideal_output(predict, noised, getattr(process.space, "vocab", 0)),
+        noised.state,
+        noised.noise,
+    )
     back: State = process.step(noised.state, pred, late, early, many)
     if noised.prior is not None:
         q = _forward(noised, early)
@@ -116,11 +139,17 @@ def chapman_kolmogorov(s: Situation) -> None:
         a, b = gaussian_scales(process, early, many.x0)
         free = noised.target_mask & (b > 1e-3)
         if free.any():
-            assert_normal(((back.x - a * many.x0) / b)[free], "the noise of x_s with an ideal prediction", slack=0.01)
+            assert_normal(
+                ((back.x - a * many.x0) / b)[free],
+                "the noise of x_s with an ideal prediction",
+                slack=0.01,
+            )
     else:
         forward = process.corrupt(many, _at(0.4)).state.masked
         error = (back.masked.double().mean(0) - forward.double().mean(0)).abs().max().item()
-        assert error <= 5 * (0.5 / DRAWS) ** 0.5, f"the masked share after a step from t to s is off by {error:.3f}"
+        assert error <= 5 * (0.5 / DRAWS) ** 0.5, (
+            f"the masked share after a step from t to s is off by {error:.3f}"
+        )
         assert_close(back.x[~back.masked], many.x0[~back.masked], "revealed values", atol=1e-5)
 
 
@@ -128,31 +157,49 @@ def joint_distributions(s: Situation) -> None:
     """Over two tokens, `corrupt`, `prior`, `renoise`, `step` and `finish` follow their joint distributions."""
     process, _ = _over(s, SPACE)
     x0 = Clean.of(OUTCOMES[5:6].expand(MANY, -1))
-    noised, now, then = process.corrupt(x0, torch.full((MANY,), 0.6)), _noise(1.5), _noise(0.6)
+    noised = process.corrupt(x0, torch.full((MANY,), 0.6))
+    now = _noise(1.5)
+    then = _noise(0.6)
     start = process.prior(Clean.of(x0.x0.repeat(4, 1)))
     assert noised.prior is not None, "a token process requires a prior"
     prior = noised.prior.double().expand(2, -1)
     _assert_joint(noised.state.x, _forward(noised, noised.noise), "x_t")
     _assert_joint(start.x, prior, "the state at t = 1")
     if isinstance(process, TokenProcess):
-        _assert_joint(process.renoise(State.of(x0.x0), now, x0).x, _forward(noised, now), "x_0 after `renoise`")
+        _assert_joint(
+            process.renoise(State.of(x0.x0), now, x0).x,
+            _forward(noised, now),
+            "x_0 after `renoise`",
+        )
     for one in (noised.state[:1], start[:1]):
         state = one.apply(lambda tensor: tensor.expand(MANY, *tensor.shape[1:]).clone())
-        raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed).expand(MANY, -1, -1)
+        raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed).expand(
+            MANY, -1, -1
+        )
         pred = process.read(raw, state, now)
-        p0, sigmas = pred.log_clean()[0].double().exp(), (now.sigma[0].double(), then.sigma[0].double())
+        p0 = pred.log_clean()[0].double().exp()
+        sigmas = (now.sigma[0].double(), then.sigma[0].double())
         uncertain = prior.gather(1, one.x.T) > 0
-        steps = torch.stack([_reverse(p, q, x, *sigmas) for p, q, x in zip(p0, prior, one.x[0], strict=True)])
-        _assert_joint(process.step(state, pred, now, then, x0).x, steps, f"x_s after {one.x.tolist()}")
+        steps = torch.stack(
+            [_reverse(p, q, x, *sigmas) for p, q, x in zip(p0, prior, one.x[0], strict=True)]
+        )
+        _assert_joint(
+            process.step(state, pred, now, then, x0).x, steps, f"x_s after {one.x.tolist()}"
+        )
         finished = torch.where(uncertain, p0, one_hot(one.x[0], prior.shape[-1]).double())
-        _assert_joint(process.finish(state, pred, x0), finished, f"the sample finished from {one.x.tolist()}")
+        _assert_joint(
+            process.finish(state, pred, x0), finished, f"the sample finished from {one.x.tolist()}"
+        )
 
 
 def _assert_joint(x: Tensor, p: Float[Tensor, "2 V"], what: str) -> None:
     """Test both positions against the product of their distributions."""
-    usable, size = (x >= 0) & (x < p.shape[-1]), p.shape[-1]
+    usable = (x >= 0) & (x < p.shape[-1])
+    size = p.shape[-1]
     assert usable.all(), f"{what}: ids outside the vocabulary"
-    assert_follows(x[:, 0] * size + x[:, 1], (p[0, :, None] * p[1]).flatten(), f"pairs of ids of {what}")
+    assert_follows(
+        x[:, 0] * size + x[:, 1], (p[0, :, None] * p[1]).flatten(), f"pairs of ids of {what}"
+    )
 
 
 def normal_step(s: Situation) -> None:
@@ -161,29 +208,44 @@ def normal_step(s: Situation) -> None:
     if not isinstance(process, GaussianProcess) or facts.masked:
         raise NotApplicable("not a GaussianProcess without a mask")
     like = Clean.of(torch.tensor([[[0.5, -1.0], [2.0, 0.0]]]).expand(MANY, -1, -1))
-    noised, now, then = process.corrupt(like, torch.full((MANY,), 0.6)), _noise(1.5), _noise(0.6)
+    noised = process.corrupt(like, torch.full((MANY,), 0.6))
+    now = _noise(1.5)
+    then = _noise(0.6)
     assert noised.eps is not None, "a Gaussian process records its noise"
     state = process.prior(like)
     _assert_independent(state.x, "the state at t = 1")
     _assert_independent(noised.eps, "the noise of x_t")
     ideal = process.read(ideal_output(facts.predict, noised, 0), noised.state, noised.noise)
     assert_close(ideal.x0, noised.x0, "x0 of an exact model", atol=1e-3)
-    pred = process.read(random_output(FEATURES, like.valid[:1], s.seed).expand(MANY, -1, -1), state, now)
+    pred = process.read(
+        random_output(FEATURES, like.valid[:1], s.seed).expand(MANY, -1, -1), state, now
+    )
     before, after = (noise.one_minus_alpha(state.x).double() for noise in (now, then))
-    kept, gap = now.since(then).alpha(state.x).double(), now.since(then).one_minus_alpha(state.x).double()
-    scales = [b.sqrt() / gaussian_scales(process, n, state.x)[1] for n, b in ((now, before), (then, after))]
-    x, new = state.x * scales[0], process.step(state, pred, now, then, like).x * scales[1]
+    kept = now.since(then).alpha(state.x).double()
+    gap = now.since(then).one_minus_alpha(state.x).double()
+    scales = [
+        b.sqrt() / gaussian_scales(process, n, state.x)[1]
+        for n, b in ((now, before), (then, after))
+    ]
+    x = state.x * scales[0]
+    new = process.step(state, pred, now, then, like).x * scales[1]
     mean = then.alpha(x).double().sqrt() * gap / before * pred.x0 + kept.sqrt() * after / before * x
-    _assert_independent((new - mean) / (after / before * gap).sqrt(), "the noise of a step from t to s (DDPM, eq. 7)")
+    _assert_independent(
+        (new - mean) / (after / before * gap).sqrt(),
+        "the noise of a step from t to s (DDPM, eq. 7)",
+    )
     assert_close(process.finish(state, pred, like), pred.x0, "the finished sample")
 
 
 def _assert_independent(x: Tensor, what: str) -> None:
     """Test values for independent standard normal ones."""
     assert_normal(x.flatten(), what, slack=2e-3)
-    values, limit = x.flatten(1).double(), 6 / len(x) ** 0.5
+    values = x.flatten(1).double()
+    limit = 6 / len(x) ** 0.5
     assert values.mean(0).abs().max() < limit, f"{what} has the means {values.mean(0).tolist()}"
-    assert torch.corrcoef(values.T).fill_diagonal_(0.0).abs().max() < limit, f"{what} is correlated between values"
+    assert torch.corrcoef(values.T).fill_diagonal_(0.0).abs().max() < limit, (
+        f"{what} is correlated between values"
+    )
 
 
 def _noise(sigma: float) -> Noise:
@@ -198,7 +260,11 @@ def _over(s: Situation, space: Any) -> tuple[Any, Any]:
 
 
 def _reverse(
-    p0: Float[Tensor, " V"], prior: Float[Tensor, " V"], x: Tensor, sigma_t: Tensor, sigma_s: Tensor
+    p0: Float[Tensor, " V"],
+    prior: Float[Tensor, " V"],
+    x: Tensor,
+    sigma_t: Tensor,
+    sigma_s: Tensor,
 ) -> Float[Tensor, " V"]:
     """Return p(x_s | x_t) from transition matrices by Bayes' rule."""
     eye = torch.eye(len(prior), dtype=torch.float64)
@@ -218,11 +284,25 @@ def predictions_are_exact(s: Situation) -> None:
     if facts.predict not in truth:
         raise NotApplicable(f'the ideal output is unknown for predict = "{facts.predict}"')
     pred = process.read(truth[facts.predict].float(), noised.state, noised.noise)
-    assert_close(pred.log_clean().double().exp(), truth["posterior"].exp(), "p(x_0 | x_t) of an exact model", atol=2e-3)
-    finite = noised.target_mask[..., None] & (truth["score"] < 12)  # beyond exp(12) float32 is too coarse
-    score, expected = (part[finite.expand(part.shape)].exp() for part in (pred.log_score().double(), truth["score"]))
+    assert_close(
+        pred.log_clean().double().exp(),
+        truth["posterior"].exp(),
+        "p(x_0 | x_t) of an exact model",
+        atol=2e-3,
+    )
+    finite = noised.target_mask[..., None] & (
+        truth["score"] < 12
+    )  # beyond exp(12) float32 is too coarse
+    score, expected = (
+        part[finite.expand(part.shape)].exp()
+        for part in (pred.log_score().double(), truth["score"])
+    )
     torch.testing.assert_close(
-        score, expected, rtol=5e-3, atol=2e-3, msg=lambda text: f"the score of an exact model: {text}"
+        score,
+        expected,
+        rtol=5e-3,
+        atol=2e-3,
+        msg=lambda text: f"the score of an exact model: {text}",
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dither.registry.flow.protocols import Picture, PredictionMetric, Tracker
-from dither.registry.flow.records import Measured
+from dither.registry.contracts.protocols import Picture, PredictionMetric, Tracker
+from dither.registry.contracts.records import Measured
 
 from ..check_utils import assert_equal, assert_unchanged, seed_cpu, snapshot
 from ..situations import Situation, checks_of, fitting_process
@@ -40,19 +40,27 @@ def step_changes_weights(s: Situation) -> None:
     moved = set[str]()  # after any step: the second may undo the first
     for _ in range(2):
         _step(module, optimizer, _batch(s))
-        moved |= {name for name, parameter in module.named_parameters() if not torch.equal(parameter, before[name])}
+        moved |= {
+            name
+            for name, parameter in module.named_parameters()
+            if not torch.equal(parameter, before[name])
+        }
     for name, parameter in module.named_parameters():
         assert parameter.isfinite().all(), f"{name} is not finite after two steps"
-        changed, trainable = name in moved, parameter.requires_grad
+        changed = name in moved
+        trainable = parameter.requires_grad
         assert changed == trainable, f"{name} changed: {changed}; trainable: {trainable}"
 
 
 def descends(s: Situation) -> None:
     """With the defaults, 50 steps reduce a loss."""
     (module,) = s.args
-    optimizer, x = s.build(), _batch(s)
+    optimizer = s.build()
+    x = _batch(s)
     losses = [_step(module, optimizer, x) for _ in range(50)]
-    assert losses[-1] < losses[0], f"the loss goes from {losses[0]:.4g} to {losses[-1]:.4g} in 50 steps"
+    assert losses[-1] < losses[0], (
+        f"the loss goes from {losses[0]:.4g} to {losses[-1]:.4g} in 50 steps"
+    )
 
 
 def parameters_once(s: Situation) -> None:
@@ -60,7 +68,9 @@ def parameters_once(s: Situation) -> None:
     (module,) = s.args
     grouped = [id(parameter) for group in s.build().param_groups for parameter in group["params"]]
     expected = [id(parameter) for parameter in module.parameters() if parameter.requires_grad]
-    assert sorted(grouped) == sorted(expected), f"{len(grouped)} parameters in groups, {len(expected)} are trainable"
+    assert sorted(grouped) == sorted(expected), (
+        f"{len(grouped)} parameters in groups, {len(expected)} are trainable"
+    )
 
 
 def resumes(s: Situation) -> None:
@@ -69,7 +79,9 @@ def resumes(s: Situation) -> None:
     first = s.build()
     _step(module, first, _batch(s))
     weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    saved = torch.utils._pytree.tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, first.state_dict())
+    saved = torch.utils._pytree.tree_map(
+        lambda v: v.clone() if isinstance(v, Tensor) else v, first.state_dict()
+    )
     _step(module, first, _batch(s))
     expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     module.load_state_dict(weights)
@@ -85,7 +97,11 @@ def factor_valid(s: Situation) -> None:
     (steps,) = s.args
     schedule = s.build()
     factors = [schedule(step) for step in range(steps)]
-    wrong = [(step, factor) for step, factor in enumerate(factors) if not (math.isfinite(factor) and factor >= 0)]
+    wrong = [
+        (step, factor)
+        for step, factor in enumerate(factors)
+        if not (math.isfinite(factor) and factor >= 0)
+    ]
     assert not wrong, f"invalid (step, factor): {wrong[:3]}"
     assert max(factors) > 0, "the factor is 0 at every step"
     again = [schedule(step) for step in reversed(range(steps))]
@@ -94,14 +110,22 @@ def factor_valid(s: Situation) -> None:
 
 def metric_values(s: Situation) -> None:
     """The metric returns finite, reproducible numbers by name for any batch size, and does not modify its inputs."""
-    metric, before, one = s.build(), snapshot(s.clean), [slice(None)]
-    uneven = [slice(0, 2), slice(2, None)][: len(s.clean.valid) - 1] if isinstance(metric, PredictionMetric) else one
+    metric = s.build()
+    before = snapshot(s.clean)
+    one = [slice(None)]
+    uneven = (
+        [slice(0, 2), slice(2, None)][: len(s.clean.valid) - 1]
+        if isinstance(metric, PredictionMetric)
+        else one
+    )
     values = [_compute(s, metric, parts) for parts in (one, uneven or one)]
     assert values[0], "the metric returns no values"
     for name, value in values[0].items():
         assert isinstance(name, str), f"{name!r} is not a name"
         assert math.isfinite(value), f"{name} is {value}"
-    torch.testing.assert_close(*values, rtol=1e-4, atol=1e-6, msg=f"not the same with other batches: {values}")
+    torch.testing.assert_close(
+        *values, rtol=1e-4, atol=1e-6, msg=f"not the same with other batches: {values}"
+    )
     assert_unchanged(before, s.clean, what="the batch")
 
 
@@ -126,7 +150,10 @@ def _compute(s: Situation, metric: Any, parts: list[slice]) -> Mapping[str, floa
 
 def tracker_life_cycle(s: Situation) -> None:
     """A tracker starts, logs and finishes, resumes in the same folder, and finishes after an error."""
-    pictures = [Picture("text", text="x"), Picture("vector", svg="<svg xmlns='http://www.w3.org/2000/svg'/>")]
+    pictures = [
+        Picture("text", text="x"),
+        Picture("vector", svg="<svg xmlns='http://www.w3.org/2000/svg'/>"),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for step, error in ((0, None), (2, RuntimeError("stopped"))):
             tracker = s.build()

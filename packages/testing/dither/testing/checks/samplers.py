@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry.flow.records import Clean, State
+from dither.registry.contracts.records import Clean, State
 from dither.registry.kinds import ModelFacts
 
 from ..check_utils import (
@@ -42,10 +42,13 @@ class RandomSession:
     """A `RefreshingSession` with the same random output at every time."""
 
     def __init__(self, process: Any, seed: int) -> None:
-        self.process, self.seed = process, seed
+        self.process = process
+        self.seed = seed
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
-        raw = random_output(self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed)
+        raw = random_output(
+            self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed
+        )
         return self.process.read(raw, state, self.process.schedule(t))
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
@@ -80,7 +83,9 @@ def yields_samples(s: Situation) -> None:
     """Every yielded state has the shape and dtype of a sample."""
     _, like, states = _first_run(s)
     for x in states:
-        assert x.shape == like.x0.shape, f"a state has shape {tuple(x.shape)}, not {tuple(like.x0.shape)}"
+        assert x.shape == like.x0.shape, (
+            f"a state has shape {tuple(x.shape)}, not {tuple(like.x0.shape)}"
+        )
         assert x.dtype == like.x0.dtype, f"a state is {x.dtype}, not {like.x0.dtype}"
 
 
@@ -148,7 +153,9 @@ def _supports(spec: Any, process: Any) -> bool:
 
 
 def _check_tokens(s: Situation, spec: Any) -> None:
-    process, facts, like = spec.build(SPACE), spec.facts(SPACE), blank_batch(ROWS)
+    process = spec.build(SPACE)
+    facts = spec.facts(SPACE)
+    like = blank_batch(ROWS)
     seed_cpu(s.seed)
     prior = process.corrupt(like, torch.ones(ROWS)).prior
     (*_, x) = s.spec.build()(process, OracleSession(process, facts.predict, prior), like)
@@ -159,21 +166,29 @@ def _check_tokens(s: Situation, spec: Any) -> None:
 
 def _check_features(s: Situation, spec: Any) -> None:
     """Features with mean 2 and standard deviation 0.5."""
-    process, facts = spec.build(FEATURES), spec.facts(FEATURES)
+    process = spec.build(FEATURES)
+    facts = spec.facts(FEATURES)
     like = Clean.of(torch.zeros(ROWS, FEATURES.length, FEATURES.width))
     seed_cpu(s.seed)
     (*_, x) = s.spec.build()(process, NormalSession(process, facts.predict, 2.0, 0.5), like)
     what = f'process "{spec.name}": samples of an exact model'
-    if facts.prior != "hidden":  # few steps reduce the variance, since each replaces x_0 by its mean
+    if (
+        facts.prior != "hidden"
+    ):  # few steps reduce the variance, since each replaces x_0 by its mean
         assert_normal(x.flatten(), what, mean=2.0, std=0.5, slack=0.3)
         (*_, x) = s.spec.build()(process, NormalSession(process, facts.predict, 2.0, 0.0), like)
     assert_close(x, torch.full_like(x, 2.0), f"{what} of a constant", atol=2e-3)
 
 
 CHECKS = (
-    *checks_of("sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded, examples=5),
+    *checks_of(
+        "sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded, examples=5
+    ),
     *checks_of("sampler", samples_exact_distribution, place="alone", examples=1),
     *checks_of(
-        "sampler", samples_exact_distribution_with_any_options, needs="exact-distribution", examples=2,
+        "sampler",
+        samples_exact_distribution_with_any_options,
+        needs="exact-distribution",
+        examples=2,
     ),
-)  # fmt: skip
+)

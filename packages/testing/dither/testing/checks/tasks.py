@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dither.registry import FeatureSpace, TokenSpace
-from dither.registry.flow.records import Clean, Measured, over
-from dither.registry.flow.spaces import Condition
+from dither.registry.contracts.records import Clean, Measured, over
+from dither.registry.contracts.spaces import Condition
 
 from ..check_utils import assert_unchanged, clean_ids, random_output, seed_cpu, snapshot, usable_ids
 from ..situations import Situation, checks_of, fitting_process
@@ -33,47 +33,74 @@ def _task(s: Situation) -> Any:
     return _built[key]
 
 
-def _check_batch(clean: Clean, task: Any, rows: int, what: str) -> None:
+def _check_batch(
+    clean: Clean,
+    task: Any,
+    rows: int,
+    what: str,
+) -> None:
     """Assert that a batch is of the space of the task."""
     space = task.space
     features = isinstance(space, FeatureSpace)
     shape = (rows, space.length, *([space.width] if features else []))
-    assert tuple(clean.x0.shape) == shape, f"{what}: x0 has shape {tuple(clean.x0.shape)}, not {shape}"
+    assert tuple(clean.x0.shape) == shape, (
+        f"{what}: x0 has shape {tuple(clean.x0.shape)}, not {shape}"
+    )
     assert clean.valid.shape == shape[:2], f"{what}: valid has shape {tuple(clean.valid.shape)}"
     assert clean.known.shape == shape, f"{what}: known has shape {tuple(clean.known.shape)}"
     assert clean.valid.dtype == clean.known.dtype == torch.bool, f"{what}: masks are not bool"
-    assert not (clean.known & ~over(clean.valid, clean.x0)).any(), f"{what}: padding is marked as known"
+    assert not (clean.known & ~over(clean.valid, clean.x0)).any(), (
+        f"{what}: padding is marked as known"
+    )
     conditions = {condition.name: condition for condition in space.conditions}
     for name, value in clean.cond.items():
         assert len(value) == rows, f"{what}: condition {name} has {len(value)} rows, not {rows}"
         if name in conditions:
-            _check_condition(conditions[name], value, conditions[name].shape(rows, space.length), what)
+            _check_condition(
+                conditions[name], value, conditions[name].shape(rows, space.length), what
+            )
     if features:
-        assert clean.x0.dtype == torch.float32, f"{what}: features are {clean.x0.dtype}, not float32"
+        assert clean.x0.dtype == torch.float32, (
+            f"{what}: features are {clean.x0.dtype}, not float32"
+        )
         assert clean.x0.isfinite().all(), f"{what}: features are not finite"
     else:
         assert clean.x0.dtype == torch.int64, f"{what}: ids are {clean.x0.dtype}, not int64"
         _check_ids(clean, space, what)
 
 
-def _check_condition(condition: Condition, value: Tensor, expected: tuple[int, ...], what: str) -> None:
+def _check_condition(
+    condition: Condition,
+    value: Tensor,
+    expected: tuple[int, ...],
+    what: str,
+) -> None:
     """Assert that a condition has labels -1 .. size-1, or integers, per sample, or a finite number per position."""
-    name, size = condition.name, condition.size
-    assert value.shape == expected, f"{what}: condition {name} has shape {tuple(value.shape)}, not {expected}"
+    name = condition.name
+    size = condition.size
+    assert value.shape == expected, (
+        f"{what}: condition {name} has shape {tuple(value.shape)}, not {expected}"
+    )
     if size is None:
         assert value.isfinite().all(), f"{what}: condition {name} is not finite"
     else:
         assert value.dtype == torch.int64, f"{what}: labels {name} are {value.dtype}, not int64"
-        assert ((value >= -1) & (value < size)).all(), f"{what}: {name} has labels outside -1..{size - 1}"
+        assert ((value >= -1) & (value < size)).all(), (
+            f"{what}: {name} has labels outside -1..{size - 1}"
+        )
 
 
 def _check_ids(clean: Clean, space: TokenSpace, what: str) -> None:
-    assert usable_ids(space, clean.x0).all(), f"{what}: ids are outside the vocabulary of their field"
+    assert usable_ids(space, clean.x0).all(), (
+        f"{what}: ids are outside the vocabulary of their field"
+    )
     assert clean_ids(space, clean.x0)[clean.valid].all(), f"{what}: MASK or PAD at a valid position"
     for name, x in space.split(clean.x0).items():
         (field,) = (field for field in space.fields if field.name == name)
         padding = x[~space.split(clean.valid)[name]]
-        assert field.pad is None or (padding == field.pad).all(), f"{what}: padding of {name} is not {field.pad}"
+        assert field.pad is None or (padding == field.pad).all(), (
+            f"{what}: padding of {name} is not {field.pad}"
+        )
 
 
 def splits_not_empty(s: Situation) -> None:
@@ -82,11 +109,17 @@ def splits_not_empty(s: Situation) -> None:
     sizes = {split: task.size(split) for split in ("train", "valid", "test")}
     assert all(size > 0 for size in sizes.values()), f"samples: {sizes}"
     batches = {split: task.batch(split, range(min(size, CHUNK))) for split, size in sizes.items()}
-    firsts = {split: [_bytes_of(clean, row) for row in range(len(clean.valid))] for split, clean in batches.items()}
+    firsts = {
+        split: [_bytes_of(clean, row) for row in range(len(clean.valid))]
+        for split, clean in batches.items()
+    }
     for one, other in itertools.permutations(firsts, 2):
-        samples, among = firsts[one], firsts[other]
+        samples = firsts[one]
+        among = firsts[other]
         same = samples[: len(among)] == among[: len(samples)]
-        same |= len(set(among)) == len(among) and set(samples) <= set(among)  # unlikely where none occurs twice
+        same |= len(set(among)) == len(among) and set(samples) <= set(
+            among
+        )  # unlikely where none occurs twice
         assert not same, f"the first {len(samples)} samples of {one} are also in {other}"
 
 
@@ -111,7 +144,9 @@ def pure_in_rows(s: Situation) -> None:
     assert torch.equal(torch.get_rng_state(), random), "a batch draws from torch's global generator"
     seed_cpu(s.seed + 1)
     for i, row in enumerate(rows):
-        assert_unchanged(snapshot(together[i : i + 1]), task.batch("train", [row]), what=f"sample {row} alone")
+        assert_unchanged(
+            snapshot(together[i : i + 1]), task.batch("train", [row]), what=f"sample {row} alone"
+        )
 
 
 def templates_seeded(s: Situation) -> None:
@@ -123,7 +158,9 @@ def templates_seeded(s: Situation) -> None:
         x0 = torch.where(like.fixed, x0, task.space.clean().int().argmax(-1))
     _check_batch(Clean(x0, like.valid, like.known, like.cond), task, ROWS, "like")
     seed_cpu(s.seed)
-    assert_unchanged(snapshot(like), task.like(ROWS, s.seed), what="the template with the same seed")
+    assert_unchanged(
+        snapshot(like), task.like(ROWS, s.seed), what="the template with the same seed"
+    )
     assert (~like.fixed).any(), "all values are fixed"
 
 
@@ -146,13 +183,18 @@ def metrics_batch_invariant(s: Situation) -> None:
         values: dict[str, float] = metrics.compute()
         return values
 
-    whole, uneven = compute([slice(None)]), compute([slice(0, 1), slice(1, None)])
+    whole = compute([slice(None)])
+    uneven = compute([slice(0, 1), slice(1, None)])
     assert whole, "there are no metrics"
-    assert whole.keys() == uneven.keys(), f"{sorted(whole)} for one batch, {sorted(uneven)} for several"
+    assert whole.keys() == uneven.keys(), (
+        f"{sorted(whole)} for one batch, {sorted(uneven)} for several"
+    )
     for name, value in whole.items():
         assert math.isfinite(value), f"{name} is {value}"
         close = math.isclose(value, uneven[name], rel_tol=1e-4, abs_tol=1e-6)
-        assert close, f"{name}: {value} for one batch, {uneven[name]} for a batch of 1 and one of the rest"
+        assert close, (
+            f"{name}: {value} for one batch, {uneven[name]} for a batch of 1 and one of the rest"
+        )
 
 
 def baselines_are_finite(s: Situation) -> None:
@@ -167,14 +209,21 @@ def baselines_are_finite(s: Situation) -> None:
 def evaluates_samples(s: Situation) -> None:
     """Metrics of samples are finite, reproducible, and see all samples; pictures are valid and have unique names."""
     task = _task(s)
-    like, samples = task.like(ROWS, s.seed), task.batch("valid", [i % task.size("valid") for i in range(ROWS)]).x0
+    like = task.like(ROWS, s.seed)
+    samples = task.batch("valid", [i % task.size("valid") for i in range(ROWS)]).x0
     samples = torch.where(like.fixed, like.x0, samples)
     metrics = task.sample_metrics(samples, like)
     for name, value in metrics.items():
         assert math.isfinite(value), f"{name} is {value}"
     assert task.sample_metrics(samples, like) == metrics, "metrics differ in a second call"
-    changed = [torch.where(like.fixed, samples, x) for x in (samples.roll(1, 1), samples[:1].expand_as(samples))]
-    for name, kept in (("first", torch.arange(ROWS) == 0), ("last", torch.arange(ROWS) == ROWS - 1)):
+    changed = [
+        torch.where(like.fixed, samples, x)
+        for x in (samples.roll(1, 1), samples[:1].expand_as(samples))
+    ]
+    for name, kept in (
+        ("first", torch.arange(ROWS) == 0),
+        ("last", torch.arange(ROWS) == ROWS - 1),
+    ):
         others = [torch.where(over(kept, samples), samples, x) for x in changed]
         seen = not metrics or any(task.sample_metrics(x, like) != metrics for x in others)
         assert seen, f"metrics are those of the {name} sample alone"
@@ -183,9 +232,13 @@ def evaluates_samples(s: Situation) -> None:
     names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names), f"names of pictures are not unique: {names}"
     for picture in pictures:
-        assert re.fullmatch(r"[A-Za-z0-9][\w.-]*", picture.name), f'"{picture.name}" is not a file name'
+        assert re.fullmatch(r"[A-Za-z0-9][\w.-]*", picture.name), (
+            f'"{picture.name}" is not a file name'
+        )
         assert picture.png or picture.svg or picture.text is not None, f"{picture.name} is empty"
-        assert picture.png is None or picture.png.startswith(SIGNATURE), f"{picture.name} is not a PNG"
+        assert picture.png is None or picture.png.startswith(SIGNATURE), (
+            f"{picture.name} is not a PNG"
+        )
         assert picture.svg is None or "<svg" in picture.svg[:500], f"{picture.name} is not an SVG"
 
 
@@ -208,9 +261,14 @@ def _bytes_of(clean: Clean, row: int) -> bytes:
 
 CHECKS = (
     *checks_of(
-        "task", splits_not_empty, space_matches, pure_in_rows, templates_seeded, metrics_batch_invariant,
+        "task",
+        splits_not_empty,
+        space_matches,
+        pure_in_rows,
+        templates_seeded,
+        metrics_batch_invariant,
         evaluates_samples,
     ),
     *checks_of("task", splits_disjoint, needs="disjoint-splits"),
     *checks_of("task", baselines_are_finite, level="recommended"),
-)  # fmt: skip
+)

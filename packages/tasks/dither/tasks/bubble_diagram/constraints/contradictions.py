@@ -1,7 +1,8 @@
 """Contradictions between constraints, found before sampling, as irreducible infeasible subsets. No torch.
 
-Feasibility of rules is an integer program, solved exactly by HiGHS: each room has a type, each pair a relation, and
-every rule is linear. Subsets are found by the deletion filter (Chinneck and Dravnieks 1991).
+Feasibility of rules is an integer program, solved exactly by HiGHS: each room has a type, each pair
+a relation, and every rule is linear. Subsets are found by the deletion filter (Chinneck and
+Dravnieks 1991).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .rules import (
     RoomType,
     Rule,
     reversed_ids,
-)  # fmt: skip
+)
 
 __all__ = ["contradictions", "feasible", "unrealisable"]
 
@@ -40,7 +41,8 @@ _INFEASIBLE: Final = 2
 
 def contradictions(rules: Sequence[Rule], slots: int) -> list[list[Rule]]:
     """Return irreducible sets of rules that no diagram with up to `slots` rooms meets."""
-    remaining, cores = list(rules), []
+    remaining = list(rules)
+    cores = []
     while remaining and not feasible(remaining, slots):
         core = _irreducible(remaining, lambda some: feasible(some, slots))
         cores.append(core)
@@ -53,14 +55,20 @@ def unrealisable(rules: Sequence[Rule]) -> list[Rule]:
 
     Empty if some boxes realise all of them, or the search gave up.
     """
-    fixed = [rule for rule in rules if isinstance(rule, PairRelation) and len(rule.relations) == 1 and not rule.doors]
+    fixed = [
+        rule
+        for rule in rules
+        if isinstance(rule, PairRelation) and len(rule.relations) == 1 and not rule.doors
+    ]
     return [] if _realisable(fixed) else [*_irreducible(fixed, _realisable)]
 
 
 _AnyRule = TypeVar("_AnyRule", bound=Rule)
 
 
-def _irreducible(rules: Sequence[_AnyRule], possible: Callable[[list[_AnyRule]], bool]) -> list[_AnyRule]:
+def _irreducible(
+    rules: Sequence[_AnyRule], possible: Callable[[list[_AnyRule]], bool]
+) -> list[_AnyRule]:
     """Deletion filter: drop each rule without which the others remain impossible."""
     core = list(rules)
     for rule in rules:
@@ -79,7 +87,10 @@ def _realisable(fixed: Sequence[PairRelation]) -> bool:
         assert rule.j is not None
         pair = pair_index(rooms.index(rule.i), rooms.index(rule.j), len(rooms))
         (edges[pair],), constrained[pair] = rule.relations, True
-    return not fixed or realise(edges, len(rooms), apart=constrained, limit=_SEARCH).verdict != "impossible"
+    return (
+        not fixed
+        or realise(edges, len(rooms), apart=constrained, limit=_SEARCH).verdict != "impossible"
+    )
 
 
 def feasible(rules: Sequence[Rule], slots: int) -> bool:
@@ -90,30 +101,43 @@ def feasible(rules: Sequence[Rule], slots: int) -> bool:
 class _IntegerProgram:
     """Binary variables, and linear constraints low <= a x <= high.
 
-    Room slots have one variable per type, and a last one for empty; pairs that occur in a rule have one per relation,
-    doors one without and one with a door, and areas one per bin. A variable listed k times in a row has the factor k,
-    and ~v the factor -1.
+    Room slots have one variable per type, and a last one for empty; pairs that occur in a rule have
+    one per relation, doors one without and one with a door, and areas one per bin. A variable
+    listed k times in a row has the factor k, and ~v the factor -1.
     """
 
     def __init__(self, rules: Sequence[Rule], slots: int) -> None:
-        self.slots, self.variables, self.flows = slots, 0, set[int]()
+        self.slots = slots
+        self.variables = 0
+        self.flows = set[int]()
         self.rows: list[tuple[list[int], float, float]] = []
         self.kind = [self.new(len(ROOMS) + 1) for _ in range(slots)]
-        self.apart = any(getattr(rule, "relations", RELATED) != RELATED or not getattr(rule, "required", True)
-                         for rule in rules if not getattr(rule, "doors", False))  # fmt: skip
+        self.apart = any(
+            getattr(rule, "relations", RELATED) != RELATED or not getattr(rule, "required", True)
+            for rule in rules
+            if not getattr(rule, "doors", False)
+        )
         """Whether a rule may separate rooms; if not, they can all be close."""
         needed = {
             (rule.i, rule.j)
             for rule in rules
             if isinstance(rule, PairRelation) and not rule.doors and rule.j is not None
         }
-        if any((isinstance(rule, Adjacency) and not rule.doors) or isinstance(rule, Reachable)
-               or (isinstance(rule, Buildable) and self.apart) for rule in rules):  # fmt: skip
+        if any(
+            (isinstance(rule, Adjacency) and not rule.doors)
+            or isinstance(rule, Reachable)
+            or (isinstance(rule, Buildable) and self.apart)
+            for rule in rules
+        ):
             needed |= {*pairs(slots)}
         self.relation = {pair: self.new(NO_EDGE + 1) for pair in sorted(needed)}
         with_doors = any(getattr(rule, "doors", isinstance(rule, Reachable)) for rule in rules)
         self.door = {ends: self.new(2) for ends in door_ends(slots) if with_doors}
-        self.area = [self.new(AREA_MASK) for _ in range(slots) if any(isinstance(rule, Area) for rule in rules)]
+        self.area = [
+            self.new(AREA_MASK)
+            for _ in range(slots)
+            if any(isinstance(rule, Area) for rule in rules)
+        ]
         for variables in (*self.kind, *self.relation.values(), *self.door.values(), *self.area):
             self.rows.append((variables, 1, 1))
         for first, second in pairwise(self.kind):  # empty slots come last
@@ -128,7 +152,13 @@ class _IntegerProgram:
     def of_type(self, room: int, types: frozenset[int]) -> list[int]:
         return [self.kind[room][kind] for kind in types]
 
-    def related(self, u: int, v: int, relations: frozenset[int], doors: bool = False) -> list[int]:
+    def related(
+        self,
+        u: int,
+        v: int,
+        relations: frozenset[int],
+        doors: bool = False,
+    ) -> list[int]:
         if doors:
             return [self.door[min(u, v), max(u, v)][door] for door in relations]
         pair, ids = ((u, v), relations) if u < v else ((v, u), reversed_ids(relations))
@@ -144,7 +174,13 @@ class _IntegerProgram:
                 self.rows.append((self.kind[last][:-1], 1, 1))
                 self.rows.append((self.related(rule.i, other, rule.relations, rule.doors), 1, 1))
             case Count():
-                self.rows.append(([v for room in rooms for v in self.of_type(room, rule.types)], rule.low, rule.high))
+                self.rows.append(
+                    (
+                        [v for room in rooms for v in self.of_type(room, rule.types)],
+                        rule.low,
+                        rule.high,
+                    )
+                )
             case Adjacency():
                 self.add_adjacency(rule)
             case Area():
@@ -153,33 +189,42 @@ class _IntegerProgram:
                 for count in rule.counts():
                     self.add_rule(count)
                 if self.apart:
-                    self.add_connected({pair: relation[NO_EDGE] for pair, relation in self.relation.items()})
+                    self.add_connected(
+                        {pair: relation[NO_EDGE] for pair, relation in self.relation.items()}
+                    )
             case Reachable():
                 self.add_reachable()
 
     def add_reachable(self) -> None:
         fronts = [self.door[room, self.slots][1] for room in range(self.slots)]
         self.rows.append((fronts, 1, 1))
-        self.rows += [([front, kind[-1]], 0, 1) for front, kind in zip(fronts, self.kind, strict=True)]
+        self.rows += [
+            ([front, kind[-1]], 0, 1) for front, kind in zip(fronts, self.kind, strict=True)
+        ]
         inner = {pair: self.door[pair][1] for pair in pairs(self.slots)}
         self.rows += [([door, self.relation[pair][NO_EDGE]], 0, 1) for pair, door in inner.items()]
         self.add_connected({pair: self.door[pair][0] for pair in inner})
 
     def add_connected(self, blocked: dict[tuple[int, int], int]) -> None:
         """Require links to connect all rooms: each other room receives one unit of a flow from room 0."""
-        most, received = self.slots - 1, [[kind[-1]] for kind in self.kind]
+        most = self.slots - 1
+        received = [[kind[-1]] for kind in self.kind]
         for (i, j), none in blocked.items():
             for u, v in ((i, j), (j, i)):
                 (flow,) = self.new(1)
                 self.flows.add(flow)
                 received[v].append(flow)
                 received[u].append(~flow)
-                self.rows += [([flow, *[stop] * most], 0, most) for stop in (none, self.kind[j][-1])]
+                self.rows += [
+                    ([flow, *[stop] * most], 0, most) for stop in (none, self.kind[j][-1])
+                ]
         self.rows += [(variables, 1, 1) for variables in received[1:]]
 
     def add_area(self, rule: Area) -> None:
         for room in range(self.slots) if rule.room is None else (rule.room,):
-            outside = [self.area[room][number] for number in range(AREA_MASK) if number not in rule.bins]
+            outside = [
+                self.area[room][number] for number in range(AREA_MASK) if number not in rule.bins
+            ]
             if rule.room is None:
                 self.rows.append(([*self.of_type(room, rule.types), *outside], 0, 1))
             else:
@@ -188,16 +233,27 @@ class _IntegerProgram:
     def add_adjacency(self, rule: Adjacency) -> None:
         met: list[int] = []
         front = rule.second == FRONT
-        every = [(u, self.slots) for u in range(self.slots)] if front else permutations(range(self.slots), 2)
+        every = (
+            [(u, self.slots) for u in range(self.slots)]
+            if front
+            else permutations(range(self.slots), 2)
+        )
         for u, v in every:
             parts = [self.of_type(u, rule.first), self.related(u, v, rule.relations, rule.doors)]
             parts += [] if front else [self.of_type(v, rule.second)]
-            if rule.required:  # the first of two new variables may be 1 only if one variable of each part is
+            if (
+                rule.required
+            ):  # the first of two new variables may be 1 only if one variable of each part is
                 here, elsewhere = self.new(2)
                 met.append(here)
-                self.rows += [([here, elsewhere], 1, 1), *(([*part, elsewhere], 1, 2) for part in parts)]
+                self.rows += [
+                    ([here, elsewhere], 1, 1),
+                    *(([*part, elsewhere], 1, 2) for part in parts),
+                ]
             else:
-                self.rows.append(([variable for part in parts for variable in part], 0, len(parts) - 1))
+                self.rows.append(
+                    ([variable for part in parts for variable in part], 0, len(parts) - 1)
+                )
         if rule.required:
             self.rows.append((met, 1, np.inf))
 

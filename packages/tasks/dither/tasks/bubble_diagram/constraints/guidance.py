@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dither.registry.config.errors import dotted
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.records import Clean
 
 from ..plans import Diagram, Plans, split_fields
 from ..validity import is_buildable, is_reachable, validity_levels
@@ -28,13 +28,24 @@ from .probabilities import (
     ReachableProbability,
     count_groups,
 )
-from .rules import ALL, FRONT, Adjacency, Area, Buildable, Count, PairRelation, Reachable, RoomType, Rule
+from .rules import (
+    ALL,
+    FRONT,
+    Adjacency,
+    Area,
+    Buildable,
+    Count,
+    PairRelation,
+    Reachable,
+    RoomType,
+    Rule,
+)
 
 __all__ = ["ConstraintGuidance"]
 
 
 class ConstraintGuidance:
-    """Steers sampling towards constraints; a `dither.registry.flow.records.Goal`.
+    """Steers sampling towards constraints; a `dither.registry.contracts.records.Goal`.
 
     Args:
         rules: Compiled constraints without contradiction.
@@ -46,8 +57,16 @@ class ConstraintGuidance:
         allowed: Allowed ids of each token, PAD included unless the room must exist.
     """
 
-    def __init__(self, rules: Sequence[Rule], slots: int, *, doors: bool = False, areas: bool = False) -> None:
-        self.rules, self.slots = list(rules), slots
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        slots: int,
+        *,
+        doors: bool = False,
+        areas: bool = False,
+    ) -> None:
+        self.rules = list(rules)
+        self.slots = slots
         self.base = slots * (slots + 1) // 2
         """Number of tokens of types and relations."""
         self.area = self.base * (2 if doors else 1)
@@ -72,7 +91,11 @@ class ConstraintGuidance:
             *count_groups(counts, slots),
             *(AdjacencyProbability(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
             *(BuildableProbability(slots) for _ in built),
-            *(AreaProbability(rule, slots, self.area) for rule in rules if isinstance(rule, Area) and rule.types),
+            *(
+                AreaProbability(rule, slots, self.area)
+                for rule in rules
+                if isinstance(rule, Area) and rule.types
+            ),
             *(ReachableProbability(slots) for rule in rules if isinstance(rule, Reachable)),
         ]
 
@@ -87,7 +110,8 @@ class ConstraintGuidance:
         areas = list(diagram.areas or ())
         for rule in (rule for rule in self.rules if isinstance(rule, Area)):
             for room, kind in enumerate(diagram.types if areas else ()):
-                low, high = max(areas[room][0], rule.low), min(areas[room][1], rule.high)
+                low = max(areas[room][0], rule.low)
+                high = min(areas[room][1], rule.high)
                 if (rule.room == room or kind in rule.types) and low < high:
                     areas[room] = low, high
         return replace(diagram, areas=tuple(areas)) if areas else diagram
@@ -104,7 +128,11 @@ class ConstraintGuidance:
         weights: Int[np.ndarray, " n"] = np.array(
             [count if count and is_feasible(n) else 0 for n, count in enumerate(counts)]
         )
-        return weights if weights.any() else np.array([int(is_feasible(n)) for n in range(len(counts))])
+        return (
+            weights
+            if weights.any()
+            else np.array([int(is_feasible(n)) for n in range(len(counts))])
+        )
 
     def begin(self, empty: Clean) -> Clean:
         """Return the start of sampling: tokens with a single allowed id are known, and this is the goal."""
@@ -117,19 +145,24 @@ class ConstraintGuidance:
         feasible_counts = np.flatnonzero(self.room_counts(counts))
         if counts[feasible_counts].any():
             return None
-        low, high = int(feasible_counts.min()), int(feasible_counts.max())
+        low = int(feasible_counts.min())
+        high = int(feasible_counts.max())
         rooms = f"{low} rooms" if low == high else f"{low} to {high} rooms"
         return f"the constraints require {rooms}, but no training plan has as many; samples may be poor"
 
     def met_by(self, plans: Plans) -> Bool[np.ndarray, " N"]:
         """Return which plans meet all constraints; known boxes may prove that a plan is buildable."""
         has = {"doors": self.area > self.base, "areas": len(self.allowed) > self.area}
-        tokens, full = plans.tokens(self.slots), plans.tokens(self.slots, **has)
-        x, met = torch.from_numpy(full).long(), np.ones(len(plans), bool)
+        tokens = plans.tokens(self.slots)
+        full = plans.tokens(self.slots, **has)
+        x = torch.from_numpy(full).long()
+        met = np.ones(len(plans), bool)
         for rule in sorted(self.rules, key=lambda rule: isinstance(rule, Buildable)):
             rows = np.flatnonzero(met)
             if isinstance(rule, Buildable):
-                met[rows] = validity_levels(tokens[rows], self.slots, boxes=plans.boxes[rows]).buildable
+                met[rows] = validity_levels(
+                    tokens[rows], self.slots, boxes=plans.boxes[rows]
+                ).buildable
             else:
                 met[rows] = self._holds(rule, x[rows]).numpy()
         return met
@@ -154,26 +187,38 @@ class ConstraintGuidance:
                 held = self._adjoins(rule, types, doors if rule.doors else edges) == rule.required
             case Area():
                 wrong = ~_among(areas, rule.bins)
-                held = ~wrong[:, rule.room] if rule.room is not None else ~(_among(types, rule.types) & wrong).any(1)
+                held = (
+                    ~wrong[:, rule.room]
+                    if rule.room is not None
+                    else ~(_among(types, rule.types) & wrong).any(1)
+                )
             case Buildable():
-                held = torch.from_numpy(is_buildable(x[:, : self.base].cpu().numpy(), self.slots)).to(x.device)
+                held = torch.from_numpy(
+                    is_buildable(x[:, : self.base].cpu().numpy(), self.slots)
+                ).to(x.device)
             case Reachable():
                 held = torch.from_numpy(is_reachable(x.cpu().numpy(), self.slots)).to(x.device)
         return held
 
-    def _adjoins(self, rule: Adjacency, types: Int[Tensor, "N R"], relations: Int[Tensor, "N E"]) -> Bool[Tensor, " N"]:
+    def _adjoins(
+        self, rule: Adjacency, types: Int[Tensor, "N R"], relations: Int[Tensor, "N E"]
+    ) -> Bool[Tensor, " N"]:
         i, j = torch.tensor(door_ends(self.slots)).T[:, : relations.shape[1]].to(types.device)
         sides = torch.cat([types, torch.full_like(types[:, :1], min(FRONT))], 1)
-        first, second = _among(sides, rule.first), _among(sides, rule.second)
+        first = _among(sides, rule.first)
+        second = _among(sides, rule.second)
         ahead = first[:, i] & second[:, j] & _among(relations, rule.relations)
         behind = first[:, j] & second[:, i] & _among(relations, rule.reversed)
         return (ahead | behind).any(1)
 
-    def log_prob(self, log_clean: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+    def log_prob(
+        self, log_clean: Float[Tensor, "N L V"], at: Int[Tensor, " N"]
+    ) -> Float[Tensor, "N V"]:
         """Return the log-probability that the constraints are met if token `at` becomes v, others drawn independently.
 
-        Exact for allowed ids and for counts up to `STATES`; an estimate for adjacencies and realisability until the
-        last token is decided. -inf only where the constraints cannot be met any more, or the search for boxes gave up.
+        Exact for allowed ids and for counts up to `STATES`; an estimate for adjacencies and
+        realisability until the last token is decided. -inf only where the constraints cannot be met
+        any more, or the search for boxes gave up.
 
         Args:
             log_clean: Log-probabilities of every token; a decided token has 0 at its id.
@@ -181,12 +226,16 @@ class ConstraintGuidance:
         """
         dtype = torch.float32 if at.device.type == "mps" else torch.float64
         allowed = self.allowed.to(at.device)
-        weight = log_clean.to(dtype).exp() * torch.nn.functional.pad(allowed, (0, log_clean.shape[-1] - NODE_SIZE))
+        weight = log_clean.to(dtype).exp() * torch.nn.functional.pad(
+            allowed, (0, log_clean.shape[-1] - NODE_SIZE)
+        )
         mass = weight.sum(-1)
         probs = weight / mass.clamp_min(torch.finfo(dtype).tiny)[..., None]
         own = torch.arange(mass.shape[1], device=at.device) == at[:, None]
         log_prob = allowed[at].to(dtype).log() + mass.masked_fill(own, 1).log().sum(1)[:, None]
-        log_prob = torch.nn.functional.pad(log_prob, (0, log_clean.shape[-1] - NODE_SIZE), value=-torch.inf)
+        log_prob = torch.nn.functional.pad(
+            log_prob, (0, log_clean.shape[-1] - NODE_SIZE), value=-torch.inf
+        )
         for part in self._parts:
             log_prob = log_prob + part.log_prob(probs, at)
         return log_prob

@@ -12,9 +12,18 @@ from dither.registry.spec.misfit import Path
 from ..vocabulary import AREAS, ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS, ROOMS
 
 __all__ = [
-    "ALL", "FRONT", "Adjacency", "Area", "Buildable", "Count", "PairRelation", "Reachable", "RoomType", "Rule",
+    "ALL",
+    "FRONT",
+    "Adjacency",
+    "Area",
+    "Buildable",
+    "Count",
+    "PairRelation",
+    "Reachable",
+    "RoomType",
+    "Rule",
     "reversed_ids",
-]  # fmt: skip
+]
 
 FRONT: Final = frozenset({-1})
 """The outside, in place of the types of a room."""
@@ -36,7 +45,8 @@ class RoomType:
 class PairRelation:
     """Rooms i < j exist, and i has one of the relations to j, which may include `NO_EDGE`.
 
-    With `doors` the ids are those of doors instead, and `j` may be None for the front door of room i.
+    With `doors` the ids are those of doors instead, and `j` may be None for the front door of room
+    i.
     """
 
     path: Path
@@ -90,7 +100,9 @@ class Area:
     def bins(self) -> frozenset[int]:
         """Area bins that share more than a point with the bounds."""
         bins = enumerate(pairwise((0.0, *AREAS[1:-1], inf)))
-        return frozenset(number for number, (low, high) in bins if max(low, self.low) < min(high, self.high))
+        return frozenset(
+            number for number, (low, high) in bins if max(low, self.low) < min(high, self.high)
+        )
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,9 @@ class Buildable:
 
     def counts(self) -> tuple[Count, Count]:
         """Return the counts that level 1 implies: one living room, at most one entrance."""
-        return Count(self.path, frozenset({LIVING}), 1, 1), Count(self.path, frozenset({ENTRANCE}), 0, 1)
+        return Count(self.path, frozenset({LIVING}), 1, 1), Count(
+            self.path, frozenset({ENTRANCE}), 0, 1
+        )
 
 
 Rule = RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachable

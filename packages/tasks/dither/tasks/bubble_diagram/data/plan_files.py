@@ -65,8 +65,14 @@ def prepare_files(
         raise Refused(f"destination {folder} contains the source {source}", code="file-exists")
     name, files = find_source(source, form, folder)
     if options.adjacency == "door" and name != "housegan":
-        raise Refused(f'{source}: adjacency = "door" requires HouseGAN++ files; {name} has no doors', code="misfit")
-    made = {**spec.options(), "source": describe_sources(files, source if source.is_dir() else source.parent)}
+        raise Refused(
+            f'{source}: adjacency = "door" requires HouseGAN++ files; {name} has no doors',
+            code="misfit",
+        )
+    made = {
+        **spec.options(),
+        "source": describe_sources(files, source if source.is_dir() else source.parent),
+    }
     if find_existing(folder, spec.stored, made, force=force) is not None:
         return f"{folder} already contains these plans; checksums verified"
     entries = (entry for file in files for entry in FORMATS[name][1](file, options))
@@ -85,7 +91,8 @@ def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
     """Memory-map prepared plans; if the source still exists, it must be unchanged.
 
     Raises:
-        Refused: The plans are missing, damaged, or were made from another source or with other options.
+        Refused: The plans are missing, damaged, or were made from another source or with other
+            options.
     """
     manifest = spec.manifest()
     if source.exists():
@@ -93,12 +100,17 @@ def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
         now = describe_sources(files, source if source.is_dir() else source.parent)
         spec.check_options(manifest, {"source": now})
     verify(spec.folder(), manifest, spec.stored, once=True)
-    arrays = {key: np.asarray(array) for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()}
+    arrays = {
+        key: np.asarray(array)
+        for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()
+    }
     split = arrays.pop("split")
     return _split_plans(Plans(**arrays), split)
 
 
-FORMATS: Final[dict[str, tuple[tuple[str, ...], Callable[[Path, ReadOptions], Iterator[Entry]]]]] = {
+FORMATS: Final[
+    dict[str, tuple[tuple[str, ...], Callable[[Path, ReadOptions], Iterator[Entry]]]]
+] = {
     "rplan-png": ((".png",), read_rplan_picture),
     "graph2plan": ((".mat",), read_graph2plan),
     "housegan": ((".json",), read_housegan),
@@ -119,15 +131,29 @@ def find_source(source: Path, form: Format, exclude: Path | None = None) -> tupl
     """
     if not source.exists():
         raise path_not_found(source, "file or folder")
-    files = [source] if source.is_file() else [file for file in source.rglob("*") if not file.name.startswith(".")]
+    files = (
+        [source]
+        if source.is_file()
+        else [file for file in source.rglob("*") if not file.name.startswith(".")]
+    )
     files = [
-        file for file in files if file.is_file() and (exclude and exclude.absolute()) not in file.absolute().parents
+        file
+        for file in files
+        if file.is_file() and (exclude and exclude.absolute()) not in file.absolute().parents
     ]
     suffixes = {file.suffix.lower() for file in files}
-    names = [name for name, (ends, _) in FORMATS.items() if suffixes & {*ends}] if form == "auto" else [form]
-    chosen = [file for file in files if len(names) == 1 and file.suffix.lower() in FORMATS[names[0]][0]]
+    names = (
+        [name for name, (ends, _) in FORMATS.items() if suffixes & {*ends}]
+        if form == "auto"
+        else [form]
+    )
+    chosen = [
+        file for file in files if len(names) == 1 and file.suffix.lower() in FORMATS[names[0]][0]
+    ]
     if not chosen:
-        message = f"{source} has {' and '.join(sorted(suffixes)) or 'no'} files, expected one format"
+        message = (
+            f"{source} has {' and '.join(sorted(suffixes)) or 'no'} files, expected one format"
+        )
         hint = "; ".join(f"{name}: {' or '.join(FORMATS[name][0])}" for name in names or FORMATS)
         code = "unknown-format" if files else "no-samples"
         raise Refused(Problem(message, help=f"formats: {hint}", code=code))
@@ -151,7 +177,9 @@ class PreparedPlans:
     def report(self) -> str:
         """Return the number of plans, and rejected ones with examples."""
         train, valid, test = (int((self.split == number).sum()) for number in range(3))
-        lines = [f"{len(self.plans):,} plans: {train:,} for training, {valid:,} for validation, {test:,} for testing"]
+        lines = [
+            f"{len(self.plans):,} plans: {train:,} for training, {valid:,} for validation, {test:,} for testing"
+        ]
         if min(valid, test) < FEW:
             lines.append(
                 f"warning: samples are compared with {valid:,} plans, and their noise floor with {test:,}; "
@@ -164,17 +192,31 @@ class PreparedPlans:
 def _rows_of(entries: Iterable[Entry]) -> RejectedRows:
     rows = RejectedRows()
     for entry in entries:
-        rows.add(Rejected(entry.place, entry.faults[0].sort, "; ".join(fault.message for fault in entry.faults)))
+        rows.add(
+            Rejected(
+                entry.place,
+                entry.faults[0].sort,
+                "; ".join(fault.message for fault in entry.faults),
+            )
+        )
     return rows
 
 
-def prepare_plans(entries: Iterable[Entry], *, most: int, valid: float, test: float) -> PreparedPlans:
+def prepare_plans(
+    entries: Iterable[Entry],
+    *,
+    most: int,
+    valid: float,
+    test: float,
+) -> PreparedPlans:
     """Reject invalid plans and duplicates, and divide the others; `valid` and `test` are shares of the plans.
 
     Raises:
         Refused: There is less than one plan for each split (`no-samples`).
     """
-    accepted, diagrams, rejected = list[Entry](), list[Diagram](), list[Entry]()
+    accepted = list[Entry]()
+    diagrams = list[Diagram]()
+    rejected = list[Entry]()
     for entry in entries:
         faults = entry.faults or tuple(_equal_boxes(entry.diagram))
         if faults or entry.diagram is None:
@@ -186,7 +228,9 @@ def prepare_plans(entries: Iterable[Entry], *, most: int, valid: float, test: fl
     first: dict[bytes, int] = {}
     for row, (entry, group) in enumerate(zip(accepted, plan_groups(plans), strict=True)):
         if first.setdefault(group, row) != row:
-            rejected.append(entry.rejected(Fault("duplicate", f"same plan as {accepted[first[group]].place}")))
+            rejected.append(
+                entry.rejected(Fault("duplicate", f"same plan as {accepted[first[group]].place}"))
+            )
     try:
         split = divide(list(first), valid=valid, test=test)
     except Refused as refused:
@@ -212,8 +256,12 @@ def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
 
 def _split_plans(plans: Plans, split: Int[np.ndarray, " N"]) -> PlanSplits:
     pieces = (split[start : start + RESIDENT + 1] for start in range(0, len(split), RESIDENT))
-    if all((piece[1:] >= piece[:-1]).all() for piece in pieces):  # slices of mapped arrays stay on disk
-        edges = np.searchsorted(split, np.arange(4, dtype=split.dtype))  # of the same type, so that nothing is copied
+    if all(
+        (piece[1:] >= piece[:-1]).all() for piece in pieces
+    ):  # slices of mapped arrays stay on disk
+        edges = np.searchsorted(
+            split, np.arange(4, dtype=split.dtype)
+        )  # of the same type, so that nothing is copied
         return PlanSplits(*(plans[slice(*each)] for each in pairwise(edges.tolist())))
     return PlanSplits(*(plans[np.flatnonzero(split == number)] for number in range(3)))
 
@@ -221,15 +269,20 @@ def _split_plans(plans: Plans, split: Int[np.ndarray, " N"]) -> PlanSplits:
 def divide(groups: Sequence[bytes], *, valid: float, test: float) -> Int[np.ndarray, " N"]:
     """Return the split of each plan: 0 for training, 1 validation, 2 test; a group (see `plan_groups`) shares a split.
 
-    `valid` and `test` are shares of the groups; each split has at least one, but no test plans if that share is 0.
+    `valid` and `test` are shares of the groups; each split has at least one, but no test plans if
+    that share is 0.
 
     Raises:
         Refused: There are fewer groups than splits (`no-samples`).
     """
     number = {key: index for index, key in enumerate(sorted(set(groups)))}
-    splits, distinct = 2 + (test > 0), len(number)
+    splits = 2 + (test > 0)
+    distinct = len(number)
     if distinct < splits:
-        raise Refused(f"{splits} splits need at least {splits} distinct plans, got {distinct}", code="no-samples")
+        raise Refused(
+            f"{splits} splits need at least {splits} distinct plans, got {distinct}",
+            code="no-samples",
+        )
     # Keys are digests, so their order is pseudo-random.
     tested = max(1, round(test * distinct)) if test else 0
     validated = min(max(1, round(valid * distinct)), distinct - tested - 1)

@@ -22,9 +22,18 @@ from ..relations import GRID
 from ..vocabulary import NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedrooms
 
 __all__ = [
-    "Entry", "Fault", "ReadOptions", "RejectedPlan", "diagram_of_boxes", "diagram_of_edges", "entry_of",
-    "name_bedrooms", "parse_json", "path_not_found", "single_plan",
-]  # fmt: skip
+    "Entry",
+    "Fault",
+    "ReadOptions",
+    "RejectedPlan",
+    "diagram_of_boxes",
+    "diagram_of_edges",
+    "entry_of",
+    "name_bedrooms",
+    "parse_json",
+    "path_not_found",
+    "single_plan",
+]
 
 Sort = Literal["file", "rooms", "types", "boxes", "edges", "doors", "areas", "text", "duplicate"]
 """Category of a fault."""
@@ -33,9 +42,14 @@ _MAX_COORDINATE: Final = 1e6
 """Larger coordinates are rejected as meaningless."""
 
 _SORT_OF: Final[dict[Any, Sort]] = {
-    "types": "types", "room_type": "types", "boxes": "boxes", "edges": "edges", "ed_rm": "edges", "doors": "doors",
+    "types": "types",
+    "room_type": "types",
+    "boxes": "boxes",
+    "edges": "edges",
+    "ed_rm": "edges",
+    "doors": "doors",
     "areas": "areas",
-}  # fmt: skip
+}
 """Category of a fault by the key of a JSON object."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -85,25 +99,40 @@ class Entry:
         return replace(self, diagram=None, faults=faults)
 
 
-def entry_of(file: Path, plan: str, read: Callable[..., Diagram], *arguments: Any) -> Entry:
+def entry_of(
+    file: Path,
+    plan: str,
+    read: Callable[..., Diagram],
+    *arguments: Any,
+) -> Entry:
     """Call `read` and return its diagram, or the faults of the `RejectedPlan` that it raises."""
     try:
         return Entry(file, plan, read(*arguments))
     except RejectedPlan as rejected:
         return Entry(file, plan, faults=rejected.faults)
     except OSError as error:
-        return Entry(file, plan, faults=(Fault("file", f"cannot be read: {error.strerror or error}"),))
+        return Entry(
+            file, plan, faults=(Fault("file", f"cannot be read: {error.strerror or error}"),)
+        )
 
 
-def single_plan(read: Callable[[Path, ReadOptions], Diagram]) -> Callable[[Path, ReadOptions], Iterator[Entry]]:
+def single_plan(
+    read: Callable[[Path, ReadOptions], Diagram],
+) -> Callable[[Path, ReadOptions], Iterator[Entry]]:
     """Return a reader of files that hold one plan each."""
-    return update_wrapper(lambda file, options: iter([entry_of(file, "", read, file, options)]), read)
+    return update_wrapper(
+        lambda file, options: iter([entry_of(file, "", read, file, options)]), read
+    )
 
 
 def path_not_found(path: Path, what: str) -> Refused:
     """Return the problem of a path that does not exist, with the most similar name in its folder."""
     folder = path.parent
-    hint = did_you_mean(path.name, (other.name for other in folder.glob("*"))) if folder.is_dir() else None
+    hint = (
+        did_you_mean(path.name, (other.name for other in folder.glob("*")))
+        if folder.is_dir()
+        else None
+    )
     where = "" if path.is_absolute() else f" (from {Path.cwd()})"
     return Refused(Problem(f"{what} not found: {path}{where}", help=hint, code="file-not-found"))
 
@@ -119,26 +148,40 @@ def parse_json(model: type[_Model], content: bytes) -> _Model:
     except ValidationError as error:
         faults = []
         for fault in error.errors(include_url=False):
-            path, message = fault["loc"], fault["msg"]
+            path = fault["loc"]
+            message = fault["msg"]
             if fault["type"] == "extra_forbidden":
                 hint = did_you_mean(path[-1], model.model_fields)
             else:
-                hint = did_you_mean(fault["input"], (*ROOMS, *RELATIONS)) if fault["type"] == "literal_error" else None
-            message = f"{dotted(path)}: {message}, got {str(fault['input'])[:60]}" if path else message
+                hint = (
+                    did_you_mean(fault["input"], (*ROOMS, *RELATIONS))
+                    if fault["type"] == "literal_error"
+                    else None
+                )
+            message = (
+                f"{dotted(path)}: {message}, got {str(fault['input'])[:60]}" if path else message
+            )
             message += f"; {hint}" if hint else ""
             faults.append(Fault(_SORT_OF.get(next(iter(path), None), "text"), message))
         raise RejectedPlan(*faults) from None
 
 
-def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, most: int) -> Diagram:
+def diagram_of_boxes(
+    types: Sequence[int],
+    boxes: Any,
+    name: str,
+    most: int,
+) -> Diagram:
     """Return the diagram of rooms at given boxes; fractional walls are rounded to pixels.
 
-    `boxes` holds x0, y0, x1, y1 of each room in grid pixels, x1 and y1 exclusive; rooms are at most `most`.
+    `boxes` holds x0, y0, x1, y1 of each room in grid pixels, x1 and y1 exclusive; rooms are at most
+    `most`.
 
     Raises:
         RejectedPlan: With all faults.
     """
-    faults, walls = list(_count_faults(types, most)), _numbers(boxes)
+    faults = list(_count_faults(types, most))
+    walls = _numbers(boxes)
     if walls is None or walls.shape != (len(types), 4):
         actual = f"an array of shape {walls.shape}" if walls is not None else "no numeric array"
         message = f"expected 4 coordinates for each of {len(types)} rooms, got {actual}"
@@ -150,23 +193,34 @@ def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, most: int) -> 
             continue
         x0, y0, x1, y1 = map(round, box)
         if x0 >= x1 or y0 >= y1:
-            faults.append(Fault("boxes", f"{where} is empty or inverted; expected x0 < x1 and y0 < y1"))
+            faults.append(
+                Fault("boxes", f"{where} is empty or inverted; expected x0 < x1 and y0 < y1")
+            )
         elif min(x0, y0) < 0 or max(x1, y1) > GRID:
             faults.append(Fault("boxes", f"{where} exceeds the {GRID} x {GRID} grid"))
     if faults:
         raise RejectedPlan(*faults)
-    return Diagram.from_boxes(types, [tuple(box) for box in np.rint(walls).astype(int).tolist()], name)
+    return Diagram.from_boxes(
+        types, [tuple(box) for box in np.rint(walls).astype(int).tolist()], name
+    )
 
 
-def diagram_of_edges(types: Sequence[int], edges: Any, name: str, most: int) -> Diagram:
+def diagram_of_edges(
+    types: Sequence[int],
+    edges: Any,
+    name: str,
+    most: int,
+) -> Diagram:
     """Return the diagram of rooms with known relations and unknown boxes.
 
-    `edges` holds (i, j, relation id of room i to room j), i < j; `most` is the largest number of rooms.
+    `edges` holds (i, j, relation id of room i to room j), i < j; `most` is the largest number of
+    rooms.
 
     Raises:
         RejectedPlan: With all faults.
     """
-    faults, rows = list(_count_faults(types, most)), _numbers(edges)
+    faults = list(_count_faults(types, most))
+    rows = _numbers(edges)
     if rows is None or (rows.size and (rows.ndim != 2 or rows.shape[1] != 3)):
         raise RejectedPlan(*faults, Fault("edges", "an edge is [i, j, relation id]"))
     seen: dict[tuple[int, int], int] = {}
@@ -175,24 +229,39 @@ def diagram_of_edges(types: Sequence[int], edges: Any, name: str, most: int) -> 
         if i not in range(len(types)) or j not in range(len(types)):
             faults.append(Fault("edges", f"{where}, but rooms are numbered 0..{len(types) - 1}"))
         elif i >= j:
-            faults.append(Fault("edges", f"{where}: the smaller room number comes first; relations are not reversed"))
+            faults.append(
+                Fault(
+                    "edges",
+                    f"{where}: the smaller room number comes first; relations are not reversed",
+                )
+            )
         elif relation not in range(NO_EDGE):
-            faults.append(Fault("edges", f"{where}: invalid relation {relation:g}, expected 0..{NO_EDGE - 1}"))
+            faults.append(
+                Fault("edges", f"{where}: invalid relation {relation:g}, expected 0..{NO_EDGE - 1}")
+            )
         elif seen.setdefault((int(i), int(j)), int(relation)) != relation:
             faults.append(Fault("edges", f"{where}: two relations"))
     if faults:
         raise RejectedPlan(*faults)
-    return Diagram(tuple(types), tuple(sorted((i, j, relation) for (i, j), relation in seen.items())), name=name)
+    return Diagram(
+        tuple(types),
+        tuple(sorted((i, j, relation) for (i, j), relation in seen.items())),
+        name=name,
+    )
 
 
-def name_bedrooms(types: Sequence[int], areas: Sequence[float], policy: Bedrooms) -> tuple[int, ...]:
+def name_bedrooms(
+    types: Sequence[int], areas: Sequence[float], policy: Bedrooms
+) -> tuple[int, ...]:
     """Return the types with bedrooms, given as SecondRoom, mapped according to the policy."""
     second = ROOM_IDS["SecondRoom"]
     rooms = [room for room, kind in enumerate(types) if kind == second]
     if policy == "all-second" or not rooms:
         return tuple(types)
     largest = max(rooms, key=lambda room: areas[room])
-    return tuple(ROOM_IDS["MasterRoom"] if room == largest else kind for room, kind in enumerate(types))
+    return tuple(
+        ROOM_IDS["MasterRoom"] if room == largest else kind for room, kind in enumerate(types)
+    )
 
 
 def _numbers(values: Any) -> Float[np.ndarray, "*n"] | None:

@@ -7,8 +7,8 @@
     boundary  x, y, direction, isNew of the corners of the outline; the first two are the ends of the front door
     rEdge     u, v, relation of u to v, rooms counted from 0; or edge. Used only if there are no boxes
 
-Stored relations are ignored where there are boxes: the published files hold some that were computed with x and y
-swapped. Source: Hu et al., Graph2Plan, SIGGRAPH 2020, and its reference code.
+Stored relations are ignored where there are boxes: the published files hold some that were computed
+with x and y swapped. Source: Hu et al., Graph2Plan, SIGGRAPH 2020, and its reference code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from dither.registry.files.safe_path import safe_path
 from ..geometry.boundary import pack_boundary
 from ..plans import Diagram
 from ..vocabulary import ROOMS
-from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, diagram_of_edges, entry_of
+from .entries import (
+    Entry,
+    Fault,
+    ReadOptions,
+    RejectedPlan,
+    diagram_of_boxes,
+    diagram_of_edges,
+    entry_of,
+)
 
 __all__ = ["read_graph2plan"]
 
@@ -51,7 +59,9 @@ def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     for number, plan in enumerate(plans):
         names = np.asarray(plan.get("name", ""), object).ravel()
         name = str(names[0]) if len(names) == 1 else ""
-        yield entry_of(file, f"plan {number}" + (f' "{name}"' if name else ""), _read, plan, name, options.most)
+        yield entry_of(
+            file, f"plan {number}" + (f' "{name}"' if name else ""), _read, plan, name, options.most
+        )
 
 
 def _load_structs(file: Path) -> list[dict[str, Any]] | str:
@@ -60,7 +70,11 @@ def _load_structs(file: Path) -> list[dict[str, Any]] | str:
 
     try:
         content = loadmat(file, variable_names=["data"], appendmat=False)
-        names = "" if "data" in content else ", ".join(name for name, _, _ in whosmat(file, appendmat=False))
+        names = (
+            ""
+            if "data" in content
+            else ", ".join(name for name, _, _ in whosmat(file, appendmat=False))
+        )
     except NotImplementedError:
         return "MATLAB 7.3 (HDF5) is not supported; save the file with -v7"
     except Exception as error:  # a damaged file may raise anything
@@ -102,7 +116,9 @@ def _read_rooms(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
     types = _types(_rows(plan, "rType", 1)[:, 0])
     if field is not None:
         boxes = _rows(plan, field, 4)
-        return diagram_of_boxes(types, boxes[:, [1, 0, 3, 2]] if field == "gtBox" else boxes, name, most)
+        return diagram_of_boxes(
+            types, boxes[:, [1, 0, 3, 2]] if field == "gtBox" else boxes, name, most
+        )
     stored = next((key for key in _EDGES if key in plan), None)
     if stored is None:
         raise RejectedPlan(Fault("boxes", f"missing field: one of {', '.join((*_BOXES, *_EDGES))}"))

@@ -25,7 +25,15 @@ from dither.registry.files.limits import read_bytes
 from ..plans import Diagram, Doors, sort_doors
 from ..relations import labels_of
 from ..vocabulary import ROOM_IDS
-from .entries import Fault, ReadOptions, RejectedPlan, diagram_of_boxes, name_bedrooms, parse_json, single_plan
+from .entries import (
+    Fault,
+    ReadOptions,
+    RejectedPlan,
+    diagram_of_boxes,
+    name_bedrooms,
+    parse_json,
+    single_plan,
+)
 
 __all__ = ["DOOR", "FROM_HOUSEGAN", "FRONT_DOOR", "TO_HOUSEGAN", "read_housegan"]
 
@@ -63,11 +71,14 @@ class _House(BaseModel):
 @single_plan
 def read_housegan(file: Path, options: ReadOptions) -> Diagram:
     """Yield the plan of a file."""
-    plan, name = parse_json(_House, read_bytes(file)), file.stem
+    plan = parse_json(_House, read_bytes(file))
+    name = file.stem
     rooms = [node for node, number in enumerate(plan.room_type) if number not in (FRONT_DOOR, DOOR)]
     known = ", ".join(f"{number} {name}" for number, name in FROM_HOUSEGAN.items())
     faults = [
-        Fault("types", f"room_type[{node}]: unknown type {plan.room_type[node]}; known types: {known}")
+        Fault(
+            "types", f"room_type[{node}]: unknown type {plan.room_type[node]}; known types: {known}"
+        )
         for node in rooms
         if plan.room_type[node] not in FROM_HOUSEGAN
     ]
@@ -80,18 +91,28 @@ def read_housegan(file: Path, options: ReadOptions) -> Diagram:
     types = [ROOM_IDS[FROM_HOUSEGAN[plan.room_type[node]]] for node in rooms]
     boxes = np.array([plan.boxes[node] for node in rooms]).reshape(-1, 4) + np.array([0, 0, 1, 1])
     diagram = diagram_of_boxes(types, boxes, name, options.most)
-    edges, doors = diagram.edges, None
+    edges = diagram.edges
+    doors = None
     if plan.ed_rm is not None:
         fronts = {node for node, number in enumerate(plan.room_type) if number == FRONT_DOOR}
         doors = _joined_rooms(plan.ed_rm, rooms, len(plan.room_type), fronts)
         if options.adjacency == "door":
             walls = np.array(diagram.boxes)
-            edges = tuple((i, j, int(labels_of(walls[i], walls[j]))) for i, j in doors if j is not None)
-    types_named = name_bedrooms(types, (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist(), options.bedrooms)
+            edges = tuple(
+                (i, j, int(labels_of(walls[i], walls[j]))) for i, j in doors if j is not None
+            )
+    types_named = name_bedrooms(
+        types, (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist(), options.bedrooms
+    )
     return replace(diagram, types=types_named, edges=edges, doors=doors)
 
 
-def _joined_rooms(walls: list[list[int]], rooms: Sequence[int], nodes: int, fronts: set[int]) -> Doors:
+def _joined_rooms(
+    walls: list[list[int]],
+    rooms: Sequence[int],
+    nodes: int,
+    fronts: set[int],
+) -> Doors:
     """Return the rooms with a door between them, listed as a wall of both or as a shared door node, and front doors."""
     for index, ends in enumerate(walls):
         if not (ends and all(0 <= node < nodes for node in ends)):
@@ -103,7 +124,11 @@ def _joined_rooms(walls: list[list[int]], rooms: Sequence[int], nodes: int, fron
     number = {node: room for room, node in enumerate(rooms)}
     joined: list[tuple[int, int | None]] = []
     for u, v in graph.edges:
-        joined += [(min(number[u], number[v]), max(number[u], number[v]))] if u in number and v in number else []
+        joined += (
+            [(min(number[u], number[v]), max(number[u], number[v]))]
+            if u in number and v in number
+            else []
+        )
     for door in graph.nodes - number.keys():
         sides = sorted(number[node] for node in graph[door] if node in number)
         joined += [(room, None) for room in sides] if door in fronts else combinations(sides, 2)

@@ -3,10 +3,10 @@
     {"name": "a", "types": ["LivingRoom", "Kitchen"], "boxes": [[60, 60, 140, 160], [144, 60, 200, 110]]}
     {"types": ["LivingRoom", "Kitchen"], "edges": [[0, 1, "left-of"]]}
 
-`types` is required, and either `boxes` (x0, y0, x1, y1 in pixels on a 256 x 256 grid, x1 and y1 exclusive, y pointing
-down) or `edges` (i, j, relation of room i to room j; i < j, rooms counted from 0). With boxes, the relations follow
-from them. Optional are `name`, `doors` ([i, j], i < j, or [i, "outside"] for a front door) and `areas` ("8 to 10 m2",
-one for each room).
+`types` is required, and either `boxes` (x0, y0, x1, y1 in pixels on a 256 x 256 grid, x1 and y1
+exclusive, y pointing down) or `edges` (i, j, relation of room i to room j; i < j, rooms counted
+from 0). With boxes, the relations follow from them. Optional are `name`, `doors` ([i, j], i < j, or
+[i, "outside"] for a front door) and `areas` ("8 to 10 m2", one for each room).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .entries import (
     entry_of,
     parse_json,
     path_not_found,
-)  # fmt: skip
+)
 from .housegan import read_housegan
 
 __all__ = ["find_file", "plan_line", "read_plan", "read_plans", "scan_plans"]
@@ -56,11 +56,15 @@ class _Line(BaseModel):
 def plan_line(diagram: Diagram) -> str:
     """Return a diagram as one line, without newline.
 
-    Boxes are omitted where the relations do not follow from them, as for door adjacency, because boxes take precedence.
+    Boxes are omitted where the relations do not follow from them, as for door adjacency, because
+    boxes take precedence.
     """
     plan: dict[str, Any] = {"name": diagram.name} if diagram.name else {}
     plan["types"] = [ROOMS[kind] for kind in diagram.types]
-    if diagram.boxes is not None and Diagram.from_boxes(diagram.types, diagram.boxes).edges == diagram.edges:
+    if (
+        diagram.boxes is not None
+        and Diagram.from_boxes(diagram.types, diagram.boxes).edges == diagram.edges
+    ):
         plan["boxes"] = diagram.boxes
     plan["edges"] = [[i, j, RELATIONS[relation]] for i, j, relation in diagram.edges]
     if diagram.doors is not None:
@@ -78,10 +82,12 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
         most: Largest number of rooms of a plan.
 
     Raises:
-        Refused: The file cannot be read or is empty, or some lines are invalid; the faults are listed by line.
+        Refused: The file cannot be read or is empty, or some lines are invalid; the faults are
+            listed by line.
     """
     find_file(path)
-    plans, problems = [], []
+    plans = []
+    problems = []
     for entry in scan_plans(path, ReadOptions(most)):
         if entry.diagram is not None:
             plans.append(entry.diagram)
@@ -89,9 +95,14 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
             raise Refused(f"{path} {entry.faults[0].message}", code="unreadable-file")
         else:
             origin = Origin(str(path), int(entry.plan.removeprefix("line ")))
-            problems += [Problem(fault.message, origin=origin, code="invalid-sample") for fault in entry.faults]
+            problems += [
+                Problem(fault.message, origin=origin, code="invalid-sample")
+                for fault in entry.faults
+            ]
     if len(problems) > SHOWN:
-        problems[SHOWN:] = [Problem(f"{path}: {len(problems) - SHOWN} more problems", code="more-problems")]
+        problems[SHOWN:] = [
+            Problem(f"{path}: {len(problems) - SHOWN} more problems", code="more-problems")
+        ]
     if problems:
         raise Refused(problems)
     if not plans:
@@ -114,7 +125,9 @@ def read_plan(path: Path, most: int) -> Diagram:
     else:
         entry = entry_of(path, "", _parse, content, most)
     if entry.diagram is None:
-        raise Refused([Problem(f"{path}: {fault.message}", code="invalid-sample") for fault in entry.faults])
+        raise Refused(
+            [Problem(f"{path}: {fault.message}", code="invalid-sample") for fault in entry.faults]
+        )
     return entry.diagram
 
 
@@ -134,7 +147,8 @@ def find_file(path: Path) -> None:
     """Check that a path is a regular file.
 
     Raises:
-        Refused: It does not exist (`file-not-found`), or is a folder or a device (`unreadable-file`).
+        Refused: It does not exist (`file-not-found`), or is a folder or a device
+            (`unreadable-file`).
     """
     if not path.exists():
         raise path_not_found(path, "file")
@@ -150,14 +164,24 @@ def _parse(line: bytes, most: int) -> Diagram:
         if plan.boxes is None and plan.edges is None:
             raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
         edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges or ()]
-        read, given = (diagram_of_edges, edges) if plan.boxes is None else (diagram_of_boxes, plan.boxes)
+        read, given = (
+            (diagram_of_edges, edges) if plan.boxes is None else (diagram_of_boxes, plan.boxes)
+        )
         diagram = read(types, given, plan.name, most)
     except RejectedPlan as rejected:
         raise RejectedPlan(*rejected.faults, *extra) from None
     if extra:
         raise RejectedPlan(*extra)
-    doors = None if plan.doors is None else sort_doors((i, None if j == OUTSIDE else int(j)) for i, j in plan.doors)
-    areas = None if plan.areas is None else tuple(bounds for text in plan.areas if (bounds := parse_area(text)))
+    doors = (
+        None
+        if plan.doors is None
+        else sort_doors((i, None if j == OUTSIDE else int(j)) for i, j in plan.doors)
+    )
+    areas = (
+        None
+        if plan.areas is None
+        else tuple(bounds for text in plan.areas if (bounds := parse_area(text)))
+    )
     return replace(diagram, doors=doors, areas=areas)
 
 
@@ -165,10 +189,17 @@ def _extra_faults(plan: _Line) -> Iterator[Fault]:
     """Yield faults of doors and areas."""
     rooms = len(plan.types)
     for i, j in plan.doors or ():
-        if not 0 <= i < (rooms if j == OUTSIDE else min(int(j), rooms)) or (j != OUTSIDE and int(j) >= rooms):
-            yield Fault("doors", f'door {[i, j]}: expected [i, j], i < j < {rooms}, or [i, "{OUTSIDE}"]')
+        if not 0 <= i < (rooms if j == OUTSIDE else min(int(j), rooms)) or (
+            j != OUTSIDE and int(j) >= rooms
+        ):
+            yield Fault(
+                "doors", f'door {[i, j]}: expected [i, j], i < j < {rooms}, or [i, "{OUTSIDE}"]'
+            )
     if plan.areas is not None and len(plan.areas) != rooms:
         yield Fault("areas", f"{rooms} rooms, but {len(plan.areas)} areas")
     for text in plan.areas or ():
         if parse_area(text) is None:
-            yield Fault("areas", f'invalid area "{text}", expected "8 to 10 m2", "at least 8 m2" or "at most 10 m2"')
+            yield Fault(
+                "areas",
+                f'invalid area "{text}", expected "8 to 10 m2", "at least 8 m2" or "at most 10 m2"',
+            )

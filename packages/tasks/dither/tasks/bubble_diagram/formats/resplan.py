@@ -4,7 +4,8 @@ ResPlan: a list of 17,000 dicts with one geometry per kind of room, of one or mo
 `area` is the area of `inner` in square metres. MSD: one graph per file whose nodes have `room_type` and `geometry`.
 Relations follow from the bounding boxes of rooms. Whole floors of MSD exceed the grid and are scaled down, so rooms
 count as close there at more than 0.6 metres.
-Source: Abouagour and Garyfallidis, ResPlan, 2025 (arXiv 2508.14006); van Engelenburg et al., MSD, ECCV 2024.
+Source: Abouagour and Garyfallidis, ResPlan, 2025 (arXiv 2508.14006); van Engelenburg et al., MSD,
+ECCV 2024.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from ..geometry.boundary import ends_of_door, pack_boundary
 from ..plans import Diagram, Doors, sort_doors
 from ..relations import GRID
 from ..vocabulary import ROOM_IDS
-from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, single_plan
+from .entries import (
+    Entry,
+    Fault,
+    ReadOptions,
+    RejectedPlan,
+    diagram_of_boxes,
+    entry_of,
+    name_bedrooms,
+    single_plan,
+)
 
 __all__ = ["read_msd", "read_resplan"]
 
@@ -46,13 +56,16 @@ RESPLAN_ROOMS: Final = {
 MSD_ROOMS: Final = tuple(
     "SecondRoom LivingRoom Kitchen DiningRoom Entrance Storage Storage Bathroom Balcony".split()  # noqa: SIM905
 )
-"""Room type by id: bedroom, living room, kitchen, dining, corridor, stairs, storeroom, bathroom, balcony."""
+"""Room type by id: bedroom, living room, kitchen, dining, corridor, stairs, storeroom, bathroom,
+balcony."""
 
 PIXELS_PER_METRE: Final = GRID / 18
 """The grid is 18 metres wide."""
 
-_WALLS, _WALL_WIDTH = 1.5, 3.5
-"""Distance of a door from the rooms that it joins, in walls; thickness of a wall if the plan states none."""
+_WALLS = 1.5
+_WALL_WIDTH = 3.5
+"""Distance of a door from the rooms that it joins, in walls; thickness of a wall if the plan states
+none."""
 
 _LARGEST: Final = 1e5
 """Area in square metres above which a plan is rejected."""
@@ -63,7 +76,9 @@ def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     try:
         plans = _load(file)
         if not isinstance(plans, list):
-            raise RejectedPlan(Fault("file", f"expected a list of plans, got {type(plans).__name__}"))
+            raise RejectedPlan(
+                Fault("file", f"expected a list of plans, got {type(plans).__name__}")
+            )
     except RejectedPlan as rejected:
         yield Entry(file, faults=rejected.faults)
         return
@@ -82,24 +97,29 @@ def _load(file: Path) -> Any:
 def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
     if not isinstance(plan, dict):
         raise RejectedPlan(Fault("types", "expected a dict"))
-    types, shapes = list[int](), list[Sequence[Any]]()
+    types = list[int]()
+    shapes = list[Sequence[Any]]()
     for key, kind in RESPLAN_ROOMS.items():
         parts = polygons_of(plan, key)
-        rooms = [parts] if key == "living" and parts else [[part] for part in parts]  # one living room, also in parts
+        rooms = (
+            [parts] if key == "living" and parts else [[part] for part in parts]
+        )  # one living room, also in parts
         shapes += rooms
         types += [ROOM_IDS[kind]] * len(rooms)
     bounds = [np.array([part.bounds for part in room]) for room in shapes]
     boxes = [(*room[:, :2].min(0).tolist(), *room[:, 2:].max(0).tolist()) for room in bounds]
     outline, door = _outline(plan)
     placed = on_grid([*boxes, *((x, y, x, y) for x, y in outline + door)], _pixels_per_unit(plan))
-    diagram, points = _diagram(types, placed[: len(boxes)], name, options), placed[len(boxes) :, :2].tolist()
+    diagram = _diagram(types, placed[: len(boxes)], name, options)
+    points = placed[len(boxes) :, :2].tolist()
     boundary = pack_boundary(points[: len(outline)], points[len(outline) :])
     return replace(diagram, doors=_doors_of(plan, shapes), boundary=boundary)
 
 
 def _outline(plan: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Return the corners of the largest part inside the walls, and the ends of the front door."""
-    parts, doors = polygons_of(plan, "inner"), polygons_of(plan, "front_door", "doors")
+    parts = polygons_of(plan, "inner")
+    doors = polygons_of(plan, "front_door", "doors")
     if not parts:
         return [], []
     corners = max(parts, key=lambda part: part.area).exterior.simplify(0).coords[:-1]
@@ -109,7 +129,8 @@ def _outline(plan: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tupl
 def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | None:
     """Return the doors of a plan: each joins the two rooms next to it, a front door is that of the nearest room.
 
-    `shapes` are the polygons of each room. None if doors are unknown. Doors with a room on one side only are dropped.
+    `shapes` are the polygons of each room. None if doors are unknown. Doors with a room on one side
+    only are dropped.
     """
     if "door" not in plan and "front_door" not in plan:
         return None
@@ -118,7 +139,10 @@ def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | 
     doors: list[tuple[int, int | None]] = []
     for key, sides in (("door", 2), ("front_door", 1)):
         for door in polygons_of(plan, key, "doors"):
-            near = sorted((min(door.distance(part) for part in room), number) for number, room in enumerate(shapes))
+            near = sorted(
+                (min(door.distance(part) for part in room), number)
+                for number, room in enumerate(shapes)
+            )
             rooms = sorted(number for distance, number in near[:sides] if distance <= reach)
             if len(rooms) == sides:
                 doors.append((rooms[0], rooms[1] if sides == 2 else None))
@@ -127,7 +151,8 @@ def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | 
 
 def _pixels_per_unit(plan: dict[str, Any]) -> float:
     """Grid pixels per unit of a plan; 1 if it does not state its area, because ResPlan is drawn on 256 pixels."""
-    area, inner = plan.get("area"), sum(polygon.area for polygon in polygons_of(plan, "inner"))
+    area = plan.get("area")
+    inner = sum(polygon.area for polygon in polygons_of(plan, "inner"))
     if not isinstance(area, int | float) or not inner > 0:
         return 1.0
     if not 0 < area < _LARGEST:
@@ -143,7 +168,8 @@ def read_msd(file: Path, options: ReadOptions) -> Diagram:
     nodes = state.get("_node") if isinstance(state, dict) else None
     if not isinstance(nodes, dict):
         raise RejectedPlan(Fault("file", "not a networkx graph"))
-    types, boxes = [], []
+    types = []
+    boxes = []
     for node, value in nodes.items():
         attributes = value if isinstance(value, dict) else {}
         number: Any = attributes.get("room_type")
@@ -154,7 +180,9 @@ def read_msd(file: Path, options: ReadOptions) -> Diagram:
             x, y = np.asarray(attributes.get("geometry"), np.float64).T
             boxes.append((x.min(), y.min(), x.max(), y.max()))
         except (ValueError, TypeError):
-            raise RejectedPlan(Fault("boxes", f"node {node}: geometry is not a list of points")) from None
+            raise RejectedPlan(
+                Fault("boxes", f"node {node}: geometry is not a list of points")
+            ) from None
         types.append(ROOM_IDS[MSD_ROOMS[int(number)]])
     diagram = _diagram(types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options)
     return replace(diagram, doors=_msd_doors(state, list(nodes)))
@@ -162,23 +190,36 @@ def read_msd(file: Path, options: ReadOptions) -> Diagram:
 
 def _msd_doors(state: Any, nodes: list[Any]) -> Doors | None:
     """Return the pairs of rooms whose edge has a connectivity, that is door, passage or entrance; None without any."""
-    number, links = {node: room for room, node in enumerate(nodes)}, state.get("_adj")
+    number = {node: room for room, node in enumerate(nodes)}
+    links = state.get("_adj")
     joined = [
         (number[u], number[v])
         for u, others in (links.items() if isinstance(links, dict) else ())
         for v, edge in (others.items() if isinstance(others, dict) else ())
-        if u in number and v in number and number[u] < number[v]
-        and isinstance(edge, dict) and isinstance(edge.get("connectivity"), str)
-    ]  # fmt: skip
+        if u in number
+        and v in number
+        and number[u] < number[v]
+        and isinstance(edge, dict)
+        and isinstance(edge.get("connectivity"), str)
+    ]
     return sort_doors(joined) if joined else None
 
 
-def _diagram(types: Sequence[int], boxes: Float[np.ndarray, "R 4"], name: str, options: ReadOptions) -> Diagram:
+def _diagram(
+    types: Sequence[int],
+    boxes: Float[np.ndarray, "R 4"],
+    name: str,
+    options: ReadOptions,
+) -> Diagram:
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist()
-    return diagram_of_boxes(name_bedrooms(types, areas, options.bedrooms), boxes, name, options.most)
+    return diagram_of_boxes(
+        name_bedrooms(types, areas, options.bedrooms), boxes, name, options.most
+    )
 
 
-def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = False) -> Float[np.ndarray, "R 4"]:
+def on_grid(
+    boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = False
+) -> Float[np.ndarray, "R 4"]:
     """Return boxes in pixels, centred on the grid, scaled down if the plan is larger than the grid.
 
     `scale` is the number of pixels per unit of the source, `flip` whether y points up in it.
@@ -188,7 +229,8 @@ def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = Fals
         walls = walls[:, [0, 3, 2, 1]] * [1, -1, 1, -1]
     if not len(walls):
         return walls
-    low, high = walls[:, :2].min(0), walls[:, 2:].max(0)
+    low = walls[:, :2].min(0)
+    high = walls[:, 2:].max(0)
     shrink = min(1.0, GRID / max((high - low).max(), 1.0))
     # A shift by whole pixels preserves the relations of walls at whole pixels.
     shift = np.ceil((GRID - (low + high) * shrink) / 2 - 0.5)
@@ -196,7 +238,9 @@ def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = Fals
     return pixels.clip(0, GRID)
 
 
-def polygons_of(plan: dict[str, Any], key: str, sort: Literal["boxes", "doors"] = "boxes") -> list[Any]:
+def polygons_of(
+    plan: dict[str, Any], key: str, sort: Literal["boxes", "doors"] = "boxes"
+) -> list[Any]:
     """Return the polygons of a pickled shapely geometry; none for None, points and lines.
 
     Raises:

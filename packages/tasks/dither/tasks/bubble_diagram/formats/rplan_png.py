@@ -1,7 +1,8 @@
 """RPLAN as distributed: one picture of 256 x 256 pixels per plan, `floorplan_dataset/{id}.png`.
 
-Four 8-bit channels: boundary, category (0..12 room types, then walls and doors), instance (1, 2, ... for each room, 0
-elsewhere), inside. A room is an instance; its type is the most frequent category in it and its box the bounding box.
+Four 8-bit channels: boundary, category (0..12 room types, then walls and doors), instance (1, 2,
+... for each room, 0 elsewhere), inside. A room is an instance; its type is the most frequent
+category in it and its box the bounding box.
 Source: Wu et al., RPLAN, SIGGRAPH Asia 2019.
 """
 
@@ -29,22 +30,29 @@ _FRONT_DOOR: Final = 255
 """Value of the front door in the first channel."""
 
 CATEGORIES: Final = 18
-"""Ids of the second channel: room types, then outside, outer wall, front door, inner wall, inner door."""
+"""Ids of the second channel: room types, then outside, outer wall, front door, inner wall, inner
+door."""
 
 
 @single_plan
 def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
     """Yield the plan of a picture."""
     pixels = _pixels(file)
-    category, instance = pixels[..., 1].astype(np.int64), pixels[..., 2].astype(np.int64)
+    category = pixels[..., 1].astype(np.int64)
+    instance = pixels[..., 2].astype(np.int64)
     counts = np.bincount((instance * 256 + category).ravel(), minlength=256 * 256).reshape(256, 256)
-    types, boxes = [], []
+    types = []
+    boxes = []
     for number, slices in enumerate(find_objects(instance), 1):
         if slices is None:
             continue
         kind = int(counts[number].argmax())
         if kind >= CATEGORIES:
-            raise RejectedPlan(Fault("types", f"room {number}: unknown category {kind}, expected 0..{CATEGORIES - 1}"))
+            raise RejectedPlan(
+                Fault(
+                    "types", f"room {number}: unknown category {kind}, expected 0..{CATEGORIES - 1}"
+                )
+            )
         if kind < len(ROOMS):
             rows, columns = slices
             types.append(kind)
@@ -77,4 +85,6 @@ def _pixels(file: Path) -> UInt8[np.ndarray, "256 256 4"]:
     except RejectedPlan:
         raise
     except Exception as error:  # a damaged file may raise anything
-        raise RejectedPlan(Fault("file", f"unreadable PNG: {type(error).__name__}: {error}")) from None
+        raise RejectedPlan(
+            Fault("file", f"unreadable PNG: {type(error).__name__}: {error}")
+        ) from None

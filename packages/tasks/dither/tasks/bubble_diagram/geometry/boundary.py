@@ -1,7 +1,8 @@
 """Boundaries: the outline of a flat and its front door, as arrays, from room boxes, and from files.
 
-A boundary is `BOUNDARY_POINTS` points in pixels of the canvas, as in Graph2Plan: the two ends of the front door, then
-the corners of the outline. Missing points are -1; a plan without a boundary has no others.
+A boundary is `BOUNDARY_POINTS` points in pixels of the canvas, as in Graph2Plan: the two ends of
+the front door, then the corners of the outline. Missing points are -1; a plan without a boundary
+has no others.
 Letters: N plans, R rooms, P points, H x W pixels.
 """
 
@@ -25,17 +26,26 @@ from ..relations import GRID, METRES
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
 
 __all__ = [
-    "boundaries_of_boxes", "boundary_iou", "corners_of", "ends_of_door", "mask_of", "pack_boundary", "read_boundary",
+    "boundaries_of_boxes",
+    "boundary_iou",
+    "corners_of",
+    "ends_of_door",
+    "mask_of",
+    "pack_boundary",
+    "read_boundary",
     "with_boundaries",
-]  # fmt: skip
+]
 
-_WALL, _DOOR = 2, 12
+_WALL = 2
+_DOOR = 12
 """Pixels between a room of a procedural plan and the outline; width of a front door."""
 
 Point = tuple[float, float]
 
 
-def pack_boundary(corners: Sequence[Point], door: Sequence[Point] = ()) -> tuple[tuple[int, int], ...] | None:
+def pack_boundary(
+    corners: Sequence[Point], door: Sequence[Point] = ()
+) -> tuple[tuple[int, int], ...] | None:
     """Return a clockwise boundary with points rounded to pixels; None if there are too many or too few corners."""
     row = np.full((BOUNDARY_POINTS, 2), -1, np.int16)
     if not 3 <= len(corners) <= BOUNDARY_POINTS - 2:
@@ -46,9 +56,15 @@ def pack_boundary(corners: Sequence[Point], door: Sequence[Point] = ()) -> tuple
     return tuple((x, y) for x, y in clockwise(row[None])[0].tolist())
 
 
-def ends_of_door(x0: float, y0: float, x1: float, y1: float) -> list[Point]:
+def ends_of_door(
+    x0: float,
+    y0: float,
+    x1: float,
+    y1: float,
+) -> list[Point]:
     """Return the ends of a door from its bounding box."""
-    x, y = (x0 + x1) / 2, (y0 + y1) / 2
+    x = (x0 + x1) / 2
+    y = (y0 + y1) / 2
     return [(x0, y), (x1, y)] if x1 - x0 >= y1 - y0 else [(x, y0), (x, y1)]
 
 
@@ -77,14 +93,18 @@ def boundary_iou(label: Int[np.ndarray, "H W"], boundary: Int[np.ndarray, "P 2"]
     size = 4 * _WALL + 1
     padded = np.pad(label[:GRID, :GRID] >= 0, size)
     closed = ndimage.minimum_filter(ndimage.maximum_filter(padded, size), size - 2 * _WALL)
-    drawn, inside = closed[size:-size, size:-size], mask_of(boundary)
+    drawn = closed[size:-size, size:-size]
+    inside = mask_of(boundary)
     return float((drawn & inside).sum() / max((drawn | inside).sum(), 1))
 
 
-def boundaries_of_boxes(types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]) -> Int[np.ndarray, "N P 2"]:
+def boundaries_of_boxes(
+    types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]
+) -> Int[np.ndarray, "N P 2"]:
     """Return the boundaries of procedural plans, which fill a rectangle.
 
-    The front door is in the middle of the longest outer wall of the entrance, or else of the living room.
+    The front door is in the middle of the longest outer wall of the entrance, or else of the living
+    room.
     """
     real = types != NODE_PAD
     low = np.where(real[..., None], boxes[..., :2], GRID).min(1) - _WALL
@@ -92,24 +112,35 @@ def boundaries_of_boxes(types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N
     rows = np.full((len(types), BOUNDARY_POINTS, 2), -1, np.int16)
     (x0, y0), (x1, y1) = low.T, high.T
     rows[:, 2:6] = np.stack([np.stack(c, -1) for c in ((x0, y0), (x1, y0), (x1, y1), (x0, y1))], 1)
-    hosts = np.where((types == ENTRANCE).any(1), (types == ENTRANCE).argmax(1), (types == LIVING).argmax(1))
-    longest, every = np.zeros(len(types), np.int64), np.arange(len(types))
+    hosts = np.where(
+        (types == ENTRANCE).any(1), (types == ENTRANCE).argmax(1), (types == LIVING).argmax(1)
+    )
+    longest = np.zeros(len(types), np.int64)
+    every = np.arange(len(types))
     for side, wall in enumerate((x0, y0, x1, y1)):  # left, above, right, below
         along = 1 - side % 2
         outer = (np.abs(boxes[..., side] - wall[:, None]) <= _WALL) & real
         host = boxes[every, hosts]
         place = np.arange(GRID)
-        exposed = (place >= host[:, along, None]) & (place < host[:, along + 2, None]) & outer[every, hosts][:, None]
+        exposed = (
+            (place >= host[:, along, None])
+            & (place < host[:, along + 2, None])
+            & outer[every, hosts][:, None]
+        )
         for room in range(types.shape[1]):
-            within = (place >= boxes[:, room, along, None]) & (place < boxes[:, room, along + 2, None])
+            within = (place >= boxes[:, room, along, None]) & (
+                place < boxes[:, room, along + 2, None]
+            )
             exposed &= ~(within & (outer[:, room] & (hosts != room))[:, None])
         count = exposed.cumsum(1)
         runs = count - np.maximum.accumulate(np.where(exposed, 0, count), 1)
         last = runs.argmax(1)
         length = runs[every, last]
-        best, middle = length > longest, last + 1 - length // 2
+        best = length > longest
+        middle = last + 1 - length // 2
         ends = np.full((len(types), 2, 2), wall[:, None, None])
-        ends[:, 0, along], ends[:, 1, along] = middle - _DOOR // 2, middle + _DOOR // 2
+        ends[:, 0, along] = middle - _DOOR // 2
+        ends[:, 1, along] = middle + _DOOR // 2
         rows[best, :2] = ends[best]
         longest = np.maximum(longest, length)
     return rows
@@ -123,7 +154,14 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
     """
     if plans.train[:0].boundaries is None and not rectangular:
         hint = "RPLAN, Graph2Plan, ResPlan and procedural plans have them; prepare older plans again (force)"
-        raise Refused(Problem("no training plan has a boundary", ("task", "boundary"), help=hint, code="no-samples"))
+        raise Refused(
+            Problem(
+                "no training plan has a boundary",
+                ("task", "boundary"),
+                help=hint,
+                code="no-samples",
+            )
+        )
 
     def bounded(part: Plans) -> Plans:
         boundaries = boundaries_of_boxes(part.types, part.boxes) if rectangular else part.boundaries
@@ -136,24 +174,30 @@ def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
 def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
     """Read an outline and front door: JSON, GeoJSON in metres, or the first path of an SVG file.
 
-    JSON is {"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]} in pixels of the canvas, as is SVG. GeoJSON has a
-    polygon and possibly a line string, the front door; its y axis points up. The outline is centred on the canvas.
+    JSON is {"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]} in pixels of the canvas, as
+    is SVG. GeoJSON has a polygon and possibly a line string, the front door; its y axis points up.
+    The outline is centred on the canvas.
 
     Raises:
-        Refused: The file cannot be read, has no polygon, or its outline is too large or has too many corners.
+        Refused: The file cannot be read, has no polygon, or its outline is too large or has too
+            many corners.
     """
     if not path.exists():
         raise path_not_found(path, "file")
     try:
         text = path.read_text(encoding="utf-8")
-        outline, door = _parse_svg(text) if path.suffix.lower() == ".svg" else _parse_json(json.loads(text))
+        outline, door = (
+            _parse_svg(text) if path.suffix.lower() == ".svg" else _parse_json(json.loads(text))
+        )
         corners = np.array([*outline, *door], float).reshape(-1, 2)
         if len(door) not in (0, 2):
             raise ValueError(f"a front door of {len(door)} points, expected 2")
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         shape = '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
         raise Refused(
-            Problem(f"{path}: no outline: {error}", help=f"expected {shape}", code="unreadable-file")
+            Problem(
+                f"{path}: no outline: {error}", help=f"expected {shape}", code="unreadable-file"
+            )
         ) from None
     points = corners[: len(outline)]
     if len(points) > 1 and (points[0] == points[-1]).all():
@@ -171,7 +215,9 @@ def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
         raise Refused(problems)
     shift = np.floor((GRID - low - high) / 2)
     ends = corners[len(outline) :]
-    return np.array(pack_boundary((points + shift).tolist(), (ends + shift).clip(0, GRID).tolist()), np.int16)
+    return np.array(
+        pack_boundary((points + shift).tolist(), (ends + shift).clip(0, GRID).tolist()), np.int16
+    )
 
 
 def _parse_json(content: Any) -> tuple[list[Point], list[Point]]:
@@ -200,9 +246,18 @@ def _parse_svg(text: str) -> tuple[list[Point], list[Point]]:
     for data in _SVG_PATH.findall(text)[:2]:
         pen = RecordingPen()
         parse_path(data, pen)
-        if curves := {command for command, _ in pen.value} - {"moveTo", "lineTo", "closePath", "endPath"}:
+        if curves := {command for command, _ in pen.value} - {
+            "moveTo",
+            "lineTo",
+            "closePath",
+            "endPath",
+        }:
             raise ValueError(f"{curves.pop()} of a path is not a straight line")
-        closed = [index for index, (command, _) in enumerate(pen.value) if command in ("closePath", "endPath")]
+        closed = [
+            index
+            for index, (command, _) in enumerate(pen.value)
+            if command in ("closePath", "endPath")
+        ]
         paths.append([points[0] for _, points in pen.value[: closed[0] if closed else 0]])
     if not paths:
         raise ValueError("no <path>")

@@ -1,7 +1,8 @@
 """Floor plans from room boxes: disjoint room outlines, doors, and the front door, on the pixels of the canvas.
 
-A box is the bounding box of a room. Where boxes overlap, the living room gives way, then larger rooms, and what remains
-of a room is its region without slivers. Doors join all rooms to each other, preferably through the living room.
+A box is the bounding box of a room. Where boxes overlap, the living room gives way, then larger
+rooms, and what remains of a room is its region without slivers. Doors join all rooms to each other,
+preferably through the living room.
 Letters: R rooms, H x W pixels.
 """
 
@@ -20,15 +21,24 @@ from ..relations import GRID, NEAR
 from ..vocabulary import BEDROOMS, ENTRANCE, LIVING, ROOM_IDS, pairs
 
 __all__ = [
-    "DOOR_WIDTH", "Door", "FloorPlan", "Window", "doors_between", "floor_plan", "regions_of", "segment",
+    "DOOR_WIDTH",
+    "Door",
+    "FloorPlan",
+    "Window",
+    "doors_between",
+    "floor_plan",
+    "regions_of",
+    "segment",
     "trace_outline",
-]  # fmt: skip
+]
 
 DOOR_WIDTH: Final = 12
 """Width of a door in pixels, about 0.85 m; walls of at least this length can have one."""
 
-_SLIVER, _WALL = 9, 4
-"""Parts of a room narrower than this, in pixels, are walls; thickness of the walls of rooms cut out of another."""
+_SLIVER = 9
+_WALL = 4
+"""Parts of a room narrower than this, in pixels, are walls; thickness of the walls of rooms cut out
+of another."""
 
 _BEDROOMS: Final = frozenset(ROOM_IDS[name] for name in BEDROOMS)
 _ALONE: Final = frozenset(ROOM_IDS[name] for name in ("Bathroom", "Balcony", "Wall-in", "Storage"))
@@ -78,7 +88,8 @@ class FloorPlan:
 
     Attributes:
         outlines: Corners of each room in pixels, clockwise as seen on the page.
-        doors: Doors between rooms, and last front doors. Unless they are given, one joins each room to the others.
+        doors: Doors between rooms, and last front doors. Unless they are given, one joins each room
+            to the others.
         windows: At most one for each room with an outer wall.
         label: Room at each pixel, -1 outside.
     """
@@ -100,23 +111,28 @@ def floor_plan(
     Args:
         types: Room types.
         boxes: Room boxes.
-        front: Point near the front door, if known; it is in the nearest outer wall of a room with a front door in
-            `doors`, or of any room.
-        doors: Rooms i < j that a door joins, and (i, None) for front doors. By default rooms are joined at least cost,
-            and the entrance or the living room has a front door. A door between rooms that do not face each other
-            across a wall is at their closest points.
+        front: Point near the front door, if known; it is in the nearest outer wall of a room with a
+            front door in `doors`, or of any room.
+        doors: Rooms i < j that a door joins, and (i, None) for front doors. By default rooms are
+            joined at least cost, and the entrance or the living room has a front door. A door
+            between rooms that do not face each other across a wall is at their closest points.
     """
     boxes = np.asarray(boxes, np.int64)
     label = regions_of(types, boxes)
     outlines = tuple(
-        trace_outline(label[y0:y1, x0:x1] == room, x0, y0) for room, (x0, y0, x1, y1) in enumerate(boxes.tolist())
+        trace_outline(label[y0:y1, x0:x1] == room, x0, y0)
+        for room, (x0, y0, x1, y1) in enumerate(boxes.tolist())
     )
     outer = sorted(_outer_walls(label), key=lambda wall: -wall.length)
     host = next((types.index(kind) for kind in (ENTRANCE, LIVING) if kind in types), 0)
 
     def distance(wall: Window) -> float:  # walls too short for a door are far
         place = _door_at(wall, front)
-        return hypot(place.x - front[0], place.y - front[1]) + GRID * (wall.length < DOOR_WIDTH) if front else 0.0
+        return (
+            hypot(place.x - front[0], place.y - front[1]) + GRID * (wall.length < DOOR_WIDTH)
+            if front
+            else 0.0
+        )
 
     walls = []
     for room in [host] if doors is None else [i for i, j in doors if j is None]:
@@ -129,13 +145,19 @@ def floor_plan(
     lit = {room for room, kind in enumerate(types) if kind not in _DARK}
     longest = {one.room: one for one in reversed(outer) if one not in walls and one.room in lit}
     windows = (
-        replace(one, length=min(0.6 * one.length, _WINDOW)) for one in longest.values() if one.length > DOOR_WIDTH
+        replace(one, length=min(0.6 * one.length, _WINDOW))
+        for one in longest.values()
+        if one.length > DOOR_WIDTH
     )
     joined = None if doors is None else [(i, j) for i, j in doors if j is not None]
-    return FloorPlan(outlines, (*doors_between(types, boxes, label, joined), *fronts), tuple(windows), label)
+    return FloorPlan(
+        outlines, (*doors_between(types, boxes, label, joined), *fronts), tuple(windows), label
+    )
 
 
-def segment(one: Door | Window, length: float, shift: float = 0.0) -> tuple[tuple[float, float], tuple[float, float]]:
+def segment(
+    one: Door | Window, length: float, shift: float = 0.0
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the ends of a line along the wall of a door or window, with the same centre, moved across the wall."""
     half = length / 2
     if one.upright:
@@ -159,7 +181,9 @@ def regions_of(types: Sequence[int], boxes: Int[np.ndarray, "R 4"]) -> Int[np.nd
     order = np.argsort(-areas, kind="stable").tolist()
     first = sorted(order, key=lambda room: types[room] != LIVING)
     label = _paint(boxes, first)
-    if any((label == room).sum() < 0.2 * areas[room] for room in order):  # the living room is inside another one
+    if any(
+        (label == room).sum() < 0.2 * areas[room] for room in order
+    ):  # the living room is inside another one
         label = _paint(boxes, order)
     for room, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
         if not (label == room).any():  # hidden: a quarter of its box
@@ -205,21 +229,30 @@ def trace_outline(region: Bool[np.ndarray, "H W"], left: int, top: int) -> tuple
     """Return the corners of a connected region without holes, clockwise from the topmost, leftmost."""
     padded = np.pad(region, 1)
     steps: dict[Corner, list[Corner]] = {}
-    for dy, dx, start, end in ((-1, 0, (0, 0), (1, 0)), (0, 1, (1, 0), (1, 1)), (1, 0, (1, 1), (0, 1)),
-                               (0, -1, (0, 1), (0, 0))):  # fmt: skip
+    for dy, dx, start, end in (
+        (-1, 0, (0, 0), (1, 0)),
+        (0, 1, (1, 0), (1, 1)),
+        (1, 0, (1, 1), (0, 1)),
+        (0, -1, (0, 1), (0, 0)),
+    ):
         beyond = np.roll(padded, (-dy, -dx), (0, 1))[1:-1, 1:-1]
         for y, x in np.argwhere(region & ~beyond).tolist():
             steps.setdefault((x + start[0], y + start[1]), []).append((x + end[0], y + end[1]))
     at = min(steps, key=lambda corner: corner[::-1])
-    path, heading = [at], (1, 0)
+    path = [at]
+    heading = (1, 0)
     while True:
-        right = (at[0] - heading[1], at[1] + heading[0])  # where two parts touch at a corner, stay on the same one
+        right = (
+            at[0] - heading[1],
+            at[1] + heading[0],
+        )  # where two parts touch at a corner, stay on the same one
         following = right if right in steps[at] else steps[at][0]
         steps[at].remove(following)
         step = (following[0] - at[0], following[1] - at[1])
         if step != heading:
             path.append(at)
-        at, heading = following, step
+        at = following
+        heading = step
         if at == path[0] and not steps[at]:
             return tuple((x + left, y + top) for x, y in path)
 
@@ -234,7 +267,9 @@ def _runs(
     rows, columns = np.nonzero(where)
     keys = np.stack([label[where], beyond[where], columns, gap[where], rows], 1)
     keys = keys[np.lexsort(keys.T[::-1])]
-    ends = np.flatnonzero((np.diff(keys[:, :4], axis=0) != 0).any(1) | (np.diff(keys[:, 4]) != 1)) + 1
+    ends = (
+        np.flatnonzero((np.diff(keys[:, :4], axis=0) != 0).any(1) | (np.diff(keys[:, 4]) != 1)) + 1
+    )
     for part in np.split(keys, ends) if len(keys) else ():
         i, j, column, across, row = part[0].tolist()
         yield i, j, column + (across + 1) / 2, row, row + len(part), across
@@ -249,30 +284,40 @@ def doors_between(
     """Yield doors between pairs of rooms, by default those of a minimum spanning tree over rooms facing each other."""
     longest: dict[tuple[int, int], tuple[int, Door]] = {}
     for upright, image in ((True, label), (False, label.T)):
-        beyond, gap = np.full_like(image, -1), np.zeros_like(image)
+        beyond = np.full_like(image, -1)
+        gap = np.zeros_like(image)
         for step in range(1, NEAR + 2):
             ahead = np.full_like(image, -1)
             ahead[:, :-step] = image[:, step:]
             new = (beyond < 0) & (ahead >= 0)
-            beyond[new], gap[new] = ahead[new], step
+            beyond[new] = ahead[new]
+            gap[new] = step
         for i, j, across, low, high, width in _runs(
             image, beyond, gap, (image >= 0) & (beyond >= 0) & (image != beyond)
         ):
             middle = (low + high) / 2
             x, y = (across, middle) if upright else (middle, across)
-            door, key = Door(i, j, x, y, upright, width - 1.0), (min(i, j), max(i, j))
-            longest[key] = max(longest.get(key, (0, door)), (high - low, door), key=lambda entry: entry[0])
+            door = Door(i, j, x, y, upright, width - 1.0)
+            key = (min(i, j), max(i, j))
+            longest[key] = max(
+                longest.get(key, (0, door)), (high - low, door), key=lambda entry: entry[0]
+            )
     import networkx  # it takes .1 s
 
     graph = networkx.Graph()
     for i, j in pairs(len(types)):
-        low, high = np.maximum(boxes[i, :2], boxes[j, :2]), np.minimum(boxes[i, 2:], boxes[j, 2:])
+        low = np.maximum(boxes[i, :2], boxes[j, :2])
+        high = np.minimum(boxes[i, 2:], boxes[j, 2:])
         x, y = ((low + high) / 2).tolist()
         nearest = 0, Door(i, j, x, y, bool(high[0] - low[0] < high[1] - low[1]), -1.0)
         length, door = longest.get((i, j), nearest)
         far = 0 if length >= DOOR_WIDTH else 100 + float((low - high).clip(0).sum())
-        graph.add_edge(i, j, weight=_cost(types[i], types[j]) + far - length / (10 * GRID), door=door)
-    edges = [(i, j) for i, j, _ in networkx.minimum_spanning_edges(graph)] if joined is None else joined
+        graph.add_edge(
+            i, j, weight=_cost(types[i], types[j]) + far - length / (10 * GRID), door=door
+        )
+    edges = (
+        [(i, j) for i, j, _ in networkx.minimum_spanning_edges(graph)] if joined is None else joined
+    )
     for edge in edges:
         yield graph.edges[edge]["door"]
 
@@ -283,7 +328,11 @@ def _cost(one: int, other: int) -> int:
         return 1
     if one in _ALONE and other in _ALONE:
         return 9
-    return 3 if (one in _BEDROOMS) != (other in _BEDROOMS) and (one in _ALONE or other in _ALONE) else 5
+    return (
+        3
+        if (one in _BEDROOMS) != (other in _BEDROOMS) and (one in _ALONE or other in _ALONE)
+        else 5
+    )
 
 
 def _outer_walls(label: Int[np.ndarray, "H W"]) -> Iterator[Window]:
@@ -294,7 +343,9 @@ def _outer_walls(label: Int[np.ndarray, "H W"]) -> Iterator[Window]:
             ahead = np.zeros(seen.shape, bool)  # whether there is a room ahead
             ahead[:, :-1] = np.logical_or.accumulate(seen[:, :0:-1] >= 0, 1)[:, ::-1]
             nothing = np.zeros_like(seen)
-            for room, _, column, low, high, _ in _runs(seen, nothing, nothing, (seen >= 0) & ~ahead):
+            for room, _, column, low, high, _ in _runs(
+                seen, nothing, nothing, (seen >= 0) & ~ahead
+            ):
                 across = label.shape[0] - column - 0.5 if backwards else column + 0.5
                 x, y = (across, (low + high) / 2) if upright else ((low + high) / 2, across)
                 yield Window(room, x, y, upright, high - low)

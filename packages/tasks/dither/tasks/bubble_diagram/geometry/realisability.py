@@ -1,7 +1,8 @@
 """Realisability: find boxes whose relations under Graph2Plan's rule are those of a diagram, or prove there are none.
 
-An exact branch-and-bound search over integer boxes: bounds are propagated (`wall_constraints`), a linear program
-proposes boxes, and the search branches on a choice that these violate, up to a maximum number of linear programs.
+An exact branch-and-bound search over integer boxes: bounds are propagated (`wall_constraints`), a
+linear program proposes boxes, and the search branches on a choice that these violate, up to a
+maximum number of linear programs.
 Letters: R rooms, E pairs, M marks, F bounds, C choices, A alternatives, V variables.
 """
 
@@ -26,9 +27,10 @@ Verdict = Literal["realisable", "impossible", "unknown"]
 
 _CANVAS: Final = Canvas()
 
-_MARGIN_WEIGHT, _ROUNDING = 40.0, 2.0
-"""Objective weight of the rounding margin relative to pixels of wall; largest change of a difference of two marks by
-rounding, in half pixels."""
+_MARGIN_WEIGHT = 40.0
+_ROUNDING = 2.0
+"""Objective weight of the rounding margin relative to pixels of wall; largest change of a
+difference of two marks by rounding, in half pixels."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,16 @@ def realise(
     Args:
         edges: Relation of each pair of rooms i < j, or `NO_EDGE`.
         rooms: Number of rooms.
-        apart: Whether unrelated rooms must be more than `NEAR` apart, for all pairs or by pair. Without it (level 3)
-            the boxes may have more relations than the diagram.
-        disjoint: Whether related rooms must not overlap (level 5), for all pairs or by pair; see `relations.exclusive`.
+        apart: Whether unrelated rooms must be more than `NEAR` apart, for all pairs or by pair.
+            Without it (level 3) the boxes may have more relations than the diagram.
+        disjoint: Whether related rooms must not overlap (level 5), for all pairs or by pair; see
+            `relations.exclusive`.
         canvas: Size limits.
         limit: Maximum number of linear programs.
     """
-    search = _Search(wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint), canvas, limit)
+    search = _Search(
+        wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint), canvas, limit
+    )
     try:
         boxes = search.run()
     except _UndecidedError:
@@ -110,19 +115,29 @@ class _Search:
     """Depth-first search."""
 
     def __init__(self, constraints: WallConstraints, canvas: Canvas, limit: int) -> None:
-        self.constraints, self.canvas, self.limit, self.programs = constraints, canvas, limit, 0
+        self.constraints = constraints
+        self.canvas = canvas
+        self.limit = limit
+        self.programs = 0
         self.axis, self.first, self.second, self.bound = np.moveaxis(constraints.choices, -1, 0)
 
     def run(self) -> Int[np.ndarray, "R 4"] | None:
         """Return realising boxes, or None if there are none."""
-        available, most = self.constraints.available, self.constraints.closed_bounds(self.canvas)
+        available = self.constraints.available
+        most = self.constraints.closed_bounds(self.canvas)
         if most is None:
             return None
-        stack = [_Node(most, self.constraints.fixed, available.copy(), np.zeros(len(available), bool))]
+        stack = [
+            _Node(most, self.constraints.fixed, available.copy(), np.zeros(len(available), bool))
+        ]
         while stack:
             node = stack.pop()
             boxes = self.boxes(node) if self.propagate(node) else None
-            if boxes is not None and not self.proved(boxes) and not self.violated(node, boxes).any():
+            if (
+                boxes is not None
+                and not self.proved(boxes)
+                and not self.violated(node, boxes).any()
+            ):
                 boxes = self.boxes(node, whole=True)  # rounding violated a bound
             if boxes is None:
                 continue
@@ -141,8 +156,12 @@ class _Search:
             node = node.copy()
             excess = self.excess(boxes)
             for choice in np.flatnonzero(violated).tolist():
-                option = int(np.where(node.alive[choice], excess[choice], np.iinfo(np.int64).max).argmin())
-                if not node.decided[choice] and not (self.take(node, choice, option) and self.propagate(node)):
+                option = int(
+                    np.where(node.alive[choice], excess[choice], np.iinfo(np.int64).max).argmin()
+                )
+                if not node.decided[choice] and not (
+                    self.take(node, choice, option) and self.propagate(node)
+                ):
                     return None
             proposal = self.boxes(node)
             if proposal is None or self.proved(proposal):
@@ -152,7 +171,8 @@ class _Search:
 
     def branch(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> list[_Node]:
         """Return one child per alternative of the violated choice with fewest alternatives; the nearest comes last."""
-        excess, left = self.excess(boxes), node.alive.sum(1)
+        excess = self.excess(boxes)
+        left = node.alive.sum(1)
         choice = min(np.flatnonzero(self.violated(node, boxes)).tolist(), key=left.__getitem__)
         nodes = []
         for option in np.argsort(-excess[choice], kind="stable").tolist():
@@ -172,7 +192,9 @@ class _Search:
             if not single.any():
                 return True
             node.decided |= single
-            if not self.impose(node, self.constraints.choices[node.alive & single[:, None]].reshape(-1, 4)):
+            if not self.impose(
+                node, self.constraints.choices[node.alive & single[:, None]].reshape(-1, 4)
+            ):
                 return False
 
     def take(self, node: _Node, choice: int, option: int) -> bool:
@@ -235,22 +257,35 @@ class _Search:
         return realises(boxes, own.edges, own.constrained, self.canvas, disjoint=own.disjoint)
 
 
-def wall_rows(bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas) -> tuple[Any, Float[np.ndarray, " F"]]:
+def wall_rows(
+    bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas
+) -> tuple[Any, Float[np.ndarray, " F"]]:
     """Return bounds, and the smallest sides, as rows of a linear program on walls: matrix and right-hand side.
 
     The last variable is the share of the rounding error that all rows tolerate.
     """
     from scipy.sparse import csc_array
 
-    first, zero = 3 * np.arange(rooms), np.zeros(rooms, np.int64)
-    sides = [np.stack([zero + axis, first + START, first + END, zero - 2 * canvas.smallest], 1) for axis in (0, 1)]
+    first = 3 * np.arange(rooms)
+    zero = np.zeros(rooms, np.int64)
+    sides = [
+        np.stack([zero + axis, first + START, first + END, zero - 2 * canvas.smallest], 1)
+        for axis in (0, 1)
+    ]
     axis, p, q, most = np.concatenate([bounds, *sides]).T
-    columns, values = [], []
-    for mark, sign in ((p, 1), (q, -1)):  # a mark is a mean of the two walls of its room, in half pixels
+    columns = []
+    values = []
+    for mark, sign in (
+        (p, 1),
+        (q, -1),
+    ):  # a mark is a mean of the two walls of its room, in half pixels
         room, part = np.divmod(mark, 3)
         columns += [4 * room + axis, 4 * room + axis + 2]
         values += [sign * (2 - part), sign * part]
     columns.append(np.full(len(axis), 4 * rooms))
     values.append(np.full(len(axis), _ROUNDING))
-    entries = np.concatenate(values).astype(float), (np.tile(np.arange(len(axis)), 5), np.concatenate(columns))
+    entries = (
+        np.concatenate(values).astype(float),
+        (np.tile(np.arange(len(axis)), 5), np.concatenate(columns)),
+    )
     return csc_array(entries, shape=(len(axis), 4 * rooms + 1)), most.astype(float)

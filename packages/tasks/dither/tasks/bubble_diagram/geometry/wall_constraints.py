@@ -1,12 +1,13 @@
 """Translate the relations of a diagram into difference constraints on the walls of its rooms, and close these.
 
-Graph2Plan's rule (`relations`) only compares the start, middle and end of rooms along an axis, so every condition is a
-`Bound`. A pair of rooms contributes fixed bounds, and choices between alternative bounds, such as the side on which
-rooms that are not close are separated. Marks are in half pixels, so that each is an integer.
-Bounds are closed as difference bound matrices (Dill 1989) by Floyd-Warshall: a contradiction proves that a diagram is
-impossible, the absence of one proves nothing.
-Letters: N diagrams, R rooms, E pairs, C choices, A alternatives of a choice, B bounds of an alternative; M = 3 R + 1
-marks.
+Graph2Plan's rule (`relations`) only compares the start, middle and end of rooms along an axis, so
+every condition is a `Bound`. A pair of rooms contributes fixed bounds, and choices between
+alternative bounds, such as the side on which rooms that are not close are separated. Marks are in
+half pixels, so that each is an integer. Bounds are closed as difference bound matrices (Dill 1989)
+by Floyd-Warshall: a contradiction proves that a diagram is impossible, the absence of one proves
+nothing.
+Letters: N diagrams, R rooms, E pairs, C choices, A alternatives of a choice, B bounds of an
+alternative; M = 3 R + 1 marks.
 """
 
 from __future__ import annotations
@@ -24,17 +25,29 @@ from ..relations import GRID, NEAR, RULE
 from ..vocabulary import ABOVE, BELOW, INSIDE, LEFT, NO_EDGE, RIGHT, SURROUNDING, pairs
 
 __all__ = [
-    "DISJOINT", "END", "MIDDLE", "OPEN", "START", "Canvas", "WallConstraints", "close_bounds",
-    "constraint_table", "initial_bounds", "mark_values", "wall_constraints_of",
-]  # fmt: skip
+    "DISJOINT",
+    "END",
+    "MIDDLE",
+    "OPEN",
+    "START",
+    "Canvas",
+    "WallConstraints",
+    "close_bounds",
+    "constraint_table",
+    "initial_bounds",
+    "mark_values",
+    "wall_constraints_of",
+]
 
 START: Final = 0
 MIDDLE: Final = 1
 END: Final = 2
-"""Room r has marks 3 r + START, 3 r + MIDDLE and 3 r + END; the last mark is the canvas origin, 0."""
+"""Room r has marks 3 r + START, 3 r + MIDDLE and 3 r + END; the last mark is the canvas origin,
+0."""
 
 Bound = tuple[int, int, int, int]
-"""(axis, first, second, most): along the axis, mark `first` minus mark `second` is at most `most` half pixels."""
+"""(axis, first, second, most): along the axis, mark `first` minus mark `second` is at most `most`
+half pixels."""
 
 Choice = Sequence[Sequence[Bound]]
 """Alternatives; all bounds of at least one of them hold."""
@@ -43,10 +56,15 @@ OPEN: Final = NO_EDGE + 1
 """Relation of an undecided pair, which has no constraints."""
 
 DISJOINT: Final = OPEN + 1
-"""Added to the relation of a pair whose boxes must not overlap; without effect on inside and surrounding."""
+"""Added to the relation of a pair whose boxes must not overlap; without effect on inside and
+surrounding."""
 
-_FIXED, _CHOICES, _ALTERNATIVES, _BOUNDS = 8, 2, 4, 4
-"""Largest number of fixed bounds and choices of a relation, of alternatives of a choice, and of their bounds."""
+_FIXED = 8
+_CHOICES = 2
+_ALTERNATIVES = 4
+_BOUNDS = 4
+"""Largest number of fixed bounds and choices of a relation, of alternatives of a choice, and of
+their bounds."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +117,11 @@ class Table(NamedTuple):
 def constraint_table(rooms: int) -> Table:
     """Return the constraints of all relations of rooms i < j."""
     pairwise = [
-        [([], []) if r == OPEN else _constraints_of(i, j, r, apart) for apart in (False, True) for r in range(OPEN + 1)]
+        [
+            ([], []) if r == OPEN else _constraints_of(i, j, r, apart)
+            for apart in (False, True)
+            for r in range(OPEN + 1)
+        ]
         for i, j in pairs(rooms)
     ]
     fixed = np.zeros((len(pairwise), 2 * DISJOINT, _FIXED, 4), np.int16)
@@ -125,37 +147,61 @@ def wall_constraints_of(
 ) -> WallConstraints:
     """Return the constraints of a diagram.
 
-    `apart`: whether unrelated rooms must be separated, `disjoint`: whether others must not overlap; for all or by pair.
+    `apart`: whether unrelated rooms must be separated, `disjoint`: whether others must not overlap;
+    for all or by pair.
     """
     constrained = np.broadcast_to(apart, edges.shape) | (edges != NO_EDGE)
     disjoint = np.asarray(constrained & disjoint)
-    selected = np.arange(len(edges)), np.where(constrained, edges + np.multiply(disjoint, DISJOINT), OPEN)
+    selected = (
+        np.arange(len(edges)),
+        np.where(constrained, edges + np.multiply(disjoint, DISJOINT), OPEN),
+    )
     fixed, choices, available = (part[selected] for part in constraint_table(rooms))
-    choices, fixed = choices.reshape(-1, *choices.shape[2:]).astype(np.int64), fixed.reshape(-1, 4).astype(np.int64)
+    choices = choices.reshape(-1, *choices.shape[2:]).astype(np.int64)
+    fixed = fixed.reshape(-1, 4).astype(np.int64)
     real = choices.any((1, 2, 3))
     available = available.reshape(-1, _ALTERNATIVES)
-    return WallConstraints(rooms, edges, constrained, disjoint, fixed[fixed.any(1)], choices[real], available[real])
+    return WallConstraints(
+        rooms, edges, constrained, disjoint, fixed[fixed.any(1)], choices[real], available[real]
+    )
 
 
 def mark_values(walls: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "2 M"]:
     """Return the marks of rooms in half pixels, by axis."""
-    low, high = walls[:, :2].T, walls[:, 2:].T
+    low = walls[:, :2].T
+    high = walls[:, 2:].T
     marks = np.stack([2 * low, low + high, 2 * high], -1).reshape(2, -1)
     return np.concatenate([marks, np.zeros((2, 1), marks.dtype)], 1)
 
 
-def _constraints_of(i: int, j: int, relation: int, disjoint: bool) -> tuple[list[Bound], list[Choice]]:
+def _constraints_of(
+    i: int,
+    j: int,
+    relation: int,
+    disjoint: bool,
+) -> tuple[list[Bound], list[Choice]]:
     """Return the fixed bounds and the choices of the relation of room i to room j, or `NO_EDGE`."""
     if relation == NO_EDGE:  # a choice of the side on which the rooms are more than `NEAR` apart
         return [], [
-            [[(axis, 3 * u + END, 3 * v + START, -2 * NEAR - 2)] for axis in (0, 1) for u, v in ((i, j), (j, i))]
+            [
+                [(axis, 3 * u + END, 3 * v + START, -2 * NEAR - 2)]
+                for axis in (0, 1)
+                for u, v in ((i, j), (j, i))
+            ]
         ]
-    beyond = [[(axis, 3 * i + START, 3 * j + START, -2), (axis, 3 * j + END, 3 * i + END, -2)] for axis in (0, 1)]
+    beyond = [
+        [(axis, 3 * i + START, 3 * j + START, -2), (axis, 3 * j + END, 3 * i + END, -2)]
+        for axis in (0, 1)
+    ]
     if relation == SURROUNDING:
         return [bound for both in beyond for bound in both], []
-    near = [(axis, 3 * u + START, 3 * v + END, 2 * NEAR) for axis in (0, 1) for u, v in ((i, j), (j, i))]
+    near = [
+        (axis, 3 * u + START, 3 * v + END, 2 * NEAR) for axis in (0, 1) for u, v in ((i, j), (j, i))
+    ]
     # The negation of each bound, at whole pixels.
-    within: Choice = [[(axis, second, first, -most - 2)] for both in beyond for axis, first, second, most in both]
+    within: Choice = [
+        [(axis, second, first, -most - 2)] for both in beyond for axis, first, second, most in both
+    ]
     pieces = [list(_cell_bounds(i, j, rows, columns)) for rows, columns in _pieces(relation)]
     hull = list(_cell_bounds(i, j, *_hull(relation)))
     if relation == INSIDE:
@@ -163,16 +209,29 @@ def _constraints_of(i: int, j: int, relation: int, disjoint: bool) -> tuple[list
     cells: list[Choice] = [pieces] * (len(pieces) > 1)
     if not disjoint:
         return near + hull, [within, *cells]
-    # The centre of room i lies on one or two sides of room j, and disjoint boxes are separated on one of them.
-    sides: Choice = [[(axis, 3 * u + END, 3 * v + START, 0)]
-             for axis, u, v, where in ((0, i, j, LEFT), (0, j, i, RIGHT), (1, i, j, ABOVE), (1, j, i, BELOW))
-             if relation in where]  # fmt: skip
+    # The centre of room i lies on one or two sides of room j, and disjoint boxes are separated on
+    # one of them.
+    sides: Choice = [
+        [(axis, 3 * u + END, 3 * v + START, 0)]
+        for axis, u, v, where in (
+            (0, i, j, LEFT),
+            (0, j, i, RIGHT),
+            (1, i, j, ABOVE),
+            (1, j, i, BELOW),
+        )
+        if relation in where
+    ]
     if len(sides) > 1:
         return near + hull, [sides, *cells]
     return [*near, *hull, *sides[0]], cells
 
 
-def _cell_bounds(i: int, j: int, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[Bound]:
+def _cell_bounds(
+    i: int,
+    j: int,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+) -> Iterator[Bound]:
     """Bounds that put the middle of room i into a range of cells of `RULE` relative to room j."""
     middle = 3 * i + MIDDLE
     for axis, (least, most) in ((0, columns), (1, rows)):
@@ -193,14 +252,21 @@ def _hull(relation: int) -> tuple[tuple[int, int], tuple[int, int]]:
 def _pieces(relation: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Maximal rectangles of cells that contain one relation only, those with most open sides first."""
     ranges = [(a, b) for a in range(5) for b in range(a, 5)]
-    good = [(rows, columns) for rows, columns in product(ranges, ranges)
-            if (RULE[rows[0] : rows[1] + 1, columns[0] : columns[1] + 1] == relation).all()]  # fmt: skip
+    good = [
+        (rows, columns)
+        for rows, columns in product(ranges, ranges)
+        if (RULE[rows[0] : rows[1] + 1, columns[0] : columns[1] + 1] == relation).all()
+    ]
 
     def covers(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> bool:
         return all(a <= c and d <= b for (a, b), (c, d) in zip(one, other, strict=True))
 
-    largest = [one for one in good if not any(other != one and covers(other, one) for other in good)]
-    return sorted(largest, key=lambda piece: -sum(edge in (0, 2, 4) for edge in (*piece[0], *piece[1])))
+    largest = [
+        one for one in good if not any(other != one and covers(other, one) for other in good)
+    ]
+    return sorted(
+        largest, key=lambda piece: -sum(edge in (0, 2, 4) for edge in (*piece[0], *piece[1]))
+    )
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,8 @@
 """Pictures of placed diagrams: rooms and links in a grid with a legend, and sketched floor plans.
 
-Large rooms are drawn first. Labels do not overlap: each is on the visible part of its room in the largest font that
-fits, or elsewhere with a line to the room. Relations that the boxes violate are red.
+Large rooms are drawn first. Labels do not overlap: each is on the visible part of its room in the
+largest font that fits, or elsewhere with a line to the room. Relations that the boxes violate are
+red.
 Letters: R rooms, H and W cells of the label grid.
 """
 
@@ -21,19 +22,39 @@ from ..relations import METRES, NEAR
 from ..vocabulary import COLOURS, LIVING, ROOMS
 from . import svg
 
-__all__ = ["BROKEN", "INK", "LINK", "PALE", "Scene", "draw_bubbles", "draw_floorplan", "draw_gallery", "draw_room"]
+__all__ = [
+    "BROKEN",
+    "INK",
+    "LINK",
+    "PALE",
+    "Scene",
+    "draw_bubbles",
+    "draw_floorplan",
+    "draw_gallery",
+    "draw_room",
+]
 
-INK, PALE, BROKEN, LINK = "#2b2f36", "#6f7782", "#c8443c", "#4a515c"
+INK = "#2b2f36"
+PALE = "#6f7782"
+BROKEN = "#c8443c"
+LINK = "#4a515c"
 """Colours of names and walls, of captions, of violated relations, and of links."""
 
 _SIZES: Final = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
-_MIN_RATIO, _LINE, _CELL, _UPRIGHT = 24, 1.3, 2.0, 1.3
-"""Font sizes of names; smallest ratio of the width of the picture to them; line spacing in multiples of them; side of a
-cell of the label grid; factor by which upright text must be larger to be preferred."""
+_MIN_RATIO = 24
+_LINE = 1.3
+_CELL = 2.0
+_UPRIGHT = 1.3
+"""Font sizes of names; smallest ratio of the width of the picture to them; line spacing in
+multiples of them; side of a cell of the label grid; factor by which upright text must be larger to
+be preferred."""
 
-_WALL, _OUTER, _REVEAL, _TINT = "#3a3f47", NEAR / 2, 1.1, 0.45
-"""Colour of walls; their thickness around a room in pixels, so that gaps between neighbours are filled; how far floors
-reach into them; share of the room colour in the floor colour."""
+_WALL = "#3a3f47"
+_OUTER = NEAR / 2
+_REVEAL = 1.1
+_TINT = 0.45
+"""Colour of walls; their thickness around a room in pixels, so that gaps between neighbours are
+filled; how far floors reach into them; share of the room colour in the floor colour."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +88,26 @@ class Scene:
         height: float,
         regions: Int[np.ndarray, "H W"] | None = None,
     ) -> None:
-        self.placement, self.x, self.y, self.width = placement, x, y, width
-        boxes, size = placement.boxes, np.array([width, height])
+        self.placement = placement
+        self.x = x
+        self.y = y
+        self.width = width
+        boxes = placement.boxes
+        size = np.array([width, height])
         extent = np.array([*boxes[:, 2:], *placement.outline]).max(0)
         self.scale = float((size / extent).min())
         margin = (size - extent * self.scale) / 2
         within = boxes * self.scale + np.tile(margin, 2)
         self.boxes: Float[np.ndarray, "R 4"] = within + np.array([x, y, x, y])
         self._origin = float(x + margin[0]), float(y + margin[1])
-        self.order: list[int] = np.argsort(-(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable").tolist()
+        self.order: list[int] = np.argsort(
+            -(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable"
+        ).tolist()
         self.names = room_names(placement.diagram)
         self.labels: list[Label] = []
-        self._visible: Int[np.ndarray, "H W"] = np.full((int(height / _CELL), int(width / _CELL)), -1)
+        self._visible: Int[np.ndarray, "H W"] = np.full(
+            (int(height / _CELL), int(width / _CELL)), -1
+        )
         self._taken: Bool[np.ndarray, "H W"] = np.zeros(self._visible.shape, bool)
         for room in self.order:
             x0, y0, x1, y1 = np.round(within[room] / _CELL).astype(int)
@@ -100,14 +129,20 @@ class Scene:
 
     def outline(self, corners: Iterable[tuple[float, float]]) -> str:
         """Return the path through corners in box pixels."""
-        return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*corner) for corner in corners)) + "Z"
+        return (
+            "M"
+            + "L".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*corner) for corner in corners))
+            + "Z"
+        )
 
     def label_rooms(self, texts: Sequence[tuple[str, ...]] | None = None) -> list[Label]:
         """Place a label for each room, by default its name."""
         sizes = [size for size in _SIZES if size <= max(self.width / _MIN_RATIO, _SIZES[-1])]
         texts = texts or [(name,) for name in self.names]
         labels = [self._on_room(room, lines, sizes) for room, lines in enumerate(texts)]
-        self.labels = [label or self._near_room(room, texts[room][:1]) for room, label in enumerate(labels)]
+        self.labels = [
+            label or self._near_room(room, texts[room][:1]) for room, label in enumerate(labels)
+        ]
         return self.labels
 
     def anchor(self, room: int) -> tuple[float, float]:
@@ -120,11 +155,14 @@ class Scene:
         rows, columns = np.nonzero(self._visible == room)
         if not len(rows):
             return None
-        top, left = int(rows.min()), int(columns.min())
+        top = int(rows.min())
+        left = int(columns.min())
         visible = self._visible[top : rows.max() + 1, left : columns.max() + 1] == room
         middle = (rows.mean() - top + 0.5, columns.mean() - left + 0.5)
         options = [(size, upright) for size in sizes for upright in (False, True)]
-        for size, upright in sorted(options, key=lambda option: -option[0] / (_UPRIGHT if option[1] else 1.0)):
+        for size, upright in sorted(
+            options, key=lambda option: -option[0] / (_UPRIGHT if option[1] else 1.0)
+        ):
             label = self._place(visible, Label(0, 0, size, lines, upright), middle, (top, left))
             if label is not None:
                 return label
@@ -141,52 +179,83 @@ class Scene:
             spot = (x, y)
         label = Label(0, 0, _SIZES[-1], lines, spot=spot)
         while True:
-            placed = self._place(~self._taken, label, ((spot[1] - self.y) / _CELL, (spot[0] - self.x) / _CELL))
+            placed = self._place(
+                ~self._taken, label, ((spot[1] - self.y) / _CELL, (spot[0] - self.x) / _CELL)
+            )
             if placed is not None:
                 return placed
             label = replace(label, size=0.9 * label.size)
 
     def _place(
-        self, free: Bool[np.ndarray, "h w"], label: Label, middle: tuple[float, float], start: tuple[int, int] = (0, 0)
+        self,
+        free: Bool[np.ndarray, "h w"],
+        label: Label,
+        middle: tuple[float, float],
+        start: tuple[int, int] = (0, 0),
     ) -> Label | None:
         """Take the free cells nearest to a point (row, column) for a label; `start` is the first cell of `free`."""
         width, height = (ceil(side / _CELL) for side in label.extent)
         if height > free.shape[0] or width > free.shape[1]:
             return None
         sums = np.pad(free.cumsum(0, dtype=np.int32).cumsum(1, dtype=np.int32), ((1, 0), (1, 0)))
-        count = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
+        count = (
+            sums[height:, width:]
+            - sums[:-height, width:]
+            - sums[height:, :-width]
+            + sums[:-height, :-width]
+        )
         rows, columns = np.nonzero(count == height * width)
         if not len(rows):
             return None
-        best = np.argmin((rows + height / 2 - middle[0]) ** 2 + (columns + width / 2 - middle[1]) ** 2)
-        row, column = int(rows[best]) + start[0], int(columns[best]) + start[1]
+        best = np.argmin(
+            (rows + height / 2 - middle[0]) ** 2 + (columns + width / 2 - middle[1]) ** 2
+        )
+        row = int(rows[best]) + start[0]
+        column = int(columns[best]) + start[1]
         self._taken[row : row + height, column : column + width] = True
-        return replace(label, x=self.x + (column + width / 2) * _CELL, y=self.y + (row + height / 2) * _CELL)
+        return replace(
+            label, x=self.x + (column + width / 2) * _CELL, y=self.y + (row + height / 2) * _CELL
+        )
 
 
 def draw_gallery(
-    placements: Sequence[Placement], verdicts: Sequence[str] = (), *, columns: int = 4, size: float = 230.0
+    placements: Sequence[Placement],
+    verdicts: Sequence[str] = (),
+    *,
+    columns: int = 4,
+    size: float = 230.0,
 ) -> svg.Page:
     """Draw diagrams in a grid with a common legend; captions begin with the verdicts, one per diagram."""
     columns = max(1, min(columns, len(placements)))
-    gap, caption = 14.0, 18.0
+    gap = 14.0
+    caption = 18.0
     shapes: list[str] = []
     for index, placement in enumerate(placements):
         row, column = divmod(index, columns)
-        x, y = gap + column * (size + gap), gap + row * (size + caption + gap)
+        x = gap + column * (size + gap)
+        y = gap + row * (size + caption + gap)
         shapes += draw_bubbles(Scene(placement, x + 6, y + 6, size - 12, size - 12))
-        diagram, broken = placement.diagram, placement.broken
+        diagram = placement.diagram
+        broken = placement.broken
         summary = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations"
         summary += f", {broken} violated" * bool(broken)
         summary = f"{verdicts[index]}: {summary}" if verdicts else summary
-        shapes.append(svg.text(x + size / 2, y + size + caption / 2 - 2, summary, 9.5, BROKEN if broken else PALE))
+        shapes.append(
+            svg.text(
+                x + size / 2, y + size + caption / 2 - 2, summary, 9.5, BROKEN if broken else PALE
+            )
+        )
     width = gap + columns * (size + gap)
     height = gap + ceil(len(placements) / columns) * (size + caption + gap)
-    font, line, x, y = 10.5, 20.0, 15.0, height + 12
+    font = 10.5
+    line = 20.0
+    x = 15.0
+    y = height + 12
     for kind in sorted({kind for placement in placements for kind in placement.diagram.types}):
         item = svg.text_width(ROOMS[kind], font) + 34
         if x > 15 and x + item > width - 15:
-            x, y = 15.0, y + line
+            x = 15.0
+            y = y + line
         shapes.append(svg.rectangle(x, y - 6, 12, 12, 3, COLOURS[kind], INK, 0.9))
         shapes.append(svg.text(x + 18, y, ROOMS[kind], font, INK, left=True))
         x += item
@@ -196,17 +265,27 @@ def draw_gallery(
 def draw_bubbles(scene: Scene) -> list[str]:
     """Draw rooms, links and names."""
     scene.label_rooms()
-    placement, shapes = scene.placement, [draw_room(scene, room) for room in scene.order]
-    for (i, j, _), holds, sentence in zip(placement.diagram.edges, placement.holds, placement.sentences(), strict=True):
-        ends, colour = (*scene.anchor(i), *scene.anchor(j)), LINK if holds else BROKEN
+    placement = scene.placement
+    shapes = [draw_room(scene, room) for room in scene.order]
+    for (i, j, _), holds, sentence in zip(
+        placement.diagram.edges, placement.holds, placement.sentences(), strict=True
+    ):
+        ends = (*scene.anchor(i), *scene.anchor(j))
+        colour = LINK if holds else BROKEN
         shapes.append(svg.line(*ends, colour, 1.1, dashed=not holds, title=sentence))
     return shapes + [shape for label in scene.labels for shape in label_shapes(label)]
 
 
-def draw_room(scene: Scene, room: int, fill: str = "", stroke: str = INK) -> str:
+def draw_room(
+    scene: Scene,
+    room: int,
+    fill: str = "",
+    stroke: str = INK,
+) -> str:
     """Return the box of a room, by default in the colour of its type."""
     x0, y0, x1, y1 = scene.boxes[room].tolist()
-    radius, fill = min(7.0, (x1 - x0) / 4, (y1 - y0) / 4), fill or COLOURS[scene.placement.diagram.types[room]]
+    radius = min(7.0, (x1 - x0) / 4, (y1 - y0) / 4)
+    fill = fill or COLOURS[scene.placement.diagram.types[room]]
     return svg.rectangle(x0, y0, x1 - x0, y1 - y0, radius, fill, stroke, 1.3, scene.names[room])
 
 
@@ -216,7 +295,9 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
     if label.spot:
         shapes.append(svg.line(label.x, label.y, *label.spot, LINK, 0.9))
     if label.spot or background:
-        x, y, radius = label.x - width / 2, label.y - height / 2, min(width, height) / 2
+        x = label.x - width / 2
+        y = label.y - height / 2
+        radius = min(width, height) / 2
         shapes.append(svg.rectangle(x, y, width, height, radius, "#ffffff", LINK, 0.9))
     for row, line in enumerate(label.lines):
         size, colour = (0.92 * label.size, LINK) if row else (label.size, INK)
@@ -228,10 +309,13 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
 
 def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> svg.Page:
     """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
-    corners, foot = np.array([*placement.boxes[:, 2:], *placement.outline]), 26.0
+    corners = np.array([*placement.boxes[:, 2:], *placement.outline])
+    foot = 26.0
     across, down = corners.max(0) + 2 * _OUTER
     scale = min(0.96 * size / across, (0.96 * size - foot) / down)  # the longer side fills the page
-    rim, width, height = 0.02 * size + _OUTER * scale, max(across * scale, 0.7 * size) + 0.04 * size, down * scale
+    rim = 0.02 * size + _OUTER * scale
+    width = max(across * scale, 0.7 * size) + 0.04 * size
+    height = down * scale
     height += 0.04 * size + foot
     types = placement.diagram.types
     plan = floor_plan(types, placement.boxes, placement.front_door, placement.diagram.doors)
@@ -252,8 +336,11 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
         if not crowded:
             break
     outlines = [scene.outline(corners) for corners in plan.outlines]
-    # Walls fill the gaps between rooms; floors reach into them, so that inner walls are thinner than outer ones.
-    shapes: list[str] = [svg.path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in outlines]
+    # Walls fill the gaps between rooms; floors reach into them, so that inner walls are thinner
+    # than outer ones.
+    shapes: list[str] = [
+        svg.path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in outlines
+    ]
     for room, path in enumerate(outlines):
         parts = (int(COLOURS[types[room]][at : at + 2], 16) for at in (1, 3, 5))
         floor = "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)
@@ -267,14 +354,20 @@ def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420
         shapes += _door_shapes(scene, door, plan.label, swept)
     for label in scene.labels:
         shapes += label_shapes(label, background=False)
-    y, left, pixels, broken = height - foot / 2, 0.04 * size, scene.scale / METRES, placement.broken
-    summary = f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
+    y = height - foot / 2
+    left = 0.04 * size
+    pixels = scene.scale / METRES
+    broken = placement.broken
+    summary = (
+        f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
+    )
     if impossible := sum(door.depth < 0 for door in plan.doors):
         summary += f", no wall for {impossible} {'doors' if impossible > 1 else 'door'}"
     caption = " · ".join(filter(None, (summary, verdict)))
     room = width - 2 * left - svg.text_width("1 m · " + caption, 9.5)
     bar = next((metres for metres in (5, 2) if metres * pixels < room), 1)
-    caption, end = f"{bar} m · {caption}", left + bar * pixels
+    caption = f"{bar} m · {caption}"
+    end = left + bar * pixels
     shapes += [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (left, end)]
     shapes.append(svg.line(left, y, end, y, PALE, 1.2))
     size = 9.5 * min(1.0, (width - end - 8 - left) / svg.text_width(caption, 9.5))
@@ -289,9 +382,19 @@ def _outward(one: Door | Window, label: Int[np.ndarray, "H W"]) -> int:
     return 1 if inside else -1
 
 
-def _gap(scene: Scene, one: Door | Window, length: float, depth: float, shift: float, width: float = 0.0) -> str:
+def _gap(
+    scene: Scene,
+    one: Door | Window,
+    length: float,
+    depth: float,
+    shift: float,
+    width: float = 0.0,
+) -> str:
     """Return a white bar in a wall, and its border of a width."""
-    (first, _), (_, last) = segment(one, length, shift - depth / 2), segment(one, length, shift + depth / 2)
+    (first, _), (_, last) = (
+        segment(one, length, shift - depth / 2),
+        segment(one, length, shift + depth / 2),
+    )
     (x0, y0), (x1, y1) = scene.at(*first), scene.at(*last)
     return svg.rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, width)
 
@@ -301,24 +404,39 @@ def _window_shapes(scene: Scene, window: Window, label: Int[np.ndarray, "H W"]) 
     depth = _OUTER - _REVEAL
     shift = _outward(window, label) * (_REVEAL + depth / 2)
     start, end = (scene.at(*point) for point in segment(window, window.length, shift))
-    return [_gap(scene, window, window.length, depth, shift, 0.7), svg.line(*start, *end, _WALL, 0.7)]
+    return [
+        _gap(scene, window, window.length, depth, shift, 0.7),
+        svg.line(*start, *end, _WALL, 0.7),
+    ]
 
 
-def _door_shapes(scene: Scene, door: Door, label: Int[np.ndarray, "H W"], swept: list[tuple[float, ...]]) -> list[str]:
+def _door_shapes(
+    scene: Scene,
+    door: Door,
+    label: Int[np.ndarray, "H W"],
+    swept: list[tuple[float, ...]],
+) -> list[str]:
     """Return the gap of a door, its leaf, and the arc that it swings, if possible in a square not `swept` yet."""
-    shift, depth, sides = 0.0, max(door.depth - 2 * _REVEAL, 0.0) + 1.0, [1, -1]
+    shift = 0.0
+    depth = max(door.depth - 2 * _REVEAL, 0.0) + 1.0
+    sides = [1, -1]
     if door.j is None:
         outward = _outward(door, label)
-        shift, depth, sides = outward * _OUTER / 2, _OUTER + 1.0, [-outward]
+        shift = outward * _OUTER / 2
+        depth = _OUTER + 1.0
+        sides = [-outward]
     elif scene.placement.diagram.types[door.j] == LIVING:  # rather not into the living room
         sides = [-1, 1]
     options = []
     for side, hinge in ((side, hinge) for side in sides for hinge in (0, 1)):
-        ends, opened = segment(door, DOOR_WIDTH, shift), segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)
+        ends = segment(door, DOOR_WIDTH, shift)
+        opened = segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)
         (x0, x1), (y0, y1) = (sorted((ends[0][axis], opened[1][axis])) for axis in (0, 1))
         free = not any(x0 < c and a < x1 and y0 < d and b < y1 for a, b, c, d in swept)
         sweep = int(((side > 0) == door.upright) != bool(hinge))
-        options.append((not free, ends[hinge], opened[hinge], ends[1 - hinge], sweep, (x0, y0, x1, y1)))
+        options.append(
+            (not free, ends[hinge], opened[hinge], ends[1 - hinge], sweep, (x0, y0, x1, y1))
+        )
     _, *points, sweep, square = min(options, key=lambda option: option[0])
     swept.append(square)
     (hx, hy), (ox, oy), (cx, cy) = (scene.at(*point) for point in points)

@@ -39,32 +39,74 @@ class Page:
 
 
 def rectangle(
-    x: float, y: float, width: float, height: float, radius: float, fill: str, stroke: str, stroke_width: float = 1.0,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    radius: float,
+    fill: str,
+    stroke: str,
+    stroke_width: float = 1.0,
     title: str = "",
-) -> str:  # fmt: skip
+) -> str:
     """Return a rectangle with rounded corners; browsers show `title` as a tooltip."""
     border = f' stroke="{stroke}" stroke-width="{stroke_width:g}"' if stroke_width else ""
-    position = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:.1f}"'
+    position = (
+        f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:.1f}"'
+    )
     return _titled("rect", f'{position} fill="{fill}"{border}', title)
 
 
-def line(x0: float, y0: float, x1: float, y1: float, colour: str, width: float = 1.0, *, dashed: bool = False,
-         title: str = "") -> str:  # fmt: skip
+def line(
+    x0: float,
+    y0: float,
+    x1: float,
+    y1: float,
+    colour: str,
+    width: float = 1.0,
+    *,
+    dashed: bool = False,
+    title: str = "",
+) -> str:
     """Return a straight line; browsers show `title` as a tooltip."""
-    style = f'stroke="{colour}" stroke-width="{width:g}" stroke-linecap="round"' + ' stroke-dasharray="3 3"' * dashed
-    return _titled("line", f'x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" {style}', title)
+    style = (
+        f'stroke="{colour}" stroke-width="{width:g}" stroke-linecap="round"'
+        + ' stroke-dasharray="3 3"' * dashed
+    )
+    return _titled(
+        "line", f'x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" {style}', title
+    )
 
 
-def path(commands: str, fill: str, stroke: str, stroke_width: float, title: str = "") -> str:
+def path(
+    commands: str,
+    fill: str,
+    stroke: str,
+    stroke_width: float,
+    title: str = "",
+) -> str:
     """Return outlines and arcs in SVG's path language; browsers show `title` as a tooltip."""
-    return _titled("path", f'd="{commands}" fill="{fill}" stroke="{stroke}" stroke-width="{stroke_width:.2f}"', title)
+    return _titled(
+        "path",
+        f'd="{commands}" fill="{fill}" stroke="{stroke}" stroke-width="{stroke_width:.2f}"',
+        title,
+    )
 
 
-def text(x: float, y: float, words: str, size: float, colour: str, upright: bool = False, left: bool = False) -> str:
+def text(
+    x: float,
+    y: float,
+    words: str,
+    size: float,
+    colour: str,
+    upright: bool = False,
+    left: bool = False,
+) -> str:
     """Return a line of text, centred or starting at a point; upright text is rotated by 90 degrees."""
     # A fixed length, so that it fits even in another font.
     position = f'x="{x:.1f}" y="{y:.1f}" dominant-baseline="central" textLength="{text_width(words, size):.1f}"'
-    turn, anchor = f' transform="rotate(-90 {x:.1f} {y:.1f})"' * upright, ' text-anchor="middle"' * (not left)
+    turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' * upright
+    anchor = ' text-anchor="middle"' * (not left)
     style = f'font-size="{size:.1f}" fill="{colour}" lengthAdjust="spacingAndGlyphs"'
     return f"<text {position} {style}{anchor}{turn}>{escape(words)}</text>"
 
@@ -74,7 +116,9 @@ def to_svg(page: Page) -> str:
     size = f'width="{page.width:g}" height="{page.height:g}" viewBox="0 0 {page.width:g} {page.height:g}"'
     font = "DejaVu Sans, Verdana, Arial, sans-serif"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{font}">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *page.shapes, "</svg>\n"])
+    return "\n".join(
+        [head, '<rect width="100%" height="100%" fill="#ffffff"/>', *page.shapes, "</svg>\n"]
+    )
 
 
 def to_pngs(pages: Sequence[Page]) -> list[bytes]:
@@ -90,7 +134,11 @@ def to_pngs(pages: Sequence[Page]) -> list[bytes]:
 
 
 def _titled(kind: str, attributes: str, title: str) -> str:
-    return f"<{kind} {attributes}><title>{escape(title)}</title></{kind}>" if title else f"<{kind} {attributes}/>"
+    return (
+        f"<{kind} {attributes}><title>{escape(title)}</title></{kind}>"
+        if title
+        else f"<{kind} {attributes}/>"
+    )
 
 
 @lru_cache(maxsize=1)

@@ -10,17 +10,28 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.spaces import Group
+from dither.registry.contracts.spaces import Group
 
 from ...prepared.manifest import MANIFEST, Kind, Manifest
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
 
 __all__ = [
-    "GIVEN", "MAX_FIT_REGIONS", "REGIONS", "Accessibility", "Given", "Largest", "RegionFacts",
-    "RegionInfo", "Splits", "Transform", "column_groups", "extra_columns", "unknown_values",
-]  # fmt: skip
+    "GIVEN",
+    "MAX_FIT_REGIONS",
+    "REGIONS",
+    "Accessibility",
+    "Given",
+    "Largest",
+    "RegionFacts",
+    "RegionInfo",
+    "Splits",
+    "Transform",
+    "column_groups",
+    "extra_columns",
+    "unknown_values",
+]
 
 MAX_FIT_REGIONS = 1 << 17
 """Largest number of training regions in memory."""
@@ -29,13 +40,16 @@ REGIONS: Final = Kind("regions", 4, "dither prepare get PATHS", earlier=("region
 """Prepared regions; earlier versions had regions.json."""
 
 Accessibility = Literal["none", "open", "quantitative", "constant"]
-"""Values of the accessibility column: 0 or 1, a number from 0 to 1, or 1 everywhere; or there is none."""
+"""Values of the accessibility column: 0 or 1, a number from 0 to 1, or 1 everywhere; or there is
+none."""
 
 Largest = Literal["window", "global"]
-"""Divisor of quantitative accessibility: the largest value of the window, or of the training regions."""
+"""Divisor of quantitative accessibility: the largest value of the window, or of the training
+regions."""
 
 Transform = Literal["none", "sqrt", "log1p", "quantile"]
-"""Function of the motifs before the model: their square root, log(1 + x), or rank among the training regions."""
+"""Function of the motifs before the model: their square root, log(1 + x), or rank among the
+training regions."""
 
 Given = Literal["nothing", "motifs", "motifs-and-accessibility"]
 """Columns that the model always sees and never predicts."""
@@ -59,9 +73,9 @@ class Splits(NamedTuple):
 class RegionFacts:
     """Facts of a source of regions, which may be known before it is read.
 
-    `longest` is the number of regions of the largest training chromosome; `chromosomes` counts held-out ones, too.
-    `atpm`, accessibility as a number, `expression` and `tss` are known or not, `unknown` ones ("atpm:CELL" and so on)
-    are known of other cell types only.
+    `longest` is the number of regions of the largest training chromosome; `chromosomes` counts
+    held-out ones, too. `atpm`, accessibility as a number, `expression` and `tss` are known or not,
+    `unknown` ones ("atpm:CELL" and so on) are known of other cell types only.
     """
 
     motifs: int
@@ -92,14 +106,20 @@ class RegionInfo(BaseModel):
             return cls(**manifest.info)
         except (ValidationError, TypeError) as error:
             message = f"{folder / MANIFEST} is damaged: {str(error).splitlines()[0]}"
-            raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")) from None
+            raise Refused(
+                Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")
+            ) from None
 
 
 def column_groups(motifs: int, accessibility: bool, expression: bool = False) -> tuple[Group, ...]:
     """Return the groups of columns of a region: motifs, accessibility, expression on both strands."""
     first = motifs + accessibility
     of_accessibility = (Group("accessibility", motifs, first),) * accessibility
-    return (Group("motifs", 0, motifs), *of_accessibility, *(Group("expression", first, first + 2),) * expression)
+    return (
+        Group("motifs", 0, motifs),
+        *of_accessibility,
+        *(Group("expression", first, first + 2),) * expression,
+    )
 
 
 def extra_columns(groups: Sequence[Group], accessibility: Accessibility) -> list[str]:
@@ -121,11 +141,19 @@ def unknown_values(
     """Return values that samples need, and that are unknown in all, or of a cell type."""
     problems = []
     if accessibility == "quantitative" and not facts.atpm:
-        problems.append(("accessibility", "the data have no accessibility as a number, only open or closed"))
+        problems.append(
+            ("accessibility", "the data have no accessibility as a number, only open or closed")
+        )
     if expression and not facts.expression:
         problems.append(("expression", "the data have no expression"))
-    required = {"open": ("accessibility", "open or atpm")} if accessibility == "open" or drop_closed else {}
-    required |= {"atpm": ("accessibility as a number", "atpm")} if accessibility == "quantitative" else {}
+    required = (
+        {"open": ("accessibility", "open or atpm")}
+        if accessibility == "open" or drop_closed
+        else {}
+    )
+    required |= (
+        {"atpm": ("accessibility as a number", "atpm")} if accessibility == "quantitative" else {}
+    )
     required |= {"expression": ("expression", "expression")} if expression else {}
     problems += [
         (
@@ -137,4 +165,7 @@ def unknown_values(
         for name, (description, array) in required.items()
         if f"{name}:{cell}" in facts.unknown
     ]
-    return [Problem(message, path=("task", option), code="missing-array") for option, message in problems]
+    return [
+        Problem(message, path=("task", option), code="missing-array")
+        for option, message in problems
+    ]

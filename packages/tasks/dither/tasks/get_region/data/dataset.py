@@ -1,6 +1,7 @@
 """Samples as tensors: windows of regions with their columns and conditions.
 
-Letters: B batch, L regions of a window, M motifs, W columns, P regions, C cell types, n training regions in a row.
+Letters: B batch, L regions of a window, M motifs, W columns, P regions, C cell types, n training
+regions in a row.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from jaxtyping import Bool, Float32, Int, Integer, Shaped
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.protocols import Split
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.protocols import Split
+from dither.registry.contracts.records import Clean
 
 from .column_groups import MAX_FIT_REGIONS, Accessibility, Transform, column_groups, unknown_values
 from .region_matrix import ColumnStats, RegionMatrix, row_blocks
@@ -33,63 +34,97 @@ QUANTILES = 257
 class Columns:
     """Columns of regions, computed on access, in the units of the data or standardised.
 
-    The first `trained` cell types are those of the training split; there are none if columns do not depend on one.
-    `spec` has the options of `GetRegion`.
+    The first `trained` cell types are those of the training split; there are none if columns do not
+    depend on one. `spec` has the options of `GetRegion`.
     """
 
-    def __init__(self, matrix: RegionMatrix, cells: Sequence[str], trained: int, spec: Any) -> None:
-        self.matrix, self.spec, self.trained = matrix, spec, trained
+    def __init__(
+        self,
+        matrix: RegionMatrix,
+        cells: Sequence[str],
+        trained: int,
+        spec: Any,
+    ) -> None:
+        self.matrix = matrix
+        self.spec = spec
+        self.trained = trained
         self.accessibility: Accessibility = spec.column()
         self.by_window = spec.largest == "window" and self.accessibility == "quantitative"
         self.numbers = [matrix.number(cell) for cell in cells]
         self.motifs = len(matrix.motifs)
-        self.width = column_groups(self.motifs, self.accessibility != "none", spec.expression)[-1].stop
+        self.width = column_groups(self.motifs, self.accessibility != "none", spec.expression)[
+            -1
+        ].stop
         self.divisor = np.ones(self.width, np.float32)
         if matrix.features.divisor is not None:
             self.divisor[: self.motifs] = matrix.features.divisor
         self._open = self._accessibility_column() if self.accessibility != "none" else None
         self._expression = torch.from_numpy(self._expression_columns()) if spec.expression else None
 
-    def in_data_units(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L W"]:
+    def in_data_units(
+        self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]
+    ) -> Float32[Tensor, "*B L W"]:
         """Return scaled columns; padding repeats a region of the window."""
         motifs = torch.from_numpy(self.matrix.features[index.numpy()])
-        return torch.cat([motifs, self._extra_columns(index, cell)], -1) if self.width > self.motifs else motifs
+        return (
+            torch.cat([motifs, self._extra_columns(index, cell)], -1)
+            if self.width > self.motifs
+            else motifs
+        )
 
     def in_source_units(
         self, index: Int[np.ndarray, "*B L"], cell: Int[np.ndarray, "*B 1"]
     ) -> Float32[np.ndarray, "*B L W"]:
         """Return columns as the source has them."""
-        values = self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell)).numpy() * self.divisor
+        values = (
+            self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell)).numpy()
+            * self.divisor
+        )
         values[..., : self.motifs] = self.matrix.features.source(index)
         if self.matrix.atpm is not None and self.accessibility == "quantitative":
             values[..., self.motifs] = self.matrix.atpm[index, np.array(self.numbers)[cell]]
         return values
 
     def measure(
-        self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]], units: ColumnUnits | None = None
+        self,
+        covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]],
+        units: ColumnUnits | None = None,
     ) -> ColumnStats:
         """Return mean and standard deviation of each column over the training regions of each training cell type.
 
-        `covering` yields the training regions of a cell type in windows that do not overlap; `units` transforms motifs.
+        `covering` yields the training regions of a cell type in windows that do not overlap;
+        `units` transforms motifs.
         """
-        times, extra = np.zeros(len(self.matrix)), []
+        times = np.zeros(len(self.matrix))
+        extra = []
         for cell in range(max(self.trained, 1)):
             for rows in covering(cell):
                 times[rows] += 1
-                extra.append(self._extra_columns(torch.from_numpy(rows), torch.tensor([cell])).numpy())
+                extra.append(
+                    self._extra_columns(torch.from_numpy(rows), torch.tensor([cell])).numpy()
+                )
         blocks = (np.flatnonzero(times[block]) + block.start for block in row_blocks(len(times)))
         change = np.asarray if units is None else units.transformed
-        measured = ColumnStats.over((change(self.matrix.features[rows]), times[rows]) for rows in blocks if len(rows))
+        measured = ColumnStats.over(
+            (change(self.matrix.features[rows]), times[rows]) for rows in blocks if len(rows)
+        )
         if self.width > self.motifs:
             rest = ColumnStats.of(np.concatenate(extra))
-            mean, std = (np.concatenate(pair) for pair in ((measured.mean, rest.mean), (measured.std, rest.std)))
+            mean, std = (
+                np.concatenate(pair)
+                for pair in ((measured.mean, rest.mean), (measured.std, rest.std))
+            )
             measured = ColumnStats(mean, std)
         return measured
 
-    def _extra_columns(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L k"]:
+    def _extra_columns(
+        self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]
+    ) -> Float32[Tensor, "*B L k"]:
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
-            column = torch.from_numpy(np.asarray(self._open[cell.numpy(), index.numpy()], np.float32))
+            column = torch.from_numpy(
+                np.asarray(self._open[cell.numpy(), index.numpy()], np.float32)
+            )
             if self.by_window:
                 largest = column.amax(-1, keepdim=True)  # padding repeats the last region
                 column = column / torch.where(largest > 0, largest, 1)
@@ -118,7 +153,9 @@ class Columns:
         assert matrix.expression is not None
         columns = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
         if matrix.atpm is not None:
-            known = np.array([f"atpm:{matrix.cells[n]}" not in matrix.unknown for n in self.numbers], np.bool_)
+            known = np.array(
+                [f"atpm:{matrix.cells[n]}" not in matrix.unknown for n in self.numbers], np.bool_
+            )
             closed = np.less(matrix.atpm[:, self.numbers].T, self.spec.expressed) & known[:, None]
             columns[closed] = 0
         return columns
@@ -127,39 +164,58 @@ class Columns:
 class RegionSamples:
     """The windows of each split, in each of its cell types.
 
-    Conditions of a batch: `chromosome` (`B`, a label), `centre` (`B L`, in bases, 0 on padding), `tss` (`B L`, 1 where
-    transcription starts on either strand; only if known of all cell types), and `cell` (`B`, a label; -1 for held-out
-    cell types). `spec` has the options of `GetRegion`. Refused for an unknown cell type, or a split without windows.
+    Conditions of a batch: `chromosome` (`B`, a label), `centre` (`B L`, in bases, 0 on padding),
+    `tss` (`B L`, 1 where transcription starts on either strand; only if known of all cell types),
+    and `cell` (`B`, a label; -1 for held-out cell types). `spec` has the options of `GetRegion`.
+    Refused for an unknown cell type, or a split without windows.
     """
 
     def __init__(self, matrix: RegionMatrix, spec: Any) -> None:
-        self.matrix, self.spec, self.space = matrix, spec, spec.space_of(matrix.facts())
+        self.matrix = matrix
+        self.spec = spec
+        self.space = spec.space_of(matrix.facts())
         self.options = WindowOptions(spec.regions, spec.step(), spec.jitter, spec.span)
         cells: Mapping[Split, Sequence[str]] = spec.cells()
         trained = list(cells.get("train", ()))
-        if unknown := unknown_values(cells, spec.column(), spec.expression, spec.drop_closed, matrix.facts()):
+        if unknown := unknown_values(
+            cells, spec.column(), spec.expression, spec.drop_closed, matrix.facts()
+        ):
             raise Refused(unknown)
-        self.cells = list(dict.fromkeys([*trained, *(cell for names in cells.values() for cell in names)]))
+        self.cells = list(
+            dict.fromkeys([*trained, *(cell for names in cells.values() for cell in names)])
+        )
         self.columns = Columns(matrix, self.cells, len(trained), spec)
-        self.subset = [_open(matrix, number) for number in self.columns.numbers] if spec.drop_closed else None
+        self.subset = (
+            [_open(matrix, number) for number in self.columns.numbers] if spec.drop_closed else None
+        )
         numbers = {
-            split: [self.cells.index(cell) for cell in cells.get(split) or trained] or [0] for split in get_args(Split)
+            split: [self.cells.index(cell) for cell in cells.get(split) or trained] or [0]
+            for split in get_args(Split)
         }
         self.windows = {split: self._cut(split, numbers[split]) for split in get_args(Split)}
         self._check_windows()
         self._chromosome = matrix.chromosome.numbers
         self.chromosomes: list[str] = matrix.chromosome.names.tolist()
-        self.strict = {split: len(windows) for split, windows in self.windows.items()}  # the first ones
+        self.strict = {
+            split: len(windows) for split, windows in self.windows.items()
+        }  # the first ones
         self.trained_chromosomes = np.zeros(0, np.int64)
         if spec.trained_chromosomes:
-            self.trained_chromosomes = np.unique(self._chromosome[matrix.rows("train")]).astype(np.int64)
+            self.trained_chromosomes = np.unique(self._chromosome[matrix.rows("train")]).astype(
+                np.int64
+            )
             for split in (split for split in get_args(Split)[1:] if cells.get(split)):
                 self.windows[split] += self._cut("train", numbers[split], covering=True)
         self.units = self._fit_units(spec.transform)
         self._tss: Bool[np.ndarray, "C P"] | None = None
-        if matrix.tss is not None and any(condition.name == "tss" for condition in self.space.conditions):
-            either, own = matrix.tss[..., 0] | matrix.tss[..., 1], self.columns.numbers
-            self._tss = np.ascontiguousarray((either[:, own] if own else either.any(1, keepdims=True)).T)
+        if matrix.tss is not None and any(
+            condition.name == "tss" for condition in self.space.conditions
+        ):
+            either = matrix.tss[..., 0] | matrix.tss[..., 1]
+            own = self.columns.numbers
+            self._tss = np.ascontiguousarray(
+                (either[:, own] if own else either.any(1, keepdims=True)).T
+            )
 
     @cached_property
     def measured(self) -> ColumnStats:
@@ -171,17 +227,23 @@ class RegionSamples:
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         index, real, number = self.windows[split].take(rows, self.options.regions)
-        place, cell, valid = torch.from_numpy(index), torch.from_numpy(number), torch.from_numpy(real)
+        place = torch.from_numpy(index)
+        cell = torch.from_numpy(number)
+        valid = torch.from_numpy(real)
         x0 = self.columns.in_data_units(place, cell[:, None])
         if self.spec.standardise or self.units.transform != "none":
             x0 = torch.from_numpy(self.units.forward(x0.numpy()))
         x0 = x0 * valid[..., None]
         cond = {
             "chromosome": torch.from_numpy(self._chromosome[index[:, 0]].astype(np.int64)),
-            "centre": torch.from_numpy((self.matrix.start[index] + self.matrix.end[index]) // 2 * real),
+            "centre": torch.from_numpy(
+                (self.matrix.start[index] + self.matrix.end[index]) // 2 * real
+            ),
         }
         if self._tss is not None:
-            cond["tss"] = torch.from_numpy((self._tss[number[:, None], index] & real).astype(np.float32))
+            cond["tss"] = torch.from_numpy(
+                (self._tss[number[:, None], index] & real).astype(np.float32)
+            )
         if self.columns.trained:
             cond["cell"] = torch.where(cell < self.columns.trained, cell, -1)
         return Clean(x0, valid, torch.zeros(x0.shape, dtype=torch.bool), cond)
@@ -191,20 +253,28 @@ class RegionSamples:
     ) -> tuple[Float32[np.ndarray, "n W"], Bool[np.ndarray, " n"]]:
         """Return training regions in order, in the units of the data, and which of them begin a run.
 
-        Each occurs once for each cell type, or for the given one only. Windows are thinned out evenly to at most
-        `limit` regions.
+        Each occurs once for each cell type, or for the given one only. Windows are thinned out
+        evenly to at most `limit` regions.
         """
         numbers = range(max(self.columns.trained, 1)) if cell is None else [cell]
         runs = [(rows, number) for number in numbers for rows in self._covering(number)]
         every = max(1, -(-sum(len(rows) for rows, _ in runs) // limit))
         thinned = runs[::every]
         lengths = [len(rows) for rows, _ in thinned]
-        values = np.empty((sum(lengths), self.columns.width), np.float32)  # a list would take as much again
-        for low, (rows, number) in zip(np.cumsum([0, *lengths[:-1]]).tolist(), thinned, strict=True):
-            values[low : low + len(rows)] = self.columns.in_data_units(torch.from_numpy(rows), torch.tensor([number]))
+        values = np.empty(
+            (sum(lengths), self.columns.width), np.float32
+        )  # a list would take as much again
+        for low, (rows, number) in zip(
+            np.cumsum([0, *lengths[:-1]]).tolist(), thinned, strict=True
+        ):
+            values[low : low + len(rows)] = self.columns.in_data_units(
+                torch.from_numpy(rows), torch.tensor([number])
+            )
         names = self._chromosome[np.concatenate([rows for rows, _ in thinned])]
         cells = np.repeat([number for _, number in thinned], lengths)
-        run = np.stack([names, cells] if every == 1 else [np.repeat(np.arange(len(lengths)), lengths)])
+        run = np.stack(
+            [names, cells] if every == 1 else [np.repeat(np.arange(len(lengths)), lengths)]
+        )
         return values, np.r_[True, (run[:, 1:] != run[:, :-1]).any(0)]
 
     def data_warnings(self) -> Iterator[str]:
@@ -217,9 +287,12 @@ class RegionSamples:
 
     def _fit_units(self, transform: Transform) -> ColumnUnits:
         """Return the units of columns, with statistics of the training regions."""
-        columns, quantiles = self.columns, None
+        columns = self.columns
+        quantiles = None
         if transform == "quantile":
-            quantiles = np.quantile(self.training()[0][:, : columns.motifs], np.linspace(0, 1, QUANTILES), axis=0)
+            quantiles = np.quantile(
+                self.training()[0][:, : columns.motifs], np.linspace(0, 1, QUANTILES), axis=0
+            )
             quantiles = quantiles.astype(np.float32)
         plain = ColumnStats.none(columns.width)
         units = ColumnUnits(columns.divisor, plain, transform, columns.motifs, quantiles)
@@ -230,7 +303,9 @@ class RegionSamples:
 
     def _cut(self, split: Split, numbers: Sequence[int], *, covering: bool = False) -> Windows:
         subset = None if self.subset is None else [self.subset[number] for number in numbers]
-        return cut_windows(self.matrix, split, self.options, numbers, subset, covering=covering or split != "train")
+        return cut_windows(
+            self.matrix, split, self.options, numbers, subset, covering=covering or split != "train"
+        )
 
     def _covering(self, cell: int) -> Iterator[Integer[np.ndarray, " n"]]:
         """Yield the training regions of a cell type in windows that do not overlap."""
@@ -250,12 +325,16 @@ class RegionSamples:
             message = f"the {split} split has no window of {self.options.regions} regions"
             if windows.wide:
                 message = f"all {windows.wide:,} windows of {split} are wider than span = {self.options.span:,} bases"
-                option, fix = "span", "raise span, or lower regions"
+                option = "span"
+                fix = "raise span, or lower regions"
             elif len(windows.rows):
-                names, counts = np.unique(self.matrix.chromosome[np.unique(windows.rows)], return_counts=True)
+                names, counts = np.unique(
+                    self.matrix.chromosome[np.unique(windows.rows)], return_counts=True
+                )
                 message += f": {names[counts.argmax()]} has {counts.max()}, no chromosome has more"
             elif self.subset is not None and rows.any():
-                message, option = f"no region of the {split} split is open in {', '.join(self.cells)}", "drop_closed"
+                message = f"no region of the {split} split is open in {', '.join(self.cells)}"
+                option = "drop_closed"
             problems.append(Problem(message, path=("task", option), help=fix, code="no-samples"))
         if problems:
             raise Refused(problems)

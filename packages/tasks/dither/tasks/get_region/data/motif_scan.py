@@ -1,8 +1,9 @@
 """Binding motifs: counts -> integer log-odds -> the score at which a sequence is a hit.
 
-A motif of W columns scores a W-mer by the sum of one number per base. Scores are integers in hundredths of a bit, so
-that sums are exact in any order and on any machine, as is their distribution over random sequences, which gives the
-threshold. Letters: W columns of a motif, 4 bases (A, C, G, T), P sequences, S bases, K motifs.
+A motif of W columns scores a W-mer by the sum of one number per base. Scores are integers in
+hundredths of a bit, so that sums are exact in any order and on any machine, as is their
+distribution over random sequences, which gives the threshold. Letters: W columns of a motif, 4
+bases (A, C, G, T), P sequences, S bases, K motifs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from jaxtyping import Float, Float32, Integer, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["BASES", "UNITS_PER_BIT", "Motif", "encode", "log_odds", "scan", "score_distribution", "threshold"]
+__all__ = [
+    "BASES",
+    "UNITS_PER_BIT",
+    "Motif",
+    "encode",
+    "log_odds",
+    "scan",
+    "score_distribution",
+    "threshold",
+]
 
 BASES = "ACGT"
 """Order of the bases in every matrix and sequence."""
@@ -43,23 +53,28 @@ class Motif:
 def log_odds(counts: Float[np.ndarray, "W 4"]) -> Integer[np.ndarray, "W 4"]:
     """Return log2 of the odds of each base against 1/4, in units of 1/100 bit, rounded.
 
-    Each column of counts has one more, shared by its four bases. ValueError if the counts have another shape, are
-    negative or not finite, or a column is empty.
+    Each column of counts has one more, shared by its four bases. ValueError if the counts have
+    another shape, are negative or not finite, or a column is empty.
     """
     table = np.asarray(counts, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] != 4 or len(table) == 0:
         raise ValueError(f"a motif is a table of W columns by 4 bases, got the shape {table.shape}")
     if not (np.isfinite(table).all() and (table >= 0).all() and (table.sum(1) > 0).all()):
-        raise ValueError("the counts of a motif are finite and at least 0, and no column of it is empty")
+        raise ValueError(
+            "the counts of a motif are finite and at least 0, and no column of it is empty"
+        )
     share = (table + 1 / 4) / (table.sum(1, keepdims=True) + 1)
-    scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * np.log2(share * 4)).astype(np.int64)
+    scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * np.log2(share * 4)).astype(
+        np.int64
+    )
     return scores
 
 
 def score_distribution(scores: Integer[np.ndarray, "W 4"]) -> tuple[int, Float[np.ndarray, " n"]]:
     """Return the lowest score of a random W-mer, and the probabilities of it and each one above.
 
-    Bases are independent and equally likely. The sum over columns is a convolution, computed column by column.
+    Bases are independent and equally likely. The sum over columns is a convolution, computed column
+    by column.
     """
     probability = np.ones(1)
     for column in scores - scores.min(1, keepdims=True):
@@ -70,10 +85,13 @@ def score_distribution(scores: Integer[np.ndarray, "W 4"]) -> tuple[int, Float[n
     return int(scores.min(1).sum()), probability
 
 
-def threshold(scores: Integer[np.ndarray, "W 4"], p_value: float = 1e-4, floor: int = UNITS_PER_BIT // 2) -> int:
+def threshold(
+    scores: Integer[np.ndarray, "W 4"], p_value: float = 1e-4, floor: int = UNITS_PER_BIT // 2
+) -> int:
     """Return the lowest score that a random W-mer reaches with probability at most `p_value`.
 
-    A motif too short for that has its best word as the threshold; `floor` (half a bit) prevents negative hits.
+    A motif too short for that has its best word as the threshold; `floor` (half a bit) prevents
+    negative hits.
     """
     lowest, probability = score_distribution(scores)
     reached = np.cumsum(probability[::-1])[::-1]  # of this score or more
@@ -90,7 +108,9 @@ def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
     """Return bases as numbers: A 0, C 1, G 2, T 3, others 4; ValueError if their lengths differ, or there are none."""
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1:
-        raise ValueError(f"sequences of one length are expected, got the lengths {sorted(lengths)[:5]}")
+        raise ValueError(
+            f"sequences of one length are expected, got the lengths {sorted(lengths)[:5]}"
+        )
     table = np.full(256, 4, dtype=np.uint8)
     for number, base in enumerate(BASES):
         table[[ord(base), ord(base.lower())]] = number
@@ -106,10 +126,11 @@ def scan(
 ) -> Float32[np.ndarray, "P K"]:
     """Return the sum of the scores of all hits on both strands, in bits, by sequence and motif. `P K`.
 
-    Scores are integers with sums below 2^24, exact in float32, so the result does not depend on the machine.
+    Scores are integers with sums below 2^24, exact in float32, so the result does not depend on the
+    machine.
 
-    `bases` (`P S`) are as from `encode`; `rows` sequences per step, few enough that the scores stay in the processor's
-    cache; `update` is called with the number of motifs done and of all motifs.
+    `bases` (`P S`) are as from `encode`; `rows` sequences per step, few enough that the scores stay
+    in the processor's cache; `update` is called with the number of motifs done and of all motifs.
     """
     totals = torch.zeros(len(bases), len(motifs))
     order = sorted(range(len(motifs)), key=lambda number: len(motifs[number].scores))
@@ -118,17 +139,24 @@ def scan(
         members = list(group)
         done += len(members)
         if width <= bases.shape[1]:
-            totals[:, members] = _scan_width(torch.from_numpy(bases), [motifs[number] for number in members], rows)
+            totals[:, members] = _scan_width(
+                torch.from_numpy(bases), [motifs[number] for number in members], rows
+            )
         update(done, len(motifs))
     bits: Float32[np.ndarray, "P K"] = (totals / UNITS_PER_BIT).numpy()
     return bits
 
 
-def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int) -> Float[Tensor, "P K"]:
+def _scan_width(
+    bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int
+) -> Float[Tensor, "P K"]:
     """Convolve on both strands: three channels encode the bases, a bias the fourth; unknown bases have a channel."""
     forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()  # K 4 W
-    both = torch.cat([forward, forward.flip(1, 2)])  # reverse complement: A <-> T, C <-> G, reversed
-    weight, last = both[:, :-1], both[:, -1:]
+    both = torch.cat(
+        [forward, forward.flip(1, 2)]
+    )  # reverse complement: A <-> T, C <-> G, reversed
+    weight = both[:, :-1]
+    last = both[:, -1:]
     channels = torch.arange(len(BASES) - 1, dtype=torch.uint8)
     if bool((bases >= len(BASES)).any()):
         weight = torch.cat([weight, torch.full_like(last, UNKNOWN)], 1)
@@ -138,7 +166,9 @@ def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int)
     sums = []
     for chunk in torch.split(bases, rows):
         indicator = (chunk[:, None] == channels[:, None]).float()
-        excess = functional.conv1d(indicator, weight - last, bias).relu_()  # score above the largest one without a hit
+        excess = functional.conv1d(
+            indicator, weight - last, bias
+        ).relu_()  # score above the largest one without a hit
         total = excess.sum(2)
         i, k = total.nonzero(as_tuple=True)
         total[i, k] += below[k] * excess[i, k].count_nonzero(1)

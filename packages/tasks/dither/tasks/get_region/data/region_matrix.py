@@ -22,9 +22,17 @@ from dither.registry.files.cache import cache_folder
 from .column_groups import RegionFacts, Splits
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
 
-__all__ = ["ColumnStats", "Labels", "LazyMatrix", "RegionMatrix", "assemble", "column_divisors", "row_blocks"]
+__all__ = [
+    "ColumnStats",
+    "Labels",
+    "LazyMatrix",
+    "RegionMatrix",
+    "assemble",
+    "column_divisors",
+    "row_blocks",
+]
 
 BLOCK: Final = 8192
 """Rows per block when all are read."""
@@ -34,8 +42,8 @@ OPTIONAL: Final = ("atpm", "expression", "tss", "gene", "gene_region")
 class LazyMatrix:
     """A matrix on disk or in bytes, converted to float32 when rows are indexed.
 
-    It is memory-mapped, of any numeric type, or bytes with steps of `step`, such as 1/255. Columns are divided by
-    `divisor` and clipped at 1; None for no scaling.
+    It is memory-mapped, of any numeric type, or bytes with steps of `step`, such as 1/255. Columns
+    are divided by `divisor` and clipped at 1; None for no scaling.
     """
 
     def __init__(
@@ -44,8 +52,12 @@ class LazyMatrix:
         divisor: Float32[np.ndarray, " M"] | None = None,
         step: np.float32 | None = None,
     ) -> None:
-        self.stored, self.divisor, self.step = stored, divisor, step
-        self.shape, self.dtype, self.ndim = stored.shape, np.dtype(np.float32), 2
+        self.stored = stored
+        self.divisor = divisor
+        self.step = step
+        self.shape = stored.shape
+        self.dtype = np.dtype(np.float32)
+        self.ndim = 2
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -94,7 +106,10 @@ class Labels:
 
     def counts(self) -> Int[np.ndarray, " N"]:
         """Return the number of rows of each name."""
-        blocks = (np.bincount(self.numbers[rows], minlength=len(self.names)) for rows in row_blocks(len(self)))
+        blocks = (
+            np.bincount(self.numbers[rows], minlength=len(self.names))
+            for rows in row_blocks(len(self))
+        )
         return np.asarray(np.sum([np.zeros(len(self.names), np.int64), *blocks], 0))
 
 
@@ -116,7 +131,9 @@ class ColumnStats:
         return cls.over([(columns, np.ones(len(columns)))])
 
     @classmethod
-    def over(cls, blocks: Iterable[tuple[Float32[np.ndarray, "P M"], Float[np.ndarray, " P"]]]) -> ColumnStats:
+    def over(
+        cls, blocks: Iterable[tuple[Float32[np.ndarray, "P M"], Float[np.ndarray, " P"]]]
+    ) -> ColumnStats:
         """Return the statistics of blocks of rows with weights; a constant column has std 1."""
         from sklearn.preprocessing import StandardScaler
 
@@ -136,11 +153,12 @@ class ColumnStats:
 class RegionMatrix:
     """Regions sorted by chromosome and start.
 
-    Scores of motifs (`features`) are scaled to [0, 1], and rows read on access; `start` is from 0, as in a BED file,
-    and `end` one past the last base. Chromosomes besides those of `valid` and `test` are for training. `atpm` is
-    accessibility as a number, at least 0, `expression` log10(TPM + 1) on the plus and the minus strand, `tss` where
-    transcription starts, `gene` (perhaps repeated) what is transcribed in `gene_region`; each is None if unknown.
-    `unknown` values ("atpm:CELL" and so on) are stored as 0; `notes` are what is valid, but may be a mistake.
+    Scores of motifs (`features`) are scaled to [0, 1], and rows read on access; `start` is from 0,
+    as in a BED file, and `end` one past the last base. Chromosomes besides those of `valid` and
+    `test` are for training. `atpm` is accessibility as a number, at least 0, `expression` log10(TPM
+    + 1) on the plus and the minus strand, `tss` where transcription starts, `gene` (perhaps
+    repeated) what is transcribed in `gene_region`; each is None if unknown. `unknown` values
+    ("atpm:CELL" and so on) are stored as 0; `notes` are what is valid, but may be a mistake.
     """
 
     features: LazyMatrix
@@ -161,11 +179,15 @@ class RegionMatrix:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
+    def of(
+        cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]
+    ) -> RegionMatrix:
         """Return the matrix of arrays by name; `features` are numbers or a `LazyMatrix`."""
         features = arrays["features"]
         if not isinstance(features, LazyMatrix):
-            features = LazyMatrix(features if isinstance(features, np.memmap) else np.asarray(features, np.float32))
+            features = LazyMatrix(
+                features if isinstance(features, np.memmap) else np.asarray(features, np.float32)
+            )
         chromosome = arrays["chromosome"]
         if not isinstance(chromosome, Labels):
             chromosome = Labels.of(*np.unique(chromosome.astype(np.str_), return_inverse=True))
@@ -198,8 +220,11 @@ class RegionMatrix:
     def facts(self) -> RegionFacts:
         counts = self.chromosome.counts()
         known = {name: getattr(self, name) is not None for name in ("atpm", "expression", "tss")}
-        longest, chromosomes = int(counts[self._names("train")].max(initial=0)), int((counts > 0).sum())
-        return RegionFacts(len(self.motifs), self.cells, longest, chromosomes, **known, unknown=self.unknown)
+        longest = int(counts[self._names("train")].max(initial=0))
+        chromosomes = int((counts > 0).sum())
+        return RegionFacts(
+            len(self.motifs), self.cells, longest, chromosomes, **known, unknown=self.unknown
+        )
 
     def number(self, cell: str) -> int:
         """Return the index of a cell type; raises Refused if there is none of this name."""
@@ -216,7 +241,8 @@ def column_divisors(
 ) -> Float32[np.ndarray, " M"]:
     """Return the divisor of each motif: its largest value in the training regions, 1 if that is 0. `M`.
 
-    As all values are read, the result is cached on disk by a `key` of the files and the split, if one is given.
+    As all values are read, the result is cached on disk by a `key` of the files and the split, if
+    one is given.
     """
     file = cache_folder() / "divisors" / f"{sha256(key.encode()).hexdigest()}.npy"
     with suppress(OSError, ValueError, EOFError):
@@ -225,7 +251,9 @@ def column_divisors(
     largest = np.zeros(stored.shape[1], np.float32)
     for block in row_blocks(len(stored)):
         if train[block].any():
-            largest = np.maximum(largest, np.asarray(stored[block], np.float32)[train[block]].max(0))
+            largest = np.maximum(
+                largest, np.asarray(stored[block], np.float32)[train[block]].max(0)
+            )
     divisors = np.where(largest > 0, largest, 1).astype(np.float32)
     with suppress(OSError):
         if key:
@@ -235,15 +263,22 @@ def column_divisors(
 
 
 def assemble(
-    path: Path, arrays: Mapping[str, Any], splits: Splits, notes: Sequence[str] = (), key: str = ""
+    path: Path,
+    arrays: Mapping[str, Any],
+    splits: Splits,
+    notes: Sequence[str] = (),
+    key: str = "",
 ) -> RegionMatrix:
     """Return the matrix of arrays that `check_arrays` accepted; memory-mapped features stay so.
 
-    Without `open`, regions with atpm > 0 are open; `path` is for messages, `key` for `column_divisors`. Refused if a
-    chromosome to hold out does not exist, or none is left for training.
+    Without `open`, regions with atpm > 0 are open; `path` is for messages, `key` for
+    `column_divisors`. Refused if a chromosome to hold out does not exist, or none is left for
+    training.
     """
     columns = {"cells": np.zeros(0, "U1"), **arrays}
-    missing = () if {"open", "atpm"} & columns.keys() else [f"open:{cell}" for cell in columns["cells"]]
+    missing = (
+        () if {"open", "atpm"} & columns.keys() else [f"open:{cell}" for cell in columns["cells"]]
+    )
     columns["unknown"] = np.array([*columns.get("unknown", ()), *missing], np.str_)
     closed = np.zeros((len(columns["start"]), len(columns["cells"])), bool)
     columns.setdefault("open", columns["atpm"] > 0 if "atpm" in columns else closed)
@@ -254,7 +289,9 @@ def assemble(
     if not splits.scale:
         return matrix
     stored = matrix.features.stored
-    return replace(matrix, features=LazyMatrix(stored, column_divisors(stored, matrix.rows("train"), key)))
+    return replace(
+        matrix, features=LazyMatrix(stored, column_divisors(stored, matrix.rows("train"), key))
+    )
 
 
 def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:

@@ -1,7 +1,8 @@
 """Units of columns: those of the source, scaled ones for metrics, and those of the model.
 
-source -> scaled: divided by the largest training value, and cut at 1 (motifs under `scale`, quantitative accessibility)
-scaled -> model: motifs transformed, then every column standardised. Letters: W columns, M motifs, Q quantiles.
+source -> scaled: divided by the largest training value, and cut at 1 (motifs under `scale`,
+quantitative accessibility) scaled -> model: motifs transformed, then every column standardised.
+Letters: W columns, M motifs, Q quantiles.
 """
 
 from __future__ import annotations
@@ -27,17 +28,22 @@ UNITS: Final = "columns.npz"
 
 Function = Callable[[Any], Any]
 
-FUNCTIONS: Final[dict[str, tuple[Function, Function]]] = {"sqrt": (np.sqrt, np.square), "log1p": (np.log1p, np.expm1)}
+FUNCTIONS: Final[dict[str, tuple[Function, Function]]] = {
+    "sqrt": (np.sqrt, np.square),
+    "log1p": (np.log1p, np.expm1),
+}
 ROUNDING = 2.0**-20
-"""Share of the mean of a column that standardising in float32 and its inverse may leave of a 0; 2^-22 at most."""
+"""Share of the mean of a column that standardising in float32 and its inverse may leave of a 0;
+2^-22 at most."""
 
 
 @dataclass(frozen=True)
 class ColumnUnits:
     """How values become inputs of the model, and outputs values.
 
-    `divisor` is the source value of a scaled value of 1; then motifs are transformed, and `standard` is subtracted and
-    divided by. For "quantile", `quantiles` are evenly spaced ones of each motif over the training regions.
+    `divisor` is the source value of a scaled value of 1; then motifs are transformed, and
+    `standard` is subtracted and divided by. For "quantile", `quantiles` are evenly spaced ones of
+    each motif over the training regions.
     """
 
     divisor: Float32[np.ndarray, " W"]
@@ -48,7 +54,9 @@ class ColumnUnits:
 
     def forward(self, scaled: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Scaled -> model."""
-        values: Float32[np.ndarray, "*B W"] = (self.transformed(scaled) - self.standard.mean) / self.standard.std
+        values: Float32[np.ndarray, "*B W"] = (
+            self.transformed(scaled) - self.standard.mean
+        ) / self.standard.std
         return values
 
     def transformed(self, scaled: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
@@ -63,10 +71,14 @@ class ColumnUnits:
 
     def inverse_transform(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Model -> source, as of scikit-learn; values that were cut at 1 come back as `divisor`. Takes tensors too."""
-        source: Float32[np.ndarray, "*B W"] = self.inverse(np.asarray(values, np.float32)) * self.divisor
+        source: Float32[np.ndarray, "*B W"] = (
+            self.inverse(np.asarray(values, np.float32)) * self.divisor
+        )
         return source
 
-    def _of_motifs(self, values: Float[np.ndarray, "*B W"], way: int) -> Float32[np.ndarray, "*B W"]:
+    def _of_motifs(
+        self, values: Float[np.ndarray, "*B W"], way: int
+    ) -> Float32[np.ndarray, "*B W"]:
         if self.transform == "none":
             return values
         result = np.array(values, np.float32)
@@ -91,7 +103,9 @@ class ColumnUnits:
         """Read the units that `save_assets` of the task wrote; raises Refused if they are missing or damaged."""
         kept = load_npz(path, path)
         try:
-            standard, names = ColumnStats(kept["mean"], kept["std"]), kept["motif"]
-            return cls(kept["divisor"], standard, str(kept["transform"]), len(names), kept.get("quantiles"))  # type: ignore[arg-type]
+            standard = ColumnStats(kept["mean"], kept["std"])
+            names = kept["motif"]
+            transform: Any = str(kept["transform"])
+            return cls(kept["divisor"], standard, transform, len(names), kept.get("quantiles"))
         except (KeyError, TypeError) as error:
             raise Refused(f"{path}: damaged ({error})", code="damaged-file") from None

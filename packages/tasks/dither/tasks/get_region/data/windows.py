@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Integer
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
 
     from .region_matrix import RegionMatrix
 
@@ -25,8 +25,9 @@ __all__ = ["WindowOptions", "Windows", "cut_windows"]
 class WindowOptions:
     """How chromosomes are cut into windows.
 
-    `stride` is the number of regions from one training window to the next; `jitter` the largest shift of one to either
-    side, within its chromosome, where each is a sample of its own. Windows of more than `span` bases are dropped.
+    `stride` is the number of regions from one training window to the next; `jitter` the largest
+    shift of one to either side, within its chromosome, where each is a sample of its own. Windows
+    of more than `span` bases are dropped.
     """
 
     regions: int
@@ -39,8 +40,9 @@ class WindowOptions:
 class Windows:
     """The samples of a split: window `w` holds `rows[first[w]]` to `rows[first[w] + count[w] - 1]`.
 
-    `rows` are the remaining regions in order, in one run per cell type, or one for all; `cell` is the number of a cell
-    type, `wide` the number of windows that were dropped because they span too many bases.
+    `rows` are the remaining regions in order, in one run per cell type, or one for all; `cell` is
+    the number of a cell type, `wide` the number of windows that were dropped because they span too
+    many bases.
     """
 
     rows: Integer[np.ndarray, " R"]
@@ -82,9 +84,10 @@ def cut_windows(
 ) -> Windows:
     """Cut the chromosomes of a split into windows, for each cell type.
 
-    `subset` has the regions to use of each cell type, among which windows are consecutive; None for all. If `covering`,
-    windows do not overlap and cover every region (unless they are too wide); the last one of a chromosome may be
-    shorter. Otherwise all are full, and one starts every `stride` regions.
+    `subset` has the regions to use of each cell type, among which windows are consecutive; None for
+    all. If `covering`, windows do not overlap and cover every region (unless they are too wide);
+    the last one of a chromosome may be shorter. Otherwise all are full, and one starts every
+    `stride` regions.
     """
     inside = matrix.rows(split)
     masks = [inside] if subset is None else [inside & used for used in subset]
@@ -92,11 +95,14 @@ def cut_windows(
     windows = [_cut_rows(matrix, rows, options, covering=covering) for rows in runs]
     offsets = np.cumsum([0, *map(len, runs)]).tolist()
     if subset is None:
-        windows, offsets = windows * len(cells), [0] * len(cells)
+        windows = windows * len(cells)
+        offsets = [0] * len(cells)
     firsts = [first + offset for (first, _, _), offset in zip(windows, offsets, strict=False)]
     labels = [np.full(len(first), cell) for (first, _, _), cell in zip(windows, cells, strict=True)]
     columns = (firsts, [counts for _, counts, _ in windows], labels)
-    first, counts, label = (_shortest(np.concatenate([np.zeros(0, np.int64), *parts])) for parts in columns)
+    first, counts, label = (
+        _shortest(np.concatenate([np.zeros(0, np.int64), *parts])) for parts in columns
+    )
     return Windows(np.concatenate(runs), first, counts, label, sum(wide for _, _, wide in windows))
 
 
@@ -106,12 +112,18 @@ def _shortest(numbers: Integer[np.ndarray, " n"]) -> Integer[np.ndarray, " n"]:
 
 
 def _cut_rows(
-    matrix: RegionMatrix, rows: Integer[np.ndarray, " R"], options: WindowOptions, *, covering: bool
+    matrix: RegionMatrix,
+    rows: Integer[np.ndarray, " R"],
+    options: WindowOptions,
+    *,
+    covering: bool,
 ) -> tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"], int]:
     """Return first index and number of regions of each window, and the number of windows that were too wide."""
-    names, length = matrix.chromosome.numbers[rows], options.regions
+    names = matrix.chromosome.numbers[rows]
+    length = options.regions
     edges = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(rows)]
-    firsts, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    firsts = [np.zeros(0, np.int64)]
+    counts = [np.zeros(0, np.int64)]
     for low, high in pairwise(edges):
         if covering:
             first = np.arange(low, high, length)
@@ -121,7 +133,8 @@ def _cut_rows(
             first = first[(first >= low) & (first <= high - length)]
         firsts.append(first)
         counts.append(np.minimum(length, high - first))
-    first, count = np.concatenate(firsts), np.concatenate(counts)
+    first = np.concatenate(firsts)
+    count = np.concatenate(counts)
     if options.span is None or not len(first):
         return first, count, 0
     fits = matrix.end[rows[first + count - 1]] - matrix.start[rows[first]] <= options.span

@@ -20,14 +20,29 @@ from .region_checks import PLACES, stack_cells
 
 __all__ = ["NAMED", "check_names", "column_arrays", "is_of_cell", "standard_names"]
 
-SYNONYMS: Final = {"chr": "chromosome", "chrom": "chromosome", "chromstart": "start", "chromend": "end"}
+SYNONYMS: Final = {
+    "chr": "chromosome",
+    "chrom": "chromosome",
+    "chromstart": "start",
+    "chromend": "end",
+}
 """Other names of the columns with places, such as those of BED; case is ignored."""
 
 NAMED: Final = ("", "peak", "peaks", "region", "regions", "name", "names")
 """Names of a first column that holds names of regions; case is ignored."""
 
 OTHERS: Final = (
-    *("name", "score", "strand", "thickstart", "thickend", "itemrgb", "blockcount", "blocksizes", "blockstarts"),
+    *(
+        "name",
+        "score",
+        "strand",
+        "thickstart",
+        "thickend",
+        "itemrgb",
+        "blockcount",
+        "blocksizes",
+        "blockstarts",
+    ),
     *("signalvalue", "pvalue", "qvalue", "peak"),
 )
 """Columns of BED and narrowPeak that are not motifs; case is ignored."""
@@ -38,11 +53,14 @@ PREFIXES: Final = {
     "expression": ("expression_positive", "expression_negative"),
     "tss": ("tss_positive", "tss_negative"),
 }
-"""Values of cell types, and the prefix of their columns before the colon: one, or one per strand."""
+"""Values of cell types, and the prefix of their columns before the colon: one, or one per
+strand."""
 ALL_PREFIXES: Final = tuple(prefix for prefixes in PREFIXES.values() for prefix in prefixes)
 
 WORDS: Final = "|".join(sorted({*PREFIXES, *ALL_PREFIXES}, reverse=True))
-NEAR: Final = re.compile(rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WORDS}))", re.IGNORECASE)
+NEAR: Final = re.compile(
+    rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WORDS}))", re.IGNORECASE
+)
 """Names similar to those of values of cell types: open, open_CELL, Open.CELL, CELL_open."""
 
 
@@ -54,11 +72,24 @@ def column_arrays(names: Sequence[str], table: Float[np.ndarray, "P K"]) -> Arra
     for kind, prefixes in PREFIXES.items():
         strands = {cell: [column.get(f"{prefix}:{cell}") for prefix in prefixes] for cell in cells}
         if any(array is not None for of_cell in strands.values() for array in of_cell):
-            complete = {cell for cell, of_cell in strands.items() if all(array is not None for array in of_cell)}
+            complete = {
+                cell
+                for cell, of_cell in strands.items()
+                if all(array is not None for array in of_cell)
+            }
             stacked = {cell: np.stack(strands[cell], -1) for cell in complete}  # type: ignore[arg-type]
-            values[kind] = stacked if len(prefixes) > 1 else {cell: array[:, 0] for cell, array in stacked.items()}
-    motifs = [index for index, name in enumerate(names) if name not in PLACES and not is_of_cell(name)]
-    arrays: Arrays = {"features": table[:, motifs], "motifs": np.array([names[index] for index in motifs], np.str_)}
+            values[kind] = (
+                stacked
+                if len(prefixes) > 1
+                else {cell: array[:, 0] for cell, array in stacked.items()}
+            )
+    motifs = [
+        index for index, name in enumerate(names) if name not in PLACES and not is_of_cell(name)
+    ]
+    arrays: Arrays = {
+        "features": table[:, motifs],
+        "motifs": np.array([names[index] for index in motifs], np.str_),
+    }
     arrays |= {name: column[name] for name in ("start", "end") if name in column}
     return arrays | stack_cells(values, cells, len(table))
 
@@ -68,7 +99,9 @@ def standard_names(names: Sequence[str]) -> list[str]:
     lower = {name: name.lower().lstrip("#") for name in names if name not in PLACES}
     standard = {name: SYNONYMS.get(low, low) for name, low in lower.items()}
     renamed = [standard[name] if standard.get(name) in PLACES else name for name in names]
-    unique = all(renamed.count(place) <= 1 for place in PLACES)  # otherwise one of two may be a motif
+    unique = all(
+        renamed.count(place) <= 1 for place in PLACES
+    )  # otherwise one of two may be a motif
     return renamed if unique else list(names)
 
 
@@ -83,8 +116,11 @@ def check_names(names: Sequence[str], path: Path) -> None:
     problems: list[Problem] = []
     for name in names:
         match = NEAR.fullmatch(name)
-        if match and not is_of_cell(name) and "::" not in name:  # two colons join the names of two factors
-            word, cell = (match[1] or match[4]).lower(), match[2] or match[3] or "CELL"
+        if (
+            match and not is_of_cell(name) and "::" not in name
+        ):  # two colons join the names of two factors
+            word = (match[1] or match[4]).lower()
+            cell = match[2] or match[3] or "CELL"
             meant = (f'"{prefix}:{cell}"' for prefix in PREFIXES.get(word, (word,)))
             fix = f"did you mean {' and '.join(meant)}? such columns are named PREFIX:CELL"
         elif name.lower() in OTHERS:

@@ -4,9 +4,10 @@
     expression_positive/CELL, expression_negative/CELL (P)   tss/CELL (P 2)
     gene_idx_info_name, gene_idx_info_index (G)
 
-Only the first three are required; other arrays are not read. zarr 3 leaves
-out chunks that hold only the fill value, which look like those of an incomplete copy: they are read as such, and noted,
-or refused if an option says so. Names are always complete. Letters: P peaks, M motifs, C cell types.
+Only the first three are required; other arrays are not read. zarr 3 leaves out chunks that hold
+only the fill value, which look like those of an incomplete copy: they are read as such, and noted,
+or refused if an option says so. Names are always complete. Letters: P peaks, M motifs, C cell
+types.
 """
 
 from __future__ import annotations
@@ -37,11 +38,17 @@ TEXTS: Final = NEEDED[1:]
 
 def _cells(path: Path) -> list[str]:
     """Return the cell types of a store, sorted."""
-    folders = (folder for group in GROUPS if (path / group).is_dir() for folder in (path / group).iterdir())
-    return sorted({folder.name for folder in folders if folder.is_dir() and not folder.name.startswith(".")})
+    folders = (
+        folder for group in GROUPS if (path / group).is_dir() for folder in (path / group).iterdir()
+    )
+    return sorted(
+        {folder.name for folder in folders if folder.is_dir() and not folder.name.startswith(".")}
+    )
 
 
-def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], list[Problem], list[str]]:
+def _survey(
+    path: Path, *, empty_chunks: bool
+) -> tuple[dict[str, ZarrArray], list[Problem], list[str]]:
     """Return the readable arrays of a store, the problems of the others, and notes."""
     if not path.exists():
         raise Refused(f"{path}: No such file or directory", code="file-not-found")
@@ -49,7 +56,9 @@ def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], li
         fix = "a store has .zgroup or zarr.json at its top; unpack it first if it is one file"
         raise Refused(Problem(f"{path}: not a zarr store", help=fix, code="unknown-format"))
     cells = _cells(path)
-    existing = [f"{group}/{cell}" for group in GROUPS for cell in cells if (path / group / cell).is_dir()]
+    existing = [
+        f"{group}/{cell}" for group in GROUPS for cell in cells if (path / group / cell).is_dir()
+    ]
     existing += [name for name in NEEDED if (path / name).is_dir()]
     problems = [*_absent(path, existing, cells)]
     arrays: dict[str, ZarrArray] = {}
@@ -66,7 +75,9 @@ def _survey(path: Path, *, empty_chunks: bool) -> tuple[dict[str, ZarrArray], li
             if name in TEXTS or not empty_chunks:
                 wrong = [Problem(note, help=COPY_AGAIN, code="missing-chunk")]
             else:
-                notes.append(f"{note}; read as {array.fill}: left out by the writer, or the copy is incomplete")
+                notes.append(
+                    f"{note}; read as {array.fill}: left out by the writer, or the copy is incomplete"
+                )
         problems += wrong
         if any(problem.code != "missing-chunk" or array.fill != 0 for problem in wrong):
             del arrays[name]  # otherwise the chunks that exist may have problems of their own
@@ -83,13 +94,21 @@ def _absent(path: Path, existing: Sequence[str], cells: Sequence[str]) -> Iterat
 
 
 def _missing_chunks(array: ZarrArray, missing: Sequence[tuple[int, ...]]) -> str:
-    names = [f"{array.file_name(place)} ({array.file_rows(place)})" for place in missing[:SHOWN_CHUNKS]]
+    names = [
+        f"{array.file_name(place)} ({array.file_rows(place)})" for place in missing[:SHOWN_CHUNKS]
+    ]
     more = f", and {len(missing) - SHOWN_CHUNKS:,} more" if len(missing) > SHOWN_CHUNKS else ""
     return f"missing chunk{'s' * (len(missing) > 1)}: {', '.join(names)}{more}"
 
 
-def _wrong_shape(path: Path, name: str, array: ZarrArray, peaks: tuple[int, ...] | None) -> Iterator[Problem]:
-    is_text, group = name in TEXTS, name.partition("/")[0]
+def _wrong_shape(
+    path: Path,
+    name: str,
+    array: ZarrArray,
+    peaks: tuple[int, ...] | None,
+) -> Iterator[Problem]:
+    is_text = name in TEXTS
+    group = name.partition("/")[0]
     axes = 2 if group in ("data", "tss") else 1
     text = ""
     if array.dtype.kind not in ("US" if is_text else "biuf"):
@@ -119,7 +138,9 @@ def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
         arrays |= _genes(path)
     of_cells = [array for name, array in stored.items() if name.partition("/")[0] in GROUPS]
     arrays |= _by_cell(stored, _cells(path), len(of_cells[0]) if of_cells else 0, problems)
-    return RawArrays(arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name), tuple(notes))
+    return RawArrays(
+        arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name), tuple(notes)
+    )
 
 
 def _genes(path: Path) -> dict[str, Any]:
@@ -136,17 +157,24 @@ def _genes(path: Path) -> dict[str, Any]:
 
 
 def _by_cell(
-    stored: Mapping[str, ZarrArray], cells: Sequence[str], rows: int, problems: list[Problem]
+    stored: Mapping[str, ZarrArray],
+    cells: Sequence[str],
+    rows: int,
+    problems: list[Problem],
 ) -> dict[str, Any]:
     """Return the arrays of cell types; values that are unknown of one are 0."""
     read: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-    for group, cell in ((group, cell) for group in GROUPS for cell in cells if f"{group}/{cell}" in stored):
+    for group, cell in (
+        (group, cell) for group in GROUPS for cell in cells if f"{group}/{cell}" in stored
+    ):
         with collect_problems(problems):
             read[group][cell] = stored[f"{group}/{cell}"][:]
     plus, minus = (read[strand] for strand in STRANDS)
     both = {cell: np.stack([plus[cell], minus[cell]], -1) for cell in plus if cell in minus}
     values = {"atpm": read["atpm"], "expression": both, "tss": read["tss"]}
-    return stack_cells({kind: of_cells for kind, of_cells in values.items() if of_cells}, cells, rows)
+    return stack_cells(
+        {kind: of_cells for kind, of_cells in values.items() if of_cells}, cells, rows
+    )
 
 
 def _locate(array: str, row: int, column: str) -> str:

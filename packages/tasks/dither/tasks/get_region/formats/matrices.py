@@ -1,8 +1,9 @@
 """Matrices of motifs in .npz, .csv, .tsv, .parquet or .h5ad files, with places in the file itself or in BED files.
 
-An .npz file has the arrays `features` (P M) and, as far as they are known, `motifs` (M), `chromosome`, `start`, `end`
-(P), `cells` (C), `open`, `atpm` (P C), `expression` and `tss` (P C 2), `gene` and `gene_region` (G): names of
-genes, and the rows in which they are transcribed. Letters: P regions, M motifs, K columns.
+An .npz file has the arrays `features` (P M) and, as far as they are known, `motifs` (M),
+`chromosome`, `start`, `end` (P), `cells` (C), `open`, `atpm` (P C), `expression` and `tss` (P C 2),
+`gene` and `gene_region` (G): names of genes, and the rows in which they are transcribed. Letters: P
+regions, M motifs, K columns.
 """
 
 from __future__ import annotations
@@ -32,7 +33,17 @@ from .region_checks import (
 )
 from .tables import open_table, read_anndata, read_table
 
-__all__ = ["BED", "MATRICES", "Bed", "densify", "from_bed", "locate_in", "numbered", "read_bed", "read_matrix"]
+__all__ = [
+    "BED",
+    "MATRICES",
+    "Bed",
+    "densify",
+    "from_bed",
+    "locate_in",
+    "numbered",
+    "read_bed",
+    "read_matrix",
+]
 
 MATRICES: Final = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".h5ad")
 BED: Final = (".bed", ".bed.gz")
@@ -45,7 +56,8 @@ TEXTS: Final = ("names", "motifs", "chromosome", "cells", "gene")
 def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> RawArrays:
     """Read a matrix and the places of its regions; of the features of an .npz file perhaps only dtype and shape.
 
-    BED files have one line per row; CELL.atac.bed has the accessibility of a cell type as its fourth column.
+    BED files have one line per row; CELL.atac.bed has the accessibility of a cell type as its
+    fourth column.
     """
     name = path.name.lower()
     if name.endswith(".npz"):
@@ -54,12 +66,18 @@ def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> R
         return read_anndata(path)
     else:
         raw = read_table(path)
-    arrays, locate, problems = raw.arrays, raw.locate, [*raw.problems]
+    arrays = raw.arrays
+    locate = raw.locate
+    problems = [*raw.problems]
     for text in TEXTS:
         if text in arrays and (text == "names" or arrays[text].dtype.kind == "S"):
             with collect_problems(problems):
                 arrays[text] = decoded(arrays[text], f'{path}: "{raw.display_name(text)}"')
-    if "names" in arrays and (names := arrays.pop("names")).dtype.kind == "U" and "start" not in arrays:
+    if (
+        "names" in arrays
+        and (names := arrays.pop("names")).dtype.kind == "U"
+        and "start" not in arrays
+    ):
         with collect_problems(problems):
             places = parse_names(names.ravel(), lambda row: f"{path}: {locate('names', row, '')}")
             arrays |= dict(zip(PLACES, places, strict=True))
@@ -90,7 +108,9 @@ def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
         matrix.check_format(full_check=True)
         dense: Float[np.ndarray, "P K"] = matrix.toarray()
     except (KeyError, ValueError, TypeError) as error:
-        raise Refused(f"{path}: not a sparse matrix of scipy ({error})", code="damaged-file") from None
+        raise Refused(
+            f"{path}: not a sparse matrix of scipy ({error})", code="damaged-file"
+        ) from None
     return dense
 
 
@@ -103,21 +123,28 @@ def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
     """Return arrays under standard names, which messages call by their names in the file."""
     dense = None
     if all(name in arrays for name in SPARSE[:4]):
-        dense, arrays = densify(arrays, path), {name: arrays[name] for name in arrays if name not in SPARSE}
+        dense = densify(arrays, path)
+        arrays = {name: arrays[name] for name in arrays if name not in SPARSE}
     originals = dict(zip(standard_names(list(arrays)), arrays, strict=True))
     originals = {RENAMED.get(name, name): original for name, original in originals.items()}
     standard = {name: arrays[original] for name, original in originals.items()}
     if dense is not None:
         standard["features"] = dense
     elif "features" not in standard:
-        matrices = [name for name, array in standard.items() if array.ndim == 2 and name not in OF_CELLS[:2]]
+        matrices = [
+            name for name, array in standard.items() if array.ndim == 2 and name not in OF_CELLS[:2]
+        ]
         if len(matrices) != 1:
             message = f'{path}: no array "features", and not exactly one matrix; it has {", ".join(sorted(arrays))}'
             raise Refused(message, code="missing-array")
-        standard["features"], originals["features"] = standard.pop(matrices[0]), originals[matrices[0]]
+        standard["features"] = standard.pop(matrices[0])
+        originals["features"] = originals[matrices[0]]
     if standard["features"].ndim != 2:
-        name, shape = originals.get("features", "features"), standard["features"].shape
-        raise Refused(f'{path}: "{name}" has the shape {shape}, expected two axes', code="wrong-shape")
+        name = originals.get("features", "features")
+        shape = standard["features"].shape
+        raise Refused(
+            f'{path}: "{name}" has the shape {shape}, expected two axes', code="wrong-shape"
+        )
     standard.setdefault("motifs", numbered(standard["features"].shape[1]))
 
     def locate(array: str, row: int, column: str) -> str:
@@ -138,15 +165,24 @@ class Bed(NamedTuple):
 def read_bed(path: Path) -> Bed:
     """Read the places of regions and perhaps accessibility; raises Refused with the lines that have neither."""
     rows: list[tuple[str, int, int, float]] = []
-    lines, wrong, has_value = list[int](), list[str](), ACCESSIBILITY in path.name
-    expected = "chromosome, start, end and accessibility" if has_value else "chromosome, start and end"
+    lines = list[int]()
+    wrong = list[str]()
+    has_value = ACCESSIBILITY in path.name
+    expected = (
+        "chromosome, start, end and accessibility" if has_value else "chromosome, start and end"
+    )
     with open_table(path) as file:
         for line, text in enumerate(file, 1):
             if not text.strip() or text.startswith(("#", "track", "browser")):
                 continue
             fields = text.rstrip("\r\n").split("\t") if "\t" in text else text.split()
             try:
-                row = fields[0].strip(), int(fields[1]), int(fields[2]), float(fields[3]) if has_value else 0.0
+                row = (
+                    fields[0].strip(),
+                    int(fields[1]),
+                    int(fields[2]),
+                    float(fields[3]) if has_value else 0.0,
+                )
             except (ValueError, IndexError):
                 row = "", -1, -1, 0.0
             if 0 <= min(row[1:3]) <= max(row[1:3]) < 1 << 62:
@@ -155,7 +191,9 @@ def read_bed(path: Path) -> Bed:
             else:
                 wrong.append(f'{path}: line {line}: expected {expected}, got "{text.strip()[:60]}"')
     if wrong:
-        raise Refused([Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))])
+        raise Refused(
+            [Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))]
+        )
     chromosome, start, end, values = zip(*rows, strict=True) if rows else ((), (), (), ())
     places = np.array(chromosome, np.str_), np.array(start, np.int64), np.array(end, np.int64)
     return Bed(places, lines, np.array(values) if has_value else None)
@@ -171,7 +209,12 @@ def locate_in(path: Path, bed: Bed, otherwise: Locator) -> Locator:
     )
 
 
-def from_bed(path: Path, bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
+def from_bed(
+    path: Path,
+    bed: Bed,
+    matrix: Path,
+    arrays: Arrays,
+) -> Arrays:
     """Return the places in a BED file, and perhaps accessibility with a further cell type."""
     rows = len(arrays["features"])
     if len(bed.lines) != rows:
@@ -189,11 +232,17 @@ def from_bed(path: Path, bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
     if bed.accessibility is None:
         return result
     cell = path.name.partition(ACCESSIBILITY)[0]
-    cells, unknown = arrays.get("cells", np.zeros(0, "U1")).tolist(), arrays.get("unknown", ())
+    cells = arrays.get("cells", np.zeros(0, "U1")).tolist()
+    unknown = arrays.get("unknown", ())
     known: dict[str, dict[str, Any]] = {
-        kind: {other: arrays[kind][:, number] for number, other in enumerate(cells) if f"{kind}:{other}" not in unknown}
+        kind: {
+            other: arrays[kind][:, number]
+            for number, other in enumerate(cells)
+            if f"{kind}:{other}" not in unknown
+        }
         for kind in OF_CELLS
-        if kind in arrays and arrays[kind].shape[:2] == (rows, len(cells))  # others are reported by `check_arrays`
+        if kind in arrays
+        and arrays[kind].shape[:2] == (rows, len(cells))  # others are reported by `check_arrays`
     }
     known.setdefault("atpm", {})[cell] = bed.accessibility
     return result | stack_cells(known, [*cells, cell], rows)

@@ -20,10 +20,26 @@ from dither.registry.config.errors import Problem, Refused
 from ..data.region_matrix import row_blocks
 
 __all__ = [
-    "MAX_BASE", "NAME", "OF_CELLS", "PLACES", "Locator", "Places", "RawArrays", "check_arrays", "check_order",
-    "collect_problems", "decoded", "invalid_rows", "label_like", "limited", "name_array", "parse_names",
-    "stack_cells", "table_locator", "texts_of",
-]  # fmt: skip
+    "MAX_BASE",
+    "NAME",
+    "OF_CELLS",
+    "PLACES",
+    "Locator",
+    "Places",
+    "RawArrays",
+    "check_arrays",
+    "check_order",
+    "collect_problems",
+    "decoded",
+    "invalid_rows",
+    "label_like",
+    "limited",
+    "name_array",
+    "parse_names",
+    "stack_cells",
+    "table_locator",
+    "texts_of",
+]
 
 MAX_SHOWN: Final = 5
 """Problems of one kind that are shown; the others are counted."""
@@ -54,14 +70,16 @@ Places = tuple[Shaped[np.ndarray, " P"], Int[np.ndarray, " P"], Int[np.ndarray, 
 NAME: Final = re.compile(r"([^\s:]{1,60}):(\d{1,12})-(\d{1,12})")
 
 Locator = Callable[[str, int, str], str]
-"""Returns the place of a value, given the name of its array, its row and the name of its column ("" for none)."""
+"""Returns the place of a value, given the name of its array, its row and the name of its column (""
+for none)."""
 
 
 @dataclass(frozen=True)
 class RawArrays:
     """Arrays of one source by the names in `RegionMatrix`; those that `problems` concern may be missing.
 
-    `display_name` returns the name of an array in the source; `notes` are what is valid, but may be a mistake.
+    `display_name` returns the name of an array in the source; `notes` are what is valid, but may be
+    a mistake.
     """
 
     arrays: dict[str, Any]
@@ -71,12 +89,14 @@ class RawArrays:
     notes: tuple[str, ...] = ()
 
 
-def stack_cells(values: Mapping[str, Mapping[str, Any]], cells: Sequence[str], rows: int) -> dict[str, Any]:
+def stack_cells(
+    values: Mapping[str, Mapping[str, Any]], cells: Sequence[str], rows: int
+) -> dict[str, Any]:
     """Return `cells`, `unknown`, and each kind of value as one array of regions by cell types.
 
-    Values that are unknown of some cell types only are 0, and named in `unknown` as "atpm:CELL". Where only atpm is
-    known, a region is open if its atpm is above 0. `values` by kind and cell type are `P`, or `P 2` for expression and
-    tss, or None if unknown.
+    Values that are unknown of some cell types only are 0, and named in `unknown` as "atpm:CELL".
+    Where only atpm is known, a region is open if its atpm is above 0. `values` by kind and cell
+    type are `P`, or `P 2` for expression and tss, or None if unknown.
     """
     arrays: dict[str, Any] = {"cells": np.array(cells, np.str_)} if cells else {}
     unknown = []
@@ -84,7 +104,9 @@ def stack_cells(values: Mapping[str, Mapping[str, Any]], cells: Sequence[str], r
         of_cells = [given.get(cell) for cell in cells]
         if kind == "open" and (atpm := values.get("atpm")):
             pairs = zip(of_cells, map(atpm.get, cells), strict=True)
-            of_cells = [number > 0 if own is None and number is not None else own for own, number in pairs]
+            of_cells = [
+                number > 0 if own is None and number is not None else own for own, number in pairs
+            ]
         known = [array for array in of_cells if array is not None]
         dtype = np.result_type(np.int8 if kind == "tss" else np.float32, *known)
         arrays[kind] = np.zeros((rows, len(cells), *(2,) * (kind in ("expression", "tss"))), dtype)
@@ -94,7 +116,9 @@ def stack_cells(values: Mapping[str, Mapping[str, Any]], cells: Sequence[str], r
             else:
                 arrays[kind][:, number] = array
     if "atpm" in values and "open" not in values:
-        unknown += [f"open:{name.partition(':')[2]}" for name in unknown if name.startswith("atpm:")]
+        unknown += [
+            f"open:{name.partition(':')[2]}" for name in unknown if name.startswith("atpm:")
+        ]
     return arrays | {"unknown": np.array(sorted(unknown), np.str_)}
 
 
@@ -130,11 +154,14 @@ def invalid_rows(
 
 def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
     """Check the arrays of a table of regions, where those of cell types may be missing; Refused with all problems."""
-    arrays, name_of = dict(raw.arrays), raw.display_name
+    arrays = dict(raw.arrays)
+    name_of = raw.display_name
     problems = [] if raw.problems else [*_missing(arrays, name_of)]
     for name, kinds in sorted(KINDS.items()):
         if name in arrays and arrays[name].dtype.kind not in kinds:
-            message = f'"{name_of(name)}" holds {arrays.pop(name).dtype}, expected {KIND_NAMES[kinds]}'
+            message = (
+                f'"{name_of(name)}" holds {arrays.pop(name).dtype}, expected {KIND_NAMES[kinds]}'
+            )
             problems.append(Problem(message, code="wrong-shape"))
     for name, message in list(_shapes(arrays, name_of)):  # values of such an array are not checked
         problems.append(Problem(message, code="wrong-shape"))
@@ -144,7 +171,9 @@ def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
     if arrays.keys() >= {*PLACES} and arrays["start"].size:
         problems += check_order(raw.locate, arrays, overlaps=overlaps)
     own = [
-        problem if problem.message.startswith(str(path)) else replace(problem, message=f"{path}: {problem.message}")
+        problem
+        if problem.message.startswith(str(path))
+        else replace(problem, message=f"{path}: {problem.message}")
         for problem in problems
     ]
     if every := [*raw.problems, *own]:
@@ -194,21 +223,32 @@ def label_like(motifs: Iterable[str], cells: Iterable[str]) -> Iterator[Problem]
 
 def _names(arrays: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield names that are empty, occur twice, or are those of labels among the motifs."""
-    yield from label_like(*(map(str, arrays.get(name, np.zeros(0, "U1")).ravel()) for name in ("motifs", "cells")))
+    yield from label_like(
+        *(map(str, arrays.get(name, np.zeros(0, "U1")).ravel()) for name in ("motifs", "cells"))
+    )
     for name in ("motifs", "cells"):
         names = arrays.get(name, np.zeros(0, "U1"))
         empty = np.char.strip(names) == ""
-        lines = [f"number {row + 1} of the {name} has no name" for row in np.flatnonzero(empty).tolist()]
+        lines = [
+            f"number {row + 1} of the {name} has no name" for row in np.flatnonzero(empty).tolist()
+        ]
         values, times = np.unique(names[~empty], return_counts=True)
-        twice = [f'"{value}" is the name of more than one of the {name}' for value in values[times > 1].tolist()]
-        yield from (Problem(line, code="invalid-sample") for line in limited(iter(lines), len(lines)))
+        twice = [
+            f'"{value}" is the name of more than one of the {name}'
+            for value in values[times > 1].tolist()
+        ]
+        yield from (
+            Problem(line, code="invalid-sample") for line in limited(iter(lines), len(lines))
+        )
         yield from (Problem(line, code="duplicate") for line in limited(iter(twice), len(twice)))
 
 
 def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
     if "features" in arrays:
         motifs = arrays.get("motifs", np.arange(arrays["features"].shape[1]))
-        yield from _numbers("features", arrays["features"], lambda column: str(motifs[column]), locate)
+        yield from _numbers(
+            "features", arrays["features"], lambda column: str(motifs[column]), locate
+        )
     for name in (name for name in OF_CELLS if name in arrays and "cells" in arrays):
 
         def column_name(cell: int, strand: int = 0, name: str = name) -> str:
@@ -220,8 +260,11 @@ def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _numbers(name, arrays[name], lambda name=name: name, locate)
     if {"gene_region", "start"} <= arrays.keys():
         rows = arrays["gene_region"]
-        outside, fault = (rows < 0) | (rows >= len(arrays["start"])), "is the number of no region"
-        yield from invalid_rows(outside, lambda row: f"{locate('gene_region', row, '')}: {rows[row]} {fault}")
+        outside = (rows < 0) | (rows >= len(arrays["start"]))
+        fault = "is the number of no region"
+        yield from invalid_rows(
+            outside, lambda row: f"{locate('gene_region', row, '')}: {rows[row]} {fault}"
+        )
 
 
 def _faults(name: str, block: Shaped[np.ndarray, "n ..."]) -> dict[str, Any]:
@@ -241,7 +284,12 @@ def _faults(name: str, block: Shaped[np.ndarray, "n ..."]) -> dict[str, Any]:
     }
 
 
-def _numbers(name: str, values: Any, column_name: Callable[..., str], locate: Locator) -> Iterator[Problem]:
+def _numbers(
+    name: str,
+    values: Any,
+    column_name: Callable[..., str],
+    locate: Locator,
+) -> Iterator[Problem]:
     """Yield numbers that are not allowed, and blocks that cannot be read."""
     lines: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
@@ -259,21 +307,29 @@ def _numbers(name: str, values: Any, column_name: Callable[..., str], locate: Lo
     unreadable = list({problem.message: problem for problem in unreadable}.values())
     yield from unreadable[:MAX_SHOWN]
     if len(unreadable) > MAX_SHOWN:
-        yield Problem(f"... and {len(unreadable) - MAX_SHOWN:,} more such problems", code=unreadable[0].code)
+        yield Problem(
+            f"... and {len(unreadable) - MAX_SHOWN:,} more such problems", code=unreadable[0].code
+        )
     for fault, shown in lines.items():
-        yield from (Problem(line, code="invalid-sample") for line in limited(iter(shown), counts[fault]))
+        yield from (
+            Problem(line, code="invalid-sample") for line in limited(iter(shown), counts[fault])
+        )
 
 
 def check_order(locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool) -> Iterator[Problem]:
     """Yield regions that are empty, unsorted or equal, that overlap unless allowed, and odd names of chromosomes."""
-    chromosome, start, end = arrays["chromosome"], arrays["start"], arrays["end"]
+    chromosome = arrays["chromosome"]
+    start = arrays["start"]
+    end = arrays["end"]
     if not all((np.isfinite(ends) & (np.abs(ends) < MAX_BASE)).all() for ends in (start, end)):
         return  # reported with the values
 
     def name(row: int) -> str:
         return f"{chromosome[row]}:{start[row]:.0f}"
 
-    def problems(wrong: Bool[np.ndarray, " P"], fault: Callable[[int], str], code: str) -> list[Problem]:
+    def problems(
+        wrong: Bool[np.ndarray, " P"], fault: Callable[[int], str], code: str
+    ) -> list[Problem]:
         return invalid_rows(wrong, lambda row: f"{locate('start', row, '')}: {fault(row)}", code)
 
     def order(row: int) -> str:
@@ -283,29 +339,47 @@ def check_order(locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool) -
     unsorted = same & np.r_[False, start[1:] < start[:-1]]
     copies = same & np.r_[False, (start[1:] == start[:-1]) & (end[1:] == end[:-1])]
     ends = "the region ends at {:.0f}, not after its start {:.0f}"
-    yield from problems(end <= start, lambda row: ends.format(end[row], start[row]), "invalid-sample")
+    yield from problems(
+        end <= start, lambda row: ends.format(end[row], start[row]), "invalid-sample"
+    )
     yield from problems(unsorted, order, "unsorted")
-    yield from problems(copies, lambda row: f"{name(row)}-{end[row]:.0f} equals the region before it", "duplicate")
+    yield from problems(
+        copies, lambda row: f"{name(row)}-{end[row]:.0f} equals the region before it", "duplicate"
+    )
     if not overlaps:  # compare each start with the largest end so far on the chromosome
-        run, far = np.cumsum(~same), int(end.max()) + 1
+        run = np.cumsum(~same)
+        far = int(end.max()) + 1
         reach = np.r_[0, (np.maximum.accumulate(end + run * far) - run * far)[:-1]]
         crossing = same & ~unsorted & ~copies & (start < reach)
         fix = "overlaps a region before it; merge them, or set overlaps = true"
-        yield from problems(crossing, lambda row: f"{name(row)}-{end[row]:.0f} {fix}", "invalid-sample")
+        yield from problems(
+            crossing, lambda row: f"{name(row)}-{end[row]:.0f} {fix}", "invalid-sample"
+        )
     yield from _chromosomes(lambda row: locate("chromosome", row, ""), chromosome, ~same)
 
 
 def _chromosomes(
-    where: Callable[[int], str], chromosome: Shaped[np.ndarray, " P"], begins: Bool[np.ndarray, " P"]
+    where: Callable[[int], str],
+    chromosome: Shaped[np.ndarray, " P"],
+    begins: Bool[np.ndarray, " P"],
 ) -> Iterator[Problem]:
     rows = np.flatnonzero(begins)
     names, first = np.unique(chromosome[rows], return_index=True)
     again = np.isin(np.arange(len(chromosome)), np.delete(rows, first))
     text = "{} occurs a second time; keep the regions of a chromosome together"
-    yield from invalid_rows(again, lambda row: f"{where(row)}: {text.format(chromosome[row])}", "unsorted")
-    valid = {name: CHROMOSOME.fullmatch(name) and name.lower() not in MISSING_VALUES for name in names.tolist()}
-    odd = np.isin(chromosome, [name for name in names.tolist() if not valid[name]]) & begins & ~again
-    yield from invalid_rows(odd, lambda row: f'{where(row)}: "{chromosome[row][:60]}" is not the name of a chromosome')
+    yield from invalid_rows(
+        again, lambda row: f"{where(row)}: {text.format(chromosome[row])}", "unsorted"
+    )
+    valid = {
+        name: CHROMOSOME.fullmatch(name) and name.lower() not in MISSING_VALUES
+        for name in names.tolist()
+    }
+    odd = (
+        np.isin(chromosome, [name for name in names.tolist() if not valid[name]]) & begins & ~again
+    )
+    yield from invalid_rows(
+        odd, lambda row: f'{where(row)}: "{chromosome[row][:60]}" is not the name of a chromosome'
+    )
     seen = dict(zip(names.tolist(), rows[first].tolist(), strict=True))
     long = next((name for name in seen if name.startswith("chr")), None)
     short = next((name for name in seen if ENSEMBL.fullmatch(name)), None)
@@ -337,22 +411,31 @@ def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, 
         try:
             texts.append(content.decode("utf-8"))
         except UnicodeDecodeError:
-            raise Refused(f"{where}, row {row}: {content[:40]!r} is not UTF-8", code="invalid-sample") from None
+            raise Refused(
+                f"{where}, row {row}: {content[:40]!r} is not UTF-8", code="invalid-sample"
+            ) from None
     return np.array(texts, np.str_).reshape(values.shape)
 
 
 def name_array(names: Sequence[str], where: str) -> Shaped[np.ndarray, " P"]:
     """Return names as an array, which takes the bytes of the longest for each; Refused if it is too long."""
     if (longest := max(map(len, names), default=0)) > MAX_NAME:
-        raise Refused(f"{where}: a name of {longest:,} characters, the limit is {MAX_NAME:,}", code="too-large")
+        raise Refused(
+            f"{where}: a name of {longest:,} characters, the limit is {MAX_NAME:,}",
+            code="too-large",
+        )
     return np.array(names, np.str_)
 
 
-def texts_of(values: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Shaped[np.ndarray, " P"]:
+def texts_of(
+    values: Shaped[np.ndarray, " P"], where: Callable[[int], str]
+) -> Shaped[np.ndarray, " P"]:
     """Return a column of names or whole numbers as text; raises Refused with rows that hold neither, such as nan."""
     if values.dtype.kind not in "iuU":
         wrong = np.array([not isinstance(value, str) for value in values.tolist()], np.bool_)
-        if problems := invalid_rows(wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"):
+        if problems := invalid_rows(
+            wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"
+        ):
             raise Refused(problems)
         return name_array(values.tolist(), where(0))
     return values.astype(np.str_)

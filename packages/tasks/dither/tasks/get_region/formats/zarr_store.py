@@ -1,6 +1,7 @@
 """Zarr arrays of formats 2 and 3, through the package zarr, with checks for a store that was copied in part.
 
-zarr reads a chunk whose file is missing as the fill value, opens arrays of any size, and does not name damaged files.
+zarr reads a chunk whose file is missing as the fill value, opens arrays of any size, and does not
+name damaged files.
 """
 
 from __future__ import annotations
@@ -23,14 +24,39 @@ from .region_checks import limited, name_array
 
 __all__ = ["COPY_AGAIN", "ZarrArray", "is_group"]
 
-MAX_ARRAY, MAX_CHUNK = 1 << 34, 1 << 31
+MAX_ARRAY = 1 << 34
+MAX_CHUNK = 1 << 31
 """Bytes in memory."""
-CODECS: Final = frozenset((
-    "adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset",
-    "fletcher32", "gzip", "jenkins_lookup3", "json2", "lz4", "lzma", "packbits", "quantize", "sharding_indexed",
-    "shuffle", "transpose", "vlen-utf8", "zlib", "zstd",
-))  # fmt: skip
-"""Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as pickles."""
+CODECS: Final = frozenset(
+    (
+        "adler32",
+        "astype",
+        "bitround",
+        "blosc",
+        "bytes",
+        "bz2",
+        "crc32",
+        "crc32c",
+        "delta",
+        "fixedscaleoffset",
+        "fletcher32",
+        "gzip",
+        "jenkins_lookup3",
+        "json2",
+        "lz4",
+        "lzma",
+        "packbits",
+        "quantize",
+        "sharding_indexed",
+        "shuffle",
+        "transpose",
+        "vlen-utf8",
+        "zlib",
+        "zstd",
+    )
+)
+"""Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as
+pickles."""
 COPY_AGAIN: Final = "copy the store again, all of it"
 
 Chunk = tuple[int, ...]
@@ -50,8 +76,11 @@ class ZarrArray:
             with warnings.catch_warnings(action="ignore"):  # text in format 3 is not specified yet
                 self._array: Any = zarr.open_array(str(folder), mode="r")
         except Exception as error:  # zarr raises almost anything for a damaged header
-            raise Refused(f"{folder}: cannot be opened: {_text(error)}", code="damaged-file") from None
-        self.folder, self.fill = folder, self._array.fill_value
+            raise Refused(
+                f"{folder}: cannot be opened: {_text(error)}", code="damaged-file"
+            ) from None
+        self.folder = folder
+        self.fill = self._array.fill_value
         self.shape: tuple[int, ...] = tuple(self._array.shape)
         self.ndim = len(self.shape)
         is_text = self._array.dtype.kind in "TO"
@@ -61,7 +90,9 @@ class ZarrArray:
         self._check_limits()
         codecs = getattr(self._array.metadata, "codecs", ())
         starts = any("start" in str(getattr(codec, "index_location", "")) for codec in codecs)
-        self._index = 16 * math.prod(n // c for n, c in zip(self.files, self.chunks, strict=True)) * starts
+        self._index = (
+            16 * math.prod(n // c for n, c in zip(self.files, self.chunks, strict=True)) * starts
+        )
         blosc = any("Blosc" in type(codec).__name__ for codec in self._array.compressors)
         self._is_blosc = blosc and not self._array.shards
 
@@ -83,11 +114,14 @@ class ZarrArray:
 
     def missing(self) -> list[Chunk]:
         """Return the grid positions of files that do not exist; zarr reads the fill value for them."""
-        return [place for place in self.grid() if not (self.folder / self.file_name(place)).exists()]
+        return [
+            place for place in self.grid() if not (self.folder / self.file_name(place)).exists()
+        ]
 
     def grid(self, low: int = 0, high: int | None = None) -> Iterator[Chunk]:
         """Yield the grid positions of the files of some rows: of shards where there are any, otherwise of chunks."""
-        height, rows = self.files[0], len(self) if high is None else high
+        height = self.files[0]
+        rows = len(self) if high is None else high
         across = (range(-(-n // c)) for n, c in zip(self.shape[1:], self.files[1:], strict=True))
         return product(range(low // height, -(-rows // height)), *across)
 
@@ -103,7 +137,9 @@ class ZarrArray:
     def _decode(self, *part: slice) -> Shaped[np.ndarray, "..."]:
         low, high, _ = part[0].indices(len(self))
         size = (high - low) * math.prod(self.shape[1:]) + 8 * math.prod(self.chunks)
-        with bounded_memory(4 * size * self.dtype.itemsize):  # a stream may hold more than the chunk
+        with bounded_memory(
+            4 * size * self.dtype.itemsize
+        ):  # a stream may hold more than the chunk
             values = np.asarray(self._array[part])
         if self.dtype.kind != "U":
             return values
@@ -115,7 +151,12 @@ class ZarrArray:
             error = self._damage(place)
             try:
                 if not error:
-                    self._decode(*(slice(n * size, (n + 1) * size) for n, size in zip(place, self.files, strict=True)))
+                    self._decode(
+                        *(
+                            slice(n * size, (n + 1) * size)
+                            for n, size in zip(place, self.files, strict=True)
+                        )
+                    )
             except Exception as raised:
                 error = _text(raised)
             if error:
@@ -126,14 +167,16 @@ class ZarrArray:
         path = self.folder / self.file_name(place)
         if not path.is_file():
             return "not a regular file" if path.exists() else ""
-        size, limit = path.stat().st_size, MAX_CHUNK if self.files == self.chunks else MAX_ARRAY
+        size = path.stat().st_size
+        limit = MAX_CHUNK if self.files == self.chunks else MAX_ARRAY
         if not size:
             return "the file is empty"
         if size > limit:
             return f"it has {size:,} bytes, the limit is {limit:,}"
         declared = size
         with path.open("rb") as file:
-            if self._index:  # an index at the start: offset and length of each chunk, all bits set if it is empty
+            # An index at the start: offset and length of each chunk, all bits set if it is empty
+            if self._index:
                 ends = np.frombuffer(file.read(self._index), "<u8").reshape(-1, 2)
                 declared = int(ends[ends[:, 0] < 2**64 - 1].sum(1).max(initial=0))
             elif self._is_blosc:
@@ -145,10 +188,18 @@ class ZarrArray:
             message = f"shape {self.shape} in chunks of {self.chunks}, expected 1 to 3 axes and chunks of at least 1"
             raise Refused(f"{self.folder}: {message}", code="wrong-shape")
         if self.dtype.kind not in "biufUS":
-            raise Refused(f"{self.folder}: holds {self.dtype}, expected numbers or text", code="wrong-shape")
-        for name, shape, limit in (("the array", self.shape, MAX_ARRAY), ("a chunk", self.chunks, MAX_CHUNK)):
+            raise Refused(
+                f"{self.folder}: holds {self.dtype}, expected numbers or text", code="wrong-shape"
+            )
+        for name, shape, limit in (
+            ("the array", self.shape, MAX_ARRAY),
+            ("a chunk", self.chunks, MAX_CHUNK),
+        ):
             if (total := math.prod(shape) * max(self.dtype.itemsize, 1)) > limit:
-                raise Refused(f"{self.folder}: {name} takes {total:,} bytes, the limit is {limit:,}", code="too-large")
+                raise Refused(
+                    f"{self.folder}: {name} takes {total:,} bytes, the limit is {limit:,}",
+                    code="too-large",
+                )
 
 
 def _check_codecs(folder: Path) -> None:
@@ -163,7 +214,9 @@ def _check_codecs(folder: Path) -> None:
             elif codec is not None:
                 name = codec.get(key) if isinstance(codec, dict) else codec
                 if not isinstance(name, str) or name.removeprefix("numcodecs.") not in CODECS:
-                    message = f"codec {str(name)[:100]!r} is not read; known: {', '.join(sorted(CODECS))}"
+                    message = (
+                        f"codec {str(name)[:100]!r} is not read; known: {', '.join(sorted(CODECS))}"
+                    )
                     raise Refused(f"{folder / file}: {message}", code="unknown-format")
                 inner = codec.get("configuration") if isinstance(codec, dict) else None
                 if isinstance(inner, dict):  # a shard has codecs of its own
@@ -176,7 +229,9 @@ def _text(error: Exception) -> str:
 
 def is_group(folder: Path) -> bool:
     """Whether a folder holds a zarr group."""
-    return (folder / ".zgroup").is_file() or _header(folder / "zarr.json").get("node_type") == "group"
+    return (folder / ".zgroup").is_file() or _header(folder / "zarr.json").get(
+        "node_type"
+    ) == "group"
 
 
 def _header(path: Path) -> dict[str, Any]:

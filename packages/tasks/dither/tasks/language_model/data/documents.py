@@ -41,21 +41,29 @@ def find_sources(paths: Sequence[str]) -> list[str | Path]:
     sources: dict[str | Path, str | Path] = {}
     for path in paths:
         found = [path] if path in NAMED else find_all([path], problems, folders=True)
-        sources |= {source if isinstance(source, str) else source.resolve(): source for source in found}
+        sources |= {
+            source if isinstance(source, str) else source.resolve(): source for source in found
+        }
     if problems:
         raise Refused(problems)
     return [source for source in sources.values() if not _describes_arrow(source)]
 
 
 def _describes_arrow(source: str | Path) -> bool:
-    return isinstance(source, Path) and source.name in DATASET_FILES and any(source.parent.glob("**/*.arrow"))
+    return (
+        isinstance(source, Path)
+        and source.name in DATASET_FILES
+        and any(source.parent.glob("**/*.arrow"))
+    )
 
 
-def read_documents(sources: Sequence[str | Path], column: str) -> Iterator[SourceDocument | Rejected]:
+def read_documents(
+    sources: Sequence[str | Path], column: str
+) -> Iterator[SourceDocument | Rejected]:
     """Yield documents and rejected places, always in the same order.
 
-    `.jsonl` and `.ndjson` hold one document a line, under the key `column`, `.parquet` and `.arrow` one a row; all
-    other files are one document.
+    `.jsonl` and `.ndjson` hold one document a line, under the key `column`, `.parquet` and `.arrow`
+    one a row; all other files are one document.
 
     Raises:
         Refused: A table has no such column, or pyarrow is not installed.
@@ -68,7 +76,9 @@ def read_documents(sources: Sequence[str | Path], column: str) -> Iterator[Sourc
         elif source.suffix.lower() in (".parquet", ".arrow"):
             yield from _table_rows(source, column)
         else:
-            yield SourceDocument(str(source), cut_pieces(plain_text(text for _, text in read_blocks(source))))
+            yield SourceDocument(
+                str(source), cut_pieces(plain_text(text for _, text in read_blocks(source)))
+            )
 
 
 def _named(name: str) -> Iterator[SourceDocument]:
@@ -111,7 +121,9 @@ def _json_line(place: str, raw: bytes, key: str) -> SourceDocument | Rejected:
         return Rejected(place, "json", f"not JSON: {error}")
     if not isinstance(record, dict) or key not in record:
         near = nearest(key, record) if isinstance(record, dict) else None
-        return Rejected(place, "key", f'no key "{key}"' + (f'; did you mean "{near}"?' if near else ""))
+        return Rejected(
+            place, "key", f'no key "{key}"' + (f'; did you mean "{near}"?' if near else "")
+        )
     text = record[key]
     if not isinstance(text, str):
         return Rejected(place, "key", f'"{key}" is {type(text).__name__}, not a string')
@@ -124,19 +136,30 @@ def _table_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected]:
         from pyarrow import ipc, memory_map, parquet  # type: ignore[import-not-found,unused-ignore]
     try:
         stream = path.suffix.lower() == ".arrow"
-        with ipc.open_stream(memory_map(str(path))) if stream else parquet.ParquetFile(path) as file:
-            fields = {field.name: str(field.type) for field in (file.schema if stream else file.schema_arrow)}
+        with (
+            ipc.open_stream(memory_map(str(path))) if stream else parquet.ParquetFile(path) as file
+        ):
+            fields = {
+                field.name: str(field.type)
+                for field in (file.schema if stream else file.schema_arrow)
+            }
             texts = [name for name, kind in fields.items() if kind in ("string", "large_string")]
             if column not in texts:
                 near = nearest(column, texts) or (texts[0] if len(texts) == 1 else None)
                 what = f'{path}: no string column "{column}"; string columns: {", ".join(texts) or "none"}'
-                raise Refused(Problem(what, help=f"--column {near}" if near else None, code="missing-array"))
+                raise Refused(
+                    Problem(what, help=f"--column {near}" if near else None, code="missing-array")
+                )
             number = 0
             for batch in file if stream else file.iter_batches(batch_size=ROWS, columns=[column]):
                 for text in batch.column(column).to_pylist():
                     number += 1
                     place = f"{path}, row {number}"
-                    yield Rejected(place, "key", "null") if text is None else SourceDocument(place, cut_pieces([text]))
+                    yield (
+                        Rejected(place, "key", "null")
+                        if text is None
+                        else SourceDocument(place, cut_pieces([text]))
+                    )
     except (OSError, ValueError) as error:  # the base classes of pyarrow's errors
         yield Rejected(str(path), "unreadable", str(error).splitlines()[0])
         return

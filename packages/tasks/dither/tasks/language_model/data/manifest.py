@@ -16,9 +16,13 @@ __all__ = ["SHARDS", "SplitInfo", "StoreInfo", "TokenizerRecord", "read_store"]
 
 def _upgrade(old: dict[str, Any]) -> dict[str, Any]:
     """Return today's form of a `shards.json` of version 1, whose ids are in .bin files."""
-    arrays, splits = {}, {}
+    arrays = {}
+    splits = {}
     for name, split in old["splits"].items():
-        for record, dtype in [*((shard, old["dtype"]) for shard in split["shards"]), (split["starts"], "<i8")]:
+        for record, dtype in [
+            *((shard, old["dtype"]) for shard in split["shards"]),
+            (split["starts"], "<i8"),
+        ]:
             size = {"shape": (record["ids"],), "bytes": record["ids"] * int(dtype[-1])}
             file = {key: record[key] for key in ("file", "sha256")}
             arrays[record["file"].removesuffix(".bin")] = {**file, **size, "dtype": dtype}
@@ -29,7 +33,14 @@ def _upgrade(old: dict[str, Any]) -> dict[str, Any]:
     info = {**{key: old[key] for key in ("vocabulary", "tokenizer", "sources")}, "splits": splits}
     kind = {"dither-shards": "shards"}[old["format"]]
     rejected = old["left_out"]
-    return dict(kind=kind, version=old["version"] + 1, made=made, arrays=arrays, info=info, rejected=rejected)
+    return dict(
+        kind=kind,
+        version=old["version"] + 1,
+        made=made,
+        arrays=arrays,
+        info=info,
+        rejected=rejected,
+    )
 
 
 SHARDS = Kind(
@@ -45,7 +56,12 @@ SHARDS = Kind(
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        defer_build=True,
+    )
 
 
 class SplitInfo(_Record):
@@ -79,12 +95,19 @@ class StoreInfo(_Record):
 
     def summary(self) -> str:
         """Return the tokenizer, and documents and ids by split."""
-        end = "no end-of-text id" if self.tokenizer.end is None else f"end-of-text id {self.tokenizer.end}"
-        name, fingerprint = self.tokenizer.name, self.tokenizer.fingerprint[:12]
+        end = (
+            "no end-of-text id"
+            if self.tokenizer.end is None
+            else f"end-of-text id {self.tokenizer.end}"
+        )
+        name = self.tokenizer.name
+        fingerprint = self.tokenizer.fingerprint[:12]
         lines = [f'tokenizer "{name}": {self.vocabulary:,} ids, {end}, hash {fingerprint}']
         for name, split in self.splits.items():
             ratio = f", {split.characters / split.ids:.2f} characters per id" if split.ids else ""
-            lines.append(f"  {name:5} {split.documents:,} documents, {split.ids:,} ids in {split.files} files{ratio}")
+            lines.append(
+                f"  {name:5} {split.documents:,} documents, {split.ids:,} ids in {split.files} files{ratio}"
+            )
         return "\n".join(lines)
 
 
@@ -99,4 +122,6 @@ def read_store(folder: Path, command: str = "") -> tuple[Manifest, StoreInfo]:
         return manifest, StoreInfo.model_validate(manifest.info)
     except ValidationError as error:
         message = f"{folder / MANIFEST} is damaged: {describe_error(error)}"
-        raise Refused(Problem(message, help=f"run: {SHARDS.command}", code="damaged-file")) from None
+        raise Refused(
+            Problem(message, help=f"run: {SHARDS.command}", code="damaged-file")
+        ) from None

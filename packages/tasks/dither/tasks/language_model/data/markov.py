@@ -26,20 +26,32 @@ FLOOR = 0.01
 
 SOURCE = f"{sha256(Path(__file__).read_bytes()).hexdigest()} numpy {np.__version__}"
 """What a text depends on besides the options."""
-STRETCH, STRETCHES = 256, 2048  # symbols of a piece: stretches are drawn next to each other
+STRETCH = 256  # symbols of a piece: stretches are drawn next to each other
+STRETCHES = 2048
 ROUNDS = 3  # after these, the number of stretches still to walk must fall by a quarter in each
 
 
 class MarkovChain:
     """A stationary Markov chain over characters: its texts, and their entropy in closed form.
 
-    Each context of `order` symbols has its own distribution of the next one, drawn from a symmetric Dirichlet
-    distribution and mixed with 1 % of the uniform one.
+    Each context of `order` symbols has its own distribution of the next one, drawn from a symmetric
+    Dirichlet distribution and mixed with 1 % of the uniform one.
     """
 
-    def __init__(self, states: int, *, order: int = 1, concentration: float = 1.0, seed: int = 0) -> None:
-        self.states, self.order, self.seed = states, order, seed
-        drawn = np.random.default_rng([seed, 0]).dirichlet(np.full(states, concentration), states**order)
+    def __init__(
+        self,
+        states: int,
+        *,
+        order: int = 1,
+        concentration: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.states = states
+        self.order = order
+        self.seed = seed
+        drawn = np.random.default_rng([seed, 0]).dirichlet(
+            np.full(states, concentration), states**order
+        )
         self.transitions: Float64[np.ndarray, "C V"] = (1 - FLOOR) * drawn + FLOOR / states
 
     @cached_property
@@ -64,7 +76,8 @@ class MarkovChain:
     def entropy(self, length: int) -> float:
         """Return the entropy of `length` consecutive symbols in nats.
 
-        H(L) = H(pi over K symbols) + (L - K) rate; up to K symbols it is that of the marginal of pi.
+        H(L) = H(pi over K symbols) + (L - K) rate; up to K symbols it is that of the marginal of
+        pi.
         """
         known = min(length, self.order)
         first = self.stationary.reshape(self.states**known, -1).sum(1)
@@ -75,11 +88,15 @@ class MarkovChain:
         symbols = self._numbers[np.frombuffer(text.encode("utf-32-le"), "<u4")]
         known = min(len(symbols), self.order)
         first = self.stationary.reshape(self.states**known, -1).sum(1)
-        begin = sum(int(s) * self.states ** (known - 1 - place) for place, s in enumerate(symbols[:known]))
+        begin = sum(
+            int(s) * self.states ** (known - 1 - place) for place, s in enumerate(symbols[:known])
+        )
         contexts = np.zeros(len(symbols) - known, np.int64)
         for back in range(self.order):
             contexts += symbols[known - 1 - back : len(symbols) - 1 - back] * self.states**back
-        return float(-np.log(first[begin]) - np.log(self.transitions[contexts, symbols[known:]]).sum())
+        return float(
+            -np.log(first[begin]) - np.log(self.transitions[contexts, symbols[known:]]).sum()
+        )
 
     def text(self, length: int, stream: int = 0) -> str:
         """Draw a text; texts of different `stream` are independent."""
@@ -101,7 +118,9 @@ class MarkovChain:
         rows[:, -1] = 1.0  # rounding must not leave a gap at the end
         letters = np.frombuffer(ALPHABET.encode(), np.uint8)
         for start in range(0, length, STRETCH * STRETCHES):
-            contexts = self._walk(rows, context, rng.random(min(STRETCH * STRETCHES, length - start)))
+            contexts = self._walk(
+                rows, context, rng.random(min(STRETCH * STRETCHES, length - start))
+            )
             context = int(contexts[-1])
             yield letters[contexts % self.states].tobytes().decode()
 
@@ -110,13 +129,16 @@ class MarkovChain:
     ) -> Int64[np.ndarray, " N"]:
         """Return the context after each draw, given cumulative transitions.
 
-        Stretches are walked in parallel from guessed contexts, again from the context at which the one before it ends,
-        until nothing changes; walks with the same draws soon meet. Where they do not, the rest is walked in sequence.
+        Stretches are walked in parallel from guessed contexts, again from the context at which the
+        one before it ends, until nothing changes; walks with the same draws soon meet. Where they
+        do not, the rest is walked in sequence.
         """
         count = -(-len(u) // STRETCH)
         draws = np.append(u, np.zeros(count * STRETCH - len(u))).reshape(count, STRETCH).T.copy()
         contexts = np.full((STRETCH + 1, count), -1)
-        contexts[0], stale, rounds = context, np.arange(count), 0
+        contexts[0] = context
+        stale = np.arange(count)
+        rounds = 0
         while len(stale):
             now = contexts[0, stale]
             for step in range(STRETCH):
@@ -125,14 +147,17 @@ class MarkovChain:
                 if (now == contexts[step + 1, stale]).all():
                     break
                 contexts[step + 1, stale] = now
-            before, stale = len(stale), 1 + np.flatnonzero(contexts[0, 1:] != contexts[-1, :-1])
+            before = len(stale)
+            stale = 1 + np.flatnonzero(contexts[0, 1:] != contexts[-1, :-1])
             contexts[0, 1:] = contexts[-1, :-1]
             rounds += 1
             if rounds > ROUNDS and 4 * len(stale) > 3 * before:
                 break
         walked = contexts[1:].T.reshape(-1)[: len(u)]
         if len(stale):
-            first, ladders, rest = int(stale[0]) * STRETCH, rows.reshape(-1).data, list[int]()
+            first = int(stale[0]) * STRETCH
+            ladders = rows.reshape(-1).data
+            rest = list[int]()
             context = int(walked[first - 1])
             for draw in u[first:].tolist():
                 begin = context * self.states

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Int64
 
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
 
     from .token_store import TokenStore
     from .tokenizers.base import Tokenizer
@@ -53,10 +53,15 @@ class PairIds:
 
 @lru_cache(maxsize=2)
 def read_pairs(
-    files: tuple[tuple[Path, int], ...], prompt: str, response: str, label: str | None, template: str | None
+    files: tuple[tuple[Path, int], ...],
+    prompt: str,
+    response: str,
+    label: str | None,
+    template: str | None,
 ) -> tuple[Pair, ...]:
     """Return the examples of files, given with their modification times; Refused with all wrong lines."""
-    pairs, problems = [], []
+    pairs = []
+    problems = []
     for path, _ in files:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if not line.strip():
@@ -65,17 +70,26 @@ def read_pairs(
                 entry = json.loads(line)
             except ValueError:
                 entry = None
-            texts = [entry.get(key, "") for key in (prompt, response, label)] if isinstance(entry, dict) else [None]
+            texts = (
+                [entry.get(key, "") for key in (prompt, response, label)]
+                if isinstance(entry, dict)
+                else [None]
+            )
             if not all(isinstance(text, str) for text in texts) or not texts[1]:
                 what = f'expected an object with a text "{response}" and, if present, texts under the other keys'
-                problems.append(Problem(f"{path}:{number}: {what}", ("paths",), code="invalid-value"))
+                problems.append(
+                    Problem(f"{path}:{number}: {what}", ("paths",), code="invalid-value")
+                )
                 continue
-            asked, answer = str(texts[0]), str(texts[1])
+            asked = str(texts[0])
+            answer = str(texts[1])
             asked = render_chat(Path(template), asked) if template is not None and asked else asked
             name = str(texts[2]) if label is not None and label in entry else None
             key = hashlib.sha256(json.dumps([asked, answer, name]).encode()).hexdigest()
             load = partial(str, asked + answer)
-            pairs.append(Pair(f"{path}:{number}", key, len(asked + answer), load, asked, answer, name))
+            pairs.append(
+                Pair(f"{path}:{number}", key, len(asked + answer), load, asked, answer, name)
+            )
     if problems:
         raise Refused(problems[:SHOWN])
     return tuple(pairs)
@@ -90,8 +104,14 @@ def render_chat(file: Path, prompt: str) -> str:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     try:
         text = read_text(file)
-        config: dict[str, Any] = json.loads(text) if file.suffix == ".json" else {"chat_template": text}
-        tokens = {key: value for key, value in config.items() if key.endswith("_token") and isinstance(value, str)}
+        config: dict[str, Any] = (
+            json.loads(text) if file.suffix == ".json" else {"chat_template": text}
+        )
+        tokens = {
+            key: value
+            for key, value in config.items()
+            if key.endswith("_token") and isinstance(value, str)
+        }
         sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         messages = [{"role": "user", "content": prompt}]
         template = sandbox.from_string(config["chat_template"])
@@ -110,13 +130,18 @@ def encode_pairs(
     from .token_store import Part, SplitWriter, TokenStore
 
     index = {name: number for number, name in enumerate(labels)}
-    streams, pairs = {}, {}
+    streams = {}
+    pairs = {}
     for split, documents in corpus.splits.items():
-        writer, prompts = SplitWriter(tokenizer), []
+        writer = SplitWriter(tokenizer)
+        prompts = []
         for pair in documents:
             assert isinstance(pair, Pair)
             first = tokenizer.encode(pair.prompt)
-            writer.add(Part(0, pair.load(), True, True), np.concatenate([first, tokenizer.encode(pair.response)]))
+            writer.add(
+                Part(0, pair.load(), True, True),
+                np.concatenate([first, tokenizer.encode(pair.response)]),
+            )
             prompts.append(len(first))
         numbers = [index.get(pair.label or "", -1) for pair in documents if isinstance(pair, Pair)]
         streams[split] = writer.stream()

@@ -1,6 +1,7 @@
 """Convert text files to token ids on disk, in two passes.
 
-Duplicates and shares are known only after the first pass over all documents, and texts need not fit into memory.
+Duplicates and shares are known only after the first pass over all documents, and texts need not fit
+into memory.
 
 Letters: E entries.
 """
@@ -31,8 +32,11 @@ from .tokenizers.factory import load_tokenizer
 
 __all__ = ["convert"]
 
-REJECTED, DUPLICATE, CUT = 3, 4, 5
-"""Codes of entries that go to no single split (0, 1, 2): rejected, rejected as duplicate, cut into a part for each."""
+REJECTED = 3
+DUPLICATE = 4
+CUT = 5
+"""Codes of entries that go to no single split (0, 1, 2): rejected, rejected as duplicate, cut into
+a part for each."""
 
 SORTS = {
     "unreadable": "unreadable",
@@ -50,12 +54,18 @@ def convert(spec: Any) -> str:
     """Convert the text of a `ConvertedText` and return a report; a folder that holds the same already is left alone.
 
     Raises:
-        Refused: No text was found, the folder holds something else, or the tokenizer is not available.
+        Refused: No text was found, the folder holds something else, or the tokenizer is not
+            available.
     """
-    folder, began = spec.folder(), perf_counter()
+    folder = spec.folder()
+    began = perf_counter()
     check_owned(folder, SHARDS)
     inside = folder.resolve()  # the store may be in the folder that is read
-    sources = [s for s in find_sources(spec.paths) if isinstance(s, str) or not s.resolve().is_relative_to(inside)]
+    sources = [
+        s
+        for s in find_sources(spec.paths)
+        if isinstance(s, str) or not s.resolve().is_relative_to(inside)
+    ]
     with RejectedRows() as rejected:
         text = SplitText(spec, sources, rejected)
         tokenizer = load_tokenizer(spec.tokenizer, lambda: text, end_of_text=spec.end_of_text)
@@ -63,16 +73,24 @@ def convert(spec: Any) -> str:
         if find_existing(folder, SHARDS, made, force=spec.force) is not None:
             return f"{folder} is up to date, nothing was done\n{spec.record().summary()}"
         with write_folder(folder, SHARDS, made) as writer:
-            info = write_store(writer, text.parts(rejected), tokenizer, sources=len(sources), shard=spec.shard)
+            info = write_store(
+                writer, text.parts(rejected), tokenizer, sources=len(sources), shard=spec.shard
+            )
             for split in ("train", "valid"):
                 if not info.splits[split].ids:
                     fix = "give more documents, or a larger share"
-                    raise Refused(Problem(f'no text is left for the split "{split}"', help=fix, code="no-samples"))
+                    raise Refused(
+                        Problem(
+                            f'no text is left for the split "{split}"', help=fix, code="no-samples"
+                        )
+                    )
             writer.reject(rejected)
         characters = sum(split.characters for split in info.splits.values())
         limit = "; stopped at the limit" if text.stopped else ""
         head = f"{characters:,} characters of {len(sources):,} sources in {perf_counter() - began:.1f} s{limit}"
-        return "\n".join([head, info.summary(), *rejected.lines(sorts=SORTS), f"all of it in {folder}"])
+        return "\n".join(
+            [head, info.summary(), *rejected.lines(sorts=SORTS), f"all of it in {folder}"]
+        )
 
 
 class SplitText(TextSource):
@@ -85,10 +103,16 @@ class SplitText(TextSource):
     """
 
     def __init__(self, spec: Any, sources: list[str | Path], rejected: RejectedRows) -> None:
-        self.spec, self.sources, self.stopped = spec, sources, False
-        keys, sizes, taken, total = array("Q"), array("q"), 0, 0
+        self.spec = spec
+        self.sources = sources
+        self.stopped = False
+        keys = array("Q")
+        sizes = array("q")
+        taken = 0
+        total = 0
         for entry in read_documents(sources, spec.column):
-            key, size = 0, -1
+            key = 0
+            size = -1
             if isinstance(entry, Rejected):
                 rejected.add(entry)
             else:
@@ -96,15 +120,21 @@ class SplitText(TextSource):
                     key, size = _digest_text(entry.pieces)
                 except NotText as error:
                     rejected.add(Rejected(entry.place, error.sort, error.message))
-            taken, total = taken + (size >= 0), total + max(size, 0)
+            taken = taken + (size >= 0)
+            total = total + max(size, 0)
             keys.append(key)
             sizes.append(size)
-            if taken == spec.documents or (spec.characters is not None and total >= spec.characters):
+            if taken == spec.documents or (
+                spec.characters is not None and total >= spec.characters
+            ):
                 self.stopped = True
                 break
         if not taken:
-            raise Refused("\n".join(["no text found", *rejected.lines(sorts=SORTS)]), code="no-samples")
-        self.keys, self.sizes = np.frombuffer(keys, np.uint64), np.frombuffer(sizes, np.int64)
+            raise Refused(
+                "\n".join(["no text found", *rejected.lines(sorts=SORTS)]), code="no-samples"
+            )
+        self.keys = np.frombuffer(keys, np.uint64)
+        self.sizes = np.frombuffer(sizes, np.int64)
         self.codes = _split_codes(self.keys, self.sizes, valid=spec.valid, test=spec.test)
 
     def digest(self) -> str:
@@ -116,7 +146,9 @@ class SplitText(TextSource):
         """Return a digest of the training split; the shares matter if documents are cut."""
         cut = self.keys[self.codes == CUT]
         shares = repr((self.spec.valid, self.spec.test)) if len(cut) else ""
-        return hashlib.sha256(self.keys[self.codes == 0].tobytes() + cut.tobytes() + shares.encode()).hexdigest()
+        return hashlib.sha256(
+            self.keys[self.codes == 0].tobytes() + cut.tobytes() + shares.encode()
+        ).hexdigest()
 
     def texts(self) -> Iterator[str]:
         """Yield the training split, in pieces."""
@@ -131,16 +163,24 @@ class SplitText(TextSource):
         spec = self.spec
         ends = 1 - spec.valid - spec.test, 1 - spec.test, 1.0
         columns = (map(int, column) for column in (self.keys, self.sizes, self.codes))
-        for entry, key, size, code in zip(read_documents(self.sources, spec.column), *columns, strict=False):
+        for entry, key, size, code in zip(
+            read_documents(self.sources, spec.column), *columns, strict=False
+        ):
             if code == REJECTED:
                 continue
             if isinstance(entry, Rejected):
                 raise _changed(entry.place)
             if code == DUPLICATE:
                 if rejected is not None:
-                    rejected.add(Rejected(entry.place, "duplicate", "same text as an earlier document"))
+                    rejected.add(
+                        Rejected(entry.place, "duplicate", "same text as an earlier document")
+                    )
                 continue
-            edges = [(n, round(end * size)) for n, end in enumerate(ends)] if code == CUT else [(code, size)]
+            edges = (
+                [(n, round(end * size)) for n, end in enumerate(ends)]
+                if code == CUT
+                else [(code, size)]
+            )
             yield from _cut(entry, edges, key)
 
 
@@ -150,7 +190,9 @@ def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
     Raises:
         NotText: It is blank, or holds half a surrogate pair.
     """
-    digest, size, blank = hashlib.blake2b(digest_size=8), 0, True
+    digest = hashlib.blake2b(digest_size=8)
+    size = 0
+    blank = True
     for piece in pieces:
         try:
             digest.update(piece.encode("utf-8"))
@@ -165,7 +207,11 @@ def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
 
 
 def _split_codes(
-    keys: UInt64[np.ndarray, " E"], sizes: Int64[np.ndarray, " E"], *, valid: float, test: float
+    keys: UInt64[np.ndarray, " E"],
+    sizes: Int64[np.ndarray, " E"],
+    *,
+    valid: float,
+    test: float,
 ) -> UInt8[np.ndarray, " E"]:
     """Divide by content alone, as `hold_out` does; the first of equal documents is taken."""
     codes = np.full(len(keys), REJECTED, np.uint8)
@@ -189,7 +235,8 @@ def _cut(entry: SourceDocument, edges: list[tuple[int, int]], key: int) -> Itera
             rest = piece
             while rest and left:
                 split, end = left[0]
-                text, rest = rest[: end - position], rest[end - position :]
+                text = rest[: end - position]
+                rest = rest[end - position :]
                 if text:
                     yield Part(split, text, position == start, position + len(text) == end)
                 position += len(text)

@@ -12,7 +12,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.flow.spaces import Condition
+from dither.registry.contracts.spaces import Condition
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathMark, PathStr
 from dither.registry.spec.misfit import Misfit
@@ -23,7 +23,7 @@ from .manifest import SHARDS, StoreInfo, read_store
 from .tokenizers import BPE_RANGE, TOKENIZERS, invalid_byte_pairs
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
 
     from .corpus import Corpus
     from .markov import MarkovChain
@@ -31,9 +31,15 @@ if TYPE_CHECKING:
     from .token_store import TokenStore
 
 __all__ = [
-    "ConvertedText", "MarkovText", "PromptResponse", "Shakespeare", "ShardFolder", "StdlibText", "TextFiles",
+    "ConvertedText",
+    "MarkovText",
+    "PromptResponse",
+    "Shakespeare",
+    "ShardFolder",
+    "StdlibText",
+    "TextFiles",
     "text_conditions",
-]  # fmt: skip
+]
 
 
 class HoldOut(DataSpec):
@@ -61,7 +67,8 @@ class MarkovText(DataSpec):
     order: int = Option(1, ge=1, le=8)
     """Order of the chain; states ** order may be at most 65,536."""
     concentration: float = Option(1.0, gt=0, le=1000)
-    """Concentration of the Dirichlet distribution of transitions: small is near deterministic, large near uniform."""
+    """Concentration of the Dirichlet distribution of transitions: small is near deterministic,
+    large near uniform."""
     seed: int = Option(0, ge=0, lt=2**31)
     """Seed of the chain and its texts."""
     length: int = Option(1_000_000, ge=1, le=100_000_000)
@@ -72,7 +79,9 @@ class MarkovText(DataSpec):
     @model_validator(mode="after")
     def _fits(self) -> MarkovText:
         if self.states**self.order > 1 << 16:
-            raise ValueError(f"states ** order = {self.states**self.order:,}; must be at most 65,536")
+            raise ValueError(
+                f"states ** order = {self.states**self.order:,}; must be at most 65,536"
+            )
         return self
 
     def build(self) -> Corpus:
@@ -95,7 +104,9 @@ class MarkovText(DataSpec):
     def _chain(self) -> MarkovChain:
         from .markov import MarkovChain
 
-        return MarkovChain(self.states, order=self.order, concentration=self.concentration, seed=self.seed)
+        return MarkovChain(
+            self.states, order=self.order, concentration=self.concentration, seed=self.seed
+        )
 
 
 @lru_cache(4)  # the space is requested several times
@@ -104,14 +115,45 @@ def _characters(text: MarkovText) -> str:
 
 
 Play = Literal[
-    "a-midsummer-night-s-dream", "a-winter-s-tale", "all-s-well-that-ends-well", "antony-and-cleopatra",
-    "as-you-like-it", "coriolanus", "cymbeline", "edward-iii", "hamlet", "henry-iv-part-1", "henry-iv-part-2",
-    "henry-v", "henry-vi-part-1", "henry-vi-part-2", "henry-vi-part-3", "henry-viii", "julius-caesar", "king-john",
-    "king-lear", "love-s-labours-lost", "macbeth", "measure-for-measure", "much-ado-about-nothing", "othello",
-    "pericles", "richard-ii", "richard-iii", "romeo-and-juliet", "the-comedy-of-errors", "the-merchant-of-venice",
-    "the-merry-wives-of-windsor", "the-taming-of-the-shrew", "the-tempest", "timon-of-athens", "titus-andronicus",
-    "troilus-and-cressida", "twelfth-night", "two-gentlemen-of-verona",
-]  # fmt: skip
+    "a-midsummer-night-s-dream",
+    "a-winter-s-tale",
+    "all-s-well-that-ends-well",
+    "antony-and-cleopatra",
+    "as-you-like-it",
+    "coriolanus",
+    "cymbeline",
+    "edward-iii",
+    "hamlet",
+    "henry-iv-part-1",
+    "henry-iv-part-2",
+    "henry-v",
+    "henry-vi-part-1",
+    "henry-vi-part-2",
+    "henry-vi-part-3",
+    "henry-viii",
+    "julius-caesar",
+    "king-john",
+    "king-lear",
+    "love-s-labours-lost",
+    "macbeth",
+    "measure-for-measure",
+    "much-ado-about-nothing",
+    "othello",
+    "pericles",
+    "richard-ii",
+    "richard-iii",
+    "romeo-and-juliet",
+    "the-comedy-of-errors",
+    "the-merchant-of-venice",
+    "the-merry-wives-of-windsor",
+    "the-taming-of-the-shrew",
+    "the-tempest",
+    "timon-of-athens",
+    "titus-andronicus",
+    "troilus-and-cressida",
+    "twelfth-night",
+    "two-gentlemen-of-verona",
+]
 
 
 class StdlibText(HoldOut):
@@ -127,7 +169,10 @@ class StdlibText(HoldOut):
         from .builtin_texts import read_stdlib
         from .corpus import Corpus, hold_out
 
-        return Corpus(self.name, hold_out(read_stdlib(docstrings=self.docstrings), valid=self.valid, test=self.test))
+        return Corpus(
+            self.name,
+            hold_out(read_stdlib(docstrings=self.docstrings), valid=self.valid, test=self.test),
+        )
 
     def prepare(self) -> str:
         """Collect the text; docstrings are cached."""
@@ -159,7 +204,11 @@ class Shakespeare(DataSpec):
         train = [play for name, play in plays.items() if name not in (*self.valid, *self.test)]
         return Corpus(
             self.name,
-            {"train": train, "valid": [plays[n] for n in self.valid], "test": [plays[n] for n in self.test]},
+            {
+                "train": train,
+                "valid": [plays[n] for n in self.valid],
+                "test": [plays[n] for n in self.test],
+            },
         )
 
     def prepare(self) -> str:
@@ -186,7 +235,10 @@ class TextFiles(HoldOut):
             try:
                 find_files(pattern)
             except Refused as refused:
-                yield from (Misfit(p.message, ("paths", index), help=p.help, code=p.code) for p in refused.problems)
+                yield from (
+                    Misfit(p.message, ("paths", index), help=p.help, code=p.code)
+                    for p in refused.problems
+                )
 
     def build(self) -> Corpus:
         """Return the files by split."""
@@ -204,8 +256,8 @@ class ShardFolder(DataSpec):
     path: PathStr = Option(min_length=1)
     """The folder, relative to the working directory."""
     verify: Literal["once", "always", "never"] = "once"
-    """When to compare checksums and check ids: on first use and after a change, always, or never. File lengths are
-    always compared."""
+    """When to compare checksums and check ids: on first use and after a change, always, or never.
+    File lengths are always compared."""
 
     def folder(self) -> Path:
         """Return the folder."""
@@ -238,15 +290,17 @@ class ConvertedText(HoldOut, PrepareSpec):
     gives: ClassVar[str] = "token-ids"
     stored: ClassVar[Kind] = SHARDS
     paths: list[Annotated[str, PathMark("stdlib|shakespeare")]] = Option(min_length=1)
-    """Files, folders and globs, relative to the working directory: text, .jsonl (one document a line), .parquet and
-    .arrow (one a row; a folder of save_to_disk of the library datasets); or "stdlib" and "shakespeare"."""
+    """Files, folders and globs, relative to the working directory: text, .jsonl (one document a
+    line), .parquet and .arrow (one a row; a folder of save_to_disk of the library datasets); or
+    "stdlib" and "shakespeare"."""
     to: PathStr = ""
     """Folder of the token ids; by default a folder in the cache, named after the options."""
     tokenizer: Annotated[str, PathMark(TOKENIZERS)] = Option("gpt2", min_length=1)
-    """bytes, chars, gpt2, bpe:N (learned from the training split), the path of a tokenizer.json, or of the folder of an
-    AutoTokenizer."""
+    """bytes, chars, gpt2, bpe:N (learned from the training split), the path of a tokenizer.json, or
+    of the folder of an AutoTokenizer."""
     end_of_text: bool = False
-    """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
+    """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N
+    have one."""
     column: str = Option("text", min_length=1)
     """Key of .jsonl, or column of .parquet and .arrow, that holds the text."""
     documents: int | None = Option(None, ge=1)
@@ -314,9 +368,9 @@ class PromptResponse(HoldOut):
     label: str | None = None
     """Key of a label, the condition "label" of samples: a string, or missing."""
     chat_template: PathStr | None = None
-    """File with a chat template: a tokenizer_config.json with "chat_template", or the template itself (Jinja). Prompts,
-    and task.prompt, become a message of the user and the beginning of the answer. Requires
-    jinja2."""
+    """File with a chat template: a tokenizer_config.json with "chat_template", or the template
+    itself (Jinja). Prompts, and task.prompt, become a message of the user and the beginning of the
+    answer. Requires jinja2."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield files that are missing, and lines that are not examples."""
@@ -343,7 +397,9 @@ class PromptResponse(HoldOut):
         """Return a prompt as the model sees it: through the chat template, if there is one."""
         from .pairs import render_chat
 
-        return prompt if self.chat_template is None else render_chat(Path(self.chat_template), prompt)
+        return (
+            prompt if self.chat_template is None else render_chat(Path(self.chat_template), prompt)
+        )
 
     def build(self) -> Corpus:
         """Return the examples by split."""
@@ -351,11 +407,18 @@ class PromptResponse(HoldOut):
 
         pairs = self.pairs()
         if len(pairs) < 3:
-            raise Refused(Problem(f"{len(pairs)} examples cannot be split", ("task", "data"), code="no-samples"))
+            raise Refused(
+                Problem(
+                    f"{len(pairs)} examples cannot be split", ("task", "data"), code="no-samples"
+                )
+            )
         return Corpus(self.name, hold_out(pairs, valid=self.valid, test=self.test))
 
 
 def text_conditions(documents: str, labels: Sequence[str]) -> tuple[Condition, ...]:
     """Return the conditions of windows: the label of a text, and the document of each id in packed windows."""
     packed = (Condition("document"),) if documents == "packed" else ()
-    return (*packed, *((Condition("label", len(labels), tuple(labels), partial=True),) if labels else ()))
+    return (
+        *packed,
+        *((Condition("label", len(labels), tuple(labels), partial=True),) if labels else ()),
+    )

@@ -14,7 +14,15 @@ from dither.registry.config.errors import Problem, Refused, did_you_mean
 
 from .corpus import Document
 
-__all__ = ["NotText", "cut_pieces", "find_all", "find_files", "plain_text", "read_blocks", "read_files"]
+__all__ = [
+    "NotText",
+    "cut_pieces",
+    "find_all",
+    "find_files",
+    "plain_text",
+    "read_blocks",
+    "read_files",
+]
 
 BLOCK = 1 << 20
 
@@ -24,7 +32,9 @@ class NotText(ValueError):  # noqa: N818 - the state of a file, not an error of 
 
     def __init__(self, sort: str, message: str, help: str | None = None) -> None:
         super().__init__(message)
-        self.sort, self.message, self.help = sort, message, help
+        self.sort = sort
+        self.message = message
+        self.help = help
 
 
 def read_files(patterns: Sequence[str]) -> list[Document]:
@@ -52,7 +62,9 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
     return documents
 
 
-def find_all(patterns: Iterable[str], problems: list[Problem], *, folders: bool = False) -> list[Path]:
+def find_all(
+    patterns: Iterable[str], problems: list[Problem], *, folders: bool = False
+) -> list[Path]:
     """Return the files of several patterns, each once; patterns without files are added to `problems`."""
     files: dict[Path, Path] = {}
     for pattern in patterns:
@@ -73,18 +85,31 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     """
     try:
         path = Path(pattern).expanduser()
-        is_folder, exists = path.is_dir(), path.exists()
-        inside = [file.relative_to(path) for file in path.rglob("*")] if is_folder and folders else []
-    except (OSError, RuntimeError, ValueError) as error:  # too long, no permission, an unknown ~user, a zero byte
+        is_folder = path.is_dir()
+        exists = path.exists()
+        inside = (
+            [file.relative_to(path) for file in path.rglob("*")] if is_folder and folders else []
+        )
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # too long, no permission, an unknown ~user, a zero byte
         what = f"{pattern[:200]}: invalid path: {getattr(error, 'strerror', None) or error}"
         raise Refused(what, code="unreadable-file") from error
     if is_folder and folders:
-        visible = sorted(file for file in inside if not any(part.startswith(".") for part in file.parts))
+        visible = sorted(
+            file for file in inside if not any(part.startswith(".") for part in file.parts)
+        )
         if files := [path / file for file in visible if not (path / file).is_dir()]:
             return files
         raise Refused(f"{path}: no files in this folder", code="file-not-found")
     if is_folder:
-        raise Refused(Problem(f"{path} is a folder, not a file", help=f'"{path}/**/*.txt"', code="unreadable-file"))
+        raise Refused(
+            Problem(
+                f"{path} is a folder, not a file", help=f'"{path}/**/*.txt"', code="unreadable-file"
+            )
+        )
     if exists:
         return [path]
     matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
@@ -93,7 +118,11 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     start = "" if path.is_absolute() else f" (from {Path.cwd()})"
     if glob.has_magic(pattern):
         raise Refused(f"no file matches {path}{start}", code="file-not-found")
-    fix = did_you_mean(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
+    fix = (
+        did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
+        if path.parent.is_dir()
+        else None
+    )
     raise Refused(Problem(f"{path}: no such file{start}", help=fix, code="file-not-found"))
 
 
@@ -105,12 +134,15 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
     """
     if not path.is_file():
         raise NotText("unreadable", f"{path}: not a regular file")
-    decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    offset = 0
     try:
         with path.open("rb") as file:
             while block := file.read(BLOCK):
                 if (null := block.find(0)) >= 0:
-                    raise NotText("binary", f"{path}: binary, not text: zero byte at offset {offset + null}")
+                    raise NotText(
+                        "binary", f"{path}: binary, not text: zero byte at offset {offset + null}"
+                    )
                 yield block, _decode(decoder, block, offset, path)
                 offset += len(block)
             _decode(decoder, b"", offset, path)
@@ -120,7 +152,12 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
         raise NotText("empty", f"{path}: empty")
 
 
-def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> str:
+def _decode(
+    decoder: codecs.IncrementalDecoder,
+    block: bytes,
+    offset: int,
+    path: Path,
+) -> str:
     pending = len(decoder.getstate()[0])
     try:
         return decoder.decode(block, final=not block)
@@ -141,7 +178,8 @@ def plain_text(blocks: Iterable[str]) -> Iterator[str]:
 def _read(path: Path) -> tuple[str, int, str]:
     """Return digest, size in bytes, and text of a file."""
     blocks = list(read_blocks(path))
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     for raw, _ in blocks:
         digest.update(raw)
         size += len(raw)
@@ -167,9 +205,11 @@ LONGEST = 1 << 24
 def cut_pieces(blocks: Iterable[str]) -> Iterator[str]:
     """Cut a text, given in blocks, after a line end between two visible characters, where GPT-2's pattern also cuts.
 
-    A text without such positions is cut before a blank after `LONGEST` characters, so that memory stays bounded.
+    A text without such positions is cut before a blank after `LONGEST` characters, so that memory
+    stays bounded.
     """
-    buffer, looked = "", 0
+    buffer = ""
+    looked = 0
     for block in blocks:
         buffer += block
         start = 0

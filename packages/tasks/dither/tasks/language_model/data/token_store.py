@@ -30,7 +30,7 @@ from .tokenizers.base import Tokenizer, storage_type
 from .tokenizers.factory import check_same, record_tokenizer, restore_tokenizer
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
 
 __all__ = [
     "RESIDENT",
@@ -48,7 +48,8 @@ __all__ = [
 RESIDENT = 1 << 20
 """Corpora up to this size are encoded in memory each time; larger ones are cached on disk."""
 ATTEMPTS = 10  # to open a folder that other processes write at the same time
-BATCH, MANY = 1 << 22, 4096  # characters, and texts, per encoding batch
+BATCH = 1 << 22  # characters, and texts, per encoding batch
+MANY = 4096
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,9 @@ class Joined:
         first, last = np.searchsorted(self.edges, (start, stop), "right") - 1
         parts = [
             array[max(start - edge, 0) : max(stop - edge, 0)]
-            for array, edge in zip(self.arrays[first : last + 1], self.edges[first:].tolist(), strict=False)
+            for array, edge in zip(
+                self.arrays[first : last + 1], self.edges[first:].tolist(), strict=False
+            )
         ]
         return parts[0] if len(parts) == 1 else np.concatenate([self.arrays[0][:0], *parts])
 
@@ -98,13 +101,21 @@ Documents = Literal["stream", "separate", "ended", "packed"]
 class Windows:
     """Windows of `length` ids over a stream, by number.
 
-    documents = "stream": consecutive windows; only the last one may be shorter. "separate": each document begins a
-    window; long ones continue in further windows, and the rest of the last one is padding. "ended": the same, but the
-    rest counts as valid. "packed": as many whole documents as fit, then padding.
+    documents = "stream": consecutive windows; only the last one may be shorter. "separate": each
+    document begins a window; long ones continue in further windows, and the rest of the last one is
+    padding. "ended": the same, but the rest counts as valid. "packed": as many whole documents as
+    fit, then padding.
     """
 
-    def __init__(self, stream: TokenStream, length: int, documents: Documents = "stream", pad: int = 0) -> None:
-        self.length, self.pad = length, pad
+    def __init__(
+        self,
+        stream: TokenStream,
+        length: int,
+        documents: Documents = "stream",
+        pad: int = 0,
+    ) -> None:
+        self.length = length
+        self.pad = pad
         self._ids = stream.ids
         self._ended = documents == "ended"
         self._stream = stream
@@ -119,16 +130,23 @@ class Windows:
     def ids(self, count: int) -> list[Integer[np.ndarray, " n"]]:
         """Return the ids of the first windows, without padding."""
         starts, sizes = self.spans(np.arange(count))
-        return [self._ids[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+        return [
+            self._ids[start : start + size]
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        ]
 
-    def spans(self, rows: Int64[np.ndarray, " B"]) -> tuple[Int64[np.ndarray, " B"], Int64[np.ndarray, " B"]]:
+    def spans(
+        self, rows: Int64[np.ndarray, " B"]
+    ) -> tuple[Int64[np.ndarray, " B"], Int64[np.ndarray, " B"]]:
         """Return the offsets of windows, and how many ids they hold."""
         if self._table is not None:
             return self._table[0][rows], self._table[1][rows]
         starts = rows * self.length
         return starts, np.minimum(self.length, len(self._ids) - starts)
 
-    def documents(self, rows: Sequence[int]) -> tuple[Int64[np.ndarray, "B L"], Int64[np.ndarray, "B L"]]:
+    def documents(
+        self, rows: Sequence[int]
+    ) -> tuple[Int64[np.ndarray, "B L"], Int64[np.ndarray, "B L"]]:
         """Return the document of each position of windows, and its offset in that document."""
         places = self.spans(np.asarray(rows, np.int64))[0][:, None] + np.arange(self.length)
         number = np.searchsorted(self._stream.starts, places, "right") - 1
@@ -151,13 +169,17 @@ class Windows:
         return x0, np.ones_like(valid) if self._ended else valid
 
 
-def _windows_of_documents(stream: TokenStream, length: int) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+def _windows_of_documents(
+    stream: TokenStream, length: int
+) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
     """Return the offset of each window, and how many ids it holds."""
     sizes = stream.stops() - stream.starts
     windows = -(-sizes // length)
     first = np.repeat(np.cumsum(windows) - windows, windows)
     into = (np.arange(len(first)) - first) * length
-    return np.repeat(stream.starts, windows) + into, np.minimum(length, np.repeat(sizes, windows) - into)
+    return np.repeat(stream.starts, windows) + into, np.minimum(
+        length, np.repeat(sizes, windows) - into
+    )
 
 
 def _packed(
@@ -187,18 +209,25 @@ class TokenStore:
 def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = None) -> TokenStore:
     """Encode a corpus, in memory if it is small, else in a folder of the cache, which several processes may share.
 
-    Each document ends with `tokenizer.end`; without such an id `tokenizer.separator` stands between two.
+    Each document ends with `tokenizer.end`; without such an id `tokenizer.separator` stands between
+    two.
 
     Raises:
         Refused: The cache cannot be written.
     """
-    documents = [(number, document) for number, split in enumerate(SPLITS) for document in corpus.splits[split]]
+    documents = [
+        (number, document)
+        for number, split in enumerate(SPLITS)
+        for document in corpus.splits[split]
+    ]
     if sum(document.size for _, document in documents) <= RESIDENT:
         writers = [SplitWriter(tokenizer) for _ in SPLITS]
         _encode_into(writers, _parts(documents), tokenizer)
         splits = {split: writer.stream() for split, writer in zip(SPLITS, writers, strict=True)}
         return TokenStore(corpus.name, splits, tokenizer, corpus.distribution)
-    key = json.dumps([[[number, document.digest] for number, document in documents], tokenizer.fingerprint])
+    key = json.dumps(
+        [[[number, document.digest] for number, document in documents], tokenizer.fingerprint]
+    )
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
     path = (folder or cache_folder() / "tokens") / name
     for _ in range(ATTEMPTS):
@@ -222,7 +251,9 @@ def _parts(documents: Iterable[tuple[int, Document]]) -> Iterator[Part]:
 
 
 def open_store(
-    folder: Path, check: Literal["once", "always", "never"] = "once", tokenizer: Tokenizer | None = None
+    folder: Path,
+    check: Literal["once", "always", "never"] = "once",
+    tokenizer: Tokenizer | None = None,
 ) -> TokenStore:
     """Memory-map the ids of a folder; `check` says when to compare checksums. Lengths always are.
 
@@ -241,7 +272,9 @@ def open_store(
         # plain arrays over the mapped ones: the subclass makes every access slower
         *arrays, starts = (np.asarray(mapped[name]) for name in names)
         empty = np.zeros(0, storage_type(tokenizer))
-        splits[split] = TokenStream(tuple(arrays) or (empty,), starts, len(info.tokenizer.separator))
+        splits[split] = TokenStream(
+            tuple(arrays) or (empty,), starts, len(info.tokenizer.separator)
+        )
     return TokenStore(str(folder), splits, tokenizer)
 
 
@@ -262,7 +295,9 @@ class SplitWriter:
         self.dtype = storage_type(tokenizer).newbyteorder("<")
         self._end = np.array([] if tokenizer.end is None else [tokenizer.end], self.dtype)
         self._separator = np.array(tokenizer.separator if tokenizer.end is None else [], self.dtype)
-        self._starts, self.length, self.characters = array("q"), 0, 0
+        self._starts = array("q")
+        self.length = 0
+        self.characters = 0
         self._arrays: list[Integer[np.ndarray, " n"]] = [np.zeros(0, self.dtype)]
 
     def add(self, part: Part, ids: Integer[np.ndarray, " n"]) -> None:
@@ -292,9 +327,17 @@ class SplitWriter:
 class SplitFiles(SplitWriter):
     """Writes the ids of one split to arrays of `shard` ids."""
 
-    def __init__(self, tokenizer: Tokenizer, writer: Writer, split: str, shard: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        writer: Writer,
+        split: str,
+        shard: int,
+    ) -> None:
         super().__init__(tokenizer)
-        self._writer, self._split, self._shard = writer, split, shard
+        self._writer = writer
+        self._split = split
+        self._shard = shard
         self._stream: ArrayStream | None = None
         self._files = 0
 
@@ -315,15 +358,24 @@ class SplitFiles(SplitWriter):
         """Write the offsets, and return what was written."""
         self._writer.add(f"{self._split}-starts", self.starts)
         count = len(self._starts)
-        return SplitInfo(documents=count, characters=self.characters, ids=self.length, files=self._files)
+        return SplitInfo(
+            documents=count,
+            characters=self.characters,
+            ids=self.length,
+            files=self._files,
+        )
 
 
-def _encode_into(writers: Sequence[SplitWriter], parts: Iterable[Part], tokenizer: Tokenizer) -> None:
+def _encode_into(
+    writers: Sequence[SplitWriter], parts: Iterable[Part], tokenizer: Tokenizer
+) -> None:
     """Encode parts in batches, each into the writer of its split."""
     batch: list[Part] = []
 
     def encode() -> None:
-        for part, ids in zip(batch, tokenizer.encode_each([part.text for part in batch]), strict=True):
+        for part, ids in zip(
+            batch, tokenizer.encode_each([part.text for part in batch]), strict=True
+        ):
             writers[part.split].add(part, ids)
         batch.clear()
 
@@ -338,7 +390,12 @@ def _encode_into(writers: Sequence[SplitWriter], parts: Iterable[Part], tokenize
 
 
 def write_store(
-    writer: Writer, parts: Iterable[Part], tokenizer: Tokenizer, *, sources: int, shard: int = 1 << 27
+    writer: Writer,
+    parts: Iterable[Part],
+    tokenizer: Tokenizer,
+    *,
+    sources: int,
+    shard: int = 1 << 27,
 ) -> StoreInfo:
     """Encode documents; write their ids, at most `shard` in a file, and their tokenizer. `sources` is for reports."""
     splits = {split: SplitFiles(tokenizer, writer, split, shard) for split in SPLITS}

@@ -6,9 +6,9 @@ Witten-Bell n-grams are a strong, fast baseline of language models, and a scorer
 
     P(c | h) = (n(h c) + T(h) P(c | h')) / (n(h) + T(h))
 
-n counts, T(h) is the number of distinct ids seen after h, h' is h without its oldest id, and the empty context backs
-off to 1/V. A context that was never seen backs off to h'. Witten and Bell (1991), "The zero-frequency problem", method
-C, interpolated.
+n counts, T(h) is the number of distinct ids seen after h, h' is h without its oldest id, and the
+empty context backs off to 1/V. A context that was never seen backs off to h'. Witten and Bell
+(1991), "The zero-frequency problem", method C, interpolated.
 """
 
 from __future__ import annotations
@@ -66,23 +66,28 @@ class WittenBell:
         self.size = size
         self.orders: list[_Order] = []
         ids = ids.astype(np.int64)
-        context, contexts = np.zeros(len(ids), np.int64), 1
+        context = np.zeros(len(ids), np.int64)
+        contexts = 1
         for _ in range(order):
             seen = context >= 0
-            grams, place, counts = np.unique(context[seen] * size + ids[seen], return_inverse=True, return_counts=True)
+            grams, place, counts = np.unique(
+                context[seen] * size + ids[seen], return_inverse=True, return_counts=True
+            )
             kinds = np.bincount(grams // size, minlength=contexts)
             total = np.bincount(context[seen], minlength=contexts)
             self.orders.append(_Order(grams, counts, total, kinds))
             gram = np.full(len(ids), -1)
             gram[seen] = place
-            context, contexts = _next(gram), len(grams)
+            context = _next(gram)
+            contexts = len(grams)
 
     def probabilities(
         self, ids: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " W"] | None = None
     ) -> Iterator[Float64[np.ndarray, " N"]]:
         """Yield the probability of each id given those before it, for order 1, 2, and so on.
 
-        The first ids of the stream have a shorter context; so do those of windows, which begin at `starts`.
+        The first ids of the stream have a shorter context; so do those of windows, which begin at
+        `starts`.
         """
         ids = ids.astype(np.int64)
         p = np.full(len(ids), 1 / self.size)
@@ -93,14 +98,18 @@ class WittenBell:
             hit = order.grams[place] == target
             kinds = np.where(context >= 0, order.kinds[context], 0)
             total = np.where(context >= 0, order.total[context], 0)
-            mixed = (np.where(hit, order.counts[place], 0) + kinds * p) / np.maximum(total + kinds, 1)
+            mixed = (np.where(hit, order.counts[place], 0) + kinds * p) / np.maximum(
+                total + kinds, 1
+            )
             p = np.where(total > 0, mixed, p)
             yield p
             context = _next(np.where(hit, place, -1))
             if starts is not None:
                 context[starts] = -1
 
-    def nats(self, ids: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " W"] | None = None) -> list[float]:
+    def nats(
+        self, ids: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " W"] | None = None
+    ) -> list[float]:
         """Return the negative log-likelihood of a stream, or of windows that begin at `starts`, in nats, by order."""
         return [float(-np.log(p).sum()) for p in self.probabilities(ids, starts)]
 
@@ -113,8 +122,8 @@ def _next(gram: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
 def trivial_baselines(train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
     """Return the uniform distribution, the unigram of the training split, and the best possible unigram.
 
-    `unigram` learns from `train` (one count added to every id) and predicts `text`; `unigram-of-split` is the entropy
-    of `text` itself, which no unigram can beat.
+    `unigram` learns from `train` (one count added to every id) and predicts `text`;
+    `unigram-of-split` is the entropy of `text` itself, which no unigram can beat.
     """
     learned = count(train, tokenizer.size) + 1.0
     counts = count(text, tokenizer.size)
@@ -127,12 +136,16 @@ def trivial_baselines(train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, 
 
 
 def strong_baselines(
-    ngrams: WittenBell, train: Ids, text: Ids, tokenizer: Tokenizer, starts: Integer[np.ndarray, " W"] | None = None
+    ngrams: WittenBell,
+    train: Ids,
+    text: Ids,
+    tokenizer: Tokenizer,
+    starts: Integer[np.ndarray, " W"] | None = None,
 ) -> dict[str, float]:
     """Return n-grams of order 2 and up, and xz: the bits that `text` adds after (the end of) `train`.
 
-    The context of n-grams ends at `starts` of windows.
-    They take 2 s of CPU per million ids, so they are optional; large splits are cut (LIMIT, EVALUATED).
+    The context of n-grams ends at `starts` of windows. They take 2 s of CPU per million ids, so
+    they are optional; large splits are cut (LIMIT, EVALUATED).
     """
     text = text[:EVALUATED]
     by_order = ngrams.nats(text, None if starts is None else starts[starts < len(text)])
@@ -165,7 +178,12 @@ def check_vocabulary(ids: Integer[np.ndarray, "..."], size: int) -> None:
     if ids.size and (largest := ids.max()) >= size:
         what = f"id {largest} is outside the vocabulary 0..{size - 1}"
         raise Refused(
-            Problem(what, ("task", "data"), help='verify = "once" names the damaged file', code="out-of-range")
+            Problem(
+                what,
+                ("task", "data"),
+                help='verify = "once" names the damaged file',
+                code="out-of-range",
+            )
         )
 
 
@@ -180,7 +198,9 @@ def _packed(raw: bytes) -> int:
 
 
 def _metrics(nats: dict[str, float], text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
-    characters = sum(tokenizer.characters(text[start : start + LIMIT]) for start in range(0, len(text), LIMIT))
+    characters = sum(
+        tokenizer.characters(text[start : start + LIMIT]) for start in range(0, len(text), LIMIT)
+    )
     return _per_unit(nats, characters, len(text))
 
 
@@ -194,15 +214,18 @@ def distribution_baselines(
 ) -> dict[str, float]:
     """Return the entropy and the cross-entropy of the true distribution on windows predicted independently.
 
-    `source-entropy` is the mean over all texts of these lengths; `source` is the cross-entropy on these very windows,
-    which varies with the sample like the metrics of a model. Empty unless the tokenizer has one id per character.
+    `source-entropy` is the mean over all texts of these lengths; `source` is the cross-entropy on
+    these very windows, which varies with the sample like the metrics of a model. Empty unless the
+    tokenizer has one id per character.
     """
     ids = sum(map(len, windows))
     if not ids or any(tokenizer.characters(window) != len(window) for window in windows):
         return {}
     lengths = Counter(map(len, windows))
     nats = {
-        "source-entropy": sum(number * distribution.entropy(length) for length, number in lengths.items()),
+        "source-entropy": sum(
+            number * distribution.entropy(length) for length, number in lengths.items()
+        ),
         "source": sum(distribution.nats(tokenizer.decode(window)) for window in windows),
     }
     return _per_unit(nats, ids, ids)
@@ -212,17 +235,21 @@ LOOP = 8
 """Length of the n-grams whose repetition is counted."""
 
 
-def diversity_metrics(samples: Integer[np.ndarray, "S L"], valid: Bool[np.ndarray, "S L"]) -> dict[str, float]:
+def diversity_metrics(
+    samples: Integer[np.ndarray, "S L"], valid: Bool[np.ndarray, "S L"]
+) -> dict[str, float]:
     """Return diversity metrics: means over samples, each measured on its own.
 
-    `sample_unigram_bits` is the entropy of the ids of a sample in bits; `distinct_1` to `distinct_3` are the distinct
-    n-grams as a share of all, and `repetition` is the share of 8-grams that occurred before in the same sample.
-    Repetitive text is low in all but the last; compare with real text of the same length. `unique` is the share of
-    distinct samples.
+    `sample_unigram_bits` is the entropy of the ids of a sample in bits; `distinct_1` to
+    `distinct_3` are the distinct n-grams as a share of all, and `repetition` is the share of
+    8-grams that occurred before in the same sample. Repetitive text is low in all but the last;
+    compare with real text of the same length. `unique` is the share of distinct samples.
     """
     rows = [row[keep] for row, keep in zip(samples, valid, strict=True)]
     return {
-        "sample_unigram_bits": _mean([entropy(np.unique(row, return_counts=True)[1]) / log(2) for row in rows]),
+        "sample_unigram_bits": _mean(
+            [entropy(np.unique(row, return_counts=True)[1]) / log(2) for row in rows]
+        ),
         **{f"distinct_{n}": _mean([distinct(row, n) for row in rows]) for n in (1, 2, 3)},
         "repetition": _mean([1.0 - distinct(row, LOOP) for row in rows]),
         "unique": len({row.tobytes() for row in rows}) / len(rows) if rows else float("nan"),

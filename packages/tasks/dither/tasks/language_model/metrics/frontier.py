@@ -1,7 +1,8 @@
 """The frontier of quality and diversity over options of sampling, with real text as the reference.
 
-Perplexity of samples under a judge alone misleads: repetitive samples are likely. It is read next to the entropy and
-the n-grams of samples, and to a distance of the distributions. Letters: N samples, L length, F features.
+Perplexity of samples under a judge alone misleads: repetitive samples are likely. It is read next
+to the entropy and the n-grams of samples, and to a distance of the distributions. Letters: N
+samples, L length, F features.
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ def pair_features(rows: Sequence[Integer[np.ndarray, " l"]]) -> Float64[np.ndarr
     table = np.zeros((len(rows), FEATURES))
     for number, row in enumerate(rows):
         ids = row.astype(np.int64)
-        np.add.at(table[number], (ids[:-1] * 7919 + ids[1:]) * 2_654_435_761 % 2**32 * FEATURES >> 32, 1)
+        np.add.at(
+            table[number], (ids[:-1] * 7919 + ids[1:]) * 2_654_435_761 % 2**32 * FEATURES >> 32, 1
+        )
     table /= np.maximum(table.sum(1, keepdims=True), 1)
     return np.asarray(np.sqrt(table), np.float64)
 
 
-def mauve(samples: Float64[np.ndarray, "N F"], real: Float64[np.ndarray, "N F"], seed: int = 0) -> float:
+def mauve(
+    samples: Float64[np.ndarray, "N F"], real: Float64[np.ndarray, "N F"], seed: int = 0
+) -> float:
     """Return the area under the divergence frontier of two sets of features: 1 for equal, near 0 for distinct ones.
 
-    MAUVE (Pillutla et al. 2021) with other features: principal components that hold 90 % of the variance, k-means into
-    a tenth as many clusters as texts of a set, frequencies with half a count added. Values depend on the number of
-    texts and are comparable only at equal numbers.
+    MAUVE (Pillutla et al. 2021) with other features: principal components that hold 90 % of the
+    variance, k-means into a tenth as many clusters as texts of a set, frequencies with half a count
+    added. Values depend on the number of texts and are comparable only at equal numbers.
     """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
@@ -46,8 +51,11 @@ def mauve(samples: Float64[np.ndarray, "N F"], real: Float64[np.ndarray, "N F"],
     reduced = PCA(int((share < 0.9).sum()) + 1, random_state=seed).fit_transform(both)
     clusters = max(2, min(len(samples), len(real)) // 10)
     labels = KMeans(clusters, n_init=3, random_state=seed).fit(reduced).labels_
-    p, q = (np.bincount(part, minlength=clusters) + 0.5 for part in np.split(labels, [len(samples)]))
-    p, q = p / p.sum(), q / q.sum()
+    p, q = (
+        np.bincount(part, minlength=clusters) + 0.5 for part in np.split(labels, [len(samples)])
+    )
+    p = p / p.sum()
+    q = q / q.sum()
     weight = np.linspace(0, 1, 101)[1:-1, None]
     mixed = weight * p + (1 - weight) * q
     x, y = (np.exp(-SCALING * (one * np.log(one / mixed)).sum(1)) for one in (q, p))
@@ -60,21 +68,41 @@ def frontier_plot(rows: Sequence[Mapping[str, float]], options: Sequence[str], j
 
     Args:
         rows: The real text, then one row per point, sorted by the first option.
-        options: Names of the options; points of equal first option are joined, and each has the value of the last.
+        options: Names of the options; points of equal first option are joined, and each has the
+            value of the last.
         judge: Name of the perplexity.
     """
     figure = new_figure(13, 4.2)
     real, *points = rows
-    panels = (("sample_unigram_bits", judge), ("distinct_2", judge), ("sample_unigram_bits", "mauve"))
+    panels = (
+        ("sample_unigram_bits", judge),
+        ("distinct_2", judge),
+        ("sample_unigram_bits", "mauve"),
+    )
     for axis, (x, y) in zip(figure.subplots(1, 3), panels, strict=True):
         for value, group in groupby(points, key=lambda row: row[options[0]]):
             line = list(group)
-            axis.plot([row[x] for row in line], [row[y] for row in line], "o-", label=f"{options[0]} {value:g}")
+            axis.plot(
+                [row[x] for row in line],
+                [row[y] for row in line],
+                "o-",
+                label=f"{options[0]} {value:g}",
+            )
             for row in line:
                 place = (row[x], row[y])
-                axis.annotate(f"{row[options[-1]]:g}", place, textcoords="offset points", xytext=(4, 4), fontsize=7)
+                axis.annotate(
+                    f"{row[options[-1]]:g}",
+                    place,
+                    textcoords="offset points",
+                    xytext=(4, 4),
+                    fontsize=7,
+                )
         axis.plot(real[x], real[y], "*", markersize=14, color="#212529", label="real text")
-        axis.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "), yscale="linear" if y == "mauve" else "log")
+        axis.set(
+            xlabel=x.replace("_", " "),
+            ylabel=y.replace("_", " "),
+            yscale="linear" if y == "mauve" else "log",
+        )
         axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8)
     return to_png(figure)

@@ -1,6 +1,7 @@
 """Score samples with an external causal language model of Hugging Face, from a local folder.
 
-Nothing is downloaded, no code of the model folder is executed, and weights are read from safetensors only.
+Nothing is downloaded, no code of the model folder is executed, and weights are read from
+safetensors only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def judge_problems(folder: Path) -> Iterator[Problem]:
     """Yield why a folder cannot be used, without importing anything heavy."""
     if importlib.util.find_spec(EXTRA) is None:
         fix = install_command("dither-tasks", "judge")
-        yield Problem(f"a judge requires {EXTRA}, which is not installed", help=fix, code="missing-dependency")
+        yield Problem(
+            f"a judge requires {EXTRA}, which is not installed", help=fix, code="missing-dependency"
+        )
     if not folder.is_dir():
         fix = "save a model and its tokenizer there with save_pretrained"
         yield Problem(f"{folder} is not a folder", help=fix, code="file-not-found")
@@ -35,10 +38,16 @@ def judge_problems(folder: Path) -> Iterator[Problem]:
     for what, there, call in (
         ("config.json", (folder / "config.json").is_file(), "model.save_pretrained"),
         ("safetensors weights", any(folder.glob("*.safetensors")), "model.save_pretrained"),
-        ("tokenizer", any((folder / name).is_file() for name in tokenizers), "tokenizer.save_pretrained"),
+        (
+            "tokenizer",
+            any((folder / name).is_file() for name in tokenizers),
+            "tokenizer.save_pretrained",
+        ),
     ):
         if not there:
-            yield Problem(f"{folder} has no {what}", help=f"{call}(folder) writes it", code="file-not-found")
+            yield Problem(
+                f"{folder} has no {what}", help=f"{call}(folder) writes it", code="file-not-found"
+            )
 
 
 class FolderJudge:
@@ -60,22 +69,32 @@ class FolderJudge:
                 str(folder), use_safetensors=True, output_loading_info=True, **safe
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, damaged) as error:
-            raise Refused(f"{folder}: not a causal language model: {error}", code="damaged-file") from None
-        if missing := sorted(notes["missing_keys"]):  # they would be random, and the scores meaningless
-            raise Refused(f"{folder} lacks weights of its model: {', '.join(missing[:5])}", code="damaged-file")
+            raise Refused(
+                f"{folder}: not a causal language model: {error}", code="damaged-file"
+            ) from None
+        if missing := sorted(
+            notes["missing_keys"]
+        ):  # they would be random, and the scores meaningless
+            raise Refused(
+                f"{folder} lacks weights of its model: {', '.join(missing[:5])}",
+                code="damaged-file",
+            )
         self._model = model.eval()
         self._longest = int(getattr(model.config, "max_position_embeddings", None) or 1024)
 
     def nats(self, text: str) -> tuple[float, int]:
         """Return the negative log-likelihood of a text in nats, and the number of the judge's tokens.
 
-        Tokens without context are not counted: the first one, and the first of each window where the text is longer
-        than the context of the judge.
+        Tokens without context are not counted: the first one, and the first of each window where
+        the text is longer than the context of the judge.
         """
         import torch
 
-        ids = torch.tensor([self._tokenizer(text, add_special_tokens=False)["input_ids"]], dtype=torch.int64)
-        total, count = 0.0, 0
+        ids = torch.tensor(
+            [self._tokenizer(text, add_special_tokens=False)["input_ids"]], dtype=torch.int64
+        )
+        total = 0.0
+        count = 0
         with torch.no_grad():
             for start in range(0, ids.shape[1] - 1, self._longest):
                 piece = ids[:, start : start + self._longest]
@@ -88,10 +107,14 @@ class FolderJudge:
 
     def metrics(self, texts: Iterable[str]) -> dict[str, float]:
         """Return `judge_perplexity`, per token of the judge, and `judge_bits_per_char` over the first texts."""
-        total, count, characters = 0.0, 0, 0
+        total = 0.0
+        count = 0
+        characters = 0
         for text in list(texts)[:READ]:
             nats, tokens = self.nats(text)
-            total, count, characters = total + nats, count + tokens, characters + len(text)
+            total = total + nats
+            count = count + tokens
+            characters = characters + len(text)
         if not count:
             return {"judge_perplexity": float("nan"), "judge_bits_per_char": float("nan")}
         mean = total / count

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from dither.registry.flow.protocols import RatioSums
-from dither.registry.flow.records import Clean, Measured, Noised
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry.contracts.protocols import RatioSums
+from dither.registry.contracts.records import Clean, Measured, Noised
+from dither.registry.contracts.spaces import TokenSpace
 
 from ...token_metrics import Accuracy, NatSums
 from ..data.tokenizers.base import Tokenizer
@@ -32,19 +32,27 @@ def after_end(x: Int[Tensor, "B L"], end: int) -> Bool[Tensor, "B L"]:
 class TextMetrics:
     """Nats per token, bits per character and perplexity of a split, and accuracy by noise level.
 
-    The loss is weighted by its own weights; if it is a NELBO, these are upper bounds of the true values, and
-    `nats_per_token_prior` and `nats_per_token_reconstruction` are the two end terms of the bound. Characters are those
-    that the predicted ids decode to, so that metrics of different tokenizers are comparable. With `filled`, ids after
-    the first end-of-text id only fill the window: their nats count, they do not.
+    The loss is weighted by its own weights; if it is a NELBO, these are upper bounds of the true
+    values, and `nats_per_token_prior` and `nats_per_token_reconstruction` are the two end terms of
+    the bound. Characters are those that the predicted ids decode to, so that metrics of different
+    tokenizers are comparable. With `filled`, ids after the first end-of-text id only fill the
+    window: their nats count, they do not.
     """
 
     def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:
         self._tokenizer = tokenizer
         self._end = tokenizer.end if filled else None
         self._tokens = self._characters = 0
-        self._nats, self._accuracy = NatSums(), Accuracy(space)
+        self._nats = NatSums()
+        self._accuracy = Accuracy(space)
 
-    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
+    def update(
+        self,
+        clean: Clean,
+        noised: Noised,
+        pred: Any,
+        measured: Measured,
+    ) -> None:
         counted = self._counted(clean)
         self._nats.update(measured, counted)
         ids = clean.x0.masked_fill(~counted, -1).cpu().numpy()
@@ -56,13 +64,20 @@ class TextMetrics:
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
         """Return nats and tokens of each window, and bits and characters if all tokens have equal weight."""
-        weights, counted = measured.weights.double(), self._counted(clean)
-        nats, tokens = (measured.values.double() * weights).sum(1), (weights * counted).sum(1)
+        weights = measured.weights.double()
+        counted = self._counted(clean)
+        nats = (measured.values.double() * weights).sum(1)
+        tokens = (weights * counted).sum(1)
         sums: dict[str, RatioSums] = {"nats_per_token": (nats, tokens)}
         if self._accuracy.unweighted(clean, measured):
             windows = clean.x0.masked_fill(~counted, -1).cpu().numpy()
-            characters = torch.tensor([self._tokenizer.characters(ids[ids >= 0]) for ids in windows])
-            sums["bits_per_char"] = nats / log(2), torch.empty_like(nats).copy_(characters, non_blocking=True)
+            characters = torch.tensor(
+                [self._tokenizer.characters(ids[ids >= 0]) for ids in windows]
+            )
+            sums["bits_per_char"] = (
+                nats / log(2),
+                torch.empty_like(nats).copy_(characters, non_blocking=True),
+            )
         return sums
 
     def _counted(self, clean: Clean) -> Bool[Tensor, "B L"]:

@@ -28,7 +28,9 @@ class ExampleBlock(BlockSpec):
     def check(self, width: int, cond: int) -> Iterator[Misfit]:
         """Yield an incompatibility if the hidden layer is empty; it is reported at the line of `ratio`."""
         if int(self.ratio * width) < 1:
-            yield Misfit(f"ratio = {self.ratio:g} gives an empty hidden layer at width {width}", ("ratio",))
+            yield Misfit(
+                f"ratio = {self.ratio:g} gives an empty hidden layer at width {width}", ("ratio",)
+            )
 
     def build(self, width: int, cond: int) -> nn.Module:
         import torch
@@ -41,7 +43,9 @@ class ExampleBlock(BlockSpec):
                 super().__init__()
                 self.norm = nn.LayerNorm(width, elementwise_affine=False)
                 self.value = nn.Linear(width, width)
-                self.mlp = nn.Sequential(nn.Linear(2 * width, hidden), nn.GELU(), nn.Linear(hidden, width))
+                self.mlp = nn.Sequential(
+                    nn.Linear(2 * width, hidden), nn.GELU(), nn.Linear(hidden, width)
+                )
                 self.modulation = nn.Linear(cond, 3 * width)
                 nn.init.zeros_(self.modulation.weight)  # gate = 0
                 nn.init.zeros_(self.modulation.bias)

@@ -13,7 +13,7 @@ from dither.registry.kinds import TOKENS, EmbeddingSpec
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dither.registry.flow.records import State
+    from dither.registry.contracts.records import State
 
 
 class ExampleEmbedding(EmbeddingSpec):
@@ -35,10 +35,14 @@ class ExampleEmbedding(EmbeddingSpec):
         class LowRankTables(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.tables = nn.ModuleList(nn.Embedding(field.size, rank) for field in tokens.fields)
+                self.tables = nn.ModuleList(
+                    nn.Embedding(field.size, rank) for field in tokens.fields
+                )
                 self.linear = nn.Linear(rank, width)
 
-            def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Tensor, int]:
+            def forward(
+                self, state: State, cond: Mapping[str, Tensor], start: int = 0
+            ) -> tuple[Tensor, int]:
                 """Return B L D, and how many extra tokens lead. `start` is the index of the first position."""
                 parts = zip(self.tables, tokens.split(state.x).values(), strict=True)
                 h: Tensor = self.linear(torch.cat([table(ids) for table, ids in parts], 1))

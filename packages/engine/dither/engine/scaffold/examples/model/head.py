@@ -41,7 +41,13 @@ class ExampleHead(HeadSpec):
                 parts = zip(self.maps, tokens.split(gelu(self.enter(h))).values(), strict=True)
                 logits = [linear(part) for linear, part in parts]
                 widths = [(0, tokens.vocab - part.shape[-1]) for part in logits]
-                return torch.cat([pad(p, width, value=-torch.inf) for p, width in zip(logits, widths, strict=True)], 1)
+                return torch.cat(
+                    [
+                        pad(p, width, value=-torch.inf)
+                        for p, width in zip(logits, widths, strict=True)
+                    ],
+                    1,
+                )
 
         return DeepHead()
 

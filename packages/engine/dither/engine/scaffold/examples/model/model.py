@@ -13,7 +13,7 @@ from dither.registry.kinds import ConditionSpec, EmbeddingSpec, HeadSpec, ModelS
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dither.registry.flow.records import State
+    from dither.registry.contracts.records import State
 
 
 class ExampleModel(ModelSpec):
@@ -39,11 +39,16 @@ class ExampleModel(ModelSpec):
         yield from below("head", self.head.check(space, self.width))
 
     def build(self, space: Space) -> nn.Module:
-        embedding, head = self.embedding.build(space, self.width), self.head.build(space, self.width)
+        embedding, head = (
+            self.embedding.build(space, self.width),
+            self.head.build(space, self.width),
+        )
         return network(self.width, self.depth, embedding, self.condition.build(self.width), head)
 
 
-def network(width: int, depth: int, embedding: nn.Module, condition: nn.Module, head: nn.Module) -> nn.Module:
+def network(
+    width: int, depth: int, embedding: nn.Module, condition: nn.Module, head: nn.Module
+) -> nn.Module:
     """Return a `Denoiser`. torch is imported here, so that `dither list` stays fast."""
     import torch
     from torch import nn
@@ -55,7 +60,9 @@ def network(width: int, depth: int, embedding: nn.Module, condition: nn.Module, 
         def __init__(self) -> None:
             super().__init__()
             self.norm = nn.LayerNorm(width)
-            self.mlp = nn.Sequential(nn.Linear(3 * width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            self.mlp = nn.Sequential(
+                nn.Linear(3 * width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+            )
 
         def forward(self, h: Tensor, c: Tensor, valid: Tensor) -> Tensor:  # B K D, B K D, B K
             x = self.norm(h)
@@ -71,14 +78,24 @@ def network(width: int, depth: int, embedding: nn.Module, condition: nn.Module, 
             self.layers = nn.ModuleList(Layer() for _ in range(depth))
 
         def forward(
-            self, state: State, level: Tensor, valid: Tensor, cond: Mapping[str, Tensor], **options: Any
+            self,
+            state: State,
+            level: Tensor,
+            valid: Tensor,
+            cond: Mapping[str, Tensor],
+            **options: Any,
         ) -> Tensor:
             """Return raw values, B L V. level: `B` or `B L`."""
             raw: Tensor = self.head(self.trunk(state, level, valid, cond, **options))
             return raw
 
         def trunk(
-            self, state: State, level: Tensor, valid: Tensor, cond: Mapping[str, Tensor], **options: Any
+            self,
+            state: State,
+            level: Tensor,
+            valid: Tensor,
+            cond: Mapping[str, Tensor],
+            **options: Any,
         ) -> Tensor:
             """Return the input of the head, B L D; training may apply the head to some positions at a time."""
             h, extra = self.embedding(state, cond, 0)

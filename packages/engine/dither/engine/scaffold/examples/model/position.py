@@ -37,8 +37,12 @@ class ExamplePosition(PositionSpec):
 
             def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Tensor:
                 """Return the vectors of the positions start .. start + length - 1: 1 L D or B L D."""
-                index = torch.arange(start, start + length, device=self.phase.device, dtype=self.phase.dtype)
-                out: Tensor = self.linear((index[:, None] * self.frequency + self.phase).sin())[None]
+                index = torch.arange(
+                    start, start + length, device=self.phase.device, dtype=self.phase.dtype
+                )
+                out: Tensor = self.linear((index[:, None] * self.frequency + self.phase).sin())[
+                    None
+                ]
                 return out
 
         return LearnedSines()

@@ -17,8 +17,8 @@ from dither.registry.kinds import TOKENS, ProcessFacts, ProcessSpec, ScheduleSpe
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Schedule
-    from dither.registry.flow.records import Clean, Noise, Noised, State
+    from dither.registry.contracts.protocols import Process, Schedule
+    from dither.registry.contracts.records import Clean, Noise, Noised, State
 
 
 class ExampleProcess(ProcessSpec):
@@ -60,10 +60,12 @@ class Posterior:
 
     def log_score(self) -> Tensor:
         """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
-        from dither.registry.flow.records import over
+        from dither.registry.contracts.records import over
 
         odds = -over(self.noise.sigma, self.x).expm1().log()
-        score = (self.log + odds[..., None].to(self.log.dtype)).masked_fill(~self.masked[..., None], -math.inf)
+        score = (self.log + odds[..., None].to(self.log.dtype)).masked_fill(
+            ~self.masked[..., None], -math.inf
+        )
         return score.scatter(-1, self.x[..., None], 0.0)
 
 
@@ -72,7 +74,7 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
     import torch
     from torch.nn.functional import log_softmax, one_hot
 
-    from dither.registry.flow.records import Noised, State
+    from dither.registry.contracts.records import Noised, State
 
     mask = space.table(lambda field: torch.tensor(field.mask))  # rows
 
@@ -83,7 +85,10 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
 
         def times(self, n: int, device: Any = None) -> Tensor:
             """Draw one training time in each of n equal strata, which lowers the variance of the loss."""
-            return t_min + (1 - t_min) * (torch.arange(n, device=device) + torch.rand(n, device=device)) / n
+            return (
+                t_min
+                + (1 - t_min) * (torch.arange(n, device=device) + torch.rand(n, device=device)) / n
+            )
 
         def level(self, t: Tensor) -> Tensor:
             """Return the noise level given to the model: the time."""
@@ -114,7 +119,15 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
             """Draw x_s given x_t: a MASK is replaced with probability (alpha_s - alpha_t) / (1 - alpha_t)."""
             lost = now.one_minus_alpha(state.x)
             stays = then.one_minus_alpha(state.x) / torch.where(lost > 0, lost, 1.0)
-            return State.of(unmask(state.x, mask, pred, torch.rand(state.x.shape, device=lost.device) >= stays, like))
+            return State.of(
+                unmask(
+                    state.x,
+                    mask,
+                    pred,
+                    torch.rand(state.x.shape, device=lost.device) >= stays,
+                    like,
+                )
+            )
 
         def finish(self, state: State, pred: Any, like: Clean) -> Tensor:
             """Replace every MASK that is left."""

@@ -14,8 +14,8 @@ from dither.registry.kinds import SamplerSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Sampler, Session
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Process, Sampler, Session
+    from dither.registry.contracts.records import Clean
 
 
 class ExampleSampler(SamplerSpec):
@@ -35,7 +35,9 @@ class ExampleSampler(SamplerSpec):
             times = roots.square()[:, None].expand(-1, len(like.valid))  # steps+1 x B
             for t, s in pairwise(times):
                 prediction = session(state, t)  # calls the model
-                state = process.step(state, prediction, process.schedule(t), process.schedule(s), like)
+                state = process.step(
+                    state, prediction, process.schedule(t), process.schedule(s), like
+                )
                 yield state.x
             yield process.finish(state, session(state, times[-1]), like)
 

@@ -13,8 +13,8 @@ from dither.registry.kinds import ScheduleSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Schedule
-    from dither.registry.flow.records import Noise
+    from dither.registry.contracts.protocols import Schedule
+    from dither.registry.contracts.records import Noise
 
 
 class ExampleSchedule(ScheduleSpec):
@@ -32,7 +32,7 @@ class ExampleSchedule(ScheduleSpec):
         """Return t -> Noise(sigma, d sigma / dt), with alpha = exp(-sigma)."""
         import torch
 
-        from dither.registry.flow.records import Noise
+        from dither.registry.contracts.records import Noise
 
         def schedule(t: Tensor) -> Noise:  # t: `B` or `B L`
             u = t.double()  # alpha near 1 requires the digits

@@ -11,7 +11,7 @@ from dither.registry import Spec, hookimpl
 from dither.registry.kinds import DataSpec
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
+    from dither.registry.contracts.protocols import Split
     from dither.tasks.language_model.data.corpus import Corpus
 
 GRAMMAR = {
@@ -37,9 +37,19 @@ class ExampleData(DataSpec):
         from dither.tasks.language_model.data.corpus import Corpus, Document
 
         random, held_out = Random(self.seed), max(self.sentences // 10, 1)
-        counts: dict[Split, int] = {"valid": held_out, "test": held_out, "train": self.sentences - 2 * held_out}
-        texts = {split: "".join(f"{expand('S', random)}.\n" for _ in range(n)) for split, n in counts.items()}
-        return Corpus(self.name, {split: [Document.of(f"{self.name}/{split}", text)] for split, text in texts.items()})
+        counts: dict[Split, int] = {
+            "valid": held_out,
+            "test": held_out,
+            "train": self.sentences - 2 * held_out,
+        }
+        texts = {
+            split: "".join(f"{expand('S', random)}.\n" for _ in range(n))
+            for split, n in counts.items()
+        }
+        return Corpus(
+            self.name,
+            {split: [Document.of(f"{self.name}/{split}", text)] for split, text in texts.items()},
+        )
 
 
 def expand(symbol: str, random: Random) -> str:

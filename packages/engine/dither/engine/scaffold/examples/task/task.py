@@ -14,8 +14,8 @@ from dither.registry.kinds import TaskSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Picture, Split, Task
-    from dither.registry.flow.records import Clean, Measured
+    from dither.registry.contracts.protocols import Picture, Split, Task
+    from dither.registry.contracts.records import Clean, Measured
 
 
 class ExampleTask(TaskSpec):
@@ -58,8 +58,8 @@ def progressions(space: TokenSpace, ids: int) -> Task:
     """Return the task: one progression in ten for validation, one for testing."""
     import torch
 
-    from dither.registry.flow.protocols import Picture
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Picture
+    from dither.registry.contracts.records import Clean
 
     number = torch.arange(ids * ids)[:, None]
     samples = (number // ids + number % ids * torch.arange(space.length)) % ids  # N L
@@ -89,12 +89,19 @@ def progressions(space: TokenSpace, ids: int) -> Task:
         def baselines(self) -> dict[str, float]:
             """Return the cost of guessing, and the entropy: a progression is two uniform choices."""
             nats = math.log(ids)
-            return {"nats_per_token/uniform": nats, "nats_per_token/entropy": 2 * nats / space.length}
+            return {
+                "nats_per_token/uniform": nats,
+                "nats_per_token/entropy": 2 * nats / space.length,
+            }
 
         def sample_metrics(self, samples: Tensor, like: Clean) -> dict[str, float]:
             """Return the share of samples that are progressions."""
             steps = samples.diff(dim=1) % ids
-            return {"progressions": float((steps == steps[:, :1]).all(1).double().mean()) if len(samples) else 0.0}
+            return {
+                "progressions": float((steps == steps[:, :1]).all(1).double().mean())
+                if len(samples)
+                else 0.0
+            }
 
         def plots(self, samples: Tensor, like: Clean) -> Iterator[Picture]:
             """Yield each sample as a line of text."""

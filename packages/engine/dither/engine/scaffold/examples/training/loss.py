@@ -11,8 +11,8 @@ from dither.registry import Misfit, Spec, hookimpl
 from dither.registry.kinds import TOKENS, LossSpec, ProcessFacts
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Loss
-    from dither.registry.flow.records import Measured, Noised
+    from dither.registry.contracts.protocols import Loss
+    from dither.registry.contracts.records import Measured, Noised
 
 
 class ExampleLoss(LossSpec):
@@ -34,11 +34,13 @@ class ExampleLoss(LossSpec):
         """Return a pure function with a value and a weight per position; positions must not mix."""
         import torch
 
-        from dither.registry.flow.records import Measured
+        from dither.registry.contracts.records import Measured
 
         def loss(pred: Any, noised: Noised) -> Measured:
             log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
-            log_p = torch.where(noised.target_mask, log_p, 0.0)  # first: -inf elsewhere would spoil the gradient
+            log_p = torch.where(
+                noised.target_mask, log_p, 0.0
+            )  # first: -inf elsewhere would spoil the gradient
             doubt = -log_p.expm1()
             # At p = 1 the gradient of doubt^gamma is infinite for gamma < 1, but the loss is 0.
             weight = torch.where(doubt > 0, doubt, 1.0) ** self.gamma

@@ -11,8 +11,8 @@ from dither.registry.kinds import TOKENS, MetricSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import SampleMetric
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import SampleMetric
+    from dither.registry.contracts.records import Clean
 
 
 class ExampleMetric(MetricSpec):

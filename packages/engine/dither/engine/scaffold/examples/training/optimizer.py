@@ -49,7 +49,9 @@ class ExampleOptimizer(OptimizerSpec):
                             state["average"] = torch.zeros_like(parameter)
                         average = state["average"]
                         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                        parameter.sub_(average.lerp(parameter.grad, 1 - beta1).sign_(), alpha=group["lr"])
+                        parameter.sub_(
+                            average.lerp(parameter.grad, 1 - beta1).sign_(), alpha=group["lr"]
+                        )
                         average.lerp_(parameter.grad, 1 - beta2)
                 return loss
 

@@ -10,7 +10,7 @@ from dither.registry import Spec, hookimpl
 from dither.registry.kinds import TrackerSpec
 
 if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Picture, Tracker
+    from dither.registry.contracts.protocols import Picture, Tracker
 
 
 class ExampleTracker(TrackerSpec):

@@ -50,11 +50,17 @@ class Tokenizer(ABC):
     def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
         """Return the ids of each of many texts, in the smallest type that holds every id.
 
-        Long texts are encoded in pieces: tokenizers whose `encode` looks across characters override this.
+        Long texts are encoded in pieces: tokenizers whose `encode` looks across characters override
+        this.
         """
         dtype = storage_type(self)
-        pieces = ([text[start : start + PIECE] for start in range(0, len(text), PIECE)] for text in texts)
-        return [np.concatenate([np.zeros(0, dtype), *(self.encode(part).astype(dtype) for part in p)]) for p in pieces]
+        pieces = (
+            [text[start : start + PIECE] for start in range(0, len(text), PIECE)] for text in texts
+        )
+        return [
+            np.concatenate([np.zeros(0, dtype), *(self.encode(part).astype(dtype) for part in p)])
+            for p in pieces
+        ]
 
     @abstractmethod
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
@@ -73,7 +79,9 @@ def storage_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
 class Bytes(Tokenizer):
     """The bytes of UTF-8."""
 
-    name, size, separator = "bytes", 256, tuple(PARAGRAPH.encode())
+    name = "bytes"
+    size = 256
+    separator = tuple(PARAGRAPH.encode())
     fingerprint = hashlib.sha256(b"bytes").hexdigest()
 
     def encode(self, text: str) -> Int64[np.ndarray, " N"]:
@@ -96,8 +104,11 @@ class Characters(Tokenizer):
         if not alphabet or any(a >= b for a, b in pairwise(alphabet)):
             raise ValueError("an alphabet must be sorted, without duplicates, and not empty")
         self.alphabet = alphabet
-        self.size, self.unknown = len(alphabet) + 1, len(alphabet)
-        self.fingerprint = hashlib.sha256(b"chars " + alphabet.encode("utf-8", "surrogatepass")).hexdigest()
+        self.size = len(alphabet) + 1
+        self.unknown = len(alphabet)
+        self.fingerprint = hashlib.sha256(
+            b"chars " + alphabet.encode("utf-8", "surrogatepass")
+        ).hexdigest()
         self._points = _code_points(alphabet)
         self.separator = tuple(self.encode(PARAGRAPH).tolist()) if "\n" in alphabet else ()
 
@@ -124,8 +135,11 @@ class Ended(Tokenizer):
     def __init__(self, inner: Tokenizer) -> None:
         if inner.end is not None:
             raise ValueError(f'"{inner.name}" already has the end-of-text id {inner.end}')
-        self.inner, self.name, self.unknown = inner, inner.name, inner.unknown
-        self.size, self.end = inner.size + 1, inner.size
+        self.inner = inner
+        self.name = inner.name
+        self.unknown = inner.unknown
+        self.size = inner.size + 1
+        self.end = inner.size
         self.fingerprint = hashlib.sha256(f"ended {inner.fingerprint}".encode()).hexdigest()
 
     def encode(self, text: str) -> Int64[np.ndarray, " N"]:

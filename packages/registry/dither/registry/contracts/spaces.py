@@ -1,7 +1,8 @@
 """Spaces: the shape and vocabulary of one sample of a task; and facts of processes and models.
 
-Both are plain data, known before torch is imported, so that incompatible components are rejected early. Only methods
-that return tensors import torch. Letters: B batch, L length, V vocabulary (the largest of all fields).
+Both are plain data, known before torch is imported, so that incompatible components are rejected
+early. Only methods that return tensors import torch. Letters: B batch, L length, V vocabulary (the
+largest of all fields).
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "Condition", "Data", "FeatureSpace", "Field", "Group", "ModelFacts", "ProcessFacts", "Space", "TokenSpace",
-]  # fmt: skip
+    "Condition",
+    "Data",
+    "FeatureSpace",
+    "Field",
+    "Group",
+    "ModelFacts",
+    "ProcessFacts",
+    "Space",
+    "TokenSpace",
+]
 
 Data = Literal["tokens", "features"]
 
@@ -27,9 +36,10 @@ class Condition:
 
     Attributes:
         name: The name.
-        size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position (`B L`). The label -1
-            means unconditional, as if the condition were absent.
-        length: Integers per sample (`B length`) instead, such as coordinates; unconditional if all are -1.
+        size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position
+            (`B L`). The label -1 means unconditional, as if the condition were absent.
+        length: Integers per sample (`B length`) instead, such as coordinates; unconditional if all
+            are -1.
         labels: Names of the labels, which `sample.cond` accepts; empty if they have none.
         partial: Whether some samples have no label, such as those of held-out cell types.
     """
@@ -42,9 +52,13 @@ class Condition:
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
-            raise ValueError(f'condition "{self.name}" requires at least one label, not {self.size}')
+            raise ValueError(
+                f'condition "{self.name}" requires at least one label, not {self.size}'
+            )
         if self.labels and len(self.labels) != self.size:
-            raise ValueError(f'condition "{self.name}" has {self.size} labels but {len(self.labels)} names')
+            raise ValueError(
+                f'condition "{self.name}" has {self.size} labels but {len(self.labels)} names'
+            )
 
     def __str__(self) -> str:
         if self.length is not None:
@@ -80,11 +94,15 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.size < 1:
-            raise ValueError(f'field "{self.name}" requires length and size of at least 1: {self.length}, {self.size}')
+            raise ValueError(
+                f'field "{self.name}" requires length and size of at least 1: {self.length}, {self.size}'
+            )
         for special in ("mask", "pad", "end"):
             value = getattr(self, special)
             if value is not None and not 0 <= value < self.size:
-                raise ValueError(f'field "{self.name}": {special} = {value} is outside the ids 0..{self.size - 1}')
+                raise ValueError(
+                    f'field "{self.name}": {special} = {value} is outside the ids 0..{self.size - 1}'
+                )
 
 
 @dataclass(frozen=True)
@@ -97,10 +115,16 @@ class TokenSpace:
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"a token space requires at least one field, with unique names: {names}")
+            raise ValueError(
+                f"a token space requires at least one field, with unique names: {names}"
+            )
 
     def __str__(self) -> str:
-        return "tokens (" + ", ".join(f"{f.name}: {f.length} of {f.size} ids" for f in self.fields) + ")"
+        return (
+            "tokens ("
+            + ", ".join(f"{f.name}: {f.length} of {f.size} ids" for f in self.fields)
+            + ")"
+        )
 
     @property
     def data(self) -> Data:
@@ -120,20 +144,27 @@ class TokenSpace:
         """Return the space with a MASK id in every field, appended where it is missing."""
 
         def masked(field: Field) -> Field:
-            return field if field.mask is not None else replace(field, mask=field.size, size=field.size + 1)
+            return (
+                field
+                if field.mask is not None
+                else replace(field, mask=field.size, size=field.size + 1)
+            )
 
         return replace(self, fields=tuple(masked(field) for field in self.fields))
 
     def table(self, row: Callable[[Field], Tensor]) -> Shaped[Tensor, "rows ..."]:
         """Stack `row(field)` once per position, or once in total for a single field.
 
-        One row broadcasts over any length, so that a single field may be sliced, as in block sampling.
+        One row broadcasts over any length, so that a single field may be sliced, as in block
+        sampling.
         """
         import torch
 
         if len(self.fields) == 1:
             return row(self.fields[0])[None]
-        return torch.cat([row(field).expand(field.length, *row(field).shape) for field in self.fields])
+        return torch.cat(
+            [row(field).expand(field.length, *row(field).shape) for field in self.fields]
+        )
 
     def usable(self) -> Bool[Tensor, "rows V"]:
         """Return which ids are in the vocabulary of each position."""
@@ -181,8 +212,8 @@ class FeatureSpace:
         groups: Named ranges of columns.
         conditions: The conditioning variables.
         given: Groups that are known at every position of every sample, and so never masked.
-        standardised: Whether all columns have mean 0 and standard deviation 1 on the training split, so that values may
-            be negative; None if unknown.
+        standardised: Whether all columns have mean 0 and standard deviation 1 on the training
+            split, so that values may be negative; None if unknown.
 
     `given` and `standardised` do not take part in comparisons.
     """
@@ -196,10 +227,14 @@ class FeatureSpace:
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.width < 1:
-            raise ValueError(f"a feature space requires length and width of at least 1: {self.length}, {self.width}")
+            raise ValueError(
+                f"a feature space requires length and width of at least 1: {self.length}, {self.width}"
+            )
         for group in self.groups:
             if not 0 <= group.start < group.stop <= self.width:
-                raise ValueError(f'group "{group.name}" spans {group.start}..{group.stop} of {self.width} columns')
+                raise ValueError(
+                    f'group "{group.name}" spans {group.start}..{group.stop} of {self.width} columns'
+                )
         if unknown := sorted(set(self.given) - {group.name for group in self.groups}):
             raise ValueError(f"given contains unknown groups: {', '.join(unknown)}")
 
@@ -221,12 +256,14 @@ class ProcessFacts:
     Attributes:
         name: Registered name of the process.
         space: The space the model must serve, MASK included.
-        predict: Meaning of the raw output: posterior, plug-in, score; x0, eps, velocity, flow-velocity.
-        prior: The distribution at t = 1: all on MASK, uniform over clean ids, their frequencies, a mixture of MASK and
-            clean ids; Gaussian noise; hidden features.
+        predict: Meaning of the raw output: posterior, plug-in, score; x0, eps, velocity,
+            flow-velocity.
+        prior: The distribution at t = 1: all on MASK, uniform over clean ids, their frequencies, a
+            mixture of MASK and clean ids; Gaussian noise; hidden features.
         timeless: Whether states are independent of time; see `TimelessProcess`.
         masked: Whether noise is added only to a mask's selection, next to values that stay clean.
-        linear_path: Whether the factors of x_0 and Gaussian noise add up to 1 (flow matching), not their squares.
+        linear_path: Whether the factors of x_0 and Gaussian noise add up to 1 (flow matching), not
+            their squares.
     """
 
     name: str
@@ -243,10 +280,12 @@ class ModelFacts:
     """Properties of a model for samplers.
 
     Attributes:
-        block_size: Positions per block under block-causal attention; None for full attention. A model with a block size
-            takes `context=`: over tokens of a single field it is trained block by block, each after the clean ones.
+        block_size: Positions per block under block-causal attention; None for full attention. A
+            model with a block size takes `context=`: over tokens of a single field it is trained
+            block by block, each after the clean ones.
         cache: Whether it supports a key-value cache (`new_cache`, and `cache=` of its forward).
-        dropped_conditions: Conditions that training drops at random, which classifier-free guidance requires.
+        dropped_conditions: Conditions that training drops at random, which classifier-free guidance
+            requires.
         reads_known: Whether the model distinguishes known tokens from noised ones (`State.noisy`).
     """
 
@@ -258,6 +297,7 @@ class ModelFacts:
     def trained_blocks(self, space: Space) -> int | None:
         """Return the block size of training over this space, or None if it is trained on whole samples.
 
-        For features or several fields, block-causal attention only restricts what a position attends to.
+        For features or several fields, block-causal attention only restricts what a position
+        attends to.
         """
         return self.block_size if isinstance(space, TokenSpace) and len(space.fields) == 1 else None

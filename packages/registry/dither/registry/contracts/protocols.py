@@ -1,7 +1,7 @@
 """Protocols of built components: the complete runtime interface between them.
 
-Letters: B batch, L length, M features, V vocabulary, D width, C condition width, K keys, H heads, E head width.
-`B L *M` is `B L` for tokens, `B L M` for features.
+Letters: B batch, L length, M features, V vocabulary, D width, C condition width, K keys, H heads, E
+head width. `B L *M` is `B L` for tokens, `B L M` for features.
 """
 
 # ruff: noqa: F403, F405
@@ -18,28 +18,68 @@ from .spaces import Space
 from .task_protocols import *
 
 __all__ = [
-    "FUSED_FROM", "AssetTask", "BoundedProcess", "BucketedTask", "CorpusTask", "DataRequest", "DataWarnings",
-    "Denoiser", "DistributionHead", "DistributionPrediction", "EditableTask", "Embeds", "Explains", "Exports",
-    "FrontierTask", "FusedLoss", "GaussianProcess", "ImportanceSampledProcess", "KeyValueCache", "LiteralProcess",
-    "Loss", "MaskedFeatureProcess", "Metrics", "OutlinedTask", "Picture", "PredictionMetric", "Predicts", "Process",
-    "RatioSums", "RefreshingSession", "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session",
-    "ShowsTrajectories", "Split", "Task", "TextTask", "TimelessProcess", "TokenProcess", "Tracker", "TrainedModel",
-    "ValueDistribution", "sample_prediction",
-]  # fmt: skip
+    "FUSED_FROM",
+    "AssetTask",
+    "BoundedProcess",
+    "BucketedTask",
+    "CorpusTask",
+    "DataRequest",
+    "DataWarnings",
+    "Denoiser",
+    "DistributionHead",
+    "DistributionPrediction",
+    "EditableTask",
+    "Embeds",
+    "Explains",
+    "Exports",
+    "FrontierTask",
+    "FusedLoss",
+    "GaussianProcess",
+    "ImportanceSampledProcess",
+    "KeyValueCache",
+    "LiteralProcess",
+    "Loss",
+    "MaskedFeatureProcess",
+    "Metrics",
+    "OutlinedTask",
+    "Picture",
+    "PredictionMetric",
+    "Predicts",
+    "Process",
+    "RatioSums",
+    "RefreshingSession",
+    "SampleMetric",
+    "SampledMetrics",
+    "Sampler",
+    "Schedule",
+    "Session",
+    "ShowsTrajectories",
+    "Split",
+    "Task",
+    "TextTask",
+    "TimelessProcess",
+    "TokenProcess",
+    "Tracker",
+    "TrainedModel",
+    "ValueDistribution",
+    "sample_prediction",
+]
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
 """Time in [0, 1] -> Noise; sigma increases with t, and rate is its derivative."""
 
 Loss = Callable[[Any, Noised], Measured]
-"""A pure function of a prediction and its noised batch; the loss of a position depends on that position only."""
+"""A pure function of a prediction and its noised batch; the loss of a position depends on that
+position only."""
 
 
 @runtime_checkable
 class Process(Protocol):
     """Adds noise to clean samples, and removes it step by step.
 
-    The optional method `limit_counts(clean, noised) -> Noised` sets and enforces `most_visible` or `most_requested` of
-    a batch at times from `times`, with which a GPU skips positions; it may change masks in one of 10^9 batches.
+    The optional method `limit_counts(clean, noised) -> Noised` sets and enforces `most_visible` or
+    `most_requested` of a batch at times from `times`, with which a GPU skips positions; it may
+    change masks in one of 10^9 batches.
     """
 
     schedule: Schedule
@@ -63,7 +103,14 @@ class Process(Protocol):
     def prior(self, like: Clean) -> State:
         """Draw the state at t = 1, with the fixed values of `like` in place."""
 
-    def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+    def step(
+        self,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+    ) -> State:
         """Draw x_s given x_t and a prediction, for s < t; `now` is the noise at t, `then` at s."""
 
     def finish(self, state: State, pred: Any, like: Clean) -> Shaped[Tensor, "B L *M"]:
@@ -74,7 +121,9 @@ class Process(Protocol):
 class BoundedProcess(Protocol):
     """A process that can complete a loss to a bound on -log p(x_0)."""
 
-    def bound(self, clean: Clean, measured: Measured, denoise: Callable[[State, Float[Tensor, " B"]], Any]) -> Measured:
+    def bound(
+        self, clean: Clean, measured: Measured, denoise: Callable[[State, Float[Tensor, " B"]], Any]
+    ) -> Measured:
         """Add the terms before the smallest t and at t = 1 to a loss, per position in nats."""
 
 
@@ -118,14 +167,21 @@ class TokenProcess(Process, Protocol):
 class GaussianProcess(Process, Protocol):
     """A process that adds Gaussian noise to features, required by DDIM, DPM-Solver, the ODE and RePaint.
 
-    With the optional attribute `linear_path = True`, x_t = (a x_0 + b eps) / (a + b) with a = sqrt(alpha) and b =
-    sqrt(1 - alpha), as in flow matching; otherwise it is a x_0 + b eps.
+    With the optional attribute `linear_path = True`, x_t = (a x_0 + b eps) / (a + b) with a =
+    sqrt(alpha) and b = sqrt(1 - alpha), as in flow matching; otherwise it is a x_0 + b eps.
     """
 
     def step(
-        self, state: State, pred: Any, now: Noise, then: Noise, like: Clean, *,
-        eta: float = 1.0, eps: Float[Tensor, "B L M"] | None = None,
-    ) -> State:  # fmt: skip
+        self,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+        *,
+        eta: float = 1.0,
+        eps: Float[Tensor, "B L M"] | None = None,
+    ) -> State:
         """Draw x_s given x_t and a prediction: ancestral for `eta` = 1, deterministic (DDIM) for 0.
 
         `eps` is the standard normal noise to add; by default it is drawn.
@@ -156,7 +212,9 @@ class MaskedFeatureProcess(Process, Protocol):
     def elements(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
         """Return the elements that belong to the chosen units."""
 
-    def reveal(self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> State:
+    def reveal(
+        self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
+    ) -> State:
         """Return the state with `masked` still masked, and the values of `x` where the mask was removed."""
 
 
@@ -208,19 +266,34 @@ class Denoiser(Protocol):
     """A model; also a torch.nn.Module."""
 
     def __call__(
-        self, state: State, level: Float[Tensor, "B *L"], valid: Bool[Tensor, "B L"], cond: Mapping[str, Tensor], *,
-        context: Context | None = None, cache: Any = None, keep: bool = False,
-    ) -> Float[Tensor, "B L V"]:  # fmt: skip
+        self,
+        state: State,
+        level: Float[Tensor, "B *L"],
+        valid: Bool[Tensor, "B L"],
+        cond: Mapping[str, Tensor],
+        *,
+        context: Context | None = None,
+        cache: Any = None,
+        keep: bool = False,
+    ) -> Float[Tensor, "B L V"]:
         """Return the raw output per position: `B L M` for features, `B L V` for tokens.
 
-        With a `context`, each block of the state attends to the earlier blocks of the context; only models with a
-        block size get one. With a `cache`, the positions follow the cached ones; `keep` adds them to the cache.
+        With a `context`, each block of the state attends to the earlier blocks of the context; only
+        models with a block size get one. With a `cache`, the positions follow the cached ones;
+        `keep` adds them to the cache.
         """
 
     def trunk(
-        self, state: State, level: Float[Tensor, "B *L"], valid: Bool[Tensor, "B L"], cond: Mapping[str, Tensor], *,
-        context: Context | None = None, cache: Any = None, keep: bool = False,
-    ) -> Float[Tensor, "B L D"]:  # fmt: skip
+        self,
+        state: State,
+        level: Float[Tensor, "B *L"],
+        valid: Bool[Tensor, "B L"],
+        cond: Mapping[str, Tensor],
+        *,
+        context: Context | None = None,
+        cache: Any = None,
+        keep: bool = False,
+    ) -> Float[Tensor, "B L D"]:
         """Return the input of the head: `model(...) == model.head(model.trunk(...))`."""
 
     def new_cache(self) -> KeyValueCache:
@@ -231,13 +304,19 @@ class Denoiser(Protocol):
 class ValueDistribution(Protocol):
     """The joint distribution of the values at each position, independent between positions."""
 
-    def mean(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def mean(
+        self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
         """Return the mean of the masked values given the others at the position; `head(h)` if all are masked."""
 
-    def sample(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def sample(
+        self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
         """Draw the masked values given the others at the position, which are returned unchanged."""
 
-    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def squared_errors(
+        self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
         """Return squared errors whose mean is minimal at the distribution of the data; 0 outside `target_mask`.
 
         Each call draws new noise.
@@ -262,7 +341,9 @@ class DistributionPrediction(Protocol):
     def draw(self) -> Float[Tensor, "B L M"]:
         """Draw clean samples; values that are not masked are kept."""
 
-    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def squared_errors(
+        self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]
+    ) -> Float[Tensor, "B L M"]:
         """Return the errors that train the distribution."""
 
 
@@ -273,16 +354,16 @@ def sample_prediction(pred: Any) -> Float[Tensor, "B L M"]:
 
 
 FUSED_FROM = 256
-"""Vocabulary size from which the fused form of a loss is used: on a CPU it is at least 1.5 times as fast from here on
-(measured: width 128, 2,048 positions); below there is little to gain."""
+"""Vocabulary size from which the fused form of a loss is used: on a CPU it is at least 1.5 times as
+fast from here on (measured: width 128, 2,048 positions); below there is little to gain."""
 
 
 @runtime_checkable
 class LiteralProcess(Protocol):
     """A token process that uses the raw output of a model unchanged at every position whose id is uncertain.
 
-    With `predict` = "posterior" or "plug-in", the log-softmax over `support` is log p(x_0 | x_t); with "score", the raw
-    output is the log score, except 0 at x_t. Outside the support all is -inf.
+    With `predict` = "posterior" or "plug-in", the log-softmax over `support` is log p(x_0 | x_t);
+    with "score", the raw output is the log score, except 0 at x_t. Outside the support all is -inf.
     """
 
     predict: Any
@@ -302,11 +383,18 @@ class FusedLoss(Protocol):
         """Return the loss of a prediction."""
 
     def fused(
-        self, h: Float[Tensor, "B L D"], linear: nn.Linear, process: Process, noised: Noised, t: Float[Tensor, "B *L"],
-        *, half: bool = False, share: Float[Tensor, "B #L"] | None = None,
-    ) -> Measured:  # fmt: skip
+        self,
+        h: Float[Tensor, "B L D"],
+        linear: nn.Linear,
+        process: Process,
+        noised: Noised,
+        t: Float[Tensor, "B *L"],
+        *,
+        half: bool = False,
+        share: Float[Tensor, "B #L"] | None = None,
+    ) -> Measured:
         """Return the loss of `process.read(linear(h), noised.state, process.schedule(t))`.
 
-        Only `Measured.total_with_grad` carries a gradient. With `half`, matrix products run in bfloat16 and accumulate
-        in float32. `share` multiplies the values.
+        Only `Measured.total_with_grad` carries a gradient. With `half`, matrix products run in
+        bfloat16 and accumulate in float32. `share` multiplies the values.
         """

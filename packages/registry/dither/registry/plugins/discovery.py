@@ -13,7 +13,15 @@ from typing import Literal
 
 from ..config.errors import Refused
 
-__all__ = ["GROUP", "Installed", "PluginError", "PluginStatus", "State", "describe_exception", "installed_plugins"]
+__all__ = [
+    "GROUP",
+    "Installed",
+    "PluginError",
+    "PluginStatus",
+    "State",
+    "describe_exception",
+    "installed_plugins",
+]
 
 GROUP = "dither.plugins"
 
@@ -55,7 +63,13 @@ def _plugins_of(dist: Distribution) -> list[Installed]:
         return [_identify(point, dist) for point in dist.entry_points.select(group=GROUP)]
     except Exception as error:
         name = _identify(EntryPoint("", "", GROUP), dist).distribution
-        failed = Installed(name, name, "", EntryPoint(name, name, GROUP), f"its entry_points.txt is damaged: {error}")
+        failed = Installed(
+            name,
+            name,
+            "",
+            EntryPoint(name, name, GROUP),
+            f"its entry_points.txt is damaged: {error}",
+        )
         content = error.object if isinstance(error, UnicodeDecodeError) else text.encode()
         return [failed] if GROUP.encode() in content else []
 
@@ -64,8 +78,13 @@ def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:
     name = version = None
     with suppress(Exception):  # damaged metadata raises many types
         metadata = dist.metadata  # type: ignore[union-attr]  # parsed at each access
-        name, version = metadata["Name"], metadata["Version"]
-    failure = "" if name and version else "the metadata of its distribution lacks the name or version; reinstall it"
+        name = metadata["Name"]
+        version = metadata["Version"]
+    failure = (
+        ""
+        if name and version
+        else "the metadata of its distribution lacks the name or version; reinstall it"
+    )
     return Installed(point.name, name or "?", version or "", point, failure)
 
 
@@ -76,8 +95,9 @@ State = Literal["available", "loaded", "failed", "blocked", "clash"]
 class PluginStatus:
     """The state of one plugin; available: not imported yet, clash: two plugins have this name and neither is used.
 
-    `source` is its distribution or file, `reason` why it cannot be used, `sha256` that of a one-file plugin. Once
-    loaded, it has hooks, a number of components (`parts`), and whether its import was the first to import torch.
+    `source` is its distribution or file, `reason` why it cannot be used, `sha256` that of a
+    one-file plugin. Once loaded, it has hooks, a number of components (`parts`), and whether its
+    import was the first to import torch.
     """
 
     name: str
@@ -101,8 +121,11 @@ class PluginError(Exception):
     """A hook of a plugin raised; the cause is the exception it raised."""
 
     def __init__(self, report: PluginStatus, hook: str, error: BaseException) -> None:
-        self.plugin, self.hook = report.name, hook
-        super().__init__(f'plugin "{report.name}" ({report.origin}) failed in {hook}: {describe_exception(error)}')
+        self.plugin = report.name
+        self.hook = hook
+        super().__init__(
+            f'plugin "{report.name}" ({report.origin}) failed in {hook}: {describe_exception(error)}'
+        )
 
     @property
     def detail(self) -> str:
@@ -117,7 +140,9 @@ def describe_exception(error: BaseException) -> str:
     if isinstance(error, Refused):
         return "; ".join(problem.message for problem in error.problems)
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")
+    ]
     own = {Path(__file__).parents[1], Path(importlib.__file__).parent}
     if frames and not own & set(Path(frames[-1].filename).parents):
         reason += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

@@ -1,10 +1,11 @@
 """First-hitting sampling guided to constraints: sequential Monte Carlo with twisted proposals.
 
-The target of step k is p(decided tokens) psi(decided tokens), psi being the probability that the goal is met under the
-current prediction with independent tokens. An id v is drawn at position l with odds p(v) psi(x with v at l), the best
-proposal that one step allows, whose sum is z; after the next call the prediction is another, and a particle gets the
-weight z / psi under the prediction before (twisted particle filter: Whiteley and Lee 2014; for diffusion Wu et al.
-2023). At the end psi is 0 or 1, so that particles of positive weight meet the goal, with distribution p(x | goal) in
+The target of step k is p(decided tokens) psi(decided tokens), psi being the probability that the
+goal is met under the current prediction with independent tokens. An id v is drawn at position l
+with odds p(v) psi(x with v at l), the best proposal that one step allows, whose sum is z; after the
+next call the prediction is another, and a particle gets the weight z / psi under the prediction
+before (twisted particle filter: Whiteley and Lee 2014; for diffusion Wu et al. 2023). At the end
+psi is 0 or 1, so that particles of positive weight meet the goal, with distribution p(x | goal) in
 the limit of many. Letters: K particles per sample, B batch, L length, V vocabulary.
 """
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Session, TokenProcess
-    from dither.registry.flow.records import Clean, Goal
+    from dither.registry.contracts.protocols import Process, Session, TokenProcess
+    from dither.registry.contracts.records import Clean, Goal
 
 __all__ = ["Guided", "particle_weights"]
 
@@ -34,23 +35,26 @@ MIN_EFFECTIVE = 0.5
 class Guided(FirstHitting):
     """First-hitting guided to what samples must satisfy: the constraints of the task. Without any it is first-hitting.
 
-    Each id is drawn in proportion to its probability times the probability that the constraints will then be met. The
-    particles of a sample correct for what one step cannot see (sequential Monte Carlo); with many of them samples have
-    the conditional distribution.
+    Each id is drawn in proportion to its probability times the probability that the constraints
+    will then be met. The particles of a sample correct for what one step cannot see (sequential
+    Monte Carlo); with many of them samples have the conditional distribution.
     """
 
     name = "guided"
     particles: int = Field(4, ge=1, le=1024)
     """Candidates drawn for each sample, one of which is kept; each at the cost of a sample."""
     order: Literal["random", "fields"] = "random"
-    """Which position is next. random: any. fields: all of the first field, as the rooms, before the next, as relations;
-    constraints on both are then met more often. Under a perfect model the distribution is the same."""
+    """Which position is next. random: any. fields: all of the first field, as the rooms, before the
+    next, as relations; constraints on both are then met more often. Under a perfect model the
+    distribution is the same."""
 
-    def sample(self, process: TokenProcess, model: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean
+    ) -> Iterator[Int[Tensor, "B L"]]:
         """Yield the heaviest particle after every step, and one drawn by weight last."""
         import torch
 
-        from dither.registry.flow.records import State
+        from dither.registry.contracts.records import State
 
         from ..precision import wide_dtype
         from ..tokens.unmasking import fully_masked, top_positions
@@ -60,7 +64,8 @@ class Guided(FirstHitting):
             return
         x, masked = fully_masked(process, like, self.name)
         level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
-        particles, stage = _Particles.of(x, self.particles), _stages(process, self).to(x.device)
+        particles = _Particles.of(x, self.particles)
+        stage = _stages(process, self).to(x.device)
         for _ in range(int(masked.sum(1).max())):
             t, level = next_time(process.schedule, level, masked)
             chosen = top_positions(-stage.expand_as(masked), masked, masked.sum(1).clamp_max(1))
@@ -75,12 +80,14 @@ def _stages(process: Process, options: Guided) -> Float[Tensor, " L"]:
     """Return a number per position; positions with smaller numbers come first."""
     import torch
 
-    from dither.registry.flow.spaces import TokenSpace
+    from dither.registry.contracts.spaces import TokenSpace
 
     space = process.space
     assert isinstance(space, TokenSpace), "only tokens are masked"
     stages = [float(number) * (options.order == "fields") for number, _ in enumerate(space.fields)]
-    return torch.cat([torch.full((f.length,), stage) for f, stage in zip(space.fields, stages, strict=True)])
+    return torch.cat(
+        [torch.full((f.length,), stage) for f, stage in zip(space.fields, stages, strict=True)]
+    )
 
 
 def _step(
@@ -97,12 +104,15 @@ def _step(
     from ..tokens.categorical import draw
     from ..tokens.temperature import warp_options
 
-    at, rows = chosen.long().argmax(1), torch.arange(len(chosen), device=chosen.device)
+    at = chosen.long().argmax(1)
+    rows = torch.arange(len(chosen), device=chosen.device)
     log_p = wide(torch.stack([log[rows, at] for log in log_clean]))
     log_psi = torch.stack([goal.log_prob(log, at) for log in log_clean])
     total = (log_p + log_psi).logsumexp(-1)
     before = total if particles.log_psi is None else particles.log_psi
-    hopeless = (total == -torch.inf) | (before == -torch.inf)  # once out of reach, always out of reach
+    hopeless = (total == -torch.inf) | (
+        before == -torch.inf
+    )  # once out of reach, always out of reach
     log_weight = (particles.log_weight + total - before).masked_fill(hopeless, -torch.inf)
     log_odds = torch.where(hopeless[..., None], log_p, log_p + log_psi)
     log_weight, indices = _resample(log_weight)
@@ -116,7 +126,8 @@ def _step(
 class _Particles:
     """The particles of all samples: ids decided so far, and the weight of each up to a factor per sample.
 
-    `log_psi` is the probability to meet the goal when the last token was decided; None at the beginning.
+    `log_psi` is the probability to meet the goal when the last token was decided; None at the
+    beginning.
     """
 
     x: Int[Tensor, "K B L"]
@@ -149,7 +160,8 @@ def _resample(log_weight: Float[Tensor, "K B"]) -> tuple[Float[Tensor, "K B"], I
     """Resample systematically where too few particles are effective; return new weights and the indices to keep."""
     import torch
 
-    weight, particles = particle_weights(log_weight), len(log_weight)
+    weight = particle_weights(log_weight)
+    particles = len(log_weight)
     uneven = weight.square().sum(0) * particles * MIN_EFFECTIVE > 1
     number = torch.arange(particles, device=weight.device)[:, None]
     # One uniform per sample, even steps from there (systematic resampling).
@@ -160,7 +172,9 @@ def _resample(log_weight: Float[Tensor, "K B"]) -> tuple[Float[Tensor, "K B"], I
     return torch.where(uneven, reset, log_weight), indices
 
 
-def _select(values: Shaped[Tensor, "K B *V"], indices: Int[Tensor, "k B"]) -> Shaped[Tensor, "k B *V"]:
+def _select(
+    values: Shaped[Tensor, "K B *V"], indices: Int[Tensor, "k B"]
+) -> Shaped[Tensor, "k B *V"]:
     import torch
 
     return values[indices, torch.arange(values.shape[1], device=values.device)]

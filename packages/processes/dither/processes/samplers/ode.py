@@ -1,7 +1,8 @@
 """Integrates the probability flow of Gaussian diffusion and flow matching (Song et al. 2021; Lipman et al. 2022).
 
-With factors a of x_0 and b of eps, z = x / (a + b) follows dz/du = eps - x_0 in u = b / (a + b), for every schedule and
-without a singularity; flow matching has z = x. Letters: B batch, L length, M features, K times.
+With factors a of x_0 and b of eps, z = x / (a + b) follows dz/du = eps - x_0 in u = b / (a + b),
+for every schedule and without a singularity; flow matching has z = x. Letters: B batch, L length, M
+features, K times.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from dither.registry import Misfit
 from dither.registry.kinds import ModelFacts, ProcessFacts
 from dither.registry.plugins.install_command import install_command
 
-from ..samplers.options import ProcessSampler, no_effect
+from .options import ProcessSampler, no_effect
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from dither.registry.flow.protocols import GaussianProcess, Session
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import GaussianProcess, Session
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["ODE"]
 
@@ -37,8 +38,8 @@ class ODE(ProcessSampler):
     name = "ode"
     requires = "gaussian"
     solver: Literal["euler", "midpoint", "heun", "dopri5"] = "heun"
-    """euler: one call of the model a step. midpoint, heun: two, of second order. dopri5: adaptive steps of fifth order
-    (Dormand and Prince), which requires torchdiffeq."""
+    """euler: one call of the model a step. midpoint, heun: two, of second order. dopri5: adaptive
+    steps of fifth order (Dormand and Prince), which requires torchdiffeq."""
     steps: int = Field(20, ge=1, le=1_000_000)
     """Equal steps in u from 1 to its value at t_min; with dopri5 the number of states yielded."""
     t_min: float = Field(1e-3, ge=0, lt=1)
@@ -50,24 +51,34 @@ class ODE(ProcessSampler):
         """Yield unless the process adds Gaussian noise and the solver is installed."""
         yield from super().check(process, model)
         if self.solver != "dopri5":
-            yield from no_effect(self, ("tolerance",), f'with solver = "{self.solver}"', 'set solver = "dopri5"')
+            yield from no_effect(
+                self, ("tolerance",), f'with solver = "{self.solver}"', 'set solver = "dopri5"'
+            )
         elif find_spec("torchdiffeq") is None:
             fix = f'{install_command("dither-processes", "ode")}; or set solver = "heun"'
-            yield Misfit('solver "dopri5" requires torchdiffeq', ("solver",), help=fix, code="missing-dependency")
+            yield Misfit(
+                'solver "dopri5" requires torchdiffeq',
+                ("solver",),
+                help=fix,
+                code="missing-dependency",
+            )
         if self.t_min == 0 and process.predict == "x0":
             message = 'the velocity at t_min = 0 does not follow from predict = "x0"'
             yield Misfit(message, ("t_min",), ("process", "predict"), "set t_min = 1e-3")
 
-    def sample(self, process: GaussianProcess, model: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
+    def sample(
+        self, process: GaussianProcess, model: Session, like: Clean
+    ) -> Iterator[Float[Tensor, "B L M"]]:
         import torch
 
-        from dither.registry.flow.records import Noise
+        from dither.registry.contracts.records import Noise
 
+        from ..flow_matching.process import path_norm
         from ..precision import wide_dtype
         from ..timestep_sampling import time_of
-        from .process import path_norm
 
-        state, linear = process.prior(like), getattr(process, "linear_path", False)
+        state = process.prior(like)
+        linear = getattr(process, "linear_path", False)
         moves = ~like.fixed if state.noisy is None else state.noisy
 
         def factor(u: Tensor) -> Tensor:
@@ -85,7 +96,9 @@ class ODE(ProcessSampler):
             return difference.to(z.dtype).masked_fill(~moves, 0.0)
 
         dtype = wide_dtype(like.x0.device)
-        ends: Noise = process.schedule(torch.linspace(1.0, self.t_min, 2, dtype=dtype, device=like.x0.device))
+        ends: Noise = process.schedule(
+            torch.linspace(1.0, self.t_min, 2, dtype=dtype, device=like.x0.device)
+        )
         start, stop = (-(-ends.sigma).expm1()).sqrt() / path_norm(ends, ends.sigma)
         share = torch.linspace(0, 1, self.steps + 1, dtype=dtype, device=like.x0.device)
         grid = start + (stop - start) * share
@@ -97,12 +110,22 @@ class ODE(ProcessSampler):
 
 
 def _solve(
-    velocity: Velocity, z: Float[Tensor, "B L M"], grid: Float[Tensor, " K"], options: ODE
+    velocity: Velocity,
+    z: Float[Tensor, "B L M"],
+    grid: Float[Tensor, " K"],
+    options: ODE,
 ) -> Iterator[tuple[Float[Tensor, ""], Float[Tensor, "B L M"]]]:
     if options.solver == "dopri5":
         from torchdiffeq import odeint
 
-        path = odeint(velocity, z, grid.to(z.dtype), rtol=options.tolerance, atol=options.tolerance, method="dopri5")
+        path = odeint(
+            velocity,
+            z,
+            grid.to(z.dtype),
+            rtol=options.tolerance,
+            atol=options.tolerance,
+            method="dopri5",
+        )
         yield from zip(grid[1:], path[1:], strict=True)
         return
     for u, v in pairwise(grid):

@@ -1,8 +1,9 @@
 """Flow matching over features: x_t = (1 - u) x_0 + u eps on a straight line, with u given by the schedule.
 
-The noise sigma of a schedule fixes the ratio u / (1 - u) = sqrt(1 - alpha) / sqrt(alpha), so that every schedule of
-Gaussian diffusion serves here; x_t is that of diffusion divided by sqrt(alpha) + sqrt(1 - alpha). Lipman et al. 2022,
-Liu et al. 2022 (rectified flow), whose time runs from noise to data. Letters: B batch, L length, M features.
+The noise sigma of a schedule fixes the ratio u / (1 - u) = sqrt(1 - alpha) / sqrt(alpha), so that
+every schedule of Gaussian diffusion serves here; x_t is that of diffusion divided by sqrt(alpha) +
+sqrt(1 - alpha). Lipman et al. 2022, Liu et al. 2022 (rectified flow), whose time runs from noise to
+data. Letters: B batch, L length, M features.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow.records import Clean, Noise, State, over
+from dither.registry.contracts.records import Clean, Noise, State, over
 
 from ..features.gaussian import GaussianProcess
 from ..precision import wide
@@ -25,9 +26,16 @@ class FlowPrediction:
     """Raw model output with its meaning; a `FeaturePrediction`. The velocity is dx/du = eps - x_0."""
 
     def __init__(
-        self, raw: Float[Tensor, "B L M"], x: Float[Tensor, "B L M"], u: Float[Tensor, "..."], x0: bool
+        self,
+        raw: Float[Tensor, "B L M"],
+        x: Float[Tensor, "B L M"],
+        u: Float[Tensor, "..."],
+        x0: bool,
     ) -> None:
-        self.raw, self.x, self.u, self._is_x0 = raw, x, u, x0
+        self.raw = raw
+        self.x = x
+        self.u = u
+        self._is_x0 = x0
 
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
@@ -52,10 +60,13 @@ class FlowMatchingProcess(GaussianProcess):
 
     linear_path = True
 
-    def scales(self, noise: Noise, like: Float[Tensor, "B L M"]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    def scales(
+        self, noise: Noise, like: Float[Tensor, "B L M"]
+    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
         """Return 1 - u and u."""
         sigma = over(noise.sigma, like)
-        a, b = (-wide(sigma) / 2).exp(), (-(-wide(sigma)).expm1()).sqrt()
+        a = (-wide(sigma) / 2).exp()
+        b = (-(-wide(sigma)).expm1()).sqrt()
         return (a / (a + b)).to(like.dtype), (b / (a + b)).to(like.dtype)
 
     def read(self, raw: Float[Tensor, "B L M"], state: State, noise: Noise) -> FlowPrediction:
@@ -63,7 +74,15 @@ class FlowMatchingProcess(GaussianProcess):
         return FlowPrediction(raw, state.x, self.scales(noise, raw)[1], self.predict == "x0")
 
     def step(
-        self, state: State, pred: Any, now: Noise, then: Noise, like: Clean, *, eta: float = 1.0, eps: Any = None
+        self,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+        *,
+        eta: float = 1.0,
+        eps: Any = None,
     ) -> State:
         """Draw x_s given x_t, as `GaussianProcess.step` on the same noise; with eta = 0 it is an Euler step in u."""
         new = super().step(state, pred, now, then, like, eta=eta, eps=eps).x

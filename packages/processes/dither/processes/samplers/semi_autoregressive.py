@@ -1,7 +1,7 @@
 """Semi-autoregressive decoding of a model with full attention (LLaDA, Nie et al. 2025, appendix B.4).
 
-Blocks are unmasked from left to right while all later positions stay masked and visible to the model, which sees whole
-samples as in training. Letters: B batch, L length, S positions of a block.
+Blocks are unmasked from left to right while all later positions stay masked and visible to the
+model, which sees whole samples as in training. Letters: B batch, L length, S positions of a block.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pydantic import Field
 from dither.registry import Misfit, Slot, TokenSpace, below, named
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
-from ..samplers.options import ProcessSampler
+from .options import ProcessSampler
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Shaped
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Sampler, Session, TokenProcess
-    from dither.registry.flow.records import Clean, State
+    from dither.registry.contracts.protocols import Sampler, Session, TokenProcess
+    from dither.registry.contracts.records import Clean, State
 
 __all__ = ["SemiAutoregressive"]
 
@@ -31,8 +31,8 @@ __all__ = ["SemiAutoregressive"]
 class SemiAutoregressive(ProcessSampler):
     """Block after block from left to right without a block-trained model: later blocks stay masked (LLaDA).
 
-    The model is given the time at which the share of masked tokens in the whole sample is expected. Sampler "blocks"
-    is faster for a model with model.block_size, whose finished blocks it caches.
+    The model is given the time at which the share of masked tokens in the whole sample is expected.
+    Sampler "blocks" is faster for a model with model.block_size, whose finished blocks it caches.
     """
 
     name = "semi-autoregressive"
@@ -43,8 +43,9 @@ class SemiAutoregressive(ProcessSampler):
     inner: Slot[SamplerSpec] = named("ordered")
     """Sampler of a block; its steps are per block."""
     approximate: bool = False
-    """While a block is decoded, keep the keys and values of all other positions as they were at its start: the dual
-    cache of Fast-dLLM (Wu et al. 2025). Calls after the first of a block compute only its positions."""
+    """While a block is decoded, keep the keys and values of all other positions as they were at its
+    start: the dual cache of Fast-dLLM (Wu et al. 2025). Calls after the first of a block compute
+    only its positions."""
 
     def traits(self) -> frozenset[str]:
         """Declare samples as exact as those of the inner sampler, unless keys and values are outdated."""
@@ -57,12 +58,21 @@ class SemiAutoregressive(ProcessSampler):
             message = f"a model with block_size = {model.block_size} does not see later blocks"
             yield Misfit(message, (), ("model", "block_size"), 'use sampler "blocks"')
         if self.approximate and not model.cache:
-            yield Misfit("approximate = true requires a model with a KV cache", ("approximate",), ("model",))
-        if self.approximate and isinstance(process.space, TokenSpace) and len(process.space.fields) > 1:
+            yield Misfit(
+                "approximate = true requires a model with a KV cache", ("approximate",), ("model",)
+            )
+        if (
+            self.approximate
+            and isinstance(process.space, TokenSpace)
+            and len(process.space.fields) > 1
+        ):
             message = f"approximate = true requires a single field of tokens, not {process.space}"
             yield Misfit(message, ("approximate",), ("task",))
         if getattr(self.inner, "blockwise", False) or self.inner.name == self.name:
-            yield Misfit(f'sampler "{self.name}" cannot have the inner sampler "{self.inner.name}"', ("inner",))
+            yield Misfit(
+                f'sampler "{self.name}" cannot have the inner sampler "{self.inner.name}"',
+                ("inner",),
+            )
         yield from below("inner", self.inner.check(process, model))
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
@@ -76,7 +86,12 @@ class SemiAutoregressive(ProcessSampler):
         return partial(self.run, inner=self.inner.build())
 
     def sample(
-        self, process: TokenProcess, model: Session, like: Clean, *, inner: Sampler
+        self,
+        process: TokenProcess,
+        model: Session,
+        like: Clean,
+        *,
+        inner: Sampler,
     ) -> Iterator[Int[Tensor, "B L"]]:
         """Yield every state of the whole sample, the clean sample last.
 
@@ -84,15 +99,19 @@ class SemiAutoregressive(ProcessSampler):
         """
         import torch
 
-        from dither.registry.flow.protocols import RefreshingSession
+        from dither.registry.contracts.protocols import RefreshingSession
 
         from ..tokens.unmasking import fully_masked
 
         if self.approximate and not isinstance(model, RefreshingSession):
-            raise TypeError(f"approximate = true requires a RefreshingSession, not {type(model).__name__}")
+            raise TypeError(
+                f"approximate = true requires a RefreshingSession, not {type(model).__name__}"
+            )
         whole, free = fully_masked(process, like, self.name)
         masks = whole.masked_fill(~free, -1)
-        has_free = torch.stack([part.any() for part in torch.split(free, self.size, 1)]).tolist()  # one synchronisation
+        has_free = torch.stack(
+            [part.any() for part in torch.split(free, self.size, 1)]
+        ).tolist()  # one synchronisation
         for start, some in zip(range(0, whole.shape[1], self.size), has_free, strict=True):
             block = torch.zeros_like(free)
             block[:, start : start + self.size] = True
@@ -123,8 +142,12 @@ class _BlockSession:
         start: int,
         cached: bool,
     ) -> None:
-        self.process, self.model, self.whole, self.masks = process, model, whole, masks
-        self.start, self.refresh = start, getattr(model, "refresh", None) if cached else None
+        self.process = process
+        self.model = model
+        self.whole = whole
+        self.masks = masks
+        self.start = start
+        self.refresh = getattr(model, "refresh", None) if cached else None
 
     def join(self, x: Int[Tensor, "B S"]) -> Int[Tensor, "B L"]:
         """Return the whole sample with a state of the block."""
@@ -132,7 +155,9 @@ class _BlockSession:
 
         if x.shape == self.whole.shape:
             return x
-        return torch.cat([self.whole[:, : self.start], x, self.whole[:, self.start + x.shape[1] :]], 1)
+        return torch.cat(
+            [self.whole[:, : self.start], x, self.whole[:, self.start + x.shape[1] :]], 1
+        )
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> object:
         import torch
@@ -140,7 +165,8 @@ class _BlockSession:
         from ..precision import wide
         from ..timestep_sampling import time_of
 
-        whole, free = self.join(state.x), self.masks >= 0
+        whole = self.join(state.x)
+        free = self.masks >= 0
         share = wide((free & (whole == self.masks)).sum(1)) / free.sum(1).clamp_min(1)
         t = time_of(self.process.schedule, share).to(torch.get_default_dtype())
         if self.refresh is not None:

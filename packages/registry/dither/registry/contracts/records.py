@@ -2,8 +2,9 @@
 
     batch --task--> Clean --process.corrupt--> Noised --model, process.read--> Prediction --loss--> Measured
 
-Letters: B batch, L length, M features, V vocabulary. `B L *M` is `B L` for tokens, `B L M` for features.
-`valid` has one value per position; `known`, `masked` and `target_mask` have the shape of x0.
+Letters: B batch, L length, M features, V vocabulary. `B L *M` is `B L` for tokens, `B L M` for
+features. `valid` has one value per position; `known`, `masked` and `target_mask` have the shape of
+x0.
 """
 
 from __future__ import annotations
@@ -17,10 +18,26 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 __all__ = [
-    "Clean", "Context", "FeaturePrediction", "Goal", "Measured", "Noise", "Noised", "Prediction", "RowPrediction",
-    "State", "TokenPrediction", "first_rows", "none_chosen", "over", "prediction_rows", "put_rows", "readable_rows",
-    "select_rows", "true_everywhere",
-]  # fmt: skip
+    "Clean",
+    "Context",
+    "FeaturePrediction",
+    "Goal",
+    "Measured",
+    "Noise",
+    "Noised",
+    "Prediction",
+    "RowPrediction",
+    "State",
+    "TokenPrediction",
+    "first_rows",
+    "none_chosen",
+    "over",
+    "prediction_rows",
+    "put_rows",
+    "readable_rows",
+    "select_rows",
+    "true_everywhere",
+]
 
 
 class _TensorRecord:
@@ -54,9 +71,11 @@ class Clean(_TensorRecord):
     Attributes:
         x0: Ids `B L` (int64) or features `B L M` (float).
         valid: True on real positions, False on padding. `B L`.
-        known: True where the value is given: never noised, never changed by a sampler. The shape of x0.
+        known: True where the value is given: never noised, never changed by a sampler. The shape of
+            x0.
         cond: Conditions by name, each with the batch dimension first.
-        goal: Constraints on samples beyond the known values, the same for the whole batch; None for none.
+        goal: Constraints on samples beyond the known values, the same for the whole batch; None for
+            none.
     """
 
     x0: Shaped[Tensor, "B L *M"]
@@ -67,10 +86,20 @@ class Clean(_TensorRecord):
     _none_known = False  # set by `to_device`; `replace` drops it, as it may change `known`
 
     @classmethod
-    def of(cls, x0: Tensor, valid: Tensor | None = None, known: Tensor | None = None, **cond: Tensor) -> Clean:
+    def of(
+        cls,
+        x0: Tensor,
+        valid: Tensor | None = None,
+        known: Tensor | None = None,
+        **cond: Tensor,
+    ) -> Clean:
         """Make a batch: by default every position is valid and none is known."""
-        valid = torch.ones(x0.shape[:2], dtype=torch.bool, device=x0.device) if valid is None else valid
-        known = torch.zeros(x0.shape, dtype=torch.bool, device=x0.device) if known is None else known
+        valid = (
+            torch.ones(x0.shape[:2], dtype=torch.bool, device=x0.device) if valid is None else valid
+        )
+        known = (
+            torch.zeros(x0.shape, dtype=torch.bool, device=x0.device) if known is None else known
+        )
         return cls(x0, valid, known, cond)
 
     @property
@@ -96,10 +125,13 @@ class Goal(Protocol):
     def satisfied(self, x: Shaped[Tensor, "B L"]) -> dict[str, Bool[Tensor, " B"]]:
         """Return for each constraint by name which finished samples satisfy it."""
 
-    def log_prob(self, log_clean: Float[Tensor, "B L V"], at: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+    def log_prob(
+        self, log_clean: Float[Tensor, "B L V"], at: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B V"]:
         """Return the log-probability of the goal if token `at` becomes v and the others are drawn from `log_clean`.
 
-        It may be an estimate unless all other tokens are certain; -inf only where the goal is impossible.
+        It may be an estimate unless all other tokens are certain; -inf only where the goal is
+        impossible.
         """
 
 
@@ -129,11 +161,14 @@ class State(_TensorRecord):
 
     Attributes:
         x: Ids `B L` or features `B L M`.
-        masked: True where the value was removed (feature processes); for tokens MASK says so and this is all False.
-        requested: True on positions whose output is used; None for all. At others the output may be anything finite.
-        noisy: True where x may have noise, False where it is known to be clean; None if that is not said.
-        most_visible: Largest number of positions of a sample that are not masked as a whole, if the host knows it; all
-            requested positions are masked as a whole then.
+        masked: True where the value was removed (feature processes); for tokens MASK says so and
+            this is all False.
+        requested: True on positions whose output is used; None for all. At others the output may be
+            anything finite.
+        noisy: True where x may have noise, False where it is known to be clean; None if that is not
+            said.
+        most_visible: Largest number of positions of a sample that are not masked as a whole, if the
+            host knows it; all requested positions are masked as a whole then.
         most_requested: Largest number of requested positions of the batch, if the host knows it.
     """
 
@@ -166,9 +201,11 @@ class Noised(_TensorRecord):
         x0: The clean sample.
         state: The input of the model.
         noise: The noise level of the state.
-        target_mask: True where the clean value is uncertain, so that a loss may use it. The shape of x0.
+        target_mask: True where the clean value is uncertain, so that a loss may use it. The shape
+            of x0.
         valid: True on real positions. `B L`.
-        prior: Distribution of replaced tokens, one row per position or one for all (token processes).
+        prior: Distribution of replaced tokens, one row per position or one for all (token
+            processes).
         eps: The Gaussian noise that was added (Gaussian processes).
         fixed: True where the process does not act: padding and known values. The shape of x0.
     """
@@ -219,7 +256,8 @@ Prediction = TokenPrediction | FeaturePrediction
 class RowPrediction(Protocol):
     """A `TokenPrediction` that can be read at single positions.
 
-    With an attribute `chosen_only` that is true, it is read at the chosen positions also on an accelerator.
+    With an attribute `chosen_only` that is true, it is read at the chosen positions also on an
+    accelerator.
     """
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
@@ -251,8 +289,8 @@ def prediction_rows(pred: Any, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
 def readable_rows(pred: Any, chosen: Bool[Tensor, "*B L"]) -> Bool[Tensor, "*B L"]:
     """Return where to read a prediction: at the chosen positions.
 
-    On an accelerator, where their number would have to be read back, everywhere, as a mask of stride 0, unless the
-    prediction is `chosen_only`.
+    On an accelerator, where their number would have to be read back, everywhere, as a mask of
+    stride 0, unless the prediction is `chosen_only`.
     """
     if chosen.device.type == "cpu" or getattr(pred, "chosen_only", False):
         return chosen
@@ -274,16 +312,25 @@ def none_chosen(where: Bool[Tensor, "*B L"]) -> bool:
     return not (true_everywhere(where) or where.any())
 
 
-def select_rows(values: Shaped[Tensor, "*B L *V"], where: Bool[Tensor, "*B L"]) -> Shaped[Tensor, "N *V"]:
+def select_rows(
+    values: Shaped[Tensor, "*B L *V"], where: Bool[Tensor, "*B L"]
+) -> Shaped[Tensor, "N *V"]:
     """Return the values at the positions of a mask, in order."""
     return values.flatten(0, where.ndim - 1) if true_everywhere(where) else values[where]
 
 
 def put_rows(
-    x: Shaped[Tensor, "*B L"], chosen: Bool[Tensor, "*B L"], rows: Shaped[Tensor, " N"], where: Bool[Tensor, "*B L"]
+    x: Shaped[Tensor, "*B L"],
+    chosen: Bool[Tensor, "*B L"],
+    rows: Shaped[Tensor, " N"],
+    where: Bool[Tensor, "*B L"],
 ) -> Shaped[Tensor, "*B L"]:
     """Return x with `rows` at the chosen positions; the rows are those of `where = readable_rows(pred, chosen)`."""
-    return torch.where(chosen, rows.view_as(x), x) if true_everywhere(where) else x.masked_scatter(chosen, rows)
+    return (
+        torch.where(chosen, rows.view_as(x), x)
+        if true_everywhere(where)
+        else x.masked_scatter(chosen, rows)
+    )
 
 
 @dataclass(frozen=True)
@@ -293,7 +340,8 @@ class Measured(_TensorRecord):
     Attributes:
         values: The loss of each position; finite even where the weight is 0.
         weights: The weight of each position, at least 0.
-        total_with_grad: The sum of values times weights if only this sum carries the gradient, else None.
+        total_with_grad: The sum of values times weights if only this sum carries the gradient, else
+            None.
         parts: Terms of the values by name, for logging.
     """
 
@@ -305,11 +353,21 @@ class Measured(_TensorRecord):
     def __getitem__(self, rows: slice) -> Self:
         """Return some samples of the batch, without `total_with_grad`."""
         parts = {name: part[rows] for name, part in self.parts.items()}
-        return replace(self, values=self.values[rows], weights=self.weights[rows], total_with_grad=None, parts=parts)
+        return replace(
+            self,
+            values=self.values[rows],
+            weights=self.weights[rows],
+            total_with_grad=None,
+            parts=parts,
+        )
 
     def total(self) -> Float[Tensor, ""]:
         """Return the weighted sum."""
-        return (self.values * self.weights).sum() if self.total_with_grad is None else self.total_with_grad
+        return (
+            (self.values * self.weights).sum()
+            if self.total_with_grad is None
+            else self.total_with_grad
+        )
 
     def mean(self) -> Float[Tensor, ""]:
         """Return the weighted mean; 0 if all weights are 0."""

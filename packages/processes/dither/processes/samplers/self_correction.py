@@ -1,7 +1,7 @@
 """Self-correction of finished samples (GIDD, von Ruette et al. 2025, algorithm 2).
 
-A model that was trained on wrong tokens judges every token of a sample, and replaces the one that it is surest to be
-wrong, again and again. Letters: B batch, L length.
+A model that was trained on wrong tokens judges every token of a sample, and replaces the one that
+it is surest to be wrong, again and again. Letters: B batch, L length.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pydantic import Field
 from dither.registry import Misfit, Slot, below, named
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
-from ..samplers.options import TokenSampler
+from .options import TokenSampler
 
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Sampler, Session, TokenProcess
-    from dither.registry.flow.records import Clean
+    from dither.registry.contracts.protocols import Sampler, Session, TokenProcess
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["SelfCorrect"]
 
@@ -30,8 +30,9 @@ __all__ = ["SelfCorrect"]
 class SelfCorrect(TokenSampler):
     """Sample with another sampler, then replace tokens that the model finds unlikely in their context (GIDD).
 
-    At each iteration a replacement is drawn for every token, and the likeliest of those that differ are accepted.
-    Samples no longer follow the model: they are likelier and less varied. A sample ends when nothing is replaced.
+    At each iteration a replacement is drawn for every token, and the likeliest of those that differ
+    are accepted. Samples no longer follow the model: they are likelier and less varied. A sample
+    ends when nothing is replaced.
     """
 
     name = "self-correct"
@@ -45,14 +46,21 @@ class SelfCorrect(TokenSampler):
     tokens: int = Field(1, ge=1)
     """Maximum number of tokens of a sample that one iteration replaces."""
     t: float = Field(0.01, gt=0, lt=1)
-    """Time that the model is given: a share of about 1 - alpha of the tokens is expected to be wrong."""
+    """Time that the model is given: a share of about 1 - alpha of the tokens is expected to be
+    wrong."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless the model has seen wrong tokens in training."""
         yield from super().check(process, model)
         if process.prior == "mask":
             message = f'sampler "{self.name}" requires a model that has seen wrong tokens, not process "{process.name}"'
-            yield Misfit(message, (), ("process",), 'use process "hybrid" or "uniform"', code="process-mismatch")
+            yield Misfit(
+                message,
+                (),
+                ("process",),
+                'use process "hybrid" or "uniform"',
+                code="process-mismatch",
+            )
         if self.inner.name == self.name:
             yield Misfit(f'sampler "{self.name}" cannot be its own inner sampler', ("inner",))
         yield from below("inner", self.inner.check(process, model))
@@ -64,12 +72,17 @@ class SelfCorrect(TokenSampler):
         return partial(self.run, inner=self.inner.build())
 
     def sample(
-        self, process: TokenProcess, model: Session, like: Clean, *, inner: Sampler
+        self,
+        process: TokenProcess,
+        model: Session,
+        like: Clean,
+        *,
+        inner: Sampler,
     ) -> Iterator[Int[Tensor, "B L"]]:
         """Yield every state of the draft and of its corrections, the corrected sample last."""
         import torch
 
-        from dither.registry.flow.records import State, put_rows, readable_rows
+        from dither.registry.contracts.records import State, put_rows, readable_rows
 
         from ..tokens.categorical import draw_log
         from ..tokens.prediction import clean_rows
@@ -78,19 +91,26 @@ class SelfCorrect(TokenSampler):
 
         for x in inner(process, model, like):
             yield x
-        t, free = torch.full((len(x),), self.t, device=x.device), ~like.fixed
+        t = torch.full((len(x),), self.t, device=x.device)
+        free = ~like.fixed
         active = free.any(1)
         for _ in range(self.iterations):
             if not bool(active.any()):
                 return
-            pred, where = model(State.of(x), t), free & active[:, None]
-            read, drafts, scores = readable_rows(pred, where), list[torch.Tensor](), list[torch.Tensor]()
+            pred = model(State.of(x), t)
+            where = free & active[:, None]
+            read = readable_rows(pred, where)
+            drafts = list[torch.Tensor]()
+            scores = list[torch.Tensor]()
             for log_p in clean_rows(pred, read):
                 warped = warp_options(log_p, self)
                 drafts.append(draw_log(warped))
                 scores.append(warped.gather(-1, drafts[-1][:, None])[:, 0])
             draft = put_rows(x, where, torch.cat(drafts), read)
-            score = put_rows(torch.zeros_like(x, dtype=scores[0].dtype), where, torch.cat(scores), read)
+            score = put_rows(
+                torch.zeros_like(x, dtype=scores[0].dtype), where, torch.cat(scores), read
+            )
             chosen = top_positions(score, where & (draft != x), active * self.tokens)
-            x, active = torch.where(chosen, draft, x), active & chosen.any(1)
+            x = torch.where(chosen, draft, x)
+            active = active & chosen.any(1)
             yield x

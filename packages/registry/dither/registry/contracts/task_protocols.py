@@ -1,6 +1,7 @@
 """Protocols of tasks, their metrics and trackers.
 
-Letters: B batch, N samples, L length, M features, D width. `B L *M` is `B L` for tokens, `B L M` for features.
+Letters: B batch, N samples, L length, M features, D width. `B L *M` is `B L` for tokens, `B L M`
+for features.
 """
 
 from __future__ import annotations
@@ -17,10 +18,31 @@ from .records import Clean, Measured, Noised
 from .spaces import Space
 
 __all__ = [
-    "AssetTask", "BucketedTask", "CorpusTask", "DataRequest", "DataWarnings", "EditableTask", "Embeds", "Explains",
-    "Exports", "FrontierTask", "Metrics", "OutlinedTask", "Picture", "PredictionMetric", "Predicts", "RatioSums",
-    "SampleMetric", "SampledMetrics", "ShowsTrajectories", "Split", "Task", "TextTask", "Tracker", "TrainedModel",
-]  # fmt: skip
+    "AssetTask",
+    "BucketedTask",
+    "CorpusTask",
+    "DataRequest",
+    "DataWarnings",
+    "EditableTask",
+    "Embeds",
+    "Explains",
+    "Exports",
+    "FrontierTask",
+    "Metrics",
+    "OutlinedTask",
+    "Picture",
+    "PredictionMetric",
+    "Predicts",
+    "RatioSums",
+    "SampleMetric",
+    "SampledMetrics",
+    "ShowsTrajectories",
+    "Split",
+    "Task",
+    "TextTask",
+    "Tracker",
+    "TrainedModel",
+]
 
 Split = Literal["train", "valid", "test"]
 
@@ -46,7 +68,13 @@ class Picture:
 class Metrics(Protocol):
     """An accumulator whose result does not depend on how a split is divided into batches."""
 
-    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
+    def update(
+        self,
+        clean: Clean,
+        noised: Noised,
+        pred: Any,
+        measured: Measured,
+    ) -> None:
         """Add one batch."""
 
     def compute(self) -> dict[str, float]:
@@ -74,7 +102,8 @@ class PredictionMetric(Protocol):
 
 
 SampleMetric = Callable[[Shaped[Tensor, "N L *M"], Clean], Mapping[str, float]]
-"""A metric of samples: finished samples and what sampling started from -> values by name. It must not modify either."""
+"""A metric of samples: finished samples and what sampling started from -> values by name. It must
+not modify either."""
 
 
 @runtime_checkable
@@ -84,7 +113,8 @@ class Tracker(Protocol):
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
         """Open the destination, once and first; `step` is the one that the run resumes from.
 
-        The tracker may write into a folder of its own in the run directory `folder`; `config` has plain values.
+        The tracker may write into a folder of its own in the run directory `folder`; `config` has
+        plain values.
         """
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
@@ -120,7 +150,8 @@ class Task(Protocol):
     def baselines(self) -> dict[str, float]:
         """Return metrics of trivial predictors on the validation split, as in `nats_per_graph/unigram`.
 
-        Names of metrics of samples start with `sample `. With a `split` argument, return those of that split.
+        Names of metrics of samples start with `sample `. With a `split` argument, return those of
+        that split.
         """
 
     def sample_metrics(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
@@ -148,7 +179,14 @@ class TextTask(Protocol):
 class EditableTask(Protocol):
     """A task whose samples can keep a part of a given one."""
 
-    def edit(self, source: Any, keep: Sequence[int] | None, redraw: int | None, n: int, seed: int) -> Clean:
+    def edit(
+        self,
+        source: Any,
+        keep: Sequence[int] | None,
+        redraw: int | None,
+        n: int,
+        seed: int,
+    ) -> Clean:
         """Return `n` templates that know the parts `keep` of a sample (a path or an object), with `redraw` others."""
 
 
@@ -156,7 +194,13 @@ class EditableTask(Protocol):
 class OutlinedTask(Protocol):
     """A task whose samples can be drawn for a given outline."""
 
-    def within(self, outline: Path, n: int, seed: int, like: Clean | None) -> Clean:
+    def within(
+        self,
+        outline: Path,
+        n: int,
+        seed: int,
+        like: Clean | None,
+    ) -> Clean:
         """Return `n` templates, or those of `like`, with the outline in a file as their condition."""
 
 
@@ -176,11 +220,14 @@ class FrontierTask(Protocol):
     """A task that compares samples over options of sampling with real ones."""
 
     def frontier(
-        self, draws: Iterable[tuple[Mapping[str, float], Tensor, Clean, Mapping[str, float]]], count: int
+        self,
+        draws: Iterable[tuple[Mapping[str, float], Tensor, Clean, Mapping[str, float]]],
+        count: int,
     ) -> tuple[list[dict[str, float]], Picture]:
         """Return one row of metrics for real samples, then one per draw, and a picture.
 
-        `draws` are options, `count` samples, their templates and metrics; they are drawn on iteration.
+        `draws` are options, `count` samples, their templates and metrics; they are drawn on
+        iteration.
         """
 
 
@@ -221,7 +268,11 @@ class Exports(Protocol):
     """A task that can export samples to files of other programs."""
 
     def export(
-        self, samples: Shaped[Tensor, "N L *M"], like: Clean, form: str, folder: Path
+        self,
+        samples: Shaped[Tensor, "N L *M"],
+        like: Clean,
+        form: str,
+        folder: Path,
     ) -> tuple[Sequence[Path], Sequence[str]]:
         """Write samples in a format of `TaskSpec.exports` into a new folder; return the files and messages."""
 

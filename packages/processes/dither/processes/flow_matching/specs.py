@@ -16,7 +16,7 @@ from ..schedules.alpha import AlphaSchedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dither.registry.flow.protocols import Process, Schedule
+    from dither.registry.contracts.protocols import Process, Schedule
 
 __all__ = ["FlowMatching", "Kappa", "RectifiedFlow"]
 
@@ -24,8 +24,8 @@ __all__ = ["FlowMatching", "Kappa", "RectifiedFlow"]
 class FlowMatching(Gaussian):
     """Flow matching (rectified flow): x_t = (1 - u) x_0 + u eps on a straight line from each sample to noise.
 
-    u is t under schedule "rectified-flow"; another schedule gives u = b / (a + b) with a, b the factors of x_0 and eps
-    under process "gaussian". Sampler "ode" follows the velocity.
+    u is t under schedule "rectified-flow"; another schedule gives u = b / (a + b) with a, b the
+    factors of x_0 and eps under process "gaussian". Sampler "ode" follows the velocity.
     """
 
     name = "flow-matching"
@@ -38,12 +38,16 @@ class FlowMatching(Gaussian):
     def facts(self, space: Space) -> ProcessFacts:
         predict = "flow-velocity" if self.predict == "velocity" else self.predict
         facts = super().facts(space)
-        return ProcessFacts(self.name, facts.space, predict, "gaussian", masked=facts.masked, linear_path=True)
+        return ProcessFacts(
+            self.name, facts.space, predict, "gaussian", masked=facts.masked, linear_path=True
+        )
 
     def build(self, space: Space) -> Process:
         from .process import FlowMatchingProcess
 
-        return FlowMatchingProcess(self.features(space), self.timesteps(), self.predict, *self.mask_options())
+        return FlowMatchingProcess(
+            self.features(space), self.timesteps(), self.predict, *self.mask_options()
+        )
 
 
 TINY = 1e-14
@@ -55,8 +59,8 @@ class RectifiedFlow(ScheduleSpec):
 
     name = "rectified-flow"
     shift: float = Field(1.0, gt=0, le=100)
-    """Noise-to-signal ratio relative to that of straight time: above 1 more steps are noisy, as samples of more
-    dimensions require (Esser et al. 2024, eq. 23)."""
+    """Noise-to-signal ratio relative to that of straight time: above 1 more steps are noisy, as
+    samples of more dimensions require (Esser et al. 2024, eq. 23)."""
 
     def sigma_end(self) -> float:
         return 2 * math.log(self.shift / TINY)
@@ -65,7 +69,8 @@ class RectifiedFlow(ScheduleSpec):
         from ..precision import wide_schedule
 
         def curve(t: Tensor) -> tuple[Tensor, Tensor]:
-            left, shift = (1 - t).clamp_min(TINY), self.shift
+            left = (1 - t).clamp_min(TINY)
+            shift = self.shift
             squares = left.square() + (shift * t).square()
             return (shift * t / left).square().log1p(), 2 * shift**2 * t / (left * squares)
 

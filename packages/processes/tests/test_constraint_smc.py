@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dither.processes.samplers.guided import Guided
+from dither.processes.samplers.constraint_smc import Guided
 from dither.processes.tokens.specs import Absorbing
 from dither.registry import Field, TokenSpace
-from dither.registry.flow.records import Clean
+from dither.registry.contracts.records import Clean
 from dither.testing.toy_distributions import (
     IDS,
     OUTCOMES,
@@ -51,7 +51,9 @@ class Wrong(Outcomes):
         return torch.where(super().log_prob(log_clean, at) > -torch.inf, 0.0, -torch.inf).double()
 
 
-ALLOWED = torch.isin(OUTCOMES[:, 0], torch.tensor([0, 2])) & torch.isin(OUTCOMES[:, 1], torch.tensor([1, 2]))
+ALLOWED = torch.isin(OUTCOMES[:, 0], torch.tensor([0, 2])) & torch.isin(
+    OUTCOMES[:, 1], torch.tensor([1, 2])
+)
 RISING = OUTCOMES[:, 1] >= OUTCOMES[:, 0]
 """Here the chance to meet the goal depends much on the first token."""
 UNEQUAL = OUTCOMES[:, 0] != OUTCOMES[:, 1]
@@ -68,7 +70,9 @@ def walk(sampler, like, process=None, session=OracleSession):
     return list(sampler(process, session(process, "posterior", prior), like))
 
 
-@pytest.mark.parametrize("goal", [Outcomes(ALLOWED), Outcomes(RISING), Wrong(ALLOWED), Wrong(RISING)])
+@pytest.mark.parametrize(
+    "goal", [Outcomes(ALLOWED), Outcomes(RISING), Wrong(ALLOWED), Wrong(RISING)]
+)
 def test_many_particles_have_the_conditional_law(goal):
     (*_, x) = walk(Guided(particles=60).build(), replace(blank_batch(ROWS), goal=goal))
     assert goal.satisfied(x)["wanted"].all()
@@ -76,7 +80,9 @@ def test_many_particles_have_the_conditional_law(goal):
 
 
 @pytest.mark.parametrize("particles", [1, 3])
-def test_known_values_are_exact_with_any_number_of_particles_and_seen_from_the_first_call(particles):
+def test_known_values_are_exact_with_any_number_of_particles_and_seen_from_the_first_call(
+    particles,
+):
     seen = []
 
     class Spy(OracleSession):
@@ -89,7 +95,9 @@ def test_known_values_are_exact_with_any_number_of_particles_and_seen_from_the_f
     goal = Outcomes(OUTCOMES[:, 0] < 3)  # everything is allowed
     states = walk(Guided(particles=particles).build(), replace(like, goal=goal), session=Spy)
     assert all((x[:, 1] == 2).all() for x in [*seen, *states])
-    assert_follows(outcome_index(states[-1]), conditional(OUTCOMES[:, 1] == 2), "samples with a known token")
+    assert_follows(
+        outcome_index(states[-1]), conditional(OUTCOMES[:, 1] == 2), "samples with a known token"
+    )
 
 
 def test_the_fields_may_be_decided_one_after_the_other():
@@ -98,7 +106,9 @@ def test_the_fields_may_be_decided_one_after_the_other():
 
     class Same(OracleSession):
         def __call__(self, state, t):
-            return self.process.read(torch.zeros(*state.x.shape, 4), state, self.process.schedule(t))
+            return self.process.read(
+                torch.zeros(*state.x.shape, 4), state, self.process.schedule(t)
+            )
 
     class Anything:
         def log_prob(self, log_clean, at):
@@ -106,7 +116,9 @@ def test_the_fields_may_be_decided_one_after_the_other():
 
     like = Clean.of(torch.zeros(200, 4, dtype=torch.long))
     for order in ("fields", "random"):
-        states = walk(Guided(particles=2, order=order).build(), replace(like, goal=Anything()), process, Same)
+        states = walk(
+            Guided(particles=2, order=order).build(), replace(like, goal=Anything()), process, Same
+        )
         halfway = (states[1] < 3)[:, :2]
         assert bool(halfway.all()) == (order == "fields")
         assert 40 < (states[0][:, 0] < 3).sum() < 120, "within a field any position may be next"

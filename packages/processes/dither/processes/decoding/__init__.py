@@ -1,1 +1,0 @@
-"""Decoding of tokens: parallel unmasking, block after block, self-correction, and sampling given known tokens."""
