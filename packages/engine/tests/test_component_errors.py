@@ -86,8 +86,8 @@ def test_a_wrong_result_of_a_build_names_the_component(
             'model "toy-net" of plugin "toy-plugin" failed: the',
         ),
         (
-            "noised.target_mask.float())",
-            "noised.valid[:, 1:])",
+            "values, 0.0), noised.target_mask.float()",
+            "values, 0.0), noised.valid[:, 1:]",
             'loss "toy-ce" of plugin "toy-plugin" failed: weights',
         ),
         ("return Measured(", "return max(", 'loss "toy-ce" of plugin "toy-plugin" failed: '),

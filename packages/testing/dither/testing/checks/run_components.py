@@ -113,12 +113,10 @@ def metric_values(s: Situation) -> None:
     metric = s.build()
     before = snapshot(s.clean)
     one = [slice(None)]
-    uneven = (
-        [slice(0, 2), slice(2, None)][: len(s.clean.valid) - 1]
-        if isinstance(metric, PredictionMetric)
-        else one
-    )
-    values = [_compute(s, metric, parts) for parts in (one, uneven or one)]
+    uneven = one
+    if isinstance(metric, PredictionMetric) and len(s.clean.valid) > 1:
+        uneven = [slice(0, 1), slice(1, None)]
+    values = [_compute(s, metric, parts) for parts in (one, uneven)]
     assert values[0], "the metric returns no values"
     for name, value in values[0].items():
         assert isinstance(name, str), f"{name!r} is not a name"
@@ -139,7 +137,9 @@ def _compute(s: Situation, metric: Any, parts: list[slice]) -> Mapping[str, floa
     process = fitting_process(s.catalog, s.space)
     noised = process.corrupt(s.clean, torch.full((len(s.clean.valid),), 0.5))
     raw = torch.zeros(*s.clean.valid.shape, getattr(process.space, "vocab", s.clean.x0.shape[-1]))
-    measured = Measured(torch.rand(s.clean.valid.shape), s.clean.valid.float())
+    # Samples of unequal weight, so that a mean of means differs from the mean.
+    weights = torch.rand(s.clean.valid.shape) * s.clean.valid
+    measured = Measured(torch.rand(s.clean.valid.shape), weights)
     metrics = metric.metrics()
     for rows in parts:
         pred = process.read(raw[rows], noised[rows].state, noised[rows].noise)
