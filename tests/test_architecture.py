@@ -37,6 +37,16 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def imported_by_string(call: ast.Call) -> set[str]:
+    """Our modules named in the arguments of `import_module("NAME")` or `__import__("NAME")`."""
+    function = ast.unparse(call.func).rpartition(".")[2]
+    if function not in ("import_module", "__import__"):
+        return set()
+    values = [part.value for argument in call.args for part in ast.walk(argument)
+              if isinstance(part, ast.Constant)]  # fmt: skip
+    return {value for value in values if isinstance(value, str) and value.startswith("dither")}
+
+
 @cache
 def trees():
     """Each source file, its tree, and the absolute names of the modules that it imports, anywhere in it."""
@@ -51,6 +61,8 @@ def trees():
                 base = package[: len(package) - node.level + 1] if node.level else []
                 name = ".".join([*base, *([node.module] if node.module else [])])
                 names |= {name} | {f"{name}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Call):
+                names |= imported_by_string(node)
         found.append((path, tree, names))
     return found
 
@@ -81,6 +93,23 @@ def test_no_import_cycles():
     assert not [
         sorted(group) for group in networkx.strongly_connected_components(graph) if len(group) > 1
     ]
+
+
+def test_no_module_of_ours_is_imported_by_a_string():
+    """Except in the tables of a package's `__init__`, which load names on first use."""
+    wrong = []
+    for path, tree, _ in trees():
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        names = set().union(*map(imported_by_string, calls))
+        if path.name != "__init__.py":
+            wrong += [f"{shown(path)}: {name}" for name in names]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_search_for_imports_by_strings_finds_them():
+    code = 'importlib.import_module("dither.a"); import_module(f"dither.{b}"); f("dither.c")'
+    found = [imported_by_string(call) for call in ast.walk(ast.parse(code)) if isinstance(call, ast.Call)]  # fmt: skip
+    assert set().union(*found) == {"dither.a", "dither."}
 
 
 def test_specs_and_listings_do_not_import_torch():

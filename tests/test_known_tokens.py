@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dither.core_blocks.specs import DenoiserModel
-from dither.engine import Diffusion, load_experiment
+from dither.engine import Diffusion, System, load_experiment
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import random_known
 from dither.losses.tokens import score_entropy
@@ -65,7 +65,7 @@ def test_a_model_that_is_told_gives_the_conditional_law(told: bool) -> None:
 def test_the_bound_of_an_exact_model_is_the_log_likelihood() -> None:
     """Of every sample, and of one token given the other, within four standard errors."""
     process = Uniform(schedule=LogLinear(), predict="posterior").build(SPACE)
-    system = Diffusion(
+    system = System(
         None, process, Exact(process, told=True), score_entropy, Ancestral().build(), bound=True
     )
     ids = torch.cartesian_prod(torch.arange(3), torch.arange(3))

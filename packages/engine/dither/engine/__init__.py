@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .config.load_experiment import Loaded, load_experiment
     from .runs.api import evaluate, save_experiment, train
     from .runs.exports import load
+    from .runs.system import System
     from .sampling.session import draw
     from .training.diffusion import Diffusion
 
@@ -17,6 +18,7 @@ __all__ = [
     "Diffusion",
     "Experiment",
     "Loaded",
+    "System",
     "draw",
     "evaluate",
     "load",
@@ -32,6 +34,7 @@ MODULES = {
     "load_experiment": "config.load_experiment",
     "load": "runs.exports",
     **dict.fromkeys(("evaluate", "save_experiment", "train"), "runs.api"),
+    "System": "runs.system",
     "draw": "sampling.session",
 }
 

@@ -17,9 +17,9 @@ from dither.registry.plugins.manager import load_plugins
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import load_experiment
-from ..training.diffusion import Diffusion
 from .launch import run
 from .run_directory import link_latest
+from .system import System
 
 __all__ = ["components", "evaluate", "save_experiment", "train"]
 
@@ -67,7 +67,7 @@ def save_experiment(experiment: Experiment, path: str | Path) -> Path:
 
 
 def evaluate(
-    system: Diffusion,
+    system: System,
     split: Split = "valid",
     samples: int = 1024,
     seed: int = 0,

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count as count_from
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Float, Shaped
 from rich.console import Console
-from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.protocols import (
@@ -25,9 +21,8 @@ from dither.registry.contracts.protocols import (
     Predicts,
     Split,
     TextTask,
-    TimelessProcess,
 )
-from dither.registry.contracts.records import Clean, State
+from dither.registry.contracts.records import Clean
 
 from ..config.load_experiment import Loaded, load_experiment
 from ..config.paths import reject_escaping_links
@@ -39,20 +34,17 @@ from ..sampling.samples import (
     missing_samples,
     write_samples,
 )
-from ..sampling.session import draw
 from ..training.diffusion import Diffusion
 from ..training.evaluation import evaluate, task_baselines
-from ..training.randomness import mix_seed
 from .loading import Which, load_run
 from .progress import Screen, say, show_metrics
 from .run_directory import resolved_file
+from .system import SystemModel
 
 __all__ = [
-    "SystemModel",
     "apply_run",
     "evaluate_run",
     "free_folder",
-    "predict",
     "sample_run",
     "text_task",
 ]
@@ -268,58 +260,6 @@ def _show_metrics(
 
 Verb = Literal["predict", "explain", "embed"]
 PROTOCOLS: dict[Verb, Any] = {"predict": Predicts, "explain": Explains, "embed": Embeds}
-
-
-class SystemModel:
-    """A system as a `TrainedModel`: `mean` and `hidden` start from the state at t = 1, where only given values show."""
-
-    def __init__(self, system: Diffusion, seed: int = 0) -> None:
-        self.system = system.eval()
-        self.seeds = (mix_seed(seed, number) for number in count_from())
-        self.device = next(system.model.parameters()).device
-
-    def sample(self, like: Clean) -> Shaped[Tensor, "N L *M"]:
-        """Draw one sample for each row; each call has random numbers of its own."""
-        return draw(self.system, like, next(self.seeds))
-
-    def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
-        clean, state, t = self._start(clean)
-        x0: Tensor = self.system.denoise(state, t, clean).x0
-        return x0.cpu()
-
-    def hidden(self, clean: Clean) -> Float[Tensor, "B L D"]:
-        clean, state, t = self._start(clean)
-        with torch.no_grad():
-            return self.system.call(self.system.trunk, state, t, clean).float().cpu()
-
-    def _start(self, clean: Clean) -> tuple[Clean, State, Tensor]:
-        clean = clean.to(self.device)
-        process = self.system.process
-        fixed = process.fixed_time if isinstance(process, TimelessProcess) else None
-        return (
-            clean,
-            process.prior(clean),
-            torch.full((len(clean.valid),), fixed or 1.0, device=self.device),
-        )
-
-
-def predict(
-    system: Diffusion,
-    x: Any,
-    *,
-    seed: int = 0,
-    **labels: str,
-) -> Any:
-    """Return the task's predictions for inputs of the user, both in the units of the data; see `Diffusion.predict`.
-
-    Refused if the task does not implement `predict_values`, or the input does not match it.
-    """
-    method = getattr(system.task, "predict_values", None)
-    if method is None:
-        raise Refused(
-            f"{type(system.task).__name__} does not implement predict_values", code="usage"
-        )
-    return method(SystemModel(system, seed), x, **labels)
 
 
 def apply_run(

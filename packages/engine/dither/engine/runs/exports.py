@@ -34,11 +34,11 @@ from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, check_experiment, open_experiment, override_texts
 from ..config.paths import absolute_path
 from ..files.checksums import MANIFEST, verify, write_manifest
-from ..training.diffusion import Diffusion
 from ..training.lora import write_merged
 from .loading import WEIGHTS, Which, build, find_checkpoint, load_run, on_device
 from .progress import Screen, say
 from .run_directory import ASSETS, resolved_file
+from .system import System
 
 __all__ = [
     "download",
@@ -99,7 +99,7 @@ def load(
     device: str = "auto",
     changes: Mapping[str, Any] | Iterable[str] = (),
     plugins: Sequence[str] | None = None,
-) -> Diffusion:
+) -> System:
     """Return a trained system in evaluation mode.
 
     If the data of an export are missing, its task only knows the space of a sample.

@@ -16,7 +16,6 @@ from dither.registry.contracts.records import Clean
 from dither.registry.plugins.install_command import install_command
 
 from ..sampling.session import draw
-from ..training.diffusion import Diffusion
 from .exports import load
 from .loading import Which
 
@@ -54,13 +53,13 @@ class HarnessModel(LM):  # type: ignore[misc]
 
     def __init__(
         self,
-        path: str | Path | Diffusion,
+        path: str | Path | System,
         samples: int = 32,
         seed: int = 0,
         **_: Any,
     ) -> None:
         super().__init__()
-        self.system = path if isinstance(path, Diffusion) else load(path)
+        self.system = path if isinstance(path, System) else load(path)
         if not isinstance(self.system.task, TextTask):
             raise Refused(
                 Problem("the harness requires a task about text", ("task",), code="misfit")

@@ -24,11 +24,11 @@ from ..config.load_experiment import SAMPLING_TABLES, Loaded, load_for_sampling
 from ..config.provenance import changed_plugin_files
 from ..files.checksums import MANIFEST, verify
 from ..training.device import choose_device, keep_freed_memory
-from ..training.diffusion import Diffusion
 from ..training.lora import load_merged, merged
 from ..training.nan_guard import all_finite
 from .progress import Screen, say
 from .run_directory import read_manifest, resolved_file
+from .system import System
 
 __all__ = ["WEIGHTS", "Which", "build", "find_checkpoint", "load_run", "on_device", "start_from"]
 
@@ -41,7 +41,7 @@ Which = Literal["newest", "best"] | int
 
 def build(
     loaded: Loaded, training: bool = False, task: Task | None = None
-) -> tuple[Diffusion, torch.device]:
+) -> tuple[System, torch.device]:
     """Return the system of an experiment on its device, and the device.
 
     Sets the number of threads and the precision of matrix products of the process, and for training
@@ -55,7 +55,7 @@ def build(
     if training and train.keep_memory and device.type == "cpu":
         keep_freed_memory()
     with located(loaded.document):
-        system = Diffusion.build(loaded.experiment, loaded.plugins.catalog, task)
+        system = System.build(loaded.experiment, loaded.plugins.catalog, task)
     return system.to(device), device
 
 
@@ -74,7 +74,7 @@ def load_run(
     device: str | None = None,
     select: Sequence[str] | None = None,
     tables: Sequence[str] = SAMPLING_TABLES,
-) -> tuple[Loaded, Diffusion, int]:
+) -> tuple[Loaded, System, int]:
     """Return a run's experiment, its system with the weights of a checkpoint, and their step.
 
     `console` shows damaged checkpoints. A file of `constraints` and a `device` replace those of the

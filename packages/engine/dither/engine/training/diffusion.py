@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -29,7 +28,6 @@ from dither.registry.contracts.protocols import (
     Process,
     SampleMetric,
     Sampler,
-    Split,
     Task,
 )
 from dither.registry.contracts.records import Clean, Context, Measured, Noise, Noised, State
@@ -41,7 +39,6 @@ from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.options import Guidance, condition_labels
 from .device import choose_device
-from .likelihood import LogLikelihood, log_likelihood
 from .randomness import Stream, seed_generators
 
 __all__ = ["BlockDiffusion", "Diffusion", "choose_precision", "fused_head", "linear_head"]
@@ -385,32 +382,6 @@ class Diffusion(nn.Module):
 
         return blocks.bound(process, clean, measured, denoise)
 
-    def predict(self, x: Any, *, seed: int = 0, **labels: str) -> Any:
-        """Return the task's predictions for inputs of the user, both in the units of the data.
-
-        For get-region: `system.predict(motifs, cell="K562")`, motifs `N L M`, returns `N L K`.
-        Refused if the task does not implement `predict_values`.
-        """
-        predict = import_module(
-            "dither.engine.runs.evaluate_run"
-        ).predict  # it samples, which is above this layer
-        return predict(self, x, seed=seed, **labels)
-
-    def sample(self, n: int, *, seed: int = 0, batch_size: int | None = None) -> Tensor:
-        """Draw n samples, on the CPU: ids `n L`, or features `n L M`; a function of weights, seed and batch size."""
-        draw = import_module("dither.engine.sampling.session").draw
-        return cast(Tensor, draw(self, self.like(n, seed), seed, batch_size))
-
-    def evaluate(
-        self, split: Split = "valid", samples: int = 1024, seed: int = 0
-    ) -> dict[str, float]:
-        """Return loss and metrics on the first samples of a split, as `dither evaluate` does."""
-        evaluate = import_module(
-            "dither.engine.training.evaluation"
-        ).evaluate  # it imports this module
-        metrics = evaluate(self, samples, min(samples, 256), 1, seed, split)
-        return {name: float(value) for name, value in metrics.items()}
-
     def like(self, n: int, seed: int) -> Clean:
         """Return the task's start of `n` samples, with the requested condition labels."""
         like = self.task.like(n, seed)
@@ -420,19 +391,6 @@ class Diffusion(nn.Module):
             for k, label in self.labels.items()
         }
         return replace(like, cond=like.cond | labels) if labels else like
-
-    def log_likelihood(
-        self,
-        ids: Shaped[Tensor, "B L"],
-        known: Bool[Tensor, "B L"] | None = None,
-        samples: int = 64,
-        seed: int = 0,
-    ) -> LogLikelihood:
-        """Return lower bounds on the log-likelihood of ids given the `known` ones, in nats, with 95 % intervals.
-
-        `samples` is the number of draws of noise for each row.
-        """
-        return log_likelihood(self, ids, known, samples, seed)
 
     @property
     def trunk(self) -> Callable[..., Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float64, Shaped
@@ -13,6 +12,7 @@ from torch import Tensor
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.records import Clean
 
+from .diffusion import Diffusion
 from .randomness import Stream, seed_generators
 
 __all__ = ["LogLikelihood", "log_likelihood", "log_likelihood_of"]
@@ -31,7 +31,7 @@ class LogLikelihood:
 
 
 def log_likelihood(
-    system: Any,
+    system: Diffusion,
     x0: Shaped[Tensor, "B L"],
     known: Shaped[Tensor, "B L"] | None = None,
     samples: int = 64,
@@ -59,7 +59,7 @@ def log_likelihood(
 
 @torch.no_grad()
 def log_likelihood_of(
-    system: Any,
+    system: Diffusion,
     clean: Clean,
     samples: int = 64,
     seed: int = 0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -62,10 +61,10 @@ class ProcessSampler(SamplerSpec):
         **more: Any,
     ) -> Iterator[Shaped[Tensor, "B L *M"]]:
         """Yield from `sample`; TypeError if the built process lacks the protocol that the sampler requires."""
+        from dither.registry.contracts import protocols
+
         protocol = REQUIRED[self.requires][0]
-        if not isinstance(
-            process, getattr(import_module("dither.registry.contracts.protocols"), protocol)
-        ):
+        if not isinstance(process, getattr(protocols, protocol)):
             raise TypeError(
                 f'sampler "{self.name}" requires a {protocol}, not {type(process).__name__}'
             )

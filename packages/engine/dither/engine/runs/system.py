@@ -1,0 +1,111 @@
+"""A system with the verbs of its user: sample, evaluate, predict, log-likelihood.
+
+Letters: B batch, N samples, L length, M features, D width.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from dither.registry.config.errors import Refused
+from dither.registry.contracts.protocols import Split, TimelessProcess
+from dither.registry.contracts.records import Clean, State
+
+from ..sampling.session import draw
+from ..training.diffusion import Diffusion
+from ..training.evaluation import evaluate
+from ..training.likelihood import LogLikelihood, log_likelihood
+from ..training.randomness import mix_seed
+
+__all__ = ["System", "SystemModel"]
+
+MAX_BATCH = 256
+"""Samples of a batch of an evaluation."""
+
+
+class System(Diffusion):
+    """A diffusion system as `dither.load` returns it; `System.build(experiment)` has initial weights."""
+
+    def sample(
+        self, n: int, *, seed: int = 0, batch_size: int | None = None
+    ) -> Shaped[Tensor, "N L *M"]:
+        """Draw n samples, on the CPU: a function of weights, seed and batch size."""
+        return draw(self, self.like(n, seed), seed, batch_size)
+
+    def evaluate(
+        self, split: Split = "valid", samples: int = 1024, seed: int = 0
+    ) -> dict[str, float]:
+        """Return loss and metrics on the first samples of a split, as `dither evaluate` does."""
+        metrics = evaluate(
+            self,
+            samples=samples,
+            batch_size=min(samples, MAX_BATCH),
+            seed=seed,
+            split=split,
+        )
+        return metrics or {}
+
+    def predict(self, x: Any, *, seed: int = 0, **labels: str) -> Any:
+        """Return the task's predictions for inputs of the user, both in the units of the data.
+
+        For get-region: `system.predict(motifs, cell="K562")`, motifs `N L M`, returns `N L K`.
+        Refused if the task does not implement `predict_values`.
+        """
+        method = getattr(self.task, "predict_values", None)
+        if method is None:
+            message = f"{type(self.task).__name__} does not implement predict_values"
+            raise Refused(message, code="usage")
+        return method(SystemModel(self, seed), x, **labels)
+
+    def log_likelihood(
+        self,
+        ids: Shaped[Tensor, "B L"],
+        known: Bool[Tensor, "B L"] | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> LogLikelihood:
+        """Return lower bounds on the log-likelihood of ids given the `known` ones, in nats, with 95 % intervals.
+
+        `samples` is the number of draws of noise for each row.
+        """
+        return log_likelihood(self, ids, known, samples, seed)
+
+
+class SystemModel:
+    """A system as a `TrainedModel`, which `predict`, `explain` and `embed` of a task receive.
+
+    `mean` and `hidden` start from the state at t = 1, which shows only known values.
+    """
+
+    def __init__(self, system: Diffusion, seed: int = 0) -> None:
+        self.system = system.eval()
+        self.seeds = (mix_seed(seed, number) for number in count())
+        self.device = next(system.model.parameters()).device
+
+    def sample(self, like: Clean) -> Shaped[Tensor, "N L *M"]:
+        """Draw one sample for each row; each call has random numbers of its own."""
+        return draw(self.system, like, next(self.seeds))
+
+    def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
+        clean, state, t = self._start(clean)
+        x0: Tensor = self.system.denoise(state, t, clean).x0
+        return x0.cpu()
+
+    def hidden(self, clean: Clean) -> Float[Tensor, "B L D"]:
+        clean, state, t = self._start(clean)
+        with torch.no_grad():
+            return self.system.call(self.system.trunk, state, t, clean).float().cpu()
+
+    def _start(self, clean: Clean) -> tuple[Clean, State, Float[Tensor, " B"]]:
+        clean = clean.to(self.device)
+        process = self.system.process
+        time = 1.0
+        if isinstance(process, TimelessProcess) and process.fixed_time is not None:
+            time = process.fixed_time
+        t = torch.full((len(clean.valid),), time, device=self.device)
+        return clean, process.prior(clean), t
