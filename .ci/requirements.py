@@ -9,7 +9,10 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = {"dither-engine": ("tensorboard",)}
+EXTRAS = {
+    "dither-engine": ("tensorboard",),
+    "dither-tasks": ("language", "plans", "regions"),
+}
 """Extras that dither-diffusion installs."""
 
 
@@ -18,10 +21,9 @@ def requirements() -> list[str]:
     found = set()
     for path in ROOT.glob("packages/*/pyproject.toml"):
         project = tomllib.loads(path.read_text())["project"]
-        extras = (
-            project["optional-dependencies"][name] for name in EXTRAS.get(project["name"], ())
-        )
-        found.update(project["dependencies"], *extras)
+        found.update(project["dependencies"])
+        for extra in EXTRAS.get(project["name"], ()):
+            found.update(project["optional-dependencies"][extra])
     return sorted(requirement for requirement in found if not requirement.startswith("dither-"))
 
 

@@ -16,6 +16,7 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
+from ..missing_library import require_extra
 from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
@@ -125,6 +126,7 @@ class BubbleDiagram(TaskSpec):
         return TokenSpace(tuple(fields), (boundary,) * self.boundary)
 
     def build(self) -> BubbleDiagrams:
+        require_extra("plans", self.name, ("task",))
         from .task import BubbleDiagrams
 
         plans: PlanSplits = self.data.build()
@@ -266,6 +268,7 @@ class PlanFiles(_HoldOut, PrepareSpec):
 
     def prepare(self) -> str:
         """Convert the files and report which plans were accepted and rejected."""
+        require_extra("plans", self.name)
         from .data.plan_files import prepare_files
         from .formats.entries import ReadOptions
 

@@ -16,6 +16,7 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
+from ..missing_library import require_extra
 from .facts import SequenceFacts
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class DnaSequence(TaskSpec):
         )
 
     def build(self) -> DnaSequences:
+        require_extra("regions", self.name, ("task",))
         from .task import DnaSequences
 
         sequences: Sequences = self.data.build()

@@ -14,6 +14,7 @@ from pydantic import field_validator, model_validator
 from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathStr
 
+from ..missing_library import require_extra
 from ..prepared.manifest import Kind, read_manifest
 from ..prepared.spec import PrepareSpec
 from .data.column_groups import REGIONS, RegionFacts, Splits
@@ -62,6 +63,7 @@ class HumanDHS(DataSpec):
         """Download the two wheels and build the matrix, for the subset "built"."""
         if self.subset != "built":
             return None
+        require_extra("regions", self.name)
         from .data.human_dhs import ensure_built
 
         return ensure_built()
@@ -106,6 +108,7 @@ class _AtPath(_Regions):
         return self._open()
 
     def _open(self, *, headers: bool = False) -> RegionMatrix:
+        require_extra("regions", self.name, ("task", "data"))
         from .formats.sources import ReadOptions, open_regions
 
         options = ReadOptions(getattr(self, "overlaps", True), getattr(self, "empty_chunks", True))
@@ -198,6 +201,7 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         return open_regions([self.folder()], self.splits())
 
     def prepare(self) -> str:
+        require_extra("regions", self.name)
         from .conversion import convert
         from .formats.sources import ReadOptions, find_regions, find_source
 
@@ -231,6 +235,7 @@ class ScannedRegions(PreparedRegions):
     """Probability with which a random word is a hit of a motif."""
 
     def prepare(self) -> str:
+        require_extra("regions", self.name)
         from .conversion import convert
         from .formats.motif_files import scan_regions
 

@@ -6,7 +6,6 @@ Letters: C cell types, R regions, K columns, D width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,14 @@ from jaxtyping import Integer
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_write
-from dither.registry.plugins.install_command import install_command
 
+from ..missing_library import missing_libraries
 from .data.region_matrix import RegionMatrix
 
 __all__ = ["check_forms", "place_columns", "write_anndata", "write_tracks"]
 
-LIBRARIES = {"h5ad": ("anndata", "anndata"), "bigwig": ("pyBigWig", "bigwig")}
-"""Module that a format requires, and the extra of dither-tasks that installs it."""
+EXTRAS = {"h5ad": "anndata", "bigwig": "bigwig"}
+"""Extra of dither-tasks that a format requires."""
 
 
 def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
@@ -37,12 +36,8 @@ def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
                     f'unknown format "{form}"; formats: {listed}', help=fix, code="unknown-format"
                 )
             )
-        elif form in LIBRARIES and find_spec(LIBRARIES[form][0]) is None:
-            library, extra = LIBRARIES[form]
-            fix = install_command("dither-tasks", extra)
-            problems.append(
-                Problem(f"{form} requires {library}", help=fix, code="missing-dependency")
-            )
+        elif form in EXTRAS:
+            problems += missing_libraries(EXTRAS[form], form)
     if problems:
         raise Refused(problems)
     return forms

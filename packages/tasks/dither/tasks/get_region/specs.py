@@ -16,6 +16,7 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
+from ..missing_library import require_extra
 from .data.column_groups import (
     GIVEN,
     Accessibility,
@@ -288,6 +289,7 @@ class GetRegion(TaskSpec):
         return ColumnUnits.read(folder / UNITS)
 
     def build(self) -> RegionWindows:
+        require_extra("regions", self.name, ("task",))
         from .task import RegionWindows
 
         return RegionWindows(self.data.build(), self)

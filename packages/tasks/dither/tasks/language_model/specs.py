@@ -14,6 +14,7 @@ from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.spec.base import PathMark, PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
+from ..missing_library import require_extra
 from .data.specs import PromptResponse, text_conditions
 from .data.tokenizers import (
     ADD_END,
@@ -172,6 +173,7 @@ class LanguageModel(TaskSpec):
 
     def build(self) -> LanguageModelling:
         """Read and encode the text, or memory-map its ids."""
+        require_extra("language", self.name, ("task",))
         from .task import LanguageModelling
 
         corpus: Corpus | TokenStore = self.data.build()

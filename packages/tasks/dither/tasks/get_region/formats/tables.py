@@ -28,8 +28,8 @@ from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import LINE_BYTES, bounded_memory, max_expanded
-from dither.registry.plugins.install_command import optional_import
 
+from ...missing_library import require_extra
 from ...prepared.arrays import LIMIT, Arrays
 from .column_names import NAMED, check_names, column_arrays, is_of_cell, standard_names
 from .region_checks import (
@@ -211,8 +211,9 @@ def _numeric(
 
 def _read_parquet(path: Path) -> Any:
     """Return a parquet table; an index of pandas that holds places or names becomes columns."""
-    with optional_import(f"{path}: requires pyarrow", "dither-tasks", "parquet"):
-        from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
+    require_extra("parquet", str(path))
+    from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
+
     try:
         metadata = parquet.read_metadata(path)
         most = max_expanded(path.stat().st_size)
@@ -236,8 +237,9 @@ def _read_parquet(path: Path) -> Any:
 
 def read_anndata(path: Path) -> RawArrays:
     """Read an .h5ad file; raises Refused without anndata, or if it is damaged or does not hold regions and motifs."""
-    with optional_import(f"{path}: requires anndata", "dither-tasks", "anndata"):
-        import anndata  # type: ignore[import-not-found,unused-ignore]
+    require_extra("anndata", str(path))
+    import anndata  # type: ignore[import-not-found,unused-ignore]
+
     try:
         with bounded_memory(
             4 * max_expanded(path.stat().st_size)

@@ -99,7 +99,7 @@ def read_pairs(
 def render_chat(file: Path, prompt: str) -> str:
     """Render one message of the user; templates run in a sandbox, as files of data must not run code."""
     where = ("chat_template",)
-    with optional_import("jinja2 is not installed", "dither-tasks", "chat", where):
+    with optional_import("jinja2 is not installed", "dither-tasks", "language", where):
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     try:

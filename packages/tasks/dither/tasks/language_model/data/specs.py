@@ -17,6 +17,7 @@ from dither.registry.kinds import DataSpec
 from dither.registry.spec.base import PathMark, PathStr
 from dither.registry.spec.misfit import Misfit
 
+from ...missing_library import require_extra
 from ...prepared.manifest import Kind
 from ...prepared.spec import PrepareSpec
 from .manifest import SHARDS, StoreInfo, read_store
@@ -339,6 +340,7 @@ class ConvertedText(HoldOut, PrepareSpec):
 
     def prepare(self) -> str:
         """Convert the text, and report what was taken, and what was rejected and why."""
+        require_extra("language", self.name)
         from .prepare import convert
 
         return convert(self)

@@ -1,0 +1,61 @@
+"""Extras of dither-tasks: a task names the libraries it lacks, and specs are read without them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dither.tasks.missing_library import MODULES
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+HEAVY = {module for extra in ("language", "plans", "regions") for module in MODULES[extra]}
+TASKS = {
+    "bubble-diagram": ("bubble_diagram/quick", "plans"),
+    "dna-sequence": ("dna_sequence/quick", "regions"),
+    "get-region": ("get_region/quick", "regions"),
+    "language-model": ("language_model/quick", "language"),
+}
+BUILD = """
+from dither.registry.config.errors import Refused
+from dither.tasks import specs
+
+task = next(spec for spec in specs.register_components() if spec.name == NAME)
+try:
+    task().build()
+except Refused as refused:
+    [problem] = refused.problems
+    print(problem.code, problem.path, problem.message)
+"""
+
+
+def run_without(modules, code, **options):
+    """Run Python code in a process in which these modules are not installed."""
+    block = f"import sys\nsys.modules |= dict.fromkeys({sorted(modules)!r})\n"
+    command = [sys.executable, "-c", block + code]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def dither(*arguments):
+    return f"from dither.engine.cli import main\nsys.exit(main({[*map(str, arguments)]!r}))"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_without_its_libraries_is_valid_and_names_the_extra(name):
+    experiment, extra = TASKS[name]
+    done = run_without(HEAVY, dither("validate", EXPERIMENTS / f"{experiment}.toml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    missing = MODULES[extra][0]
+    done = run_without([missing], f"NAME = {name!r}\n" + BUILD)
+    assert done.stdout.startswith("missing-dependency ('task',)"), done.stdout + done.stderr
+    assert missing in done.stdout
+    assert f"extra {extra}" in done.stdout
+
+
+def test_a_run_of_bubble_diagrams_needs_no_library_of_another_task(tmp_path):
+    run = dither(
+        *("run", EXPERIMENTS / "bubble_diagram" / "quick.toml", "--runs", tmp_path),
+        *("train.steps=2", "evaluate.samples=16", "sample.count=2"),
+    )
+    done = run_without(HEAVY - set(MODULES["plans"]) - {"jinja2"}, run)
+    assert done.returncode == 0, done.stdout + done.stderr
