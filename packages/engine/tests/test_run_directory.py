@@ -113,13 +113,13 @@ def test_clear_removes_only_temporary_files(tmp_path):
     with RunDirectory.create(tmp_path) as directory:
         run = directory.path
         left = [
-            run / ".scores-0123abcd.json",
-            run / "samples/step-00000012/.samples-0123abcd.safetensors",
+            run / ".tmp-scores-0123abcd.json",
+            run / "samples/step-00000012/.tmp-samples-0123abcd.safetensors",
         ]
         others = [
             run / ".mine",
-            run / ".report-0123abcd.html",
-            run / "samples/step-00000012-seed-1-count-2/.samples-0123abcd.safetensors",
+            run / ".tmp-report-0123abcd.html",
+            run / "samples/step-00000012-seed-1-count-2/.tmp-samples-0123abcd.safetensors",
         ]
         for path in (*left, *others):
             path.parent.mkdir(parents=True, exist_ok=True)

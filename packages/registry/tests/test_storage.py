@@ -1,4 +1,4 @@
-"""The cache folder, atomic writes, and wheels with data."""
+"""The cache folder, and wheels with data."""
 
 import hashlib
 import shutil
@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from dither.registry.files import cache as storage
-from dither.registry.files.atomic import atomic_write
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
@@ -25,31 +24,6 @@ def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     assert storage.cache_folder() == tmp_path / "xdg" / "dither"
     monkeypatch.setenv("DITHER_DATA", "~/mine")
     assert storage.cache_folder() == tmp_path / "mine"
-
-
-def fail_while_writing(path):
-    with atomic_write(path) as temporary:
-        temporary.write_text("half of")
-        raise RuntimeError("stop")
-
-
-def test_a_file_is_replaced_atomically(tmp_path):
-    path = tmp_path / "new" / "x.npz"
-    with atomic_write(path) as temporary:
-        assert temporary.parent == path.parent
-        assert temporary.suffix == ".npz"
-        temporary.write_text("one")
-        assert not path.exists()
-    assert path.read_text() == "one"
-    with path.open() as reader:
-        with atomic_write(path) as temporary:
-            temporary.write_text("two")
-        assert reader.read() == "one"  # an open file stays as it was
-    assert path.read_text() == "two"
-    with pytest.raises(RuntimeError, match="stop"):
-        fail_while_writing(path)
-    assert path.read_text() == "two"
-    assert list(path.parent.iterdir()) == [path]
 
 
 WHEEL = b"a wheel"

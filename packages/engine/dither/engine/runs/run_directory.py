@@ -57,7 +57,7 @@ __all__ = [
 
 ASSETS = "assets"
 """Folder of files that a task needs without its data, such as a tokenizer."""
-TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
+TEMPORARY = re.compile(r"\.tmp-(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
 CHANGEABLE = (
     "name",

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dither.registry.config.document import Document, Layer
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.safe_path import safe_path
+from dither.registry.files.child_process import safe_path
 from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import Plugins
 

@@ -1,4 +1,10 @@
-"""Atomic writes of files and folders, and checksums."""
+"""Atomic writes of files and folders, and checksums.
+
+The only renames of the project. A reader sees the old content or the new one, never half of it,
+also after a crash: everything is flushed to disk before the rename, and the rename after it.
+Temporary files and folders are called `.tmp-...` and are next to their target; those that a killed
+process left are for `remove_leftovers`.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +18,34 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-__all__ = ["atomic_folder", "atomic_write", "follow_umask", "fsync", "sha256_of"]
+__all__ = [
+    "atomic_folder",
+    "atomic_write",
+    "follow_umask",
+    "fsync",
+    "move",
+    "remove_folder",
+    "remove_leftovers",
+    "sha256_of",
+]
 
-
-def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file as hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+PREFIX = ".tmp-"
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path with the same suffix; when the block succeeds, the file replaces `path` atomically.
+    """Yield a temporary path with the same suffix; when the block succeeds, it replaces `path`.
 
     Nothing remains if the block raises. Missing folders are created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    temporary = _temporary(path)
     try:
         yield temporary
         fsync(temporary)
-        temporary.replace(path)
-        fsync(path.parent)
-    except OSError as error:  # a full disk has no file name
+        move(temporary, path)
+    except OSError as error:
+        # The error of a full disk has no file name.
         if error.errno is not None:
             error.filename = error.filename or str(path)
         raise
@@ -43,31 +54,75 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder; when the block succeeds, it replaces `folder`.
+def atomic_folder(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
+    """Yield a temporary folder; when the block succeeds, it becomes `folder` with all its content.
 
-    Several processes may do so at once: the last one wins. Nothing remains if the block raises.
+    Nothing remains if the block raises. Missing parents are created, and all files are flushed to
+    disk. Several processes may write one folder at once: the last one wins.
+
+    Args:
+        folder: The target.
+        overwrite: Whether to replace an existing folder; else `FileExistsError`, at the start and,
+            if another process was faster, at the end.
     """
+    if not overwrite and (folder.exists() or folder.is_symlink()):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
-    mark = secrets.token_hex(4)
-    temporary, former = (folder.with_name(f".{folder.name}-{mark}{end}") for end in ("", "-old"))
+    temporary = _temporary(folder)
     temporary.mkdir()
     try:
         yield temporary
-        fsync(temporary)
-        _swap(temporary, folder, former)
-        fsync(folder.parent)
+
+        for parent, _, files in os.walk(temporary):
+            for file in files:
+                fsync(Path(parent, file))
+            fsync(Path(parent))
+
+        if overwrite:
+            _replace_folder(temporary, folder)
+        else:
+            move(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _swap(temporary: Path, folder: Path, former: Path) -> None:
-    """Move `temporary` to `folder`, which other processes may replace at the same time; delete what was there."""
+def move(source: Path, target: Path) -> None:
+    """Rename a file or folder atomically on one file system; a file replaces the file `target`.
+
+    OSError if `target` is a folder that is not empty.
+    """
+    source.replace(target)
+    fsync(target.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a folder so that it is never half there: it is renamed first."""
+    doomed = _temporary(folder)
+    folder.replace(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete temporary files and folders of killed processes; the caller holds a lock."""
+    for path in folder.glob(f"{PREFIX}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{PREFIX}{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+
+
+def _replace_folder(temporary: Path, folder: Path) -> None:
+    former = _temporary(folder)
     while True:
+        # A folder cannot be renamed onto one that is not empty, so the former one moves away first.
         with suppress(FileNotFoundError):
             folder.replace(former)
         try:
-            temporary.replace(folder)
+            move(temporary, folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 with suppress(OSError):
@@ -76,24 +131,33 @@ def _swap(temporary: Path, folder: Path, former: Path) -> None:
         else:
             shutil.rmtree(former, ignore_errors=True)
             return
-        shutil.rmtree(former, ignore_errors=True)  # another process was faster: replace its folder
+        # Another process was faster: its folder is replaced in the next round.
+        shutil.rmtree(former, ignore_errors=True)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def follow_umask(path: Path) -> None:
-    """Give a file the mode that `open` gives new files; safetensors writes files that only their owner can read."""
+    """Give a file the mode of new files; safetensors writes files only their owner can read."""
     path.chmod(0o666 & ~_umask())
 
 
 @cache
 def _umask() -> int:
-    umask = os.umask(0o22)  # it cannot be read without being set
+    # It cannot be read without being set.
+    umask = os.umask(0o22)
     os.umask(umask)
     return umask
 
 
 def fsync(path: Path) -> None:
     """Flush a file, or the entries of a folder, to disk."""
-    if os.name == "nt":  # Windows cannot open folders
+    # Windows cannot open folders.
+    if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dither.registry.files.safe_path import safe_path
+from dither.registry.files.child_process import safe_path
 
 from ..geometry.boundary import pack_boundary
 from ..plans import Diagram
