@@ -8,7 +8,6 @@ import resource
 import subprocess
 import sys
 import zipfile
-from functools import partial
 from pathlib import Path
 from unicodedata import normalize
 
@@ -18,10 +17,8 @@ import torch
 
 from dither.core_blocks.convert.load_hf import read_shards
 from dither.registry import Refused
-from dither.registry.files.limits import bounded_memory
 from dither.registry.files.weight_files import read_weights
-from dither.tasks.get_region.formats.tables import read_anndata, read_table
-from dither.tasks.get_region.formats.zarr_store import ZarrArray
+from dither.tasks.get_region.formats.tables import read_table
 from dither.tasks.language_model.data.tokenizers.huggingface import read_tokenizer
 from dither.tasks.prepared.arrays import load_npz
 
@@ -87,29 +84,6 @@ def parquet(path):
     return lambda: read_table(path)
 
 
-def h5ad(path):
-    import anndata
-    import h5py
-
-    anndata.AnnData(np.zeros((1, 1), np.float32)).write_h5ad(path)
-    with h5py.File(path, "a") as file:
-        facts = dict(file["X"].attrs)
-        del file["X"]
-        file.create_dataset("X", (60_000, 60_000), "f4", chunks=(1000, 1000)).attrs.update(facts)
-    return lambda: read_anndata(path)
-
-
-def zarr(path):
-    import numcodecs
-    from zarr import create_array
-
-    create_array(
-        str(path), shape=(9,), chunks=(9,), dtype="f4", zarr_format=2, compressors=numcodecs.GZip()
-    )[:] = 1
-    (path / "0").write_bytes(zeros(2))
-    return lambda: ZarrArray(path)[0:9]
-
-
 def endless_line(path):
     path = path.with_suffix(".csv.gz")
     path.write_bytes(gzip.compress(b"chromosome,start,end,A\n") + zeros(2))
@@ -166,7 +140,7 @@ def shards(path):
 
 
 BOMBS = (
-    tokenizer, regex, ligatures, byte_letters, parquet, h5ad, zarr, endless_line, many_columns, long_name, npz,
+    tokenizer, regex, ligatures, byte_letters, parquet, endless_line, many_columns, long_name, npz,
     hashed_keys, strides_of_zero, shards, same_hashes, sparse_ids, cut_charsmap,
 )  # fmt: skip
 
@@ -234,25 +208,6 @@ def test_sound_tokenizers_are_read(tmp_path):
     albert = [{"type": "Replace", "pattern": {kind: of}, "content": to} for kind, of, to in replace]
     albert += [{"type": "NFKD"}, {"type": "Precompiled", "precompiled_charsmap": charsmap.decode()}]
     assert len(tokenizer(tmp_path / "t.json", 1, type="Sequence", normalizers=albert)()) == 1
-
-
-def test_parquet_is_read_on_machines_with_many_cores(tmp_path, request):
-    import pandas
-    import pyarrow
-
-    path = tmp_path / "x.parquet"
-    request.addfinalizer(partial(pyarrow.set_cpu_count, pyarrow.cpu_count()))
-    pandas.DataFrame(
-        np.ones((100, 1000)), columns=[f"A{number}" for number in range(1000)]
-    ).to_parquet(path)
-    pyarrow.set_cpu_count(512)  # their stacks would take 4 GB
-    assert read_table(path).arrays["features"].all()
-
-
-def test_memory_is_bounded_for_a_while():
-    with pytest.raises(MemoryError), bounded_memory(0):
-        np.ones(1 << 30)
-    assert np.zeros(1 << 30).nbytes == 8 << 30
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Paths in experiment files and run directories: made absolute, checked for links, and found by similar names."""
+"""Paths in experiment files and run directories: made absolute, and found by similar names."""
 
 from __future__ import annotations
 
 import copy
 import glob
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from dither.registry.plugins.catalog import Catalog
 from ..files.run_folders import by_time
 from .experiment import Experiment
 
-__all__ = ["absolute_path", "absolute_paths", "not_a_run", "reject_escaping_links"]
+__all__ = ["absolute_path", "absolute_paths", "not_a_run"]
 
 
 def absolute_paths(tree: Mapping[str, Any], folder: Path, catalog: Catalog) -> dict[str, Any]:
@@ -42,20 +41,6 @@ def absolute_path(value: str, folder: Path) -> str:
         if (folder / value).exists() or glob.glob(value, root_dir=folder, recursive=True):
             return str(folder / value)
     return value
-
-
-def reject_escaping_links(run: Path, alternative: str) -> None:
-    """Refuse to write into a run directory with symbolic links to somewhere else; `alternative` is a help text."""
-    hint = f"replace it with the files themselves; or {alternative}"
-    problems = [
-        Problem(f"{path} links outside the run directory", help=hint, code="escaping-link")
-        for folder, folders, files in os.walk(run)
-        for path in (Path(folder, name) for name in (*folders, *files))
-        if path.is_symlink()
-        and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(run))
-    ]
-    if problems:
-        raise Refused(problems)
 
 
 def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:

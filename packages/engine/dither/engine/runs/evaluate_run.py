@@ -25,7 +25,6 @@ from dither.registry.contracts.protocols import (
 from dither.registry.contracts.records import Clean
 
 from ..config.load_experiment import Loaded, load_experiment
-from ..config.paths import reject_escaping_links
 from ..sampling.samples import (
     SampleSet,
     check_forms,
@@ -165,7 +164,7 @@ def sample_run(
     """
     errors = console
     console = console or Screen()
-    _check_out(run_directory, out)
+    _check_out(out)
     if forms:
         check_forms(
             load_experiment(resolved_file(run_directory), select=select).experiment.task, forms
@@ -204,9 +203,7 @@ def sample_run(
     return 0
 
 
-def _check_out(run_directory: Path, out: Path | None) -> None:
-    if out is None or out.is_relative_to(run_directory):
-        reject_escaping_links(run_directory, "use --out FOLDER")
+def _check_out(out: Path | None) -> None:
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(
             f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists"
@@ -271,7 +268,7 @@ def apply_run(
 ) -> list[Path]:
     """Apply the model of a run; return the files. Refused if its task has no such verb, or `folder` is not empty."""
     folder = request.folder
-    _check_out(run_directory, folder)
+    _check_out(folder)
     loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
     if not isinstance(system.task, PROTOCOLS[verb]):
         offered = (

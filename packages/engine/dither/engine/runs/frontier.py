@@ -15,7 +15,6 @@ from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write
 
 from ..config.load_experiment import SAMPLING_TABLES, load_for_sampling
-from ..config.paths import reject_escaping_links
 from ..sampling.samples import make_samples
 from .loading import Which, load_run
 from .run_directory import resolved_file
@@ -35,7 +34,6 @@ def frontier(
     The first row is that of real samples. There are evaluate.samples of each; rows and picture are
     written into the folder `frontier` of the run. Refused if the task has no frontier.
     """
-    reject_escaping_links(run_directory, "remove them")
     tables = ("evaluate", *SAMPLING_TABLES)
     loaded, system, _ = load_run(
         run_directory, None, None, checkpoint, changes, select=select, tables=tables

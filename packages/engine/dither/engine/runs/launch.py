@@ -32,7 +32,6 @@ from ..checkpoints.checkpoint import Checkpoints, Damaged, Saver, Scores
 from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
-from ..config.paths import reject_escaping_links
 from ..config.plugins import governing_policy_file, unrecorded_plugins
 from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import Ranks, is_lost_rank, join_ranks
@@ -167,8 +166,6 @@ class Launch:
         loaded = self.loaded
         ranks = self.ranks
         console = self.console
-        if not accept_changes:
-            reject_escaping_links(path, "add --accept-changes to write there")
         with RunDirectory.open(path) if ranks.is_main else RunDirectory(Path()) as directory:
             before = read_manifest(path)
             now = provenance(loaded)

@@ -77,7 +77,6 @@ CODES: dict[str, str] = {
     "changed-components": "Components or options differ from those the run was made with.",
     "changed-data": "The data differ from those the run was made with.",
     "untrusted-plugin": "A plugin file inside a run made elsewhere is not executed without --plugin.",
-    "escaping-link": "A symbolic link in a run directory leads outside of it.",
     "non-finite": "A loss, gradient or weight is NaN or inf.",
     "out-of-memory": "The machine or the device has too little memory.",
     "disk-full": "The disk or quota is full.",

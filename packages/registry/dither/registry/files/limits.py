@@ -9,10 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +17,6 @@ __all__ = [
     "LINE_BYTES",
     "RECORD_BYTES",
     "TABLE_BYTES",
-    "bounded_memory",
     "max_expanded",
     "open_file",
     "read_bytes",
@@ -39,39 +34,10 @@ EXPANSION = 200
 FREE_BYTES = 1 << 28
 """Bytes to which every compressed file may expand."""
 
-MEMORY = threading.Lock()
-"""Held while the memory of the process is bounded."""
-
 
 def max_expanded(size: int) -> int:
     """Return the bytes to which a compressed file of `size` bytes may expand."""
     return max(FREE_BYTES, EXPANSION * size)
-
-
-@contextmanager
-def bounded_memory(size: int) -> Iterator[None]:
-    """Let this process take at most `size` more bytes, or `FREE_BYTES` if that is more; libraries raise beyond.
-
-    For decoders that cannot be told how much a file may expand to. It has an effect on Linux only.
-    The bound is that of the process: what other threads take meanwhile counts, and so do 8 MB for
-    the stack of each thread that starts.
-    """
-    if not sys.platform.startswith("linux"):
-        yield
-        return
-    import resource
-
-    with MEMORY:
-        before = resource.getrlimit(resource.RLIMIT_DATA)
-        used = 1024 * int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0])
-        most = used + max(size, FREE_BYTES)
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (most if before[0] < 0 else min(most, before[0]), before[1])
-        )
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def open_file(path: Path, limit: int | None = None) -> BinaryIO:

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import LINE_BYTES, bounded_memory, max_expanded
+from dither.registry.files.limits import LINE_BYTES, max_expanded
 
 from ...missing_library import require_extra
 from ...prepared.arrays import LIMIT, Arrays
@@ -219,11 +219,8 @@ def _read_parquet(path: Path) -> Any:
         most = max_expanded(path.stat().st_size)
         if (size := metadata.num_rows * metadata.num_columns * 8) > (limit := min(LIMIT, most)):
             raise Refused(f"{path}: takes {size:,} bytes, the limit is {limit:,}", code="too-large")
-        with bounded_memory(4 * most):  # texts may be repeated by number
-            frame = parquet.read_table(path, use_threads=False, pre_buffer=False).to_pandas(
-                use_threads=False
-            )
-    except (OSError, ValueError, MemoryError, ArrowException) as error:
+        frame = parquet.read_table(path).to_pandas()
+    except (OSError, ValueError, ArrowException) as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "damaged-file"
         raise Refused(
             f"{path}: cannot be read as parquet ({str(error)[:200]})", code=code
@@ -241,10 +238,7 @@ def read_anndata(path: Path) -> RawArrays:
     import anndata  # type: ignore[import-not-found,unused-ignore]
 
     try:
-        with bounded_memory(
-            4 * max_expanded(path.stat().st_size)
-        ):  # chunks that were never written take no bytes
-            file = anndata.read_h5ad(path)
+        file = anndata.read_h5ad(path)
     except Exception as error:  # readers of AnnData and HDF5 raise almost anything
         message = f"{path}: cannot be read as AnnData ({type(error).__name__}: {str(error)[:160]})"
         raise Refused(message, code="damaged-file") from None

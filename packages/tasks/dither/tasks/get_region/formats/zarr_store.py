@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import bounded_memory, read_bytes
+from dither.registry.files.limits import read_bytes
 
 from .region_checks import limited, name_array
 
@@ -135,12 +135,7 @@ class ZarrArray:
         return f"rows {first} to {min(first + self.files[0], len(self)) - 1}"
 
     def _decode(self, *part: slice) -> Shaped[np.ndarray, "..."]:
-        low, high, _ = part[0].indices(len(self))
-        size = (high - low) * math.prod(self.shape[1:]) + 8 * math.prod(self.chunks)
-        with bounded_memory(
-            4 * size * self.dtype.itemsize
-        ):  # a stream may hold more than the chunk
-            values = np.asarray(self._array[part])
+        values = np.asarray(self._array[part])
         if self.dtype.kind != "U":
             return values
         return name_array(values.ravel().tolist(), str(self.folder)).reshape(values.shape)
