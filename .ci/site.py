@@ -3,28 +3,28 @@
 mkdocs build --strict
 """
 
+import inspect
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
+from dither.engine.scaffold.package import example_file
 from dither.registry.config.errors import CODES
+from dither.registry.hookspecs import Hooks
+from dither.registry.kinds import KINDS
 from dither.testing import CHECKS
 from dither.testing.traits import DECLARED_TRAITS, IMPLIED_TRAITS
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = {
-    "README.md": "index.md",
-    "CONTRIBUTING.md": "CONTRIBUTING.md",
-    "CHANGELOG.md": "CHANGELOG.md",
-}
+OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 """Pages of the root and their places in the site."""
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#]+)")
 merged = tempfile.TemporaryDirectory()
@@ -34,79 +34,129 @@ merged = tempfile.TemporaryDirectory()
 def on_config(config: Any) -> None:
     """Collect the subpackages of dither, which several distributions share, in one folder for mkdocstrings."""
     package = Path(merged.name, "dither")
+    ignored = shutil.ignore_patterns("*.pyi", "__pycache__")
     for path in ROOT.glob("packages/*/dither"):
-        shutil.copytree(
-            path, package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.pyi", "__pycache__")
-        )
+        shutil.copytree(path, package, dirs_exist_ok=True, ignore=ignored)
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [merged.name]
 
 
 def on_files(files: Files, config: Any) -> None:
-    """Add the pages of the root, the reference of components, and files of the repository to which pages link."""
-    command = [sys.executable, "-m", "experiments.run", "list", "--markdown"]
-    listed = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    codes = sorted((f"`{code}`", text) for code, text in CODES.items())
+    """Add the pages of the root, the reference, and files of the repository to which pages link."""
     pages = {place: (ROOT / name).read_text() for name, place in OUTSIDE.items()}
     pages |= {
-        "components.md": listed,
-        "errors.md": "# Error codes\n\n" + _table(("code", "meaning"), codes),
+        "components.md": components_page(),
+        "kinds.md": kinds_page(),
+        "hooks.md": hooks_page(),
+        "checks.md": checks_page(),
+        "errors.md": errors_page(),
     }
     for place, text in pages.items():
         files.append(File.generated(config, place, content=text))
-    origins = {place: name for name, place in OUTSIDE.items()}
+
     for file in files.documentation_pages():
-        origin = ROOT / origins.get(file.src_uri, f"docs/{file.src_uri}")
-        for link in LINK.findall(file.content_string) if file.src_uri.endswith(".md") else ():
-            path = (origin.parent / link).resolve()
-            place = _place(path)
+        if not file.src_uri.endswith(".md"):
+            continue
+        for link in LINK.findall(file.content_string):
+            path = (origin(file.src_uri).parent / link).resolve()
+            place = place_of(path)
             if path.is_file() and files.get_file_from_path(place) is None:
                 files.append(File.generated(config, place, content=path.read_bytes()))
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point links to where their files are in the site."""
-    if page.file.src_uri == "conformance.md":
-        declared = [
-            (kind, f"`{trait}`", meaning) for (kind, trait), meaning in DECLARED_TRAITS.items()
-        ]
-        implied = [("", f"`{trait}`", meaning) for trait, meaning in IMPLIED_TRAITS.items()]
-        checks = [
-            (c.kind, f"`{c.name}`", ", ".join(sorted(c.needs)), c.level, c.summary) for c in CHECKS
-        ]
-        markdown += f"\n## Traits\n\n{_table(('kind', 'trait', 'meaning'), [*declared, *implied])}"
-        markdown += (
-            f"\n## Checks\n\n{_table(('kind', 'check', 'needs', 'level', 'property'), checks)}"
-        )
-    origins = {place: name for name, place in OUTSIDE.items()}
-    origin = ROOT / origins.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    folder = origin(page.file.src_uri).parent
+    up = len(PurePosixPath(page.file.src_uri).parts) - 1
 
     def moved(match: re.Match[str]) -> str:
-        path = (origin.parent / match[1]).resolve()
-        up = len(PurePosixPath(page.file.src_uri).parts) - 1
-        return (
-            "../" * up + _place(path) if path.is_relative_to(ROOT) and path.exists() else match[0]
-        )
+        path = (folder / match[1]).resolve()
+        if not (path.is_relative_to(ROOT) and path.exists()):
+            return match[0]
+        return "../" * up + place_of(path)
 
     return LINK.sub(moved, markdown)
 
 
-def _place(path: Path) -> str:
+def origin(place: str) -> Path:
+    """Return the file of the repository that a page of the site comes from."""
+    for name, outside in OUTSIDE.items():
+        if place == outside:
+            return ROOT / name
+    return ROOT / "docs" / place
+
+
+def place_of(path: Path) -> str:
     """Return the place in the site of a file of the repository; code and TOML are shown as text."""
     name = path.relative_to(ROOT).as_posix()
-    inside = OUTSIDE.get(name, name.removeprefix("docs/"))
-    return f"{inside}.txt" if path.suffix in (".py", ".toml") else inside
+    place = OUTSIDE.get(name, name.removeprefix("docs/"))
+    return f"{place}.txt" if path.suffix in (".py", ".toml") else place
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def components_page() -> str:
+    command = [sys.executable, "-m", "experiments.run", "list", "--markdown"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def kinds_page() -> str:
+    """List the methods of each kind of component with their arguments and summaries."""
     lines = [
-        head,
-        ["---"] * len(head),
-        *([cell.replace("|", "\\|") for cell in row] for row in rows),
+        "# Kinds of components\n",
+        "A component is a Spec of one of these kinds: abstract methods must be implemented, the others have",
+        "defaults. `check` takes the arguments of `build`. At run time a component follows the protocols of",
+        "`dither.registry.contracts.protocols`.",
     ]
+    for kind, spec in KINDS.items():
+        lines += [f"\n## {kind}\n", inspect.getdoc(spec) or "", ""]
+        lines += [f"- `{signature(name, method)}`: {summary(method)}" for name, method in methods(spec)]
+        lines.append(f"- [example](../{example_file(kind).relative_to(ROOT)})")
+    return "\n".join(lines) + "\n"
+
+
+def hooks_page() -> str:
+    """List every hook with its exact signature."""
+    lines = ["# Hooks\n", "[Write a plugin](plugins.md#hooks) has an example of each."]
+    for name, hook in methods(Hooks):
+        lines += [f"\n## {name}\n", f"`{signature(name, hook)}`\n", inspect.getdoc(hook) or ""]
+    return "\n".join(lines) + "\n"
+
+
+def checks_page() -> str:
+    """List the traits that a component may declare, and the checks of the conformance kit."""
+    traits = [(kind, f"`{trait}`", meaning) for (kind, trait), meaning in DECLARED_TRAITS.items()]
+    traits += [("", f"`{trait}`", meaning) for trait, meaning in IMPLIED_TRAITS.items()]
+    checks = []
+    for check in CHECKS:
+        needs = ", ".join(sorted(check.needs))
+        checks.append((check.kind, f"`{check.name}`", needs, check.level, check.summary))
+    head = ("kind", "check", "needs", "level", "property")
+    tables = table(("kind", "trait", "meaning"), traits), table(head, checks)
+    return f"# Conformance checks\n\n## Traits\n\n{tables[0]}\n## Checks\n\n{tables[1]}"
+
+
+def errors_page() -> str:
+    rows = sorted((f"`{code}`", text) for code, text in CODES.items())
+    return "# Error codes\n\n" + table(("code", "meaning"), rows)
+
+
+def methods(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, method in vars(owner).items():
+        if inspect.isfunction(method) and not name.startswith("_") and name != "model_post_init":
+            yield name, method
+
+
+def signature(name: str, function: Callable[..., Any]) -> str:
+    """Return a signature without `self` and the quotes of annotations."""
+    exact = inspect.signature(function)
+    parameters = list(exact.parameters.values())[1:]
+    return f"{name}{exact.replace(parameters=parameters)}".replace("'", "")
+
+
+def summary(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        lines.append([cell.replace("|", "\\|") for cell in row])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
