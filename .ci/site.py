@@ -24,7 +24,11 @@ from dither.testing import CHECKS
 from dither.testing.traits import DECLARED_TRAITS, IMPLIED_TRAITS
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+OUTSIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+}
 """Pages of the root and their places in the site."""
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#]+)")
 merged = tempfile.TemporaryDirectory()
@@ -93,6 +97,7 @@ def place_of(path: Path) -> str:
 
 
 def components_page() -> str:
+    """Return the options of every component, as `dither list --markdown` prints them."""
     command = [sys.executable, "-m", "experiments.run", "list", "--markdown"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
@@ -107,7 +112,9 @@ def kinds_page() -> str:
     ]
     for kind, spec in KINDS.items():
         lines += [f"\n## {kind}\n", inspect.getdoc(spec) or "", ""]
-        lines += [f"- `{signature(name, method)}`: {summary(method)}" for name, method in methods(spec)]
+        lines += [
+            f"- `{signature(name, method)}`: {summary(method)}" for name, method in methods(spec)
+        ]
         lines.append(f"- [example](../{example_file(kind).relative_to(ROOT)})")
     return "\n".join(lines) + "\n"
 
@@ -134,11 +141,13 @@ def checks_page() -> str:
 
 
 def errors_page() -> str:
+    """List the codes of all problems."""
     rows = sorted((f"`{code}`", text) for code, text in CODES.items())
     return "# Error codes\n\n" + table(("code", "meaning"), rows)
 
 
 def methods(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public methods that a class defines itself."""
     for name, method in vars(owner).items():
         if inspect.isfunction(method) and not name.startswith("_") and name != "model_post_init":
             yield name, method
@@ -152,10 +161,12 @@ def signature(name: str, function: Callable[..., Any]) -> str:
 
 
 def summary(function: Callable[..., Any]) -> str:
+    """Return the first line of a docstring."""
     return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head)]
     for row in rows:
         lines.append([cell.replace("|", "\\|") for cell in row])

@@ -1,4 +1,4 @@
-"""Every ratio and table of docs/performance.md in one run.
+"""Every ratio and table of docs/results.md in one run.
 
     python benchmarks/all.py [--minutes 10]
 

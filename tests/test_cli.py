@@ -30,7 +30,7 @@ def python(code: str, *arguments: str, **options) -> str:
 
 
 def test_every_command_has_help_without_heavy_imports():
-    """The CPU time is 0.2 s on the machine of docs/benchmarks.md; an unoptimised Python takes twice that."""
+    """The CPU time is 0.2 s on the machine of docs/results.md; an unoptimised Python takes twice that."""
     code = (
         "import contextlib, io, json, sys, time\n"
         "from dither.engine.cli import main\n"

@@ -196,10 +196,10 @@ def test_a_wrong_file_of_constraints_is_refused(run, tmp_path, cli, text, said):
 
 
 def test_the_page_about_constraints_says_what_is_so(tmp_path, capsys):
-    page = (QUICK.parents[2] / "docs/constraints.md").read_text()
-    (toml,), (code, *_) = (
-        re.findall(rf"^```{word}\n(.*?)^```", page, re.M | re.S) for word in ("toml", "python")
-    )
+    page = (QUICK.parents[2] / "docs/floor-plans.md").read_text()
+    page = page.split("\n## Constraints\n")[1]
+    toml = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)[0]
+    code = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0]
     (tmp_path / "flat.toml").write_text(f"extends = {str(QUICK)!r}\n{toml}")
     assert main(["validate", str(tmp_path / "flat.toml")]) == 0
     exec(code, {})

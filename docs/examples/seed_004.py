@@ -3,7 +3,7 @@
     python -m experiments.run exp.toml -p docs/examples/seed_004.py
 
 - loss and sampler "seed-004": the score entropy and the "Euler" sampler of reference model 004 as its document writes
-  them. docs/seed-004.md has what they cost; use "score-entropy" and "ancestral" or "euler" instead.
+  them. docs/results.md has what they cost; use "score-entropy" and "ancestral" or "euler" instead.
 - loss "masked-ce-active": masked cross-entropy divided by the number of masked tokens, as in Davis/BD_Generation.
 
 Letters: B batch, L length, V vocabulary.

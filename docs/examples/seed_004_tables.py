@@ -1,4 +1,4 @@
-"""Compare loss and sampler of seed_004.py with ours on a Markov chain of known entropy: the tables of docs/seed-004.md.
+"""Compare loss and sampler of seed_004.py with ours on a Markov chain of known entropy: the tables of docs/results.md.
 
 python docs/examples/seed_004_tables.py
 """

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dither.registry.kinds import KINDS
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 STEP = re.compile(
     r"Write `(?P<path>.+)`:\n\n```python\n(?P<text>[\s\S]*?)^```|^    (?P<command>.+)", re.M
 )
@@ -149,7 +149,8 @@ def try_kit(folder: Path, environment: dict[str, str], packages: list[Path]) -> 
 
 def try_tutorial(folder: Path) -> None:
     environment, where = fresh_environment(folder / "venv"), folder
-    for step in STEP.finditer(TUTORIAL.read_text()):
+    tutorial = PAGE.read_text().split("\n## Step by step\n")[1].split("\n## ")[0]
+    for step in STEP.finditer(tutorial):
         if step["path"]:
             (where / step["path"]).write_text(step["text"])
             continue

@@ -1,4 +1,4 @@
-"""The size policy of files that others may have written; docs/security.md states it.
+"""The size policy of files that others may have written; docs/reliability.md states it.
 
 Only regular files are opened: a pipe would block, and a device has no end. Errors are an OSError
 with the file name.
