@@ -29,7 +29,7 @@ from dither.tasks.prepared.store import (
     write_folder,
 )
 
-KIND = Kind("boxes", 2, "dither prepare boxes", files=("names.txt",), earlier=("boxes.json",))
+KIND = Kind("boxes", 2, "dither prepare boxes", files=("names.txt",))
 MADE = {"size": 3, "source": {"files": 1}}
 ARRAYS = {
     "x": np.arange(12, dtype="<f4").reshape(4, 3),
@@ -102,7 +102,6 @@ DAMAGE = {
     "no manifest": (lambda folder: (folder / MANIFEST).unlink(), "not-prepared", "boxes"),
     "no folder": (shutil.rmtree, "not-prepared", "boxes"),
     "a file": (lambda folder: (shutil.rmtree(folder), folder.write_text("")), "not-prepared", "boxes"),
-    "earlier manifest": (lambda folder: (folder / MANIFEST).rename(folder / "boxes.json"), "other-version", "boxes"),
 }  # fmt: skip
 
 
@@ -163,13 +162,12 @@ FOREIGN = [
     {MANIFEST: "{"},
     {MANIFEST: "\ud800"},
     {MANIFEST: '{"kind": "boxes", "version": 1, "arrays": {"x": {}}}'},
-    {"report.json": "{}"},  # one of two files of earlier versions
 ]
 
 
 @pytest.mark.parametrize("files", FOREIGN, ids=str)
 def test_data_of_another_kind_and_files_of_others_stay(tmp_path, refusal, files):
-    kind = Kind("boxes", 2, "dither prepare boxes", earlier=("plans.npz", "report.json"))
+    kind = Kind("boxes", 2, "dither prepare boxes")
     for file, content in {**files, "mine.npy": "", "labels.jsonl": ""}.items():
         (tmp_path / file).write_text(content, "utf-8", "surrogatepass")
     assert refusal(find_existing, tmp_path, kind, MADE, force=True).codes == ["file-exists"]
@@ -344,9 +342,7 @@ def test_files_that_expand_are_refused(tmp_path, monkeypatch, refusal):
     for name, value in (("max_expanded", lambda packed: 100 * packed), ("LIMIT", 500)):
         with monkeypatch.context() as patched:
             patched.setattr(arrays, name, value)
-            assert refusal(arrays.load_npz, tmp_path / "z.npz", tmp_path / "z.npz").codes == [
-                "too-large"
-            ]
+            assert refusal(arrays.load_npz, tmp_path / "z.npz").codes == ["too-large"]
 
 
 @pytest.mark.parametrize(("subset", "regions"), [("whole", 47_872), ("chr21-22", 1_426)])

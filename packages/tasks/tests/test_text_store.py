@@ -209,54 +209,6 @@ def test_damage_is_found_before_training(
     assert file in str(refused)
 
 
-def test_folders_of_the_first_version_are_read(folder, tmp_path, refusal):
-    """They hold values without headers in .bin files, and `shards.json`."""
-    shards = tmp_path / "shards"
-    spec, _ = convert(folder, shards, tokenizer="bpe:300", shard=500, test=0.0)
-    expected = {
-        split: (stream.ids[:], stream.starts) for split, stream in spec.build().splits.items()
-    }
-    manifest = json.loads((shards / "manifest.json").read_text())
-    info, made = manifest["info"], manifest["made"]
-    splits = {}
-    for name, split in info["splits"].items():
-        files = []
-        for array in (
-            *(f"{name}-{number:05d}" for number in range(split["files"])),
-            f"{name}-starts",
-        ):
-            values, record = np.load(shards / f"{array}.npy"), manifest["arrays"][array]
-            (shards / f"{array}.npy").unlink()
-            values.tofile(shards / f"{array}.bin")
-            files.append(
-                {
-                    "file": f"{array}.bin",
-                    "ids": len(values),
-                    "sha256": record["sha256"],
-                    "largest": -1,
-                }
-            )
-        counts = {"documents": split["documents"], "characters": split["characters"]}
-        splits[name] = {**counts, "shards": files[:-1], "starts": files[-1]}
-    old = {
-        "format": "dither-shards",
-        "version": 1,
-        "dtype": expected["train"][0].dtype.str,
-        "left_out": {},
-    }
-    old |= {key: info[key] for key in ("vocabulary", "tokenizer", "sources")}
-    made["content"] = made.pop("source")
-    (shards / "shards.json").write_text(json.dumps({**old, "splits": splits, "made": made}))
-    (shards / "manifest.json").unlink()
-    assert list(spec.check()) == []
-    for split, stream in spec.build().splits.items():
-        np.testing.assert_array_equal(stream.ids[:], expected[split][0])
-        np.testing.assert_array_equal(stream.starts, expected[split][1])
-    assert "nothing was done" in spec.prepare()
-    (shards / "train-00001.bin").write_bytes(b"x" * (shards / "train-00001.bin").stat().st_size)
-    assert refusal(open_store, shards).codes == ["damaged-file"]
-
-
 def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path, refusal):
     convert(folder, tmp_path / "shards", tokenizer="chars", end_of_text=True, shard=100)
     data = ShardFolder(path=str(tmp_path / "shards"))

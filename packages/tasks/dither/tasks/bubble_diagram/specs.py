@@ -224,7 +224,6 @@ class PlanFiles(_HoldOut, PrepareSpec):
         4,
         "dither prepare plans",
         option="destination",
-        earlier=("plans.npz", "report.json"),
     )
     source_option: ClassVar[str] = "source"
     source: PathStr = Option(min_length=1)

@@ -10,29 +10,36 @@ import zipfile
 import zlib
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
-from dither.registry.files.limits import TABLE_BYTES, max_expanded, read_bytes
+from dither.registry.files.limits import TABLE_BYTES, max_expanded, open_file, read_bytes
 
-__all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "read_npy", "write_archive"]
+__all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "write_archive"]
+
+DAMAGE = (
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""Errors of zipfile and numpy for a damaged .npz file."""
 
 
 def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."]:
     """Memory-map an array; `help_text` says what to do when it is missing or damaged."""
     try:
-        if path.exists() and not path.is_file():
-            raise Refused(f"{path}: not a regular file", code="unreadable-file")
+        # A pipe would block, and numpy opens it again by name.
+        open_file(path).close()
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        raise Refused(
-            Problem(f"{path}: {error.strerror or error}", help=help_text, code=code)
-        ) from None
+        raise _unreadable(path, error, help_text) from None
     except (ValueError, EOFError, OverflowError, SyntaxError, RecursionError, MemoryError) as error:
         message = f"{path}: damaged or cut short ({str(error)[:120]})"
         raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
@@ -41,21 +48,14 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
     return array
 
 
-def read_npy(path: Path, help_text: str | None = None) -> Shaped[np.ndarray, "..."]:
-    """Read an array into memory; see `map_npy`."""
-    return np.array(map_npy(path, help_text))
-
-
 LIMIT = 1 << 32
 """Bytes in memory that the arrays of one file may take."""
 
 Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
 
-def write_archive(
-    path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], about: Mapping[str, Any]
-) -> None:
-    """Write an .npz file, and a .json file with `about`, the sha256, and dtype and shape of each array."""
+def write_archive(path: Path, arrays: Arrays, about: Mapping[str, Any]) -> None:
+    """Write an .npz file, and next to it a .json file: `about`, the sha256, dtypes and shapes."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     content = buffer.getvalue()
@@ -75,7 +75,7 @@ def write_archive(
 
 
 def read_archive(path: Path, help_text: str) -> Arrays:
-    """Return the arrays that `write_archive` wrote; raises Refused if either file is missing or damaged."""
+    """Return the arrays of `write_archive`; raise Refused if a file is missing or damaged."""
     sidecar = path.with_suffix(".json")
     try:
         content = read_bytes(path, TABLE_BYTES)
@@ -85,17 +85,15 @@ def read_archive(path: Path, help_text: str) -> Arrays:
         }
         sha256 = str(about["sha256"])
     except OSError as error:
-        problem = Problem(
-            f"{error.filename}: {error.strerror}", help=help_text, code="file-not-found"
-        )
-        raise Refused(problem) from None
+        raise _unreadable(Path(error.filename), error, help_text) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{sidecar}: damaged ({type(error).__name__}: {error})"
         raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
+
     if hashlib.sha256(content).hexdigest() != sha256:
         message = f"{path}: damaged: sha256 differs from {sidecar.name} ({len(content):,} bytes)"
         raise Refused(Problem(message, help=help_text, code="damaged-file"))
-    arrays = load_npz(io.BytesIO(content), path)
+    arrays = _load(io.BytesIO(content), path, len(content))
     shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
     if shapes != expected:
         message = f"{path}: holds {shapes}, but {sidecar.name} declares {expected}"
@@ -103,52 +101,46 @@ def read_archive(path: Path, help_text: str) -> Arrays:
     return arrays
 
 
-def load_npz(file: io.BytesIO | Path, path: Path, unread: Container[str] = ()) -> Arrays:
-    """Return all arrays of an .npz file, after checking their total size; of those in `unread` dtype and shape only."""
-    if isinstance(file, Path) and file.exists() and not file.is_file():
-        raise Refused(f"{path}: not a regular file", code="unreadable-file")
+def load_npz(path: Path, unread: Container[str] = ()) -> Arrays:
+    """Return all arrays of an .npz file; of those in `unread` only dtype and shape."""
+    try:
+        with open_file(path) as file:
+            return _load(file, path, path.stat().st_size, unread)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _load(file: BinaryIO, path: Path, size: int, unread: Container[str] = ()) -> Arrays:
+    """Read an archive of `size` bytes, after checking how large its arrays are."""
     try:
         with zipfile.ZipFile(file) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
+            expanded = sum(entry.file_size for entry in archive.infolist())
+            limit = min(LIMIT, max_expanded(size))
+            if expanded > limit:
+                message = f"{path}: arrays take {expanded:,} bytes, the limit is {limit:,}"
+                raise Refused(message, code="too-large")
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             headers = {name: _header(archive, name) for name in names if name in unread}
-        packed = path.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
-        if size > (limit := min(LIMIT, max_expanded(packed))):
-            raise Refused(
-                f"{path}: arrays take {size:,} bytes, the limit is {limit:,}", code="too-large"
-            )
-        if isinstance(file, io.BytesIO):
-            file.seek(0)
+        file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
-            return {
+            arrays = {
                 name: _member(archive, name, path) for name in archive.files if name not in headers
-            } | headers
-    except OSError as error:
-        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        raise Refused(f"{path}: {error.strerror or error}", code=code) from None
-    except MemoryError as error:  # a header may declare more than the file holds
+            }
+            return arrays | headers
+    # A header may declare more than the file holds.
+    except MemoryError as error:
         raise Refused(f"{path}: {error}", code="too-large") from None
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        EOFError,
-        KeyError,
-        NotImplementedError,
-    ) as error:
+    except DAMAGE as error:
         raise Refused(f"{path}: damaged .npz file ({error})", code="damaged-file") from None
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> Shaped[np.ndarray, "..."]:
     """Return zeros of the declared dtype and shape, which take no memory."""
     with archive.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read(file)
+        if np.lib.format.read_magic(file) == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(file)
     if math.prod(shape) * dtype.itemsize > archive.getinfo(f"{name}.npy").file_size:
         raise ValueError(f'"{name}" declares more than it holds')
     return np.broadcast_to(np.zeros((), dtype), shape)
@@ -160,10 +152,17 @@ def _member(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
     except ValueError as error:
         if "pickle" not in str(error):
             raise
-        fix = 'objects are never unpickled; save text with .astype("str"), and numbers with .astype("float32")'
-        raise Refused(
-            Problem(f'{path}: "{name}" holds objects', help=fix, code="wrong-shape")
-        ) from None
+        fix = (
+            'objects are never unpickled; save text with .astype("str"), '
+            'and numbers with .astype("float32")'
+        )
+        problem = Problem(f'{path}: "{name}" holds objects', help=fix, code="wrong-shape")
+        raise Refused(problem) from None
     if not isinstance(array, np.ndarray):
         raise Refused(f'{path}: "{name}" is not an array', code="damaged-file")
     return array
+
+
+def _unreadable(path: Path, error: OSError, help_text: str | None = None) -> Refused:
+    code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+    return Refused(Problem(f"{path}: {error.strerror or error}", help=help_text, code=code))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,8 +40,7 @@ class Kind:
 
     The version increases when the same source would be stored differently. `command` prepares such
     data, into the folder of its `option`; `files` are patterns of files besides the manifest, its
-    arrays and rejected.jsonl. `earlier` are former names of the manifest; without `upgrade` of its
-    content, the data must be prepared again.
+    arrays and rejected.jsonl.
     """
 
     name: str
@@ -49,15 +48,13 @@ class Kind:
     command: str
     option: str = "out"
     files: tuple[str, ...] = ()
-    earlier: tuple[str, ...] = ()
-    upgrade: Callable[[Any], dict[str, Any]] | None = None
 
 
 class ArrayRecord(BaseModel):
-    """A .npy file, or the values of one without its header (.bin); `sha256` is that of the values."""
+    """A .npy file; `sha256` is that of its values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.(npy|bin)$")
+    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.npy$")
     dtype: str
     shape: tuple[int, ...]
     bytes: int = Field(ge=0)
@@ -83,42 +80,54 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
-    """Read a manifest and compare the length of every file with it; `command` prepares the data again."""
+    """Read a manifest and compare the length of every file; `command` prepares the data again."""
     path = folder / MANIFEST
     fix = f"run: {command or kind.command}"
-    earlier = next((folder / name for name in kind.earlier if (folder / name).is_file()), path)
-    upgrade = kind.upgrade if earlier != path and not path.is_file() else None
     try:
-        content = json.loads(read_bytes(earlier if upgrade else path))
-        if upgrade is not None:
-            content = upgrade(content)
+        content = json.loads(read_bytes(path))
         if content["kind"] != kind.name:
-            raise Refused(
-                f"{folder} holds prepared {content['kind']}, expected {kind.name}",
-                code="unknown-format",
-            )
+            message = f"{folder} holds prepared {content['kind']}, expected {kind.name}"
+            raise Refused(message, code="unknown-format")
         if content["version"] != kind.version:
-            raise Refused(
-                _other_version(
-                    folder, f"version {content['version']}, expected {kind.version}", fix
-                )
-            )
+            versions = f"version {content['version']}, expected {kind.version}"
+            message = f"{folder} was prepared by another version of dither ({versions})"
+            raise Refused(Problem(message, help=fix, code="other-version"))
         manifest = Manifest.model_validate(content)
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(_not_prepared(folder, kind, fix)) from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Refused(
-            Problem(f"{path} is damaged: {describe_error(error)}", help=fix, code="damaged-file")
-        ) from None
-    if problems := [
-        p
-        for record in manifest.arrays.values()
-        for p in _length_problems(folder / record.file, record, fix)
-    ]:
+        message = f"{path} is damaged: {describe_error(error)}"
+        raise Refused(Problem(message, help=fix, code="damaged-file")) from None
+
+    problems: list[Problem] = []
+    for record in manifest.arrays.values():
+        problems += _length_problems(folder / record.file, record, fix)
+    if problems:
         raise Refused(problems)
     return manifest
+
+
+def _not_prepared(folder: Path, kind: Kind, fix: str) -> Problem:
+    if folder.is_dir():
+        message = f"{folder} holds no prepared {kind.name}: no {MANIFEST}"
+    elif folder.exists():
+        message = f"{folder} is a file, expected a folder with {MANIFEST}"
+    else:
+        message = f"{folder}: no such folder of prepared {kind.name}"
+    return Problem(message, help=fix, code="not-prepared")
+
+
+def _length_problems(path: Path, record: ArrayRecord, fix: str) -> Iterator[Problem]:
+    try:
+        size = path.stat().st_size
+    except OSError:
+        yield Problem(f"{path} is missing", help=fix, code="file-not-found")
+        return
+    if size != record.bytes:
+        message = f"{path} has {size:,} bytes, expected {record.bytes:,} as in {MANIFEST}"
+        yield Problem(message, help=fix, code="damaged-file")
 
 
 def describe_error(error: Exception) -> str:
@@ -129,53 +138,25 @@ def describe_error(error: Exception) -> str:
     return "".join(f"{key}: " for key in first["loc"]) + first["msg"]
 
 
-def _not_prepared(folder: Path, kind: Kind, fix: str) -> Problem:
-    if any((folder / name).is_file() for name in kind.earlier):
-        return _other_version(folder, "an earlier version", fix)
-    if folder.is_dir():
-        return Problem(
-            f"{folder} holds no prepared {kind.name}: no {MANIFEST}", help=fix, code="not-prepared"
-        )
-    if folder.exists():
-        return Problem(
-            f"{folder} is a file, expected a folder with {MANIFEST}", code="not-prepared"
-        )
-    return Problem(
-        f"{folder}: no such folder of prepared {kind.name}", help=fix, code="not-prepared"
-    )
-
-
-def _other_version(folder: Path, versions: str, fix: str) -> Problem:
-    return Problem(
-        f"{folder} was prepared by another version of dither ({versions})",
-        help=fix,
-        code="other-version",
-    )
-
-
-def _length_problems(path: Path, record: ArrayRecord, fix: str) -> Iterator[Problem]:
-    try:
-        size = path.stat().st_size
-    except OSError:
-        yield Problem(f"{path} is missing", help=fix, code="file-not-found")
-    else:
-        if size != record.bytes:
-            message = f"{path} has {size:,} bytes, expected {record.bytes:,} as in {MANIFEST}"
-            yield Problem(message, help=fix, code="damaged-file")
-
-
 def changed_options(manifest: Manifest, made: Mapping[str, Any]) -> list[str]:
     """Return the keys of `made` whose values differ from those in the manifest."""
     return [key for key, value in made.items() if manifest.made.get(key) != value]
 
 
 def describe_sources(files: Iterable[Path], root: Path) -> dict[str, Any]:
-    """Return number, bytes and a digest of names relative to `root`, sizes and modification times of source files."""
-    states = [(os.path.relpath(path, root), path.stat()) for path in files]
-    lines = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states]
-    digest = hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+    """Return number and bytes of source files, and a digest of names, sizes and times.
+
+    Names are relative to `root`, so that a moved folder has the same digest.
+    """
+    size = 0
+    lines = []
+    for path in files:
+        status = path.stat()
+        size += status.st_size
+        lines.append(f"{os.path.relpath(path, root)} {status.st_size} {status.st_mtime_ns}")
+    content = "\n".join(sorted(lines)).encode("utf-8", "surrogateescape")
     return {
-        "files": len(states),
-        "bytes": sum(state.st_size for _, state in states),
-        "digest": digest,
+        "files": len(lines),
+        "bytes": size,
+        "digest": hashlib.sha256(content).hexdigest(),
     }

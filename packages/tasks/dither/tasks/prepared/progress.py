@@ -7,11 +7,12 @@ from time import monotonic
 
 __all__ = ["Progress"]
 
-EVERY = 0.1  # seconds between two updates
+EVERY = 0.1
+"""Seconds between two updates."""
 
 
 class Progress:
-    """Writes a counter of `what`, such as "motifs scanned", to the error stream if that is a terminal."""
+    """Counter of `what`, such as "motifs scanned", on the error stream if that is a terminal."""
 
     def __init__(self, what: str) -> None:
         self.what = what

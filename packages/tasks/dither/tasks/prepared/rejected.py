@@ -1,4 +1,4 @@
-"""Rows of a source that were not taken, and why: counted, all of them written to a file, a few shown."""
+"""Rejected rows of a source, with reasons: counted, written to a file, and a few shown."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Rejected:
     message: str
 
     def __str__(self) -> str:
-        return (
-            self.message if self.message.startswith(self.place) else f"{self.place}: {self.message}"
-        )
+        if self.message.startswith(self.place):
+            return self.message
+        return f"{self.place}: {self.message}"
 
 
 class RejectedRows:
-    """Collects rejected rows; keeps the first of each reason in memory and all of them in a temporary file."""
+    """Collects rejected rows: the first of each reason in memory, all in a temporary file."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -65,12 +65,13 @@ class RejectedRows:
     def lines(
         self, title: str = "rejected", sorts: Mapping[str, str] | None = None
     ) -> Iterator[str]:
-        """Yield a report: total and `title`, then the description and number of each reason, and its first rows."""
+        """Yield a report: the total, then each reason with its number and first rows."""
         if not self.counts:
             return
+        descriptions = sorts or {}
         yield f"{len(self):,} {title}:"
         for sort, count in self.counts.most_common():
-            yield f"  {count:,} {(sorts or {}).get(sort, sort)}"
+            yield f"  {count:,} {descriptions.get(sort, sort)}"
             yield from (f"    {row}" for row in self._first[sort])
             if count > MAX_SHOWN:
                 yield f"    ... and {count - MAX_SHOWN:,} more"

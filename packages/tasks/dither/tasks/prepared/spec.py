@@ -23,7 +23,7 @@ __all__ = ["PrepareSpec"]
 
 
 class PrepareSpec(DataSpec):
-    """Data that is converted once by `dither prepare` into a folder in the cache, or where an option says.
+    """Data that is converted once by `dither prepare`, into the cache or a chosen folder.
 
     Subclasses define the options named by `source_option` and `stored.option`, and may define
     `force`.
@@ -43,41 +43,34 @@ class PrepareSpec(DataSpec):
         """Return the folder of the prepared data, which need not exist."""
         if chosen := getattr(self, self.stored.option):
             return Path(chosen).expanduser()
-        given = getattr(self, self.source_option)
-        names = [given] if isinstance(given, str) else given
+
+        # Absolute paths: a run finds its data from any working directory.
         mark = path_mark(type(self).model_fields[self.source_option])
         is_name = re.compile(mark.unless if mark else "").fullmatch
-        absolute = [
-            name if is_name(name) else os.path.abspath(Path(name).expanduser()) for name in names
-        ]
-        # earlier versions: with the working directory, so that a run found its data only where it
-        # was started
-        earlier = [{key: given, "from": str(Path.cwd())} for key in ("source", "paths")]
-        keys = ({**self.options(), **key} for key in ({"sources": absolute}, *earlier))
-        digests = (
-            hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-            for key in keys
-        )
-        folders = [cache_folder() / self.stored.name / digest for digest in digests]
-        return next((folder for folder in folders if folder.exists()), folders[0])
+        sources = []
+        for name in self._sources():
+            sources.append(name if is_name(name) else os.path.abspath(Path(name).expanduser()))
+        key = json.dumps({**self.options(), "sources": sources}, sort_keys=True)
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+        return cache_folder() / self.stored.name / digest
+
+    def _sources(self) -> list[str]:
+        source = getattr(self, self.source_option)
+        return [source] if isinstance(source, str) else source
 
     def command(self) -> str:
         """Return the command that prepares the data."""
-        source = getattr(self, self.source_option)
-        words = ["dither", "prepare", self.name, *(source if isinstance(source, list) else ())]
-        hidden = {
-            "force",
-            "use",
-            *self.read_options,
-            *({self.source_option} if isinstance(source, list) else ()),
-        }
-        for key, value in self.model_dump(
-            mode="json", exclude_defaults=True, exclude=hidden
-        ).items():
+        words = ["dither", "prepare", self.name]
+        hidden = {"force", "use", *self.read_options}
+        # A list of sources is the command's arguments, a single one an option.
+        if isinstance(getattr(self, self.source_option), list):
+            words += self._sources()
+            hidden.add(self.source_option)
+        changed = self.model_dump(mode="json", exclude_defaults=True, exclude=hidden)
+        for key, value in changed.items():
             words.append(f"--{key.replace('_', '-')}")
-            words += (
-                [] if value is True else [value if isinstance(value, str) else json.dumps(value)]
-            )
+            if value is not True:
+                words.append(value if isinstance(value, str) else json.dumps(value))
         return shlex.join(words)
 
     def check(self) -> Iterator[Misfit]:
@@ -89,7 +82,7 @@ class PrepareSpec(DataSpec):
             )
 
     def manifest(self) -> Manifest:
-        """Read the manifest of the data; raises Refused if they are missing, damaged, or made with other options."""
+        """Read the manifest; raise Refused if the data are missing, damaged, or outdated."""
         manifest = read_manifest(self.folder(), self.stored, self.command())
         self.check_options(manifest, self.options())
         return manifest
@@ -97,9 +90,7 @@ class PrepareSpec(DataSpec):
     def check_options(self, manifest: Manifest, made: dict[str, Any]) -> None:
         """Raise Refused with the options that differ from those of a manifest."""
         if changed := changed_options(manifest, made):
-            message = (
-                f"{self.folder()} was prepared with other options: {', '.join(changed)} changed"
-            )
-            raise Refused(
-                Problem(message, help=f"run: {self.command()} --force", code="changed-options")
-            )
+            names = ", ".join(changed)
+            message = f"{self.folder()} was prepared with other options: {names} changed"
+            fix = f"run: {self.command()} --force"
+            raise Refused(Problem(message, help=fix, code="changed-options"))

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
+from dither.registry.files.atomic import atomic_folder, atomic_write
 from dither.registry.files.cache import cache_folder
 from dither.registry.files.limits import read_bytes
 
@@ -66,21 +66,18 @@ class ArrayStream:
         self.rows += len(block)
 
     def close(self, **info: Any) -> ArrayRecord:
-        """Complete the header, wait until the file is on disk, and return its record."""
+        """Complete the header, and return the record of the file."""
         size = self.file.tell()
+        # As long as before: numpy pads a header for any number of rows.
         self.file.seek(0)
-        self.file.write(self._header())  # as long as before: numpy pads it for any number of rows
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        self.file.write(self._header())
         self.file.close()
-        shape = (self.rows, *self.row_shape)
-        sha256 = self._digest.hexdigest()
         return ArrayRecord(
             file=self.path.name,
             dtype=self.dtype.str,
-            shape=shape,
+            shape=(self.rows, *self.row_shape),
             bytes=size,
-            sha256=sha256,
+            sha256=self._digest.hexdigest(),
             info=info,
         )
 
@@ -114,7 +111,9 @@ class Writer:
 
     def append(self, name: str, block: Shaped[np.ndarray, "n ..."]) -> None:
         """Write rows of an array, which begins with the first."""
-        (self._streams.get(name) or self.stream(name, block.dtype, block.shape[1:])).append(block)
+        if name not in self._streams:
+            self.stream(name, block.dtype, block.shape[1:])
+        self._streams[name].append(block)
 
     def end(self, name: str, **info: Any) -> ArrayRecord:
         """Complete an array; `info` is stored in its record."""
@@ -154,11 +153,8 @@ class Writer:
             info=json.loads(json.dumps(self.info)),
             rejected=self._rejected,
         )
-        (self.folder / MANIFEST).write_text(
-            self.manifest.model_dump_json(indent=1) + "\n", encoding="utf-8"
-        )
-        for path in self.folder.iterdir():
-            fsync(path)
+        text = self.manifest.model_dump_json(indent=1) + "\n"
+        (self.folder / MANIFEST).write_text(text, encoding="utf-8")
 
     def _abort(self) -> None:
         for stream in self._streams.values():
@@ -168,7 +164,7 @@ class Writer:
 
 @contextmanager
 def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[Writer]:
-    """Yield a writer; when the block ends without an error, the new folder replaces `folder` in one step.
+    """Yield a writer; when the block ends without an error, its folder replaces `folder`.
 
     `check_owned` should have accepted the folder; `made` are the options, and a digest of the
     source. Refused, and nothing left behind, if the disk is full or not writable, or the block
@@ -181,26 +177,28 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
                 yield writer
                 writer._finish(kind, made)
             except OSError as error:
-                if path := _elsewhere(error, temporary):
+                # An error of another file, such as a source that the block reads, names that file.
+                if _is_elsewhere(error, temporary):
                     code = "file-not-found" if error.errno == errno.ENOENT else "unreadable-file"
-                    code = "disk-full" if error.errno in FULL else code
-                    raise Refused(f"{path}: {error.strerror}", code=code) from error
+                    raise _refused(os.fsdecode(error.filename), error, code) from error
                 raise
             finally:
                 writer._abort()
     except OSError as error:
-        code = "disk-full" if error.errno in FULL else "unwritable-file"
-        raise Refused(
-            f"{folder}: cannot be written: {error.strerror or error}", code=code
-        ) from error
+        raise _refused(f"{folder}: cannot be written", error, "unwritable-file") from error
 
 
-def _elsewhere(error: OSError, folder: Path) -> Path | None:
-    """Return the file of an error if it is not in the folder."""
+def _refused(text: str, error: OSError, code: str) -> Refused:
+    if error.errno in FULL:
+        code = "disk-full"
+    return Refused(f"{text}: {error.strerror or error}", code=code)
+
+
+def _is_elsewhere(error: OSError, folder: Path) -> bool:
     if not isinstance(error.filename, str | bytes):
-        return None
+        return False
     path = Path(os.fsdecode(error.filename))
-    return None if path.absolute().is_relative_to(folder.absolute()) else path
+    return not path.absolute().is_relative_to(folder.absolute())
 
 
 def check_owned(folder: Path, kind: Kind) -> None:
@@ -213,37 +211,36 @@ def check_owned(folder: Path, kind: Kind) -> None:
         return
     if not folder.is_dir():
         raise Refused(f"{folder} is a file; prepared {kind.name} need a folder", code="file-exists")
-    names = sorted(path.name for path in folder.iterdir())
     fix = f"--{kind.option} names another folder, which is created"
-    arrays = set[str]()
-    patterns: tuple[str, ...] = ()
-    if MANIFEST in names:
-        message = f"{folder} contains other files: {MANIFEST} is not one of prepared {kind.name}"
-        foreign = Refused(Problem(message, help=fix, code="file-exists"))
-        try:
-            manifest = json.loads(read_bytes(folder / MANIFEST))  # of any version, perhaps damaged
-            arrays = {f"{name}.npy" for name in dict(manifest["arrays"])}
-            patterns = (MANIFEST, REJECTED, *kind.files)
-            if manifest["kind"] != kind.name or not isinstance(manifest["version"], int):
-                raise foreign
-        except OSError as error:
-            raise Refused(
-                f"{folder / MANIFEST}: {error.strerror}", code="unreadable-file"
-            ) from None
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise foreign from None
-    elif kind.earlier and set(kind.earlier) <= set(names):
-        patterns = ("*.npy", "*.jsonl", *kind.earlier, *kind.files)
-    others = [
-        name
-        for name in names
-        if name not in arrays and not any(fnmatch(name, each) for each in patterns)
-    ]
+    patterns: list[str] = []
+    if (folder / MANIFEST).exists():
+        arrays = _listed_arrays(folder / MANIFEST, kind)
+        if arrays is None:
+            message = f"{folder} contains other files: {MANIFEST} is not one of prepared"
+            raise Refused(Problem(f"{message} {kind.name}", help=fix, code="file-exists"))
+        patterns = [MANIFEST, REJECTED, *kind.files, *arrays]
+
+    names = sorted(path.name for path in folder.iterdir())
+    others = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
     if others:
-        shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise Refused(
-            Problem(f"{folder} contains other files ({shown})", help=fix, code="file-exists")
-        )
+        shown = ", ".join(others[:3])
+        if len(others) > 3:
+            shown += ", ..."
+        message = f"{folder} contains other files ({shown})"
+        raise Refused(Problem(message, help=fix, code="file-exists"))
+
+
+def _listed_arrays(path: Path, kind: Kind) -> list[str] | None:
+    """Return the files of a manifest of any version, perhaps damaged; None if it is another file."""
+    try:
+        manifest = json.loads(read_bytes(path))
+        files = [f"{name}.npy" for name in dict(manifest["arrays"])]
+        is_own = manifest["kind"] == kind.name and isinstance(manifest["version"], int)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return files if is_own else None
 
 
 def find_existing(
@@ -253,11 +250,11 @@ def find_existing(
     *,
     force: bool = False,
 ) -> Manifest | None:
-    """Return the manifest of a folder that holds exactly this, all checksums verified; None if it must be written.
+    """Return the manifest of a folder that holds exactly this, all checksums verified.
 
-    Damaged data, data of another version, and any data with `force` are to be replaced. Refused if
-    the folder holds other files, even with `force`, or the same kind of data made with other
-    options.
+    None if it must be written: damaged data, data of another version, and any data with `force`
+    are to be replaced. Refused if the folder holds other files, even with `force`, or the same kind
+    of data made with other options.
     """
     check_owned(folder, kind)
     if force:
@@ -265,19 +262,21 @@ def find_existing(
     try:
         manifest = read_manifest(folder, kind)
         made = json.loads(json.dumps(made))
-        changed = sorted(
-            key for key in {*made, *manifest.made} if made.get(key) != manifest.made.get(key)
-        )
+        keys = sorted({*made, *manifest.made})
+        changed = [key for key in keys if made.get(key) != manifest.made.get(key)]
         if not changed:
             verify(folder, manifest, kind)
             return manifest
     except Refused:
         return None
-    words = [
-        f"{key} was {json.dumps(manifest.made.get(key))}" for key in changed if key != "source"
-    ]
-    words += ["the source changed"] if "source" in changed else []
-    message = f"{folder} holds {kind.name} prepared with other options: {'; '.join(words)}"
+
+    texts = []
+    for key in changed:
+        if key != "source":
+            texts.append(f"{key} was {json.dumps(manifest.made.get(key))}")
+    if "source" in changed:
+        texts.append("the source changed")
+    message = f"{folder} holds {kind.name} prepared with other options: {'; '.join(texts)}"
     fix = f"--force replaces them; --{kind.option} names another folder"
     raise Refused(Problem(message, help=fix, code="changed-options"))
 
@@ -288,36 +287,25 @@ def open_arrays(
     kind: Kind,
     names: Iterable[str] | None = None,
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Memory-map arrays, all by default; raises Refused if one is unreadable or differs from the manifest."""
+    """Memory-map arrays, all by default; raise Refused if one differs from the manifest."""
     arrays = {}
     fix = f"run: {kind.command}"
     for name in manifest.arrays if names is None else names:
         record = manifest.arrays.get(name)
         if record is None:
-            raise Refused(
-                Problem(f"{folder / MANIFEST} has no array {name}", help=fix, code="missing-array")
-            )
+            message = f"{folder / MANIFEST} has no array {name}"
+            raise Refused(Problem(message, help=fix, code="missing-array"))
         path = folder / record.file
-        array = map_npy(path, fix) if path.suffix == ".npy" else _map_raw(path, record)
-        if (array.dtype.str, array.shape) != (
-            record.dtype,
-            record.shape,
-        ) or not array.flags.c_contiguous:
-            found = f"{array.dtype.str} of shape {array.shape}"
+        array = map_npy(path, fix)
+        is_declared = (array.dtype.str, array.shape) == (record.dtype, record.shape)
+        if not is_declared or not array.flags.c_contiguous:
             message = (
-                f"{path} holds {found}, {MANIFEST} declares {record.dtype} of shape {record.shape}"
+                f"{path} holds {array.dtype.str} of shape {array.shape}, "
+                f"{MANIFEST} declares {record.dtype} of shape {record.shape}"
             )
             raise Refused(Problem(message, help=fix, code="damaged-file"))
         arrays[name] = array
     return arrays
-
-
-def _map_raw(path: Path, record: ArrayRecord) -> Shaped[np.ndarray, "..."]:
-    return (
-        np.memmap(path, record.dtype, "r", shape=record.shape)
-        if record.bytes
-        else np.zeros(0, record.dtype)
-    )
 
 
 def verify(
@@ -339,13 +327,17 @@ def verify(
         with suppress(OSError, ValueError):
             if json.loads(stamp.read_text("utf-8")) == state:
                 return
-    records = [manifest.arrays[name] for name in (manifest.arrays if names is None else names)]
-    if wrong := [
-        record.file for record in records if _sha256(folder / record.file, record) != record.sha256
-    ]:
-        fix = f"copy them again, or run: {kind.command}"
-        messages = (f"{folder / name}: checksum differs from {MANIFEST}" for name in wrong)
-        raise Refused([Problem(message, help=fix, code="damaged-file") for message in messages])
+
+    fix = f"copy them again, or run: {kind.command}"
+    problems = []
+    for name in manifest.arrays if names is None else names:
+        record = manifest.arrays[name]
+        path = folder / record.file
+        if _sha256(path, record) != record.sha256:
+            message = f"{path}: checksum differs from {MANIFEST}"
+            problems.append(Problem(message, help=fix, code="damaged-file"))
+    if problems:
+        raise Refused(problems)
     if once and names is None:
         with suppress(OSError), atomic_write(stamp) as temporary:
             temporary.write_text(json.dumps(state), "utf-8")
@@ -373,8 +365,8 @@ def _stamp(folder: Path) -> Path:
 
 def _state(folder: Path, manifest: Manifest) -> list[list[str | int]]:
     """Checksum, size, time and inode of each file: a file that was touched has another state."""
-    files = [(record, (folder / record.file).stat()) for record in manifest.arrays.values()]
-    return [
-        [record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino]
-        for record, stat in files
-    ]
+    rows: list[list[str | int]] = []
+    for record in manifest.arrays.values():
+        stat = (folder / record.file).stat()
+        rows.append([record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino])
+    return rows

@@ -36,8 +36,7 @@ __all__ = [
 MAX_FIT_REGIONS = 1 << 17
 """Largest number of training regions in memory."""
 
-REGIONS: Final = Kind("regions", 4, "dither prepare get PATHS", earlier=("regions.json",))
-"""Prepared regions; earlier versions had regions.json."""
+REGIONS: Final = Kind("regions", 4, "dither prepare get PATHS")
 
 Accessibility = Literal["none", "open", "quantitative", "constant"]
 """Values of the accessibility column: 0 or 1, a number from 0 to 1, or 1 everywhere; or there is

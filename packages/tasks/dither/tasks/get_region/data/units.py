@@ -101,7 +101,7 @@ class ColumnUnits:
     @classmethod
     def read(cls, path: Path) -> ColumnUnits:
         """Read the units that `save_assets` of the task wrote; raises Refused if they are missing or damaged."""
-        kept = load_npz(path, path)
+        kept = load_npz(path)
         try:
             standard = ColumnStats(kept["mean"], kept["std"])
             names = kept["motif"]

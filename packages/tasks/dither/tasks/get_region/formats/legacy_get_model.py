@@ -22,7 +22,7 @@ import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 
-from ...prepared.arrays import Arrays, load_npz, read_npy
+from ...prepared.arrays import Arrays, load_npz, map_npy
 from .matrices import densify, numbered
 from .region_checks import (
     PLACES,
@@ -101,7 +101,7 @@ def _read(name: str, stem: Path, *, has_expression: bool) -> Arrays:
     """Return the arrays of one cell type."""
     matrix = Path(f"{stem}.watac.npz")
     table = Path(f"{stem}.csv")
-    columns = densify(load_npz(matrix, matrix), matrix)
+    columns = densify(load_npz(matrix), matrix)
     table = table if table.is_file() else Path(f"{table}.gz")
     arrays = {
         "features": columns[:, :-1],
@@ -114,7 +114,7 @@ def _read(name: str, stem: Path, *, has_expression: bool) -> Arrays:
         path = Path(f"{stem}{suffix}")
         if not path.is_file() or (kind == "expression" and not has_expression):
             continue
-        values = read_npy(path)
+        values = np.array(map_npy(path))
         if values.ndim != 2 or values.shape[1] != 2 or values.dtype.kind not in "biuf":
             message = (
                 f"{path}: has the shape {values.shape} of {values.dtype}, expected two columns"

@@ -61,7 +61,7 @@ def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> R
     """
     name = path.name.lower()
     if name.endswith(".npz"):
-        raw = _from_npz(load_npz(path, path, ("features",) if headers else ()), path)
+        raw = _from_npz(load_npz(path, ("features",) if headers else ()), path)
     elif name.endswith(".h5ad"):
         return read_anndata(path)
     else:

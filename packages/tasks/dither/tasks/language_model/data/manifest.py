@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,43 +14,12 @@ from ...prepared.manifest import MANIFEST, Kind, Manifest, describe_error, read_
 __all__ = ["SHARDS", "SplitInfo", "StoreInfo", "TokenizerRecord", "read_store"]
 
 
-def _upgrade(old: dict[str, Any]) -> dict[str, Any]:
-    """Return today's form of a `shards.json` of version 1, whose ids are in .bin files."""
-    arrays = {}
-    splits = {}
-    for name, split in old["splits"].items():
-        for record, dtype in [
-            *((shard, old["dtype"]) for shard in split["shards"]),
-            (split["starts"], "<i8"),
-        ]:
-            size = {"shape": (record["ids"],), "bytes": record["ids"] * int(dtype[-1])}
-            file = {key: record[key] for key in ("file", "sha256")}
-            arrays[record["file"].removesuffix(".bin")] = {**file, **size, "dtype": dtype}
-        ids = sum(shard["ids"] for shard in split["shards"])
-        counts = {key: split[key] for key in ("documents", "characters")}
-        splits[name] = {**counts, "ids": ids, "files": len(split["shards"])}
-    made = {"source" if key == "content" else key: value for key, value in old["made"].items()}
-    info = {**{key: old[key] for key in ("vocabulary", "tokenizer", "sources")}, "splits": splits}
-    kind = {"dither-shards": "shards"}[old["format"]]
-    rejected = old["left_out"]
-    return dict(
-        kind=kind,
-        version=old["version"] + 1,
-        made=made,
-        arrays=arrays,
-        info=info,
-        rejected=rejected,
-    )
-
-
 SHARDS = Kind(
     "shards",
     2,
     "dither prepare text",
     "to",
     files=("tokenizer.json", "alphabet.json", "sources.jsonl", "left-out.jsonl", "*.bin"),
-    earlier=("shards.json",),
-    upgrade=_upgrade,
 )
 """Prepared token ids."""
 
