@@ -210,7 +210,7 @@ def test_a_genome_is_scanned(files, tmp_path, packed, capsys):
         for name, start, end in peaks
     ]
     assert (np.array(expected) > 0).mean() > 0.2
-    np.testing.assert_allclose(np.asarray(matrix.features), expected, rtol=1e-6)
+    np.testing.assert_allclose(matrix.scaled(slice(None)), expected, rtol=1e-6)
     assert matrix.open[:, 0].tolist() == [start % 3 > 0 for _, start, _ in peaks]
     again = ScannedRegions(paths=paths, out=out, p_value=0.02, valid=["chr2"], test=["chr3"])
     task = GetRegion(data=again, regions=5, cell_type="yeast").build()

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dither.tasks.get_region.data.region_matrix import LazyMatrix
 from dither.tasks.get_region.data_specs import (
     PreparedRegions,
     RegionArrays,
     RegionFile,
     RegionStore,
 )
-from dither.tasks.get_region.formats import sources
 from dither.tasks.get_region.formats.sources import ReadOptions, find_regions, find_source
 from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.prepared.manifest import MANIFEST
@@ -481,7 +479,7 @@ def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale, write_arr
             assert "2,400 regions x 3 motifs" in way.prepare()
         assert list(way.check()) == []
         matrix = way.build()
-        np.testing.assert_array_equal(np.asarray(matrix.features), expected)
+        np.testing.assert_array_equal(matrix.scaled(slice(None)), expected)
         np.testing.assert_array_equal(matrix.open, ARRAYS["atpm"] > 0)
         for name in ("chromosome", "start", "end", "atpm", "expression"):
             np.testing.assert_array_equal(getattr(matrix, name), ARRAYS[name], err_msg=name)
@@ -493,21 +491,12 @@ def test_all_ways_to_a_matrix_agree(old_store, cache, tmp_path, scale, write_arr
         )
     np.savez(tmp_path / "x.npz", **ARRAYS, gene=genes[0], gene_region=genes[1] + 1)
     assert "gene_region, row 1 (from 0): 2400 is" in refusal(ways[1].build).problems[0].message
-    mapped, plain = ways[3].build().features, np.asarray(ways[0].build().features)
-    assert isinstance(mapped, LazyMatrix)
-    assert isinstance(mapped.stored, np.memmap)
+    mapped, plain = ways[3].build(), ways[0].build()
+    assert isinstance(mapped.features, np.memmap)
     rows = RANDOM.integers(0, P, (4, 5))
-    for key in (rows, slice(3, 9), plain[:, 0] > 0.5, (rows, 1), (slice(None), slice(0, 2)), 7):
-        np.testing.assert_array_equal(mapped[key], plain[key])
-    np.testing.assert_array_equal(mapped - np.ones(M, np.float32), plain - 1)
-    files = list((cache / "divisors").glob("*"))
-    assert len(files) == 2 * scale, "a folder is read once for its divisors, until it changes"
-    for file in files:
-        np.save(file, np.full(M, 7, np.float32))
-    sources._open.cache_clear()
-    assert not scale or (ways[4].build().features.divisor == 7).all()
-    (tmp_path / "arrays" / "features.npy").touch()
-    assert not scale or (ways[4].build().features.divisor == largest).all()
+    for key in (rows, slice(3, 9), 7):
+        np.testing.assert_array_equal(mapped.scaled(key), plain.scaled(key))
+    assert not scale or (mapped.divisor == largest).all()
 
 
 @pytest.mark.parametrize("dtype", ["u1", ">f8"])
@@ -522,14 +511,14 @@ def test_integer_types_are_counts(old_store, cache, tmp_path, write_array, dtype
     ]
     for way in (*ways, RegionStore(path=str(old_store), scale=False)):
         way.prepare()
-        np.testing.assert_array_equal(np.asarray(way.build().features), counts.astype(np.float32))
+        np.testing.assert_array_equal(way.build().scaled(slice(None)), counts.astype(np.float32))
 
 
 def test_float16_is_close_and_too_large_numbers_are_named(old_store, cache, write_array, refusal):
     plain, half = spec(old_store, scale=False), spec(old_store, scale=False, dtype="float16")
     plain.prepare()
     assert "float16" in half.prepare()
-    a, b = (np.asarray(way.build().features) for way in (half, plain))
+    a, b = (way.build().scaled(slice(None)) for way in (half, plain))
     assert 0 < np.abs(a - b).max() <= 2**-11 * b.max()
     features = np.ones((P, M), np.float32)
     features[20, 1] = 7e4

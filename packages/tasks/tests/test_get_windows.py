@@ -2,6 +2,7 @@
 
 import sqlite3
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from dither.tasks.get_region.data.human_dhs import (
     read_sequences,
 )
 from dither.tasks.get_region.data.motif_scan import Motif, encode, scan
-from dither.tasks.get_region.data.region_matrix import ColumnStats, LazyMatrix, RegionMatrix
+from dither.tasks.get_region.data.region_matrix import ColumnStats, RegionMatrix
 from dither.tasks.get_region.data.windows import WindowOptions, cut_windows
 from dither.tasks.prepared.arrays import read_archive
 
@@ -143,13 +144,12 @@ def test_the_human_split_is_that_of_the_authors():
 
 
 def test_the_packaged_bytes_are_steps_of_1_255():
-    every = np.arange(256, dtype=np.uint8)[:, None]
-    assert read_human("chr21-22").features.step == np.float32(1 / 255)
-    stored = LazyMatrix(every, step=np.float32(1 / 255))
-    np.testing.assert_array_equal(stored[:], every * np.float32(1 / 255))
-    divided = LazyMatrix(every, np.float32([0.5]), stored.step)
-    np.testing.assert_array_equal(divided[:], np.minimum(stored[:] / 0.5, 1))
-    np.testing.assert_array_equal(divided.source(slice(9)), stored[:9])
+    table = read_human("chr21-22")
+    every = np.arange(256, dtype=np.uint8) * np.float32(1 / 255)
+    assert np.isin(table.features, every).all()
+    np.testing.assert_array_equal(table.scaled(slice(9)), table.scores(slice(9)))
+    divided = replace(table, divisor=np.full(282, 0.5, np.float32))
+    np.testing.assert_array_equal(divided.scaled([3, 4]), np.minimum(table.scores([3, 4]) / 0.5, 1))
 
 
 def test_statistics_of_blocks_are_combined():

@@ -9,8 +9,8 @@ import pytest
 import zarr
 
 from dither.registry.config.errors import Refused
-from dither.tasks.get_region.formats import zarr_store
-from dither.tasks.get_region.formats.zarr_store import ZarrArray, is_group
+from dither.tasks.get_region.formats import zarr_array
+from dither.tasks.get_region.formats.zarr_array import ZarrArray, is_group
 
 RANDOM = np.random.default_rng(0)
 NUMBERS = RANDOM.random((25, 7), dtype=np.float32)
@@ -242,7 +242,7 @@ def test_files_above_the_limit_are_not_decoded(tmp_path, monkeypatch, limit):
     array = ZarrArray(
         create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=shards, compressors=BYTES)
     )
-    monkeypatch.setattr(zarr_store, limit, 50)
+    monkeypatch.setattr(zarr_array, limit, 50)
     with pytest.raises(Refused, match="the limit is 50") as refused:
         array[:]
     assert set(refused.value.codes) == {"damaged-file"}

@@ -21,7 +21,7 @@ from dither.registry.contracts.protocols import Picture, Split
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Condition, Field, TokenSpace
 
-from ..figures import BLUE, GREY, LIGHT, ORANGE, new_figure, to_png
+from ..plot_style import BLUE, GREY, LIGHT, ORANGE, new_figure, to_png
 from .metrics import BaseMetrics, Group, Reference, contrast
 from .sequences import Sequences, as_text, reverse_complement
 

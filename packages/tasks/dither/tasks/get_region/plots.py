@@ -17,7 +17,7 @@ from torch import Tensor
 from dither.registry.contracts.protocols import Picture
 from dither.registry.contracts.records import Clean
 
-from ..figures import BLUE, GREY, LIGHT, ORANGE, bare, new_figure, to_png
+from ..plot_style import BLUE, GREY, LIGHT, ORANGE, bare, new_figure, to_png
 from .metrics.column_metrics import Pair, is_binary, pearson, varies, windows_of
 from .metrics.region_metrics import RegionMetrics
 from .metrics.sample_metrics import (

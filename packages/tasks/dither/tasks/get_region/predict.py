@@ -22,7 +22,7 @@ from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write
 
 from .data.column_groups import Splits, extra_columns
-from .data.region_matrix import LazyMatrix, RegionMatrix
+from .data.region_matrix import RegionMatrix
 from .data.windows import WindowOptions, Windows, cut_windows
 from .export import check_forms, place_columns, write_anndata, write_tracks
 from .formats.sources import ReadOptions, open_regions
@@ -59,7 +59,7 @@ class _Source:
             part, split, WindowOptions(task.regions, task.regions), [0], covering=True
         )
         if not len(windows):
-            names = ", ".join(matrix.chromosome.names.tolist()[:30])
+            names = ", ".join(matrix.chromosomes.tolist()[:30])
             message = (
                 f'no region is in the split "{request.split}"; chromosomes of the source: {names}'
             )
@@ -112,7 +112,7 @@ class _Source:
             index, real, _ = self.windows.take(numbers[low : low + BATCH], task.regions)
             rest = np.nan_to_num(truth[index]) / task.units.divisor[motifs:]
             scaled = np.concatenate(
-                [self.matrix.features[index], np.minimum(rest, np.where(given[motifs:], 1, 0))], -1
+                [self.matrix.scaled(index), np.minimum(rest, np.where(given[motifs:], 1, 0))], -1
             )
             yield self._clean(scaled, real, index, cell), index
 
@@ -198,12 +198,12 @@ def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
         message = f"{path}: {len(missing)} of {task.motifs} motifs of the model are missing: {', '.join(missing[:5])}"
         raise Refused(Problem(message, help="motifs are matched by name", code="missing-array"))
     order = [place[name] for name in task.matrix.motifs]
-    features: Any = np.asarray(matrix.features[:], np.float32)[:, order]
+    features: Any = matrix.scores(slice(None))[:, order]
     own = task.matrix
-    features = LazyMatrix(features, own.features.divisor)
     return replace(
         matrix,
         features=features,
+        divisor=own.divisor,
         motifs=own.motifs,
         valid=own.valid,
         test=own.test,
@@ -299,7 +299,7 @@ def predict_values(
     scaled = np.zeros((count, task.regions, task.space.width), np.float32)
     divided = motifs / task.units.divisor[: task.motifs]
     scaled[:, :length, : task.motifs] = (
-        divided if task.matrix.features.divisor is None else np.minimum(divided, 1)
+        divided if task.matrix.divisor is None else np.minimum(divided, 1)
     )
     real = np.broadcast_to(np.arange(task.regions) < length, (count, task.regions)).copy()
     clean = _clean_of(task, scaled, real, next(iter(labels.values())))

@@ -56,8 +56,8 @@ class Columns:
             -1
         ].stop
         self.divisor = np.ones(self.width, np.float32)
-        if matrix.features.divisor is not None:
-            self.divisor[: self.motifs] = matrix.features.divisor
+        if matrix.divisor is not None:
+            self.divisor[: self.motifs] = matrix.divisor
         self._open = self._accessibility_column() if self.accessibility != "none" else None
         self._expression = torch.from_numpy(self._expression_columns()) if spec.expression else None
 
@@ -65,7 +65,7 @@ class Columns:
         self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]
     ) -> Float32[Tensor, "*B L W"]:
         """Return scaled columns; padding repeats a region of the window."""
-        motifs = torch.from_numpy(self.matrix.features[index.numpy()])
+        motifs = torch.from_numpy(self.matrix.scaled(index.numpy()))
         return (
             torch.cat([motifs, self._extra_columns(index, cell)], -1)
             if self.width > self.motifs
@@ -80,7 +80,7 @@ class Columns:
             self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell)).numpy()
             * self.divisor
         )
-        values[..., : self.motifs] = self.matrix.features.source(index)
+        values[..., : self.motifs] = self.matrix.scores(index)
         if self.matrix.atpm is not None and self.accessibility == "quantitative":
             values[..., self.motifs] = self.matrix.atpm[index, np.array(self.numbers)[cell]]
         return values
@@ -106,7 +106,7 @@ class Columns:
         blocks = (np.flatnonzero(times[block]) + block.start for block in row_blocks(len(times)))
         change = np.asarray if units is None else units.transformed
         measured = ColumnStats.over(
-            (change(self.matrix.features[rows]), times[rows]) for rows in blocks if len(rows)
+            (change(self.matrix.scaled(rows)), times[rows]) for rows in blocks if len(rows)
         )
         if self.width > self.motifs:
             rest = ColumnStats.of(np.concatenate(extra))
@@ -194,8 +194,8 @@ class RegionSamples:
         }
         self.windows = {split: self._cut(split, numbers[split]) for split in get_args(Split)}
         self._check_windows()
-        self._chromosome = matrix.chromosome.numbers
-        self.chromosomes: list[str] = matrix.chromosome.names.tolist()
+        self._chromosome = matrix.chromosome_number
+        self.chromosomes: list[str] = matrix.chromosomes.tolist()
         self.strict = {
             split: len(windows) for split, windows in self.windows.items()
         }  # the first ones

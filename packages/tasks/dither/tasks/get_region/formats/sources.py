@@ -1,4 +1,4 @@
-"""Sources of regions in any format: find out which, read the arrays under common names, check them."""
+"""Readers of regions: detect the format, read arrays under common names, check them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.manifest import MANIFEST, read_manifest
 from ...prepared.store import open_arrays, verify
 from ..data.column_groups import REGIONS, RegionInfo, Splits
-from ..data.region_matrix import Labels, LazyMatrix, RegionMatrix, assemble
-from .get_model import read_store
-from .legacy_get_model import LIST, read_legacy
+from ..data.region_matrix import RegionMatrix, assemble
+from .get_model_folder import LIST, read_folder
+from .get_model_zarr import read_store
 from .matrices import BED, MATRICES, read_matrix
 from .region_checks import OF_CELLS, RawArrays, check_arrays, collect_problems
-from .zarr_store import ZarrArray, is_group
+from .zarr_array import ZarrArray, is_group
 
 __all__ = ["ReadOptions", "Source", "find_regions", "find_source", "open_regions"]
 
@@ -31,7 +31,7 @@ FORMATS = (
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Whether regions may overlap each other, and whether missing chunks of a store hold the fill value."""
+    """Whether regions may overlap, and missing chunks of a store hold the fill value."""
 
     overlaps: bool = False
     empty_chunks: bool = True
@@ -42,7 +42,7 @@ class Source:
     """A file or folder of regions, its format, and BED files next to a matrix."""
 
     path: Path
-    form: Literal["store", "legacy", "matrix"]
+    form: Literal["store", "folder", "matrix"]
     beds: tuple[Path, ...] = ()
 
     def files(self) -> list[Path]:
@@ -53,55 +53,47 @@ class Source:
 
 
 def find_source(paths: Sequence[Path]) -> Source:
-    """Return the source that paths name, perhaps with BED files; raises Refused unless it is one of a known format."""
+    """Return the source that paths name, perhaps with BED files; raise Refused for another."""
     missing = [path for path in paths if not path.exists()]
     if missing:
-        raise Refused(
-            [
-                Problem(f"{path}: No such file or directory", code="file-not-found")
-                for path in missing
-            ]
-        )
+        problems = [
+            Problem(f"{path}: No such file or directory", code="file-not-found") for path in missing
+        ]
+        raise Refused(problems)
     beds = tuple(path for path in paths if path.name.lower().endswith(BED))
     others = [path for path in paths if path not in beds]
     if len(others) != 1:
-        given = ", ".join(map(str, others)) or "none"
-        raise Refused(
-            f"expected one source of regions, and perhaps BED files next to it; given: {given}",
-            code="usage",
-        )
+        names = ", ".join(map(str, others)) or "none"
+        message = "expected one source of regions, and perhaps BED files next to it"
+        raise Refused(f"{message}; given: {names}", code="usage")
+
     (path,) = others
-    if path.is_dir():
-        parents = (
-            folder
-            for folder in path.absolute().parents
-            if (folder / "data").is_dir() and is_group(folder)
-        )
-        if (store := next(parents, None)) is not None and not (path / "data").is_dir():
-            raise Refused(
-                Problem(
-                    f"{path} is part of a store",
-                    help=f"give the store: {store}",
-                    code="unknown-format",
-                )
-            )
-    if beds and not _is_matrix(path):
-        raise Refused(
-            f"{beds[0]}: a BED file goes with a matrix; {path} contains its regions", code="usage"
-        )
+    form = _format_of(path)
+    if beds and form != "matrix":
+        message = f"{beds[0]}: a BED file goes with a matrix; {path} contains its regions"
+        raise Refused(message, code="usage")
+    if form is not None:
+        return Source(path, form, beds)
+    raise Refused(
+        Problem(f"{path}: unknown format of regions", help=FORMATS, code="unknown-format")
+    )
+
+
+def _format_of(path: Path) -> Literal["store", "folder", "matrix"] | None:
+    """Return the format of a path, None if it is unknown; raise Refused for part of a store."""
+    if not path.is_dir():
+        return "matrix" if path.name.lower().endswith(MATRICES) else None
+    if not (path / "data").is_dir():
+        for parent in path.absolute().parents:
+            if (parent / "data").is_dir() and is_group(parent):
+                fix = f"give the store: {parent}"
+                problem = Problem(f"{path} is part of a store", help=fix, code="unknown-format")
+                raise Refused(problem)
     if (path / LIST).is_file():
-        return Source(path, "legacy")
-    if path.is_dir() and (is_group(path) or path.suffix == ".zarr"):
-        return Source(path, "store")
-    if path.is_dir() or not _is_matrix(path):
-        raise Refused(
-            Problem(f"{path}: unknown format of regions", help=FORMATS, code="unknown-format")
-        )
-    return Source(path, "matrix", beds)
-
-
-def _is_matrix(path: Path) -> bool:
-    return path.name.lower().endswith(MATRICES)
+        return "folder"
+    if is_group(path) or path.suffix == ".zarr":
+        return "store"
+    return None
 
 
 def find_regions(
@@ -119,17 +111,20 @@ def find_regions(
     options = options or ReadOptions()
     if source.form == "store":
         raw = read_store(source.path, empty_chunks=options.empty_chunks)
-    elif source.form == "legacy":
-        raw = read_legacy(source.path, overlaps=options.overlaps)
+    elif source.form == "folder":
+        raw = read_folder(source.path, overlaps=options.overlaps)
     else:
         raw = read_matrix(source.path, source.beds, headers=headers)
-    if headers and isinstance(features := raw.arrays.get("features"), ZarrArray):
-        raw.arrays["features"] = np.broadcast_to(np.zeros((), features.dtype), features.shape)
-    elif whole and isinstance(features := raw.arrays.get("features"), ZarrArray):
-        problems = list(raw.problems)
-        with collect_problems(problems):
-            raw.arrays["features"] = features[:]
-        raw = replace(raw, problems=tuple(problems))
+
+    features = raw.arrays.get("features")
+    if isinstance(features, ZarrArray):
+        if headers:
+            raw.arrays["features"] = np.broadcast_to(np.zeros((), features.dtype), features.shape)
+        elif whole:
+            problems = list(raw.problems)
+            with collect_problems(problems):
+                raw.arrays["features"] = features[:]
+            raw = replace(raw, problems=tuple(problems))
     check_arrays(source.path, raw, overlaps=options.overlaps)
     return raw
 
@@ -141,18 +136,21 @@ def open_regions(
     *,
     headers: bool = False,
 ) -> RegionMatrix:
-    """Read a source into memory, or map a folder of prepared regions. Unchanged files are not read again.
+    """Read a source into memory, or map a folder of prepared regions.
 
-    With `headers`, the features of a store or an .npz file are neither read nor checked; they are
-    zeros.
+    Unchanged files are not read again. With `headers`, the features of a store or an .npz file are
+    neither read nor checked; they are zeros.
     """
-    source = find_source(paths) if not (paths[0] / MANIFEST).exists() else None
-    files = source.files() if source else sorted(paths[0].iterdir())
+    if (paths[0] / MANIFEST).exists():
+        source = None
+        files = sorted(paths[0].iterdir())
+        headers = False
+    else:
+        source = find_source(paths)
+        files = source.files()
+        headers = headers and (source.form == "store" or source.path.suffix == ".npz")
     state = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    lazy = (
-        headers and source is not None and (source.form == "store" or source.path.suffix == ".npz")
-    )
-    return _open(source, splits, options or ReadOptions(), state, lazy)
+    return _open(source, splits, options or ReadOptions(), state, headers)
 
 
 @lru_cache(maxsize=2)
@@ -164,45 +162,45 @@ def _open(
     headers: bool,
 ) -> RegionMatrix:
     if source is None:
-        return _map_folder(state[0][0].parent, splits, repr((state, splits)))
+        return _map_folder(state[0][0].parent, splits)
     raw = find_regions(source, options, whole=True, headers=headers)
     if headers:
-        raw.arrays["features"] = LazyMatrix(raw.arrays["features"])
+        # The largest values of the motifs are unknown without their values.
         splits = splits._replace(scale=False)
+    else:
+        # Motifs of a table may be of any type; a batch must not wait for their conversion.
+        raw.arrays["features"] = np.asarray(raw.arrays["features"], np.float32)
     return assemble(source.path, raw.arrays, splits, raw.notes)
 
 
-def _map_folder(folder: Path, splits: Splits, key: str) -> RegionMatrix:
+def _map_folder(folder: Path, splits: Splits) -> RegionMatrix:
+    """Map prepared regions; the motifs stay on disk."""
     manifest = read_manifest(folder, REGIONS)
     info = RegionInfo.of(manifest, folder)
     verify(folder, manifest, REGIONS, ("chromosome", "start", "end"))
     mapped = open_arrays(folder, manifest, REGIONS)
-    rows = sum(info.chromosomes.values())
-    motifs = len(info.motifs)
-    if (
-        "features" not in mapped
-        or mapped["features"].shape != (rows, motifs)
-        or mapped["start"].shape != (rows,)
-    ):
-        message = f"{folder}: arrays do not match {rows} regions and {motifs} motifs in {MANIFEST}"
+
+    regions = sum(info.chromosomes.values())
+    shapes = {"features": (regions, len(info.motifs)), "start": (regions,)}
+    if any(name not in mapped or mapped[name].shape != shapes[name] for name in shapes):
+        sizes = f"{regions} regions and {len(info.motifs)} motifs"
+        message = f"{folder}: arrays do not match {sizes} in {MANIFEST}"
         raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file"))
+
     arrays: dict[str, Any] = {
-        name: mapped[name].swapaxes(0, 1) for name in OF_CELLS if name in mapped
-    }
-    arrays |= {
         "features": mapped["features"],
+        "chromosome": np.asarray(mapped["chromosome"]),
+        "chromosomes": np.array(list(info.chromosomes), np.str_),
         "start": np.asarray(mapped["start"]),
         "end": np.asarray(mapped["end"]),
+        "motifs": np.array(info.motifs, np.str_),
+        "cells": np.array(info.cells, np.str_),
+        "unknown": np.array(info.unknown, np.str_),
     }
-    arrays["chromosome"] = Labels.of(
-        np.array(list(info.chromosomes), np.str_), np.asarray(mapped["chromosome"])
-    )
-    arrays |= {
-        name: np.array(getattr(info, name), np.str_) for name in ("motifs", "cells", "unknown")
-    }
+    for name in OF_CELLS:
+        if name in mapped:
+            arrays[name] = mapped[name].swapaxes(0, 1)
     if "gene_region" in mapped:
-        arrays |= {
-            "gene": np.array(info.genes, np.str_),
-            "gene_region": np.array(mapped["gene_region"]),
-        }
-    return assemble(folder, arrays, splits, info.notes, key)
+        arrays["gene"] = np.array(info.genes, np.str_)
+        arrays["gene_region"] = np.array(mapped["gene_region"])
+    return assemble(folder, arrays, splits, info.notes)

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 from jaxtyping import Float64, Integer
 
-from ...figures import new_figure, to_png
+from ...plot_style import new_figure, to_png
 
 __all__ = ["frontier_plot", "mauve", "pair_features"]
 

@@ -34,7 +34,7 @@ from .region_checks import (
 )
 from .tables import BOOLEANS, open_table
 
-__all__ = ["LIST", "read_legacy"]
+__all__ = ["LIST", "read_folder"]
 
 LIST: Final = "cell_type_align.txt"
 """File that only a folder of this layout has."""
@@ -45,7 +45,7 @@ _CellType = tuple[str, Path, Arrays]
 """Name, stem of the files, and arrays."""
 
 
-def read_legacy(path: Path, *, overlaps: bool = False) -> RawArrays:
+def read_folder(path: Path, *, overlaps: bool = False) -> RawArrays:
     """Read a folder; raises Refused with every file that is missing, damaged or does not match the others."""
     cell_types: list[_CellType] = []
     problems: list[Problem] = []

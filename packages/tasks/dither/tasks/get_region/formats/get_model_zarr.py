@@ -21,7 +21,7 @@ import numpy as np
 from dither.registry.config.errors import Problem, Refused
 
 from .region_checks import PLACES, RawArrays, collect_problems, decoded, parse_names, stack_cells
-from .zarr_store import COPY_AGAIN, ZarrArray, is_group
+from .zarr_array import COPY_AGAIN, ZarrArray, is_group
 
 __all__ = ["read_store"]
 
