@@ -1,5 +1,6 @@
 """Baselines, diversity and the judge: n-grams against counters, published values, a tiny GPT-2 in a folder."""
 
+import importlib.util
 import itertools
 import json
 import lzma
@@ -22,7 +23,6 @@ from dither.tasks.language_model.data.tokenizers import SIZES
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
 from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer
 from dither.tasks.language_model.metrics import baselines
-from dither.tasks.language_model.metrics import judge as judging
 from dither.tasks.language_model.metrics.baselines import (
     WittenBell,
     distinct,
@@ -276,7 +276,7 @@ def test_missing_weights_damage_and_remote_code_are_refused(folder, refusal):
 
 
 def test_missing_extra_and_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr(judging.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     spec = LanguageModel(data=StdlibText(), judge=str(tmp_path / "nowhere"))
     extra, missing = spec.check()
     assert extra.path == missing.path == ("judge",)

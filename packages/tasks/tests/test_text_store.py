@@ -44,11 +44,9 @@ def documents(stream, tokenizer):
     return [tokenizer.decode(stream.ids[a:b]) for a, b in zip(stream.starts, stops, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "shard"), [("bytes", 1 << 27), ("chars", 50), ("bpe:300", 50)]
-)
-def test_every_document_is_in_exactly_one_split(folder, tmp_path, tokenizer, shard):
-    spec, _ = convert(folder, tmp_path / "shards", tokenizer=tokenizer, shard=shard)
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:300"])
+def test_every_document_is_in_exactly_one_split(folder, tmp_path, tokenizer):
+    spec, _ = convert(folder, tmp_path / "shards", tokenizer=tokenizer)
     store = spec.build()
     texts = {split: documents(stream, store.tokenizer) for split, stream in store.splits.items()}
     if store.tokenizer.end is not None:
@@ -62,8 +60,6 @@ def test_every_document_is_in_exactly_one_split(folder, tmp_path, tokenizer, sha
         assert set(texts["train"]) < set(TEXTS)
     else:
         assert sorted(text for split in texts.values() for text in split) == sorted(TEXTS)
-    assert (shard == 50) == (len(store.splits["train"].arrays) > 1)
-    assert all(len(array) <= shard for stream in store.splits.values() for array in stream.arrays)
 
 
 def test_shares_do_not_depend_on_names_or_order(folder, tmp_path):
@@ -84,7 +80,7 @@ def test_shares_do_not_depend_on_names_or_order(folder, tmp_path):
 def test_output_is_deterministic(folder, tmp_path, monkeypatch):
     """Also with small batches and chunks."""
     for name in ("a", "b"):
-        convert(folder, tmp_path / name, tokenizer="bpe:300", shard=500)
+        convert(folder, tmp_path / name, tokenizer="bpe:300")
         monkeypatch.setattr(token_store, "BATCH", 100)
         monkeypatch.setattr(text_files, "PIECE", 20)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
@@ -168,12 +164,12 @@ def test_file_that_changes_between_the_passes(folder, tmp_path, monkeypatch, ref
 
 
 def cut(folder):
-    path = folder / "train-00000.npy"
+    path = folder / "train.npy"
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def flip(folder):
-    path = folder / "valid-00000.npy"
+    path = folder / "valid.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
 
 
@@ -188,10 +184,10 @@ def unlink(name):
 @pytest.mark.parametrize(
     ("damage", "by_validate", "code", "file"),
     [
-        (cut, True, "damaged-file", "train-00000.npy"),
+        (cut, True, "damaged-file", "train.npy"),
         (unlink("manifest.json"), True, "not-prepared", "manifest.json"),
         (write("manifest.json", "{"), True, "damaged-file", "manifest.json"),
-        (flip, False, "damaged-file", "valid-00000.npy"),
+        (flip, False, "damaged-file", "valid.npy"),
         (unlink("tokenizer.json"), False, "damaged-file", "tokenizer.json"),
         (write("tokenizer.json", "{"), False, "damaged-file", "tokenizer.json"),
     ],
@@ -210,17 +206,14 @@ def test_damage_is_found_before_training(
 
 
 def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path, refusal):
-    convert(folder, tmp_path / "shards", tokenizer="chars", end_of_text=True, shard=100)
+    convert(folder, tmp_path / "shards", tokenizer="chars", end_of_text=True)
     data = ShardFolder(path=str(tmp_path / "shards"))
     spec = LanguageModel(data=data, length=16)
     task = spec.build()
     assert spec.space() == task.space
     assert task.space.fields[0].end == task.tokenizer.end == task.tokenizer.size - 1
     clean = task.batch("train", range(task.size("train")))
-    assert (
-        clean.x0[clean.valid].tolist()
-        == np.concatenate(task.corpus.splits["train"].arrays).tolist()
-    )
+    assert clean.x0[clean.valid].tolist() == task.corpus.splits["train"].ids.tolist()
     assert task.baselines()["nats_per_token/uniform"] == pytest.approx(np.log(task.tokenizer.size))
     assert LanguageModel(data=data, length=16, tokenizer="chars").build().size(
         "train"

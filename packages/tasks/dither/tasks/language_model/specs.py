@@ -1,10 +1,10 @@
-"""Language modelling: its options and checks. No torch here."""
+"""Options and checks of language modelling. Read without torch and numpy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field as Option
 
@@ -15,7 +15,7 @@ from dither.registry.spec.base import PathMark, PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 from ..missing_library import require_extra
-from .data.specs import PromptResponse, text_conditions
+from .data.specs import ConvertedText, PromptResponse, ShardFolder, text_conditions
 from .data.tokenizers import (
     ADD_END,
     BPE_RANGE,
@@ -29,7 +29,6 @@ from .data.tokenizers import (
 
 if TYPE_CHECKING:
     from .data.corpus import Corpus
-    from .data.manifest import StoreInfo
     from .data.token_store import TokenStore
     from .data.tokenizers.base import Tokenizer
     from .task import LanguageModelling, TextTemplates
@@ -75,43 +74,45 @@ class LanguageModel(TaskSpec):
     tokenizer. Requires transformers."""
 
     def check(self) -> Iterator[Misfit]:
-        """Yield a source without text, missing files, an unusable tokenizer or judge, and a prompt that is too long."""
-        if self.data.gives not in ("text", "token-ids"):
-            yield Misfit(
-                f'"{self.data.name}" gives {self.data.gives}, but language-model requires text',
-                ("data",),
-            )
-        problems = [*below("data", self.data.check())]
-        yield from problems
-        prepared = self.data.gives == "token-ids"
-        if not prepared and invalid_byte_pairs(self.tokenizer):
-            yield Misfit(f'"{self.tokenizer}": {BPE_RANGE}', ("tokenizer",), code="out-of-range")
-        units = {"bytes": "bytes", "auto": "bytes", "chars": "characters"}.get(
-            "" if prepared else self.tokenizer
-        )
-        size = len(self.prompt if units == "characters" else self.prompt.encode("utf-8", "replace"))
-        if units is not None and size >= self.length:
-            yield Misfit(f"a prompt of {size} {units} fills a window of {self.length}", ("prompt",))
-        if not problems and self.data.gives in ("text", "token-ids"):
-            yield from self._tokenizer_misfits(prepared)
+        """Yield a source without text, missing files, and an unusable tokenizer, prompt or judge."""
+        gives_text = self.data.gives in ("text", "token-ids")
+        if not gives_text:
+            message = f'"{self.data.name}" gives {self.data.gives}'
+            yield Misfit(f"{message}, but language-model requires text", ("data",))
+        data_misfits = [*below("data", self.data.check())]
+        yield from data_misfits
+        if self.data.gives != "token-ids":
+            yield from self._text_misfits()
+        # The tokenizer of missing data is unknown.
+        if gives_text and not data_misfits:
+            yield from self._tokenizer_misfits()
             if isinstance(self.data, PromptResponse):
                 yield from self._pair_misfits(self.data)
         if self.judge is not None:
             from .metrics.judge import judge_problems
 
-            yield from (
-                Misfit(p.message, ("judge",), help=p.help, code=p.code)
-                for p in judge_problems(Path(self.judge))
-            )
+            for problem in judge_problems(Path(self.judge)):
+                yield Misfit(problem.message, ("judge",), help=problem.help, code=problem.code)
+
+    def _text_misfits(self) -> Iterator[Misfit]:
+        """Yield an invalid number of byte pairs, and a prompt that fills a window."""
+        if invalid_byte_pairs(self.tokenizer):
+            yield Misfit(f'"{self.tokenizer}": {BPE_RANGE}', ("tokenizer",), code="out-of-range")
+        name = AUTO.get(self.tokenizer, self.tokenizer)
+        sizes = {
+            "bytes": (len(self.prompt.encode("utf-8", "replace")), "bytes"),
+            "chars": (len(self.prompt), "characters"),
+        }
+        # Other tokenizers are not loaded for a check: the build reports such a prompt.
+        size, units = sizes.get(name, (0, "ids"))
+        if size >= self.length:
+            yield Misfit(f"a prompt of {size} {units} fills a window of {self.length}", ("prompt",))
 
     def _pair_misfits(self, pairs: PromptResponse) -> Iterator[Misfit]:
         """Yield why prompts with responses do not fit into windows."""
         if self.documents == "stream":
-            yield Misfit(
-                f'"{pairs.name}" has separate documents',
-                ("documents",),
-                help='set documents = "packed"',
-            )
+            message = f'"{pairs.name}" has separate documents'
+            yield Misfit(message, ("documents",), help='set documents = "packed"')
         if pairs.label is not None and self.documents == "packed":
             message = "documents with labels cannot share a window, which has one label"
             yield Misfit(message, ("documents",), ("task", "data"), 'set documents = "ended"')
@@ -127,47 +128,48 @@ class LanguageModel(TaskSpec):
         """Whether the data have prompts."""
         return isinstance(self.data, PromptResponse)
 
-    def _tokenizer_misfits(self, prepared: bool) -> Iterator[Misfit]:
+    def _tokenizer_misfits(self) -> Iterator[Misfit]:
         """Yield a tokenizer other than that of the prepared ids, and a missing end-of-text id."""
         try:
-            if prepared:
+            if isinstance(self.data, ShardFolder | ConvertedText):
                 from .data.tokenizers.factory import check_name
 
-                check_name(self.tokenizer, self._record().tokenizer, end_of_text=self.end_of_text)
+                stored = self.data.record().tokenizer
+                check_name(self.tokenizer, stored, end_of_text=self.end_of_text)
             if self.documents == "ended" and self.space().fields[0].end is None:
                 yield Misfit(NO_END, ("documents",), help=ADD_END)
         except Refused as refused:
             for problem in refused.problems:
-                yield Misfit(
-                    problem.message,
-                    tuple(problem.path or ())[1:],
-                    help=problem.help,
-                    code=problem.code,
-                )
+                # Without "task", which the caller adds.
+                path = tuple(problem.path or ())[1:]
+                yield Misfit(problem.message, path, help=problem.help, code=problem.code)
 
     def space(self) -> TokenSpace:
         """One field, `text`; reads data or a file only if its size depends on them."""
         size, end = self._size()
         if self.end_of_text and end is None:
-            size, end = size + 1, size
-        labels = self.data.label_names() if isinstance(self.data, PromptResponse) else ()
-        return TokenSpace(
-            (Field("text", self.length, size, end=end),), text_conditions(self.documents, labels)
-        )
+            end = size
+            size += 1
+        labels: tuple[str, ...] = ()
+        if isinstance(self.data, PromptResponse):
+            labels = self.data.label_names()
+        field = Field("text", self.length, size, end=end)
+        return TokenSpace((field,), text_conditions(self.documents, labels))
 
     def _size(self) -> tuple[int, int | None]:
         """Return number of ids and end-of-text id."""
-        if self.data.gives == "token-ids":
-            record = self._record()
+        if isinstance(self.data, ShardFolder | ConvertedText):
+            record = self.data.record()
             return record.vocabulary, record.tokenizer.end
         name = AUTO.get(self.tokenizer, self.tokenizer)
-        if (pairs := byte_pair_ids(name)) is not None:
+        pairs = byte_pair_ids(name)
+        if pairs is not None:
             return pairs, pairs - 1
         if name in SIZES:
             return SIZES[name], ENDS.get(name)
-        if name == "chars":  # without a tokenizer, whose modules import numpy
-            text: Any = self.data if hasattr(self.data, "characters") else self.data.build()
-            return len(text.characters()) + 1, None
+        if name == "chars":
+            # Without a tokenizer, whose modules import numpy.
+            return len(self.data.build().characters()) + 1, None
         tokenizer = self._load(None)
         return tokenizer.size, tokenizer.end
 
@@ -190,16 +192,14 @@ class LanguageModel(TaskSpec):
         assert isinstance(space, TokenSpace)
         return TextTemplates.restore(folder, self.length, self.prompt, space)
 
-    def _record(self) -> StoreInfo:
-        record: StoreInfo = cast(Any, self.data).record()
-        return record
-
     def _load(self, corpus: Corpus | TokenStore | None) -> Tokenizer:
         from .data.token_store import TokenStore
         from .data.tokenizers.factory import check_name, load_tokenizer
 
         if isinstance(corpus, TokenStore):
-            check_name(self.tokenizer, self._record().tokenizer, end_of_text=self.end_of_text)
+            assert isinstance(self.data, ShardFolder | ConvertedText)
+            stored = self.data.record().tokenizer
+            check_name(self.tokenizer, stored, end_of_text=self.end_of_text)
             return corpus.tokenizer
         return load_tokenizer(
             AUTO.get(self.tokenizer, self.tokenizer),

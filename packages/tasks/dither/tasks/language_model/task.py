@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from math import exp, log
 from pathlib import Path
 
@@ -58,10 +59,14 @@ REFERENCE = 256
 """Windows of the validation split whose diversity is reported next to that of samples."""
 
 CONTROLS = {code: 0xFFFD for code in (*range(32), 127) if chr(code) not in "\n\t"}
+"""Control characters, which could move the cursor of a terminal."""
+
+MASK = re.compile(r"\[MASK(?::(\d{1,7}))?\]")
+"""A gap in a text to fill in, with its number of ids."""
 
 
 class TextTemplates:
-    """Everything about windows of text that needs no data: prompts, gaps to fill in, and samples as text.
+    """Prompts, gaps to fill in, and samples as text: everything that needs no data.
 
     Args:
         tokenizer: The tokenizer.
@@ -91,7 +96,7 @@ class TextTemplates:
         prompt: str,
         space: TokenSpace,
     ) -> TextTemplates:
-        """Return the templates of an export, with the tokenizer that `LanguageModelling.save_assets` wrote."""
+        """Return the templates of an export, whose tokenizer `save_assets` wrote."""
         return cls(saved_tokenizer(folder), length, prompt, space)
 
     def like(self, n: int, seed: int) -> Clean:
@@ -103,32 +108,33 @@ class TextTemplates:
         return Clean.of(x0, known=known)
 
     def infill(self, text: str, n: int, seed: int) -> Clean:
-        """Return `n` windows in which the ids of a text are known, except for K ids at each `[MASK:K]`.
+        """Return `n` windows with the known ids of a text, and K free ids at each `[MASK:K]`.
 
         Ids after the text are drawn, too. Refused if the text is longer than a window, or has
         unknown characters.
         """
         ids = [np.zeros(0, np.int64)]
         known = [np.zeros(0, bool)]
-        for place, piece in enumerate(MASK.split(text)):  # text, count, text, count ...
-            gap = place % 2 == 1
-            ids.append(
-                np.zeros(int(piece or 1), np.int64)
-                if gap
-                else _known_ids(piece, self.tokenizer, "the text")
-            )
-            known.append(np.full(len(ids[-1]), not gap))
+        # The pattern splits into text, count, text, count ...
+        for index, piece in enumerate(MASK.split(text)):
+            is_gap = index % 2 == 1
+            if is_gap:
+                ids.append(np.zeros(int(piece or 1), np.int64))
+            else:
+                ids.append(_known_ids(piece, self.tokenizer, "the text"))
+            known.append(np.full(len(ids[-1]), not is_gap))
         size = sum(map(len, ids))
         if size > self.length:
-            raise Refused(
-                Problem(f"the text has {size} ids, but a window {self.length}", code="misfit")
-            )
+            message = f"the text has {size} ids, but a window {self.length}"
+            raise Refused(Problem(message, code="misfit"))
+
         like = self.like(n, seed)
         x0 = like.x0.clone()
-        given = torch.zeros_like(like.known)
         x0[:, :size] = torch.from_numpy(np.concatenate(ids))
-        given[:, :size] = torch.from_numpy(np.concatenate(known))
-        return Clean.of(x0, like.valid | (torch.arange(self.length) < size), given, **like.cond)
+        known_mask = torch.zeros_like(like.known)
+        known_mask[:, :size] = torch.from_numpy(np.concatenate(known))
+        valid = like.valid | (torch.arange(self.length) < size)
+        return Clean.of(x0, valid, known_mask, **like.cond)
 
     def tokens(self, text: str) -> list[int]:
         """Return the ids of a text."""
@@ -145,22 +151,19 @@ class TextTemplates:
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield each sample as text, up to its end; control characters become U+FFFD."""
         for number, row in enumerate(self._texts(samples, like)):
-            yield Picture(
-                f"sample-{number:03d}", text=self.tokenizer.decode(row).translate(CONTROLS)
-            )
+            text = self.tokenizer.decode(row).translate(CONTROLS)
+            yield Picture(f"sample-{number:03d}", text=text)
 
     def _texts(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Integer[np.ndarray, " l"]]:
         """Return the ids of each sample up to its first end-of-text id, without padding."""
-        rows = [
-            row[keep]
-            for row, keep in zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True)
-        ]
-        if self.tokenizer.end is None:
-            return rows
-        return [
-            row[: np.argmax(np.append(row, self.tokenizer.end) == self.tokenizer.end)]
-            for row in rows
-        ]
+        end = self.tokenizer.end
+        texts = []
+        for row, valid in zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True):
+            ids = row[valid]
+            if end is not None and end in ids:
+                ids = ids[: np.argmax(ids == end)]
+            texts.append(ids)
+        return texts
 
 
 class LanguageModelling(TextTemplates):
@@ -208,26 +211,23 @@ class LanguageModelling(TextTemplates):
             tokenizer, length, prompt, TokenSpace((field,), text_conditions(documents, labels))
         )
         self._order = ngrams
-        self._judge = None if judge is None else FolderJudge(Path(judge))
+        self._judge: FolderJudge | None = None
+        if judge is not None:
+            self._judge = FolderJudge(Path(judge))
         streams = self.corpus.splits
         self.ids = {split: stream.ids for split, stream in streams.items()}
-        self._windows = {
-            split: Windows(stream, length, documents, self._pad)
-            for split, stream in streams.items()
-        }
         self._documents = documents
+        self._windows = {split: self._windows_of(stream) for split, stream in streams.items()}
         if documents == "ended" and tokenizer.end is None:
             raise Refused(Problem(NO_END, path=("task", "documents"), help=ADD_END, code="misfit"))
         for split in ("train", "valid"):
             if not len(self.ids[split]):
                 raise Refused(f'{corpus.name}: the split "{split}" is empty', code="no-samples")
         if len(self.ids["train"]) < length and documents == "stream":
-            size = len(self.ids["train"])
-            what = (
-                f"{corpus.name}: the training text has {size} ids, less than one window of {length}"
-            )
+            size = f"{len(self.ids['train'])} ids, less than one window of {length}"
+            message = f"{corpus.name}: the training text has {size}"
             fix = "lower length, or give more text"
-            raise Refused(Problem(what, path=("task", "length"), help=fix, code="no-samples"))
+            raise Refused(Problem(message, path=("task", "length"), help=fix, code="no-samples"))
 
     def size(self, split: Split) -> int:
         return len(self._windows[split])
@@ -243,46 +243,63 @@ class LanguageModelling(TextTemplates):
         clean = Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
         if not self._pairs and self._documents != "packed":
             return clean
-        document, place = (
-            torch.from_numpy(table) for table in self._windows[split].documents(rows)
-        )
-        cond = {"document": document} if self._documents == "packed" else {}
-        if not (pairs := self._pairs.get(split)):
+
+        document, offset = map(torch.from_numpy, self._windows[split].documents(rows))
+        cond = {}
+        if self._documents == "packed":
+            cond["document"] = document
+        pairs = self._pairs.get(split)
+        if pairs is None:
             return replace(clean, cond=cond)
-        if any(condition.name == "label" for condition in self.space.conditions):
+
+        # Prompts are known, and the loss is on responses.
+        if self._has_labels:
             cond["label"] = torch.from_numpy(pairs.labels)[document[:, 0]]
-        return replace(
-            clean,
-            known=(place < torch.from_numpy(pairs.prompts)[document]) & clean.valid,
-            cond=cond,
-        )
+        in_prompt = offset < torch.from_numpy(pairs.prompts)[document]
+        return replace(clean, known=in_prompt & clean.valid, cond=cond)
 
     def like(self, n: int, seed: int) -> Clean:
-        """Return `n` empty windows that begin with the prompt; for separate documents `seed` draws their lengths."""
+        """Return `n` empty windows that begin with the prompt.
+
+        `seed` draws training windows, whose labels they have, and if documents are separate also
+        their lengths.
+        """
         clean = super().like(n, seed)
         rows = np.random.default_rng(seed).integers(self.size("train"), size=n)
-        labelled = "label" in (condition.name for condition in self.space.conditions)
-        cond = {"label": self.batch("train", rows.tolist()).cond["label"]} if labelled else {}
-        if self._documents != "separate":
-            return replace(clean, cond=cond)
-        sizes = np.maximum(self._windows["train"].spans(rows)[1], len(self.prompt) + 1)
-        return replace(
-            clean, valid=torch.arange(self.length) < torch.from_numpy(sizes)[:, None], cond=cond
-        )
+        if self._has_labels:
+            clean = replace(clean, cond={"label": self.batch("train", rows.tolist()).cond["label"]})
+        if self._documents == "separate":
+            _, sizes = self._windows["train"].spans(rows)
+            # At least one id after the prompt.
+            sizes = np.maximum(sizes, len(self.prompt) + 1)
+            valid = torch.arange(self.length) < torch.from_numpy(sizes)[:, None]
+            clean = replace(clean, valid=valid)
+        return clean
+
+    @property
+    def _has_labels(self) -> bool:
+        return "label" in (condition.name for condition in self.space.conditions)
+
+    def _windows_of(self, stream: TokenStream) -> Windows:
+        return Windows(stream, self.length, self._documents, self._pad)
 
     def save_assets(self, folder: Path) -> None:
         """Write the tokenizer, with which an export without data makes texts of ids."""
         save_tokenizer(self.tokenizer, folder)
 
     def over_texts(self, texts: Sequence[str]) -> LanguageModelling:
-        """Return the task with other documents as its validation split, under the same tokenizer."""
+        """Return the task with other documents as its validation split."""
         writer = SplitWriter(self.tokenizer)
         for text in texts:
-            writer.add(Part(0, text, True, True), self.tokenizer.encode(text))
+            writer.add(Part(0, text, begins=True, ends=True), self.tokenizer.encode(text))
         return self._over(writer.stream())
 
     def over_store(self, folder: Path, split: Split) -> LanguageModelling:
-        """Return the task with a split of prepared token ids as its validation split; Refused for another tokenizer."""
+        """Return the task with a split of prepared token ids as its validation split.
+
+        Raises:
+            Refused: The ids are those of another tokenizer.
+        """
         return self._over(open_store(folder, tokenizer=self.tokenizer).splits[split])
 
     def _over(self, stream: TokenStream) -> LanguageModelling:
@@ -292,10 +309,7 @@ class LanguageModelling(TextTemplates):
             self.corpus, splits={**self.corpus.splits, "valid": stream}, distribution=None
         )
         task.ids = {**self.ids, "valid": stream.ids}
-        task._windows = {
-            **self._windows,
-            "valid": Windows(stream, self.length, self._documents, self._pad),
-        }
+        task._windows = {**self._windows, "valid": self._windows_of(stream)}
         return task
 
     def metrics(self) -> TextMetrics:
@@ -303,13 +317,14 @@ class LanguageModelling(TextTemplates):
         return TextMetrics(self.tokenizer, self.space, filled=self._documents == "ended")
 
     def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
-        """Return uniform, unigram, and on request n-grams and xz, and the diversity of real windows.
+        """Return uniform and unigram, on request n-grams and xz, and the diversity of real windows.
 
         They are computed on the first `samples` windows, by default all. Like a model, n-grams see
         the ids before in the same window; only xz sees all text before.
         """
         train = self.ids["train"]
-        windows = self._windows[split].ids(min(samples or self.size(split), self.size(split)))
+        count = min(samples or self.size(split), self.size(split))
+        windows = self._windows[split].ids(count)
         text = np.concatenate([np.zeros(0, np.uint8), *windows])
         metrics = trivial_baselines(train, text, self.tokenizer)
         if self._ngrams is not None:
@@ -318,12 +333,12 @@ class LanguageModelling(TextTemplates):
         if self.corpus.distribution is not None:
             metrics |= distribution_baselines(self.corpus.distribution, windows, self.tokenizer)
         real = self.batch(split, range(min(REFERENCE, self.size(split))))
-        return metrics | {
-            f"{name}/real": value for name, value in self.sample_metrics(real.x0, real).items()
-        }
+        for name, value in self.sample_metrics(real.x0, real).items():
+            metrics[f"{name}/real"] = value
+        return metrics
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
-        """Return the diversity of samples and, on request, scores of the longest n-gram and of the judge.
+        """Return the diversity of samples, and on request scores of n-grams and of the judge.
 
         `ngram_bits_per_char` is low for text like the training split, and lower still for
         repetitive text, as are all such metrics: compare them with those of real text, and read
@@ -349,32 +364,29 @@ class LanguageModelling(TextTemplates):
         draws: Iterable[tuple[Mapping[str, float], Tensor, Clean, Mapping[str, float]]],
         count: int,
     ) -> tuple[list[dict[str, float]], Picture]:
-        """Return metrics of real windows and of each draw, with the distance `mauve` from other real windows."""
+        """Return metrics of real windows and of each draw, with their distance from other windows.
+
+        The distance, `mauve`, is from real windows between those that are the first row.
+        """
         if self._judge is None and self._order is None:
-            what = "a frontier requires the perplexity of samples"
-            raise Refused(
-                Problem(
-                    what, ("task", "ngrams"), help="set task.ngrams or task.judge", code="misfit"
-                )
-            )
-        if (size := self.size("valid")) < 2 * count:
-            what = f"{2 * count} windows of validation are compared, but there are {size}"
-            raise Refused(Problem(what, ("evaluate", "samples"), code="no-samples"))
+            message = "a frontier requires the perplexity of samples"
+            fix = "set task.ngrams or task.judge"
+            raise Refused(Problem(message, ("task", "ngrams"), help=fix, code="misfit"))
+        size = self.size("valid")
+        if size < 2 * count:
+            message = f"{2 * count} windows of validation are compared, but there are {size}"
+            raise Refused(Problem(message, ("evaluate", "samples"), code="no-samples"))
+
         numbers = np.linspace(0, size - 1, 2 * count).astype(np.int64)
-        reference, real = (self.batch("valid", numbers[half::2].tolist()) for half in (0, 1))
+        reference = self.batch("valid", numbers[0::2].tolist())
+        real = self.batch("valid", numbers[1::2].tolist())
         features = pair_features(self._texts(reference.x0, reference))
         rows: list[dict[str, float]] = []
-        for options, samples, like, metrics in (
-            ({}, real.x0, real, self.sample_metrics(real.x0, real)),
-            *draws,
-        ):
-            rows.append(
-                {
-                    **options,
-                    **metrics,
-                    "mauve": mauve(pair_features(self._texts(samples, like)), features),
-                }
-            )
+        options: Mapping[str, float] = {}
+        first = (options, real.x0, real, self.sample_metrics(real.x0, real))
+        for options, samples, like, metrics in chain([first], draws):
+            distance = mauve(pair_features(self._texts(samples, like)), features)
+            rows.append({**options, **metrics, "mauve": distance})
         judge = "ngram_perplexity" if self._judge is None else "judge_perplexity"
         return rows, Picture("frontier", png=frontier_plot(rows, list(options), judge))
 
@@ -385,15 +397,11 @@ class LanguageModelling(TextTemplates):
         return WittenBell(self.ids["train"][-LIMIT:], size=self.tokenizer.size, order=self._order)
 
 
-MASK = re.compile(r"\[MASK(?::(\d{1,7}))?\]")
-"""A gap in a text to fill in, with its number of ids."""
-
-
 def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Integer[np.ndarray, " K"]:
     ids = _known_ids(prompt, tokenizer, "the prompt", ("task", "prompt"))
     if len(ids) >= length:
-        what = f"the prompt has {len(ids)} ids and fills a window of {length}"
-        raise Refused(Problem(what, path=("task", "prompt"), code="misfit"))
+        message = f"the prompt has {len(ids)} ids and fills a window of {length}"
+        raise Refused(Problem(message, path=("task", "prompt"), code="misfit"))
     return ids
 
 
@@ -406,10 +414,9 @@ def _known_ids(
     """Return the ids of a text; Refused if one is that of unknown characters."""
     ids = tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:
+        # Only tokenizers by character have such an id.
         pairs = zip(text, ids.tolist(), strict=True)
-        letters = ", ".join(
-            sorted({repr(letter) for letter, number in pairs if number == tokenizer.unknown})
-        )
-        message = f"{what} contains {letters}, which the training text does not"
+        letters = {repr(letter) for letter, number in pairs if number == tokenizer.unknown}
+        message = f"{what} contains {', '.join(sorted(letters))}, which the training text does not"
         raise Refused(Problem(message, path=path, code="unknown-value"))
     return ids

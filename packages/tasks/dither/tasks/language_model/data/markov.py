@@ -11,8 +11,6 @@ import string
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
-from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -24,11 +22,12 @@ ALPHABET = string.ascii_lowercase + string.ascii_uppercase + string.digits
 FLOOR = 0.01
 """Share of the uniform distribution in every row of transitions, so that the chain is ergodic."""
 
-SOURCE = f"{sha256(Path(__file__).read_bytes()).hexdigest()} numpy {np.__version__}"
-"""What a text depends on besides the options."""
-STRETCH = 256  # symbols of a piece: stretches are drawn next to each other
+STRETCH = 256
+"""Symbols of a stretch; stretches are walked in parallel."""
 STRETCHES = 2048
-ROUNDS = 3  # after these, the number of stretches still to walk must fall by a quarter in each
+"""Stretches of a piece of text."""
+ROUNDS = 3
+"""After these, the number of stretches still to walk must fall by a quarter in each."""
 
 
 class MarkovChain:
@@ -49,10 +48,9 @@ class MarkovChain:
         self.states = states
         self.order = order
         self.seed = seed
-        drawn = np.random.default_rng([seed, 0]).dirichlet(
-            np.full(states, concentration), states**order
-        )
-        self.transitions: Float64[np.ndarray, "C V"] = (1 - FLOOR) * drawn + FLOOR / states
+        rng = np.random.default_rng([seed, 0])
+        rows = rng.dirichlet(np.full(states, concentration), states**order)
+        self.transitions: Float64[np.ndarray, "C V"] = (1 - FLOOR) * rows + FLOOR / states
 
     @cached_property
     def stationary(self) -> Float64[np.ndarray, " C"]:
@@ -88,15 +86,16 @@ class MarkovChain:
         symbols = self._numbers[np.frombuffer(text.encode("utf-32-le"), "<u4")]
         known = min(len(symbols), self.order)
         first = self.stationary.reshape(self.states**known, -1).sum(1)
-        begin = sum(
-            int(s) * self.states ** (known - 1 - place) for place, s in enumerate(symbols[:known])
-        )
+        begin = 0
+        for symbol in symbols[:known].tolist():
+            begin = begin * self.states + symbol
+
         contexts = np.zeros(len(symbols) - known, np.int64)
         for back in range(self.order):
-            contexts += symbols[known - 1 - back : len(symbols) - 1 - back] * self.states**back
-        return float(
-            -np.log(first[begin]) - np.log(self.transitions[contexts, symbols[known:]]).sum()
-        )
+            newest = known - 1 - back
+            contexts += symbols[newest : len(symbols) - 1 - back] * self.states**back
+        following = np.log(self.transitions[contexts, symbols[known:]]).sum()
+        return float(-np.log(first[begin]) - following)
 
     def text(self, length: int, stream: int = 0) -> str:
         """Draw a text; texts of different `stream` are independent."""
@@ -115,12 +114,12 @@ class MarkovChain:
         rng = np.random.default_rng([self.seed, 1, stream])
         context = int(rng.choice(len(self.stationary), p=self.stationary))
         rows = self.transitions.cumsum(1)
-        rows[:, -1] = 1.0  # rounding must not leave a gap at the end
+        # Rounding must not leave a gap at the end.
+        rows[:, -1] = 1.0
         letters = np.frombuffer(ALPHABET.encode(), np.uint8)
         for start in range(0, length, STRETCH * STRETCHES):
-            contexts = self._walk(
-                rows, context, rng.random(min(STRETCH * STRETCHES, length - start))
-            )
+            u = rng.random(min(STRETCH * STRETCHES, length - start))
+            contexts = self._walk(rows, context, u)
             context = int(contexts[-1])
             yield letters[contexts % self.states].tobytes().decode()
 
@@ -134,7 +133,8 @@ class MarkovChain:
         do not, the rest is walked in sequence.
         """
         count = -(-len(u) // STRETCH)
-        draws = np.append(u, np.zeros(count * STRETCH - len(u))).reshape(count, STRETCH).T.copy()
+        padded = np.append(u, np.zeros(count * STRETCH - len(u)))
+        draws = padded.reshape(count, STRETCH).T.copy()
         contexts = np.full((STRETCH + 1, count), -1)
         contexts[0] = context
         stale = np.arange(count)
@@ -144,6 +144,7 @@ class MarkovChain:
             for step in range(STRETCH):
                 symbols = (rows[now] <= draws[step, stale, None]).sum(1)
                 now = (now * self.states + symbols) % len(rows)
+                # From a context where the former walk was, the same draws lead the same way.
                 if (now == contexts[step + 1, stale]).all():
                     break
                 contexts[step + 1, stale] = now
@@ -154,16 +155,17 @@ class MarkovChain:
             if rounds > ROUNDS and 4 * len(stale) > 3 * before:
                 break
         walked = contexts[1:].T.reshape(-1)[: len(u)]
-        if len(stale):
-            first = int(stale[0]) * STRETCH
-            ladders = rows.reshape(-1).data
-            rest = list[int]()
-            context = int(walked[first - 1])
-            for draw in u[first:].tolist():
-                begin = context * self.states
-                context = bisect_right(ladders, draw, begin, begin + self.states) % len(rows)
-                rest.append(context)
-            walked[first:] = rest
+        if not len(stale):
+            return walked
+
+        # Near-deterministic chains do not meet: walk from the first open stretch in sequence.
+        first = int(stale[0]) * STRETCH
+        ladders = rows.reshape(-1).data
+        context = int(walked[first - 1])
+        for place, draw in enumerate(u[first:].tolist(), first):
+            begin = context * self.states
+            context = bisect_right(ladders, draw, begin, begin + self.states) % len(rows)
+            walked[place] = context
         return walked
 
     @cached_property

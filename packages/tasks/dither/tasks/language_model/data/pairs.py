@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import read_text
-from dither.registry.plugins.install_command import optional_import
 
+from ...missing_library import require_extra
 from .corpus import Corpus, Document
+from .text_files import NotText, read_json_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from .tokenizers.base import Tokenizer
 
 __all__ = ["Pair", "PairIds", "encode_pairs", "read_pairs", "render_chat"]
-
-SHOWN = 20
-"""Wrong lines that are listed."""
 
 
 @dataclass(frozen=True)
@@ -59,62 +57,83 @@ def read_pairs(
     label: str | None,
     template: str | None,
 ) -> tuple[Pair, ...]:
-    """Return the examples of files, given with their modification times; Refused with all wrong lines."""
-    pairs = []
-    problems = []
+    """Return the examples of files, given with their modification times.
+
+    Raises:
+        Refused: Names all wrong lines.
+    """
+    pairs: list[Pair] = []
+    problems: list[Problem] = []
     for path, _ in files:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if not line.strip():
-                continue
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                entry = None
-            texts = (
-                [entry.get(key, "") for key in (prompt, response, label)]
-                if isinstance(entry, dict)
-                else [None]
-            )
-            if not all(isinstance(text, str) for text in texts) or not texts[1]:
-                what = f'expected an object with a text "{response}" and, if present, texts under the other keys'
-                problems.append(
-                    Problem(f"{path}:{number}: {what}", ("paths",), code="invalid-value")
+        try:
+            for number, record in read_json_lines(path):
+                place = f"{path}:{number}"
+                pair = _pair(place, record, (prompt, response, label), template)
+                if pair is not None:
+                    pairs.append(pair)
+                    continue
+                message = (
+                    f'{place}: expected an object with a text "{response}"'
+                    " and, if present, texts under the other keys"
                 )
-                continue
-            asked = str(texts[0])
-            answer = str(texts[1])
-            asked = render_chat(Path(template), asked) if template is not None and asked else asked
-            name = str(texts[2]) if label is not None and label in entry else None
-            key = hashlib.sha256(json.dumps([asked, answer, name]).encode()).hexdigest()
-            load = partial(str, asked + answer)
-            pairs.append(
-                Pair(f"{path}:{number}", key, len(asked + answer), load, asked, answer, name)
-            )
+                problems.append(Problem(message, ("paths",), code="invalid-value"))
+        except NotText as error:
+            message = f"{path}: {error.message}"
+            problems.append(Problem(message, ("paths",), code="unreadable-file"))
     if problems:
-        raise Refused(problems[:SHOWN])
+        raise Refused(problems)
     return tuple(pairs)
+
+
+def _pair(
+    place: str,
+    record: dict[str, Any] | NotText,
+    keys: tuple[str, str, str | None],
+    template: str | None,
+) -> Pair | None:
+    """Return the example of an object; None if it is not one."""
+    if isinstance(record, NotText):
+        return None
+    prompt, response, label = (record.get(key or "", "") for key in keys)
+    if not (isinstance(prompt, str) and isinstance(response, str) and isinstance(label, str)):
+        return None
+    if not response:
+        return None
+
+    if template is not None and prompt:
+        prompt = render_chat(Path(template), prompt)
+    name = label if keys[2] in record else None
+    text = prompt + response
+    digest = hashlib.sha256(json.dumps([prompt, response, name]).encode()).hexdigest()
+    return Pair(
+        place,
+        digest,
+        size=len(text),
+        load=partial(str, text),
+        prompt=prompt,
+        response=response,
+        label=name,
+    )
 
 
 @lru_cache(maxsize=4096)
 def render_chat(file: Path, prompt: str) -> str:
-    """Render one message of the user; templates run in a sandbox, as files of data must not run code."""
+    """Render one message of the user, in a sandbox: files of data must not run code."""
     where = ("chat_template",)
-    with optional_import("jinja2 is not installed", "dither-tasks", "language", where):
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    require_extra("language", "a chat template", where)
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
     try:
         text = read_text(file)
-        config: dict[str, Any] = (
-            json.loads(text) if file.suffix == ".json" else {"chat_template": text}
-        )
-        tokens = {
-            key: value
-            for key, value in config.items()
-            if key.endswith("_token") and isinstance(value, str)
-        }
+        config: dict[str, Any] = {"chat_template": text}
+        if file.suffix == ".json":
+            config = json.loads(text)
+        texts = {key: value for key, value in config.items() if isinstance(value, str)}
+        tokens = {key: text for key, text in texts.items() if key.endswith("_token")}
         sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        messages = [{"role": "user", "content": prompt}]
         template = sandbox.from_string(config["chat_template"])
+        messages = [{"role": "user", "content": prompt}]
         return template.render(messages=messages, add_generation_prompt=True, **tokens)
     except (OSError, ValueError, KeyError, TypeError, TemplateError) as error:
         message = f"{file}: no usable chat template: {type(error).__name__}: {error}"
@@ -124,7 +143,7 @@ def render_chat(file: Path, prompt: str) -> str:
 def encode_pairs(
     corpus: Corpus, tokenizer: Tokenizer, labels: Sequence[str] = ()
 ) -> tuple[TokenStore, Mapping[Split, PairIds]]:
-    """Encode prompts and responses separately, so that the border between them is one between ids."""
+    """Encode prompts and responses separately, so that the border between them is one of ids."""
     import numpy as np
 
     from .token_store import Part, SplitWriter, TokenStore
@@ -135,15 +154,14 @@ def encode_pairs(
     for split, documents in corpus.splits.items():
         writer = SplitWriter(tokenizer)
         prompts = []
+        numbers = []
         for pair in documents:
             assert isinstance(pair, Pair)
-            first = tokenizer.encode(pair.prompt)
-            writer.add(
-                Part(0, pair.load(), True, True),
-                np.concatenate([first, tokenizer.encode(pair.response)]),
-            )
-            prompts.append(len(first))
-        numbers = [index.get(pair.label or "", -1) for pair in documents if isinstance(pair, Pair)]
+            prompt = tokenizer.encode(pair.prompt)
+            ids = np.concatenate([prompt, tokenizer.encode(pair.response)])
+            writer.add(Part(0, pair.load(), begins=True, ends=True), ids)
+            prompts.append(len(prompt))
+            numbers.append(index.get(pair.label or "", -1))
         streams[split] = writer.stream()
         pairs[split] = PairIds(np.array(prompts, np.int64), np.array(numbers, np.int64))
     return TokenStore(corpus.name, streams, tokenizer), pairs

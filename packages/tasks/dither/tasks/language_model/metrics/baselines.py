@@ -1,4 +1,4 @@
-"""Baselines (uniform, unigram, n-grams, xz, the known distribution) and diversity, in the units of the metrics.
+"""Baselines and diversity of text, in the units of the metrics.
 
 Letters: N ids, V size of the vocabulary, S samples, L length.
 
@@ -25,7 +25,6 @@ from jaxtyping import Bool, Float64, Int64, Integer
 from dither.registry.config.errors import Problem, Refused
 
 from ..data.markov import MarkovChain
-from ..data.token_store import Joined
 from ..data.tokenizers.base import Tokenizer
 
 __all__ = [
@@ -42,13 +41,27 @@ LIMIT = 1 << 23
 """Maximum number of training ids, taken from the end, that strong baselines are fitted on."""
 EVALUATED = 1 << 20
 """Maximum number of held-out ids, taken from the start, that they predict."""
+LOOP = 8
+"""Length of the n-grams whose repetition is counted."""
 
-Ids = Integer[np.ndarray, " N"] | Joined
+DIVERSITY = (
+    "sample_unigram_bits",
+    "distinct_1",
+    "distinct_2",
+    "distinct_3",
+    "repetition",
+    "unique",
+)
+"""Metrics of `diversity_metrics`."""
+
+Ids = Integer[np.ndarray, " N"]
 
 
 @dataclass(frozen=True)
 class _Order:
-    """Counts of one order. An n-gram is `context * V + id`; its index in `grams` is a context of the next order.
+    """Counts of one order.
+
+    An n-gram is `context * V + id`; its index in `grams` is a context of the next order.
 
     Letters: G n-grams seen, H contexts seen.
     """
@@ -69,10 +82,10 @@ class WittenBell:
         context = np.zeros(len(ids), np.int64)
         contexts = 1
         for _ in range(order):
+            # The first ids of the stream have no context of this order.
             seen = context >= 0
-            grams, place, counts = np.unique(
-                context[seen] * size + ids[seen], return_inverse=True, return_counts=True
-            )
+            codes = context[seen] * size + ids[seen]
+            grams, place, counts = np.unique(codes, return_inverse=True, return_counts=True)
             kinds = np.bincount(grams // size, minlength=contexts)
             total = np.bincount(context[seen], minlength=contexts)
             self.orders.append(_Order(grams, counts, total, kinds))
@@ -93,14 +106,16 @@ class WittenBell:
         p = np.full(len(ids), 1 / self.size)
         context = np.zeros(len(ids), np.int64)
         for order in self.orders:
-            target = np.where(context >= 0, context * self.size + ids, -1)
+            known = context >= 0
+            target = np.where(known, context * self.size + ids, -1)
             place = np.minimum(np.searchsorted(order.grams, target), len(order.grams) - 1)
             hit = order.grams[place] == target
-            kinds = np.where(context >= 0, order.kinds[context], 0)
-            total = np.where(context >= 0, order.total[context], 0)
-            mixed = (np.where(hit, order.counts[place], 0) + kinds * p) / np.maximum(
-                total + kinds, 1
-            )
+
+            # (n(h c) + T(h) P(c | h')) / (n(h) + T(h)); a context never seen backs off to h'.
+            counts = np.where(hit, order.counts[place], 0)
+            kinds = np.where(known, order.kinds[context], 0)
+            total = np.where(known, order.total[context], 0)
+            mixed = (counts + kinds * p) / np.maximum(total + kinds, 1)
             p = np.where(total > 0, mixed, p)
             yield p
             context = _next(np.where(hit, place, -1))
@@ -110,7 +125,10 @@ class WittenBell:
     def nats(
         self, ids: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " W"] | None = None
     ) -> list[float]:
-        """Return the negative log-likelihood of a stream, or of windows that begin at `starts`, in nats, by order."""
+        """Return the negative log-likelihood in nats by order.
+
+        Of a stream, or of windows that begin at `starts`.
+        """
         return [float(-np.log(p).sum()) for p in self.probabilities(ids, starts)]
 
 
@@ -148,11 +166,17 @@ def strong_baselines(
     they are optional; large splits are cut (LIMIT, EVALUATED).
     """
     text = text[:EVALUATED]
-    by_order = ngrams.nats(text, None if starts is None else starts[starts < len(text)])
-    nats = {f"{n}-gram": total for n, total in enumerate(by_order, 1) if n > 1}
+    if starts is not None:
+        starts = starts[starts < len(text)]
+    nats: dict[str, float] = {}
+    for order, order_nats in enumerate(ngrams.nats(text, starts), 1):
+        if order > 1:
+            nats[f"{order}-gram"] = order_nats
+
     known = tokenizer.decode(train[-LIMIT:]).encode()[-LIMIT:]
     added = _packed(known + tokenizer.decode(text).encode()) - _packed(known)
-    return _metrics({**nats, "xz": 8 * added * log(2)}, text, tokenizer)
+    nats["xz"] = 8 * added * log(2)
+    return _metrics(nats, text, tokenizer)
 
 
 def count(ids: Ids, size: int) -> Int64[np.ndarray, " size"]:
@@ -176,15 +200,9 @@ def check_vocabulary(ids: Integer[np.ndarray, "..."], size: int) -> None:
         Refused: There is an id outside the vocabulary.
     """
     if ids.size and (largest := ids.max()) >= size:
-        what = f"id {largest} is outside the vocabulary 0..{size - 1}"
-        raise Refused(
-            Problem(
-                what,
-                ("task", "data"),
-                help='verify = "once" names the damaged file',
-                code="out-of-range",
-            )
-        )
+        message = f"id {largest} is outside the vocabulary 0..{size - 1}"
+        fix = 'verify = "once" names the damaged file'
+        raise Refused(Problem(message, ("task", "data"), help=fix, code="out-of-range"))
 
 
 def entropy(counts: Int64[np.ndarray, " size"]) -> float:
@@ -198,21 +216,25 @@ def _packed(raw: bytes) -> int:
 
 
 def _metrics(nats: dict[str, float], text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
-    characters = sum(
-        tokenizer.characters(text[start : start + LIMIT]) for start in range(0, len(text), LIMIT)
-    )
+    characters = 0
+    # Block by block: the text may be a memory-mapped array that is larger than memory.
+    for start in range(0, len(text), LIMIT):
+        characters += tokenizer.characters(text[start : start + LIMIT])
     return _per_unit(nats, characters, len(text))
 
 
 def _per_unit(nats: dict[str, float], characters: int, tokens: int) -> dict[str, float]:
-    bits = {f"bits_per_char/{name}": total / log(2) / characters for name, total in nats.items()}
-    return bits | {f"nats_per_token/{name}": total / tokens for name, total in nats.items()}
+    metrics: dict[str, float] = {}
+    for name, value in nats.items():
+        metrics[f"bits_per_char/{name}"] = value / log(2) / characters
+        metrics[f"nats_per_token/{name}"] = value / tokens
+    return metrics
 
 
 def distribution_baselines(
     distribution: MarkovChain, windows: Sequence[Integer[np.ndarray, " N"]], tokenizer: Tokenizer
 ) -> dict[str, float]:
-    """Return the entropy and the cross-entropy of the true distribution on windows predicted independently.
+    """Return entropy and cross-entropy of the true distribution on independent windows.
 
     `source-entropy` is the mean over all texts of these lengths; `source` is the cross-entropy on
     these very windows, which varies with the sample like the metrics of a model. Empty unless the
@@ -222,17 +244,12 @@ def distribution_baselines(
     if not ids or any(tokenizer.characters(window) != len(window) for window in windows):
         return {}
     lengths = Counter(map(len, windows))
+    entropies = (number * distribution.entropy(length) for length, number in lengths.items())
     nats = {
-        "source-entropy": sum(
-            number * distribution.entropy(length) for length, number in lengths.items()
-        ),
+        "source-entropy": sum(entropies),
         "source": sum(distribution.nats(tokenizer.decode(window)) for window in windows),
     }
     return _per_unit(nats, ids, ids)
-
-
-LOOP = 8
-"""Length of the n-grams whose repetition is counted."""
 
 
 def diversity_metrics(
@@ -246,18 +263,20 @@ def diversity_metrics(
     compare with real text of the same length. `unique` is the share of distinct samples.
     """
     rows = [row[keep] for row, keep in zip(samples, valid, strict=True)]
-    return {
-        "sample_unigram_bits": _mean(
-            [entropy(np.unique(row, return_counts=True)[1]) / log(2) for row in rows]
-        ),
-        **{f"distinct_{n}": _mean([distinct(row, n) for row in rows]) for n in (1, 2, 3)},
-        "repetition": _mean([1.0 - distinct(row, LOOP) for row in rows]),
-        "unique": len({row.tobytes() for row in rows}) / len(rows) if rows else float("nan"),
-    }
+    if not rows:
+        return dict.fromkeys(DIVERSITY, float("nan"))
+    metrics: dict[str, float] = {}
+    counts = [np.unique(row, return_counts=True)[1] for row in rows]
+    metrics["sample_unigram_bits"] = _mean([entropy(count) / log(2) for count in counts])
+    for n in (1, 2, 3):
+        metrics[f"distinct_{n}"] = _mean([distinct(row, n) for row in rows])
+    metrics["repetition"] = _mean([1.0 - distinct(row, LOOP) for row in rows])
+    metrics["unique"] = len({row.tobytes() for row in rows}) / len(rows)
+    return metrics
 
 
 def distinct(ids: Integer[np.ndarray, " L"], n: int) -> float:
-    """Return the number of distinct n-grams divided by the number of n-grams; 1 if there is no n-gram."""
+    """Return the share of n-grams that are distinct; 1 if there is no n-gram."""
     if len(ids) < n:
         return 1.0
     grams = np.lib.stride_tricks.sliding_window_view(ids, n)
@@ -265,4 +284,4 @@ def distinct(ids: Integer[np.ndarray, " L"], n: int) -> float:
 
 
 def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
+    return float(np.mean(values))

@@ -23,13 +23,14 @@ SCALING = 5.0
 
 
 def pair_features(rows: Sequence[Integer[np.ndarray, " l"]]) -> Float64[np.ndarray, "N F"]:
-    """Return the roots of the frequencies of neighbouring pairs of ids in each text, hashed to 512 numbers."""
+    """Return the roots of the frequencies of neighbouring pairs of ids, hashed to 512 features."""
     table = np.zeros((len(rows), FEATURES))
     for number, row in enumerate(rows):
         ids = row.astype(np.int64)
-        np.add.at(
-            table[number], (ids[:-1] * 7919 + ids[1:]) * 2_654_435_761 % 2**32 * FEATURES >> 32, 1
-        )
+        pairs = ids[:-1] * 7919 + ids[1:]
+        # Multiplicative hashing: Knuth's constant, then the upper bits of 32.
+        buckets = pairs * 2_654_435_761 % 2**32 * FEATURES >> 32
+        np.add.at(table[number], buckets, 1)
     table /= np.maximum(table.sum(1, keepdims=True), 1)
     return np.asarray(np.sqrt(table), np.float64)
 
@@ -37,7 +38,7 @@ def pair_features(rows: Sequence[Integer[np.ndarray, " l"]]) -> Float64[np.ndarr
 def mauve(
     samples: Float64[np.ndarray, "N F"], real: Float64[np.ndarray, "N F"], seed: int = 0
 ) -> float:
-    """Return the area under the divergence frontier of two sets of features: 1 for equal, near 0 for distinct ones.
+    """Return the area under the divergence frontier of two sets: 1 if equal, near 0 if distinct.
 
     MAUVE (Pillutla et al. 2021) with other features: principal components that hold 90 % of the
     variance, k-means into a tenth as many clusters as texts of a set, frequencies with half a count
@@ -51,20 +52,31 @@ def mauve(
     reduced = PCA(int((share < 0.9).sum()) + 1, random_state=seed).fit_transform(both)
     clusters = max(2, min(len(samples), len(real)) // 10)
     labels = KMeans(clusters, n_init=3, random_state=seed).fit(reduced).labels_
-    p, q = (
-        np.bincount(part, minlength=clusters) + 0.5 for part in np.split(labels, [len(samples)])
-    )
-    p = p / p.sum()
-    q = q / q.sum()
+    p = _frequencies(labels[: len(samples)], clusters)
+    q = _frequencies(labels[len(samples) :], clusters)
     weight = np.linspace(0, 1, 101)[1:-1, None]
     mixed = weight * p + (1 - weight) * q
-    x, y = (np.exp(-SCALING * (one * np.log(one / mixed)).sum(1)) for one in (q, p))
-    x, y = (np.concatenate(ends) for ends in (([0.0], x[::-1], [1.0]), ([1.0], y[::-1], [0.0])))
+
+    # The frontier begins at (0, 1) and ends at (1, 0); its area by the trapezoidal rule.
+    x = np.concatenate([[0.0], _closeness(q, mixed)[::-1], [1.0]])
+    y = np.concatenate([[1.0], _closeness(p, mixed)[::-1], [0.0]])
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum())
 
 
+def _frequencies(labels: Integer[np.ndarray, " N"], clusters: int) -> Float64[np.ndarray, " K"]:
+    counts = np.bincount(labels, minlength=clusters) + 0.5
+    return np.asarray(counts / counts.sum(), np.float64)
+
+
+def _closeness(
+    p: Float64[np.ndarray, " K"], mixed: Float64[np.ndarray, "M K"]
+) -> Float64[np.ndarray, " M"]:
+    """exp(-c KL(p, mixed)) for each mixture."""
+    return np.asarray(np.exp(-SCALING * (p * np.log(p / mixed)).sum(1)), np.float64)
+
+
 def frontier_plot(rows: Sequence[Mapping[str, float]], options: Sequence[str], judge: str) -> bytes:
-    """Return a PNG of perplexity against entropy and distinct pairs, and of the distance against entropy.
+    """Return a PNG of perplexity, and of the distance, against entropy and distinct pairs.
 
     Args:
         rows: The real text, then one row per point, sorted by the first option.
@@ -73,36 +85,29 @@ def frontier_plot(rows: Sequence[Mapping[str, float]], options: Sequence[str], j
         judge: Name of the perplexity.
     """
     figure = new_figure(13, 4.2)
-    real, *points = rows
+    real = rows[0]
     panels = (
         ("sample_unigram_bits", judge),
         ("distinct_2", judge),
         ("sample_unigram_bits", "mauve"),
     )
     for axis, (x, y) in zip(figure.subplots(1, 3), panels, strict=True):
-        for value, group in groupby(points, key=lambda row: row[options[0]]):
-            line = list(group)
-            axis.plot(
-                [row[x] for row in line],
-                [row[y] for row in line],
-                "o-",
-                label=f"{options[0]} {value:g}",
-            )
-            for row in line:
-                place = (row[x], row[y])
+        for value, group in groupby(rows[1:], key=lambda row: row[options[0]]):
+            points = list(group)
+            label = f"{options[0]} {value:g}"
+            axis.plot([row[x] for row in points], [row[y] for row in points], "o-", label=label)
+            for row in points:
                 axis.annotate(
                     f"{row[options[-1]]:g}",
-                    place,
+                    (row[x], row[y]),
                     textcoords="offset points",
                     xytext=(4, 4),
                     fontsize=7,
                 )
         axis.plot(real[x], real[y], "*", markersize=14, color="#212529", label="real text")
-        axis.set(
-            xlabel=x.replace("_", " "),
-            ylabel=y.replace("_", " "),
-            yscale="linear" if y == "mauve" else "log",
-        )
+        axis.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
+        if y == judge:
+            axis.set_yscale("log")
         axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8)
     return to_png(figure)

@@ -6,52 +6,42 @@ safetensors only.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from math import exp, log
 from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.plugins.install_command import install_command
+
+from ...missing_library import missing_libraries
 
 __all__ = ["READ", "FolderJudge", "judge_problems"]
 
-EXTRA = "transformers"  # of the extra judge
 READ = 32
 """Number of samples that are scored, the first ones: a large judge is slow."""
 
 
 def judge_problems(folder: Path) -> Iterator[Problem]:
     """Yield why a folder cannot be used, without importing anything heavy."""
-    if importlib.util.find_spec(EXTRA) is None:
-        fix = install_command("dither-tasks", "judge")
-        yield Problem(
-            f"a judge requires {EXTRA}, which is not installed", help=fix, code="missing-dependency"
-        )
+    yield from missing_libraries("judge", "a judge")
     if not folder.is_dir():
         fix = "save a model and its tokenizer there with save_pretrained"
         yield Problem(f"{folder} is not a folder", help=fix, code="file-not-found")
         return
-    tokenizers = ("tokenizer.json", "tokenizer_config.json")
-    for what, there, call in (
-        ("config.json", (folder / "config.json").is_file(), "model.save_pretrained"),
-        ("safetensors weights", any(folder.glob("*.safetensors")), "model.save_pretrained"),
-        (
-            "tokenizer",
-            any((folder / name).is_file() for name in tokenizers),
-            "tokenizer.save_pretrained",
-        ),
-    ):
-        if not there:
-            yield Problem(
-                f"{folder} has no {what}", help=f"{call}(folder) writes it", code="file-not-found"
-            )
+    required = {
+        "config.json": ("config.json", "model"),
+        "safetensors weights": ("*.safetensors", "model"),
+        "tokenizer": ("tokenizer*.json", "tokenizer"),
+    }
+    for name, (pattern, writer) in required.items():
+        if not any(folder.glob(pattern)):
+            fix = f"{writer}.save_pretrained(folder) writes it"
+            yield Problem(f"{folder} has no {name}", help=fix, code="file-not-found")
 
 
 class FolderJudge:
-    """A causal language model that scores texts, from a folder with config.json, safetensors and tokenizer.
+    """A causal language model that scores texts.
 
     Raises:
         Refused: It cannot be used.
@@ -60,26 +50,24 @@ class FolderJudge:
     def __init__(self, folder: Path) -> None:
         if problems := list(judge_problems(folder)):
             raise Refused(problems)
-        library: Any = importlib.import_module(EXTRA)
-        damaged: type[Exception] = importlib.import_module("safetensors").SafetensorError
+        from safetensors import SafetensorError
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
         safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
-            self._tokenizer = library.AutoTokenizer.from_pretrained(str(folder), **safe)
-            model, notes = library.AutoModelForCausalLM.from_pretrained(
+            self._tokenizer = AutoTokenizer.from_pretrained(str(folder), **safe)
+            model, notes = AutoModelForCausalLM.from_pretrained(
                 str(folder), use_safetensors=True, output_loading_info=True, **safe
             )
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, damaged) as error:
-            raise Refused(
-                f"{folder}: not a causal language model: {error}", code="damaged-file"
-            ) from None
-        if missing := sorted(
-            notes["missing_keys"]
-        ):  # they would be random, and the scores meaningless
-            raise Refused(
-                f"{folder} lacks weights of its model: {', '.join(missing[:5])}",
-                code="damaged-file",
-            )
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+            message = f"{folder}: not a causal language model: {error}"
+            raise Refused(message, code="damaged-file") from None
+        # Missing weights would be random, and the scores meaningless.
+        if missing := sorted(notes["missing_keys"]):
+            message = f"{folder} lacks weights of its model: {', '.join(missing[:5])}"
+            raise Refused(message, code="damaged-file")
         self._model = model.eval()
+        # Models without position embeddings have no longest context.
         self._longest = int(getattr(model.config, "max_position_embeddings", None) or 1024)
 
     def nats(self, text: str) -> tuple[float, int]:
@@ -90,10 +78,9 @@ class FolderJudge:
         """
         import torch
 
-        ids = torch.tensor(
-            [self._tokenizer(text, add_special_tokens=False)["input_ids"]], dtype=torch.int64
-        )
-        total = 0.0
+        numbers = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = torch.tensor([numbers], dtype=torch.int64)
+        nats = 0.0
         count = 0
         with torch.no_grad():
             for start in range(0, ids.shape[1] - 1, self._longest):
@@ -101,24 +88,24 @@ class FolderJudge:
                 if piece.shape[1] < 2:
                     continue
                 logits = self._model(piece).logits[0, :-1].double()
-                total -= float(logits.log_softmax(-1).gather(-1, piece[0, 1:, None]).sum())
+                nats -= float(logits.log_softmax(-1).gather(-1, piece[0, 1:, None]).sum())
                 count += piece.shape[1] - 1
-        return total, count
+        return nats, count
 
     def metrics(self, texts: Iterable[str]) -> dict[str, float]:
-        """Return `judge_perplexity`, per token of the judge, and `judge_bits_per_char` over the first texts."""
-        total = 0.0
-        count = 0
+        """Return `judge_perplexity`, per token of the judge, and `judge_bits_per_char`."""
+        nats = 0.0
+        tokens = 0
         characters = 0
-        for text in list(texts)[:READ]:
-            nats, tokens = self.nats(text)
-            total = total + nats
-            count = count + tokens
-            characters = characters + len(text)
-        if not count:
+        for text in islice(texts, READ):
+            text_nats, count = self.nats(text)
+            nats += text_nats
+            tokens += count
+            characters += len(text)
+        if not tokens:
             return {"judge_perplexity": float("nan"), "judge_bits_per_char": float("nan")}
-        mean = total / count
+        mean = nats / tokens
         return {
             "judge_perplexity": exp(mean) if mean < 700 else float("inf"),
-            "judge_bits_per_char": total / log(2) / characters,
+            "judge_bits_per_char": nats / log(2) / characters,
         }

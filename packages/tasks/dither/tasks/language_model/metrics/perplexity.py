@@ -42,7 +42,8 @@ class TextMetrics:
     def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:
         self._tokenizer = tokenizer
         self._end = tokenizer.end if filled else None
-        self._tokens = self._characters = 0
+        self._tokens = 0
+        self._characters = 0
         self._nats = NatSums()
         self._accuracy = Accuracy(space)
 
@@ -55,15 +56,15 @@ class TextMetrics:
     ) -> None:
         counted = self._counted(clean)
         self._nats.update(measured, counted)
-        ids = clean.x0.masked_fill(~counted, -1).cpu().numpy()
-        ids = ids[ids >= 0]
+        ids = clean.x0[counted].cpu().numpy()
         self._tokens += len(ids)
         self._characters += self._tokenizer.characters(ids)
         if pred is not None:
-            self._accuracy.update(replace(noised, target_mask=noised.target_mask & counted), pred)
+            noised = replace(noised, target_mask=noised.target_mask & counted)
+            self._accuracy.update(noised, pred)
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
-        """Return nats and tokens of each window, and bits and characters if all tokens have equal weight."""
+        """Return nats and tokens of each window, and bits and characters if weights are equal."""
         weights = measured.weights.double()
         counted = self._counted(clean)
         nats = (measured.values.double() * weights).sum(1)
@@ -71,18 +72,16 @@ class TextMetrics:
         sums: dict[str, RatioSums] = {"nats_per_token": (nats, tokens)}
         if self._accuracy.unweighted(clean, measured):
             windows = clean.x0.masked_fill(~counted, -1).cpu().numpy()
-            characters = torch.tensor(
-                [self._tokenizer.characters(ids[ids >= 0]) for ids in windows]
-            )
-            sums["bits_per_char"] = (
-                nats / log(2),
-                torch.empty_like(nats).copy_(characters, non_blocking=True),
-            )
+            counts = [self._tokenizer.characters(ids[ids >= 0]) for ids in windows]
+            characters = torch.tensor(counts, dtype=nats.dtype).to(nats.device, non_blocking=True)
+            sums["bits_per_char"] = (nats / log(2), characters)
         return sums
 
     def _counted(self, clean: Clean) -> Bool[Tensor, "B L"]:
-        free = ~clean.fixed
-        return free if self._end is None else free & ~after_end(clean.x0, self._end)
+        counted = ~clean.fixed
+        if self._end is not None:
+            counted &= ~after_end(clean.x0, self._end)
+        return counted
 
     def compute(self) -> dict[str, float]:
         """Return the metrics; NaN if nothing was predicted."""

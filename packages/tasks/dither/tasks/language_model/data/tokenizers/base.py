@@ -54,17 +54,17 @@ class Tokenizer(ABC):
         this.
         """
         dtype = storage_type(self)
-        pieces = (
-            [text[start : start + PIECE] for start in range(0, len(text), PIECE)] for text in texts
-        )
-        return [
-            np.concatenate([np.zeros(0, dtype), *(self.encode(part).astype(dtype) for part in p)])
-            for p in pieces
-        ]
+        ids = []
+        for text in texts:
+            arrays = [np.zeros(0, dtype)]
+            for start in range(0, len(text), PIECE):
+                arrays.append(self.encode(text[start : start + PIECE]).astype(dtype))
+            ids.append(np.concatenate(arrays))
+        return ids
 
     @abstractmethod
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
-        """Return the text of ids; invalid sequences become U+FFFD, end-of-text ids `<|endoftext|>`."""
+        """Return the text of ids: U+FFFD for invalid ones, `<|endoftext|>` for the end of a text."""
 
     @abstractmethod
     def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
@@ -96,7 +96,7 @@ class Bytes(Tokenizer):
 
 
 class Characters(Tokenizer):
-    """One id per character of an alphabet, which is sorted, and one more for every other character."""
+    """One id per character of a sorted alphabet, and one more for every other character."""
 
     name = "chars"
 
@@ -106,11 +106,11 @@ class Characters(Tokenizer):
         self.alphabet = alphabet
         self.size = len(alphabet) + 1
         self.unknown = len(alphabet)
-        self.fingerprint = hashlib.sha256(
-            b"chars " + alphabet.encode("utf-8", "surrogatepass")
-        ).hexdigest()
+        letters = alphabet.encode("utf-8", "surrogatepass")
+        self.fingerprint = hashlib.sha256(b"chars " + letters).hexdigest()
         self._points = _code_points(alphabet)
-        self.separator = tuple(self.encode(PARAGRAPH).tolist()) if "\n" in alphabet else ()
+        if "\n" in alphabet:
+            self.separator = tuple(self.encode(PARAGRAPH).tolist())
 
     def encode(self, text: str) -> Int64[np.ndarray, " N"]:
         points = _code_points(text)
@@ -150,8 +150,12 @@ class Ended(Tokenizer):
 
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         ids = np.asarray(ids)
-        parts = np.split(ids, np.flatnonzero(ids == self.end))
-        return END_MARK.join(self.inner.decode(part[n > 0 :]) for n, part in enumerate(parts))
+        texts = []
+        start = 0
+        for end in [*np.flatnonzero(ids == self.end).tolist(), len(ids)]:
+            texts.append(self.inner.decode(ids[start:end]))
+            start = end + 1
+        return END_MARK.join(texts)
 
     def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
         ids = np.asarray(ids)

@@ -13,7 +13,7 @@ from dither.registry.files.limits import read_bytes
 
 from ..corpus import TextSource
 from ..manifest import SHARDS, TokenizerRecord
-from . import BPE_RANGE, SIZES, byte_pair_ids
+from . import BPE_RANGE, OPTION, byte_pair_ids
 from .base import Bytes, Characters, Ended, Tokenizer
 
 __all__ = [
@@ -52,22 +52,31 @@ def load_tokenizer(
     elif name == "chars" and source is not None:
         tokenizer = Characters(source().characters())
     elif name.startswith("bpe:") and source is not None:
-        size = byte_pair_ids(name)
-        if size is None:
-            raise Refused(
-                Problem(f'"{name}": {BPE_RANGE}', path=("task", "tokenizer"), code="out-of-range")
-            )
-        from .huggingface import byte_pairs
+        tokenizer = _byte_pairs(name, source())
+    elif name == "gpt2":
+        from .huggingface import gpt2
 
-        text = source()
-        tokenizer = byte_pairs(size, text.content(), text.texts)
-    elif name not in SIZES and os.path.isfile(Path(name) / RECORD):  # False for invalid names
+        tokenizer = gpt2()
+    # Unlike Path, os.path accepts names that are not valid paths.
+    elif os.path.isfile(Path(name) / RECORD):
         tokenizer = saved_tokenizer(Path(name))
     else:
-        from .huggingface import gpt2, read_tokenizer
+        from .huggingface import read_tokenizer
 
-        tokenizer = gpt2() if name == "gpt2" else read_tokenizer(name)
-    return Ended(tokenizer) if end_of_text and tokenizer.end is None else tokenizer
+        tokenizer = read_tokenizer(name)
+
+    if end_of_text and tokenizer.end is None:
+        return Ended(tokenizer)
+    return tokenizer
+
+
+def _byte_pairs(name: str, text: TextSource) -> Tokenizer:
+    from .huggingface import byte_pairs
+
+    size = byte_pair_ids(name)
+    if size is None:
+        raise Refused(Problem(f'"{name}": {BPE_RANGE}', path=OPTION, code="out-of-range"))
+    return byte_pairs(size, text.content(), text.texts)
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
@@ -86,21 +95,25 @@ def saved_tokenizer(folder: Path) -> Tokenizer:
 
 def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
     """Describe a tokenizer, and write its definition into the folder."""
-    from .huggingface import Learned
+    inner = tokenizer
+    if isinstance(inner, Ended):
+        inner = inner.inner
 
-    inner = tokenizer.inner if isinstance(tokenizer, Ended) else tokenizer
-    sort: Literal["bytes", "chars", "file"] = "bytes"
+    sort: Literal["bytes", "chars", "file"]
     file = None
-    if isinstance(inner, Characters):
+    if isinstance(inner, Bytes):
+        sort = "bytes"
+    elif isinstance(inner, Characters):
         sort = "chars"
         file = "alphabet.json"
         (folder / file).write_text(json.dumps({"alphabet": inner.alphabet}) + "\n", "utf-8")
-    elif isinstance(inner, Learned):
+    else:
+        from .huggingface import Learned
+
+        assert isinstance(inner, Learned)
         sort = "file"
         file = "tokenizer.json"
         (folder / file).write_text(inner.definition, "utf-8")
-    elif not isinstance(inner, Bytes):
-        raise TypeError(f'tokenizer "{tokenizer.name}" cannot be saved')
     return TokenizerRecord(
         name=tokenizer.name,
         sort=sort,
@@ -134,9 +147,13 @@ def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
                 inner.end = record.end
                 inner.separator = tuple(record.separator)
     except (OSError, ValueError, KeyError, TypeError, Refused) as error:
-        what = f"{path}: cannot read the tokenizer: {getattr(error, 'strerror', None) or 'damaged'}"
-        raise Refused(Problem(what, help=f"run: {SHARDS.command}", code="damaged-file")) from None
-    tokenizer = Ended(inner) if record.added_end and inner.end is None else inner
+        reason = error.strerror if isinstance(error, OSError) else "damaged"
+        message = f"{path}: cannot read the tokenizer: {reason}"
+        fix = f"run: {SHARDS.command}"
+        raise Refused(Problem(message, help=fix, code="damaged-file")) from None
+    tokenizer = inner
+    if record.added_end and inner.end is None:
+        tokenizer = Ended(inner)
     check_same(tokenizer, record)
     return tokenizer
 
@@ -148,8 +165,9 @@ def check_same(tokenizer: Tokenizer, record: TokenizerRecord) -> None:
         Refused: They differ.
     """
     if tokenizer.fingerprint != record.fingerprint:
-        given = f'"{tokenizer.name}" ({tokenizer.size:,} ids, hash {tokenizer.fingerprint[:12]})'
-        raise Refused(_differs(record, given))
+        size = f"{tokenizer.size:,} ids"
+        other = f'"{tokenizer.name}" ({size}, hash {tokenizer.fingerprint[:12]})'
+        raise Refused(_differs(record, other))
 
 
 def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None:
@@ -161,16 +179,18 @@ def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None
     """
     if end_of_text and record.end is None:
         fix = "prepare the text again with --end-of-text"
-        what = "the prepared ids have no end-of-text id"
-        raise Refused(Problem(what, path=("task", "end_of_text"), help=fix, code="misfit"))
+        message = "the prepared ids have no end-of-text id"
+        raise Refused(Problem(message, path=("task", "end_of_text"), help=fix, code="misfit"))
     if name in ("auto", record.name):
         return
-    if name not in ("bytes", "gpt2") and not name.endswith(".json") and not Path(name).is_dir():
+    # Learned names cannot be compared by what they would learn.
+    loadable = name in ("bytes", "gpt2") or name.endswith(".json") or Path(name).is_dir()
+    if not loadable:
         raise Refused(_differs(record, f'"{name}"'))
     check_same(load_tokenizer(name, None, end_of_text=record.added_end), record)
 
 
-def _differs(record: TokenizerRecord, given: str) -> Problem:
-    what = f'the ids were made with tokenizer "{record.name}" (hash {record.fingerprint[:12]}), not {given}'
+def _differs(record: TokenizerRecord, other: str) -> Problem:
+    message = f'the ids were made with tokenizer "{record.name}" (hash {record.fingerprint[:12]})'
     fix = "remove tokenizer, or prepare the text again"
-    return Problem(what, path=("task", "tokenizer"), help=fix, code="misfit")
+    return Problem(f"{message}, not {other}", path=OPTION, help=fix, code="misfit")
