@@ -53,10 +53,11 @@ class FolderJudge:
         from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        loader: Any = AutoModelForCausalLM
         safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(str(folder), **safe)
-            model, notes = AutoModelForCausalLM.from_pretrained(
+            model, notes = loader.from_pretrained(
                 str(folder), use_safetensors=True, output_loading_info=True, **safe
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:

