@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt64
@@ -29,9 +29,6 @@ from .manifest import SHARDS
 from .text_files import NotText
 from .token_store import Part, write_store
 from .tokenizers.factory import load_tokenizer
-
-if TYPE_CHECKING:
-    from .specs import ConvertedText
 
 __all__ = ["convert"]
 
@@ -53,7 +50,7 @@ SORTS = {
 """Description of each reason for rejection."""
 
 
-def convert(spec: ConvertedText) -> str:
+def convert(spec: Any) -> str:
     """Convert the text of a `ConvertedText` and return a report.
 
     A folder that already holds the same is not written again.
@@ -109,9 +106,7 @@ class SplitText(TextSource):
         Refused: No text was found.
     """
 
-    def __init__(
-        self, spec: ConvertedText, sources: list[str | Path], rejected: RejectedRows
-    ) -> None:
+    def __init__(self, spec: Any, sources: list[str | Path], rejected: RejectedRows) -> None:
         self.spec = spec
         self.sources = sources
         self.stopped = False
