@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from dither.tasks.bubble_diagram import validity
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.realisability import realise
 from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas
@@ -170,26 +169,6 @@ def test_search_limit_gives_unknown():
     rates = found.rates()
     assert rates["unknown"] == found.unknown.mean()
     assert rates["level_4"] == found.realisable.mean()
-
-
-@pytest.mark.parametrize(
-    "code", [validity._SEARCH, "raise SystemExit(1)", "x" * 10**6]
-)  # too long to start
-def test_shares_of_the_search_give_the_same_levels(code, monkeypatch):
-    tokens = np.concatenate([make_plans(4, 0, 12).tokens(8)] * 2)
-    tokens[12:, 8:] = np.where(
-        tokens[12:, 8:] < EDGE_PAD, np.roll(tokens[12:, 8:], 1, 0) % EDGE_PAD, EDGE_PAD
-    )
-    alone = validity_levels(tokens, 8)
-    monkeypatch.setattr(validity, "SHARE", 5)
-    monkeypatch.setattr(validity, "usable_cores", lambda: 3)
-    monkeypatch.setattr(validity, "_SEARCH", code)
-    shared = validity_levels(tokens, 8)
-    assert shared.rates() == alone.rates()
-    assert (shared.boxes == alone.boxes).all()
-    assert [mask.tolist() for mask in shared.reached()] == [
-        mask.tolist() for mask in alone.reached()
-    ]
 
 
 def test_levels_are_nested_and_deterministic():

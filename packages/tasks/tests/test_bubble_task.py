@@ -13,9 +13,7 @@ from dither.engine.config.options import Train
 from dither.engine.training.trainer import BucketOrder, SampleOrder, make_order
 from dither.registry import TokenSpace
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
-from dither.tasks.bubble_diagram import metrics
 from dither.tasks.bubble_diagram import plans as plan_arrays
-from dither.tasks.bubble_diagram import task as task_module
 from dither.tasks.bubble_diagram.constraints.table import Constraints
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
@@ -29,9 +27,9 @@ from dither.tasks.bubble_diagram.metrics import (
     shuffled,
     variation,
 )
-from dither.tasks.bubble_diagram.plans import Diagram, LazyPlans, Plans, PlanSplits, decode, encode
+from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, decode, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
-from dither.tasks.bubble_diagram.task import BubbleDiagrams, GraphMetrics
+from dither.tasks.bubble_diagram.task import GraphMetrics
 from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import (
     EDGE_MASK,
@@ -184,16 +182,11 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-def test_many_plans_are_encoded_on_access(options, monkeypatch):
-    """They give the same batches, templates and metrics."""
+def test_blocks_do_not_change_batches_templates_and_metrics(options, monkeypatch):
     spec = BubbleDiagram(data=ProceduralPlans(train=300, valid=80, test=60), **options)
     small = spec.build()
-    for module in (plan_arrays, task_module):
-        monkeypatch.setattr(module, "RESIDENT", 50)
+    monkeypatch.setattr(plan_arrays, "BLOCK", 50)
     large = spec.build()
-    assert isinstance(large._tokens["train"].plans, LazyPlans if options else Plans)
-    monkeypatch.undo()
-    monkeypatch.setattr(metrics, "_PIECE", 70)
     like = small.like(6, 1)
     templates = [(large.batch(split, rows), small.batch(split, rows))
                  for split, rows in (("train", [7, 299, 0, 7]), ("valid", [79, 3]), ("test", range(60)))]  # fmt: skip
@@ -205,7 +198,9 @@ def test_many_plans_are_encoded_on_access(options, monkeypatch):
     assert list(large.buckets("train")) == list(small.buckets("train"))
     samples = torch.cat([small.batch(split, range(3)).x0 for split in ("train", "valid")])
     assert large.sample_metrics(samples, like) == small.sample_metrics(samples, like)
-    assert large.baselines() == small.baselines()
+    baselines = large.baselines()
+    monkeypatch.undo()
+    assert baselines == small.baselines()
 
 
 @pytest.fixture(scope="module")
@@ -421,19 +416,6 @@ def test_constraints_limit_the_plans_that_samples_are_compared_with(plans):
     (warning,) = none.data_warnings()
     assert "3 rooms" in warning
     assert not [*limited.data_warnings(), *free.data_warnings()]
-
-
-def test_baselines_are_computed_once_per_data_set(cache, monkeypatch):
-    data = {"train": 60, "valid": 30, "test": 30}
-    first = BubbleDiagram(data=ProceduralPlans(**data)).build().baselines()
-    monkeypatch.setattr(BubbleDiagrams, "_baselines", lambda self, split: {"computed": 1.0})
-    assert BubbleDiagram(data=ProceduralPlans(**data)).build().baselines() == first
-    other = BubbleDiagram(data=ProceduralPlans(**data), constraints=Constraints(rooms=6))
-    for task in (BubbleDiagram(data=ProceduralPlans(**data, seed=1)), other):
-        assert task.build().baselines() == {"computed": 1.0}
-    assert BubbleDiagram(data=ProceduralPlans(**data)).build().baselines("train") == {
-        "computed": 1.0
-    }
 
 
 def test_illegal_samples(plans, reference):

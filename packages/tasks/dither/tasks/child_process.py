@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import sys
-from subprocess import PIPE, CalledProcessError, Popen
-from tempfile import TemporaryFile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from subprocess import PIPE, run
 from typing import Any
 
-__all__ = ["ChildProcess", "usable_cores"]
+
+def map_in_processes(code: str, jobs: Sequence[Any]) -> list[Any]:
+    """Run Python code once per job at the same time, each from JSON on stdin to JSON on stdout.
+
+    Not by multiprocessing: a process that it spawns would run the user's script once more.
+
+    Raises:
+        CalledProcessError: The code failed.
+    """
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        return list(threads.map(partial(_run, code), jobs))
 
 
-class ChildProcess:
-    """A process that runs Python code from JSON on its standard input to JSON on its standard output."""
-
-    def __init__(self, code: str, job: Any) -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with TemporaryFile() as given:
-            given.write(json.dumps(job).encode())
-            given.seek(0)
-            # Ctrl-C, which stops a run after its current step, must not reach the child.
-            options: dict[str, Any] = {"process_group": 0, "env": environment}
-            self._process = Popen(
-                [sys.executable, "-Pc", code], stdin=given, stdout=PIPE, **options
-            )
-        atexit.register(self._process.kill)
-
-    def result(self) -> Any:
-        """Wait for the result; raises CalledProcessError if there is none."""
-        output, _ = self._process.communicate()
-        atexit.unregister(self._process.kill)
-        if self._process.returncode:
-            raise CalledProcessError(self._process.returncode, self._process.args)
-        return json.loads(output)
+def _run(code: str, job: Any) -> Any:
+    # Ctrl-C, which stops a run after its current step, must not reach the child: it has its own
+    # process group.
+    done = run(
+        [sys.executable, "-Pc", code],
+        input=json.dumps(job).encode(),
+        stdout=PIPE,
+        check=True,
+        process_group=0,
+    )
+    return json.loads(done.stdout)
 
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -9,26 +9,19 @@ Letters: N diagrams, R room slots, E pairs of slots, L tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import combinations, product
 from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt
 
+from .arrays import BoxBatch, Rows, Tokens, Types
 from .plans import Plans, real_edges
 from .relations import labels_of, pair_ends
 from .vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_PAD
-
-__all__ = [
-    "PlanIndex",
-    "canonical_forms",
-    "is_first_occurrence",
-    "plan_groups",
-    "plan_keys",
-    "room_hashes",
-]
 
 _UNKNOWN_REVERSE: Final = EDGE_MASK
 """Relation of the second room of a pair to the first, where only the forward direction is known."""
@@ -37,14 +30,9 @@ _Matrix = Int[np.ndarray, "R R"]
 
 
 class PlanIndex:
-    """Hash index of valid diagrams for isomorphism lookups; `boxes` are zeros where they are unknown."""
+    """Hash index of valid diagrams for isomorphism lookups; `boxes` are zeros if unknown."""
 
-    def __init__(
-        self,
-        tokens: Int[np.ndarray, "N L"],
-        rooms: int,
-        boxes: Int[np.ndarray, "N R 4"] | None = None,
-    ) -> None:
+    def __init__(self, tokens: Tokens, rooms: int, boxes: BoxBatch | None = None) -> None:
         self.rooms = rooms
         self.hashes = room_hashes(tokens, rooms)
         self.relations = _relation_matrices(tokens, rooms, boxes)
@@ -53,24 +41,24 @@ class PlanIndex:
 
     def holds(self, tokens: Int[np.ndarray, "n L"]) -> Bool[np.ndarray, " n"]:
         """True for diagrams isomorphic to one in the index."""
-        other = PlanIndex(tokens, self.rooms)
+        samples = PlanIndex(tokens, self.rooms)
         sorted_keys = self.keys[self.order]
-        first, last = (np.searchsorted(sorted_keys, other.keys, side) for side in ("left", "right"))
-        hits = [
-            any(
-                _isomorphic(other, row, self, candidate)
-                for candidate in self.order[start:stop].tolist()
-            )
-            for row, (start, stop) in enumerate(zip(first, last, strict=True))
-        ]
-        return np.array(hits, bool)
+        first = np.searchsorted(sorted_keys, samples.keys, "left")
+        last = np.searchsorted(sorted_keys, samples.keys, "right")
+        hits = np.zeros(len(tokens), bool)
+        for row in range(len(tokens)):
+            candidates = self.order[first[row] : last[row]].tolist()
+            hits[row] = any(_isomorphic(samples, row, self, other) for other in candidates)
+        return hits
 
 
-def is_first_occurrence(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
+def is_first_occurrence(tokens: Tokens, rooms: int) -> Rows:
     """True for diagrams that are isomorphic to no earlier one."""
     index = PlanIndex(tokens, rooms)
     first = np.zeros(len(tokens), bool)
-    for rows in np.split(index.order, np.flatnonzero(np.diff(index.keys[index.order])) + 1):
+    # Isomorphic diagrams share a key, and the order of rows with equal keys is stable.
+    ends = np.flatnonzero(np.diff(index.keys[index.order])) + 1
+    for rows in np.split(index.order, ends):
         distinct: list[int] = []
         for row in rows.tolist():
             if not any(_isomorphic(index, row, index, other) for other in distinct):
@@ -79,35 +67,42 @@ def is_first_occurrence(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.n
     return first
 
 
-def plan_keys(hashes: Int[np.ndarray, "N R"]) -> UInt[np.ndarray, " N"]:
+def plan_keys(hashes: Types) -> UInt[np.ndarray, " N"]:
     """Return a hash of each diagram that isomorphic diagrams share, given `room_hashes`."""
     return np.asarray(_hash(hashes.astype(np.uint64)).sum(1, dtype=np.uint64))
 
 
-def room_hashes(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "N R"]:
+def room_hashes(tokens: Tokens, rooms: int) -> Types:
     """Return Weisfeiler-Lehman hashes of the rooms; 0 in empty slots.
 
     A hash depends on the rooms' types and the adjacency graph, not on the order of rooms or the
     kind of relation.
     """
     types = tokens[:, :rooms]
-    near = tokens[:, rooms:] < NO_EDGE
-    (i, j), slots = pair_ends(rooms), np.arange(rooms)
+    real = types != NODE_PAD
+    near = (tokens[:, rooms:] < NO_EDGE) & real_edges(real)
+    i, j = pair_ends(rooms)
+    slots = np.arange(rooms)
     matrix = np.zeros((len(tokens), rooms, rooms), np.int64)
-    matrix[:, i, j] = matrix[:, j, i] = near & real_edges(types != NODE_PAD)
+    matrix[:, i, j] = near
+    matrix[:, j, i] = near
     matrix[:, slots, slots] = types.astype(np.int64) + 256
-    return np.asarray(np.where(types != NODE_PAD, _colours(matrix), 0).astype(np.int64))
+    return np.where(real, _colours(matrix), 0).astype(np.int64)
 
 
 def _relation_matrices(
-    tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None
+    tokens: Tokens, rooms: int, boxes: BoxBatch | None
 ) -> Int[np.ndarray, "N R R"]:
-    """Relation of each room to each other; `_UNKNOWN_REVERSE` below the diagonal unless boxes are known."""
+    """Relation of each room to each other.
+
+    `_UNKNOWN_REVERSE` below the diagonal unless boxes are known.
+    """
     i, j = pair_ends(rooms)
     edges = tokens[:, rooms:]
-    reverse = np.where(edges < NO_EDGE, _UNKNOWN_REVERSE, edges)
+    related = edges < NO_EDGE
+    reverse = np.where(related, _UNKNOWN_REVERSE, edges)
     if boxes is not None:
-        known = np.asarray(boxes.any((1, 2)))[:, None] & (edges < NO_EDGE)
+        known = np.asarray(boxes.any((1, 2)))[:, None] & related
         reverse = np.where(known, labels_of(boxes[:, j], boxes[:, i]), reverse)
     matrix = np.full((len(tokens), rooms, rooms), EDGE_PAD, np.int8)
     matrix[:, i, j] = edges
@@ -115,51 +110,49 @@ def _relation_matrices(
     return matrix
 
 
-def _isomorphic(
-    index: PlanIndex,
-    row: int,
-    other: PlanIndex,
-    number: int,
-) -> bool:
-    """Backtracking search for an order of the rooms of diagram `number` that matches diagram `row`."""
-    hashes = index.hashes[row]
-    theirs = other.relations[number].tolist()
-    rooms = int((hashes != 0).sum())
-    ours = index.relations[row].tolist()
-    candidates = [np.flatnonzero(other.hashes[number] == key).tolist() for key in hashes[:rooms]]
+def _isomorphic(samples: PlanIndex, row: int, plans: PlanIndex, number: int) -> bool:
+    """Backtracking search for an order of the rooms of plan `number` that matches sample `row`."""
+    keys = samples.hashes[row]
+    keys = keys[keys != 0]
+    ours = samples.relations[row].tolist()
+    theirs = plans.relations[number].tolist()
+    candidates = [np.flatnonzero(plans.hashes[number] == key).tolist() for key in keys]
     reversible = _reversible()
 
-    def matches(order: Sequence[int], room: int) -> bool:
-        for earlier in range(room):
-            relation, (a, b) = ours[earlier][room], (order[earlier], order[room])
-            found = theirs[a][b]
-            if not (
-                relation == found
-                or (found == _UNKNOWN_REVERSE and reversible[relation][theirs[b][a]])
-            ):
-                return False
-        return True
+    def agree(relation: int, a: int, b: int) -> bool:
+        """Whether rooms a and b of the plan may have a relation of the sample."""
+        known = theirs[a][b]
+        if known == relation:
+            return True
+        return bool(known == _UNKNOWN_REVERSE and reversible[relation][theirs[b][a]])
 
     def extend(order: tuple[int, ...]) -> bool:
         room = len(order)
-        return room == rooms or any(
-            one not in order and matches((*order, one), room) and extend((*order, one))
-            for one in candidates[room]
-        )
+        if room == len(keys):
+            return True
+        for candidate in candidates[room]:
+            if candidate in order:
+                continue
+            pairs = enumerate(order)
+            fits = all(agree(ours[earlier][room], at, candidate) for earlier, at in pairs)
+            if fits and extend((*order, candidate)):
+                return True
+        return False
 
     return extend(())
 
 
 @lru_cache(maxsize=1)
 def _reversible() -> list[list[bool]]:
-    """For each two relations, whether some pair of boxes has the first forwards and the second backwards."""
-    spans = [(low, high) for low in range(7) for high in range(low + 1, 7)]
-    boxes = np.array([(x0, y0, x1, y1) for x0, x1 in spans for y0, y1 in spans], np.int64)
+    """For each two relations, whether some boxes have the first forwards and the second backwards."""
+    # Walls at 0..6 show every order of the walls and the middles of two boxes.
+    spans = list(combinations(range(7), 2))
+    boxes = np.array([(x0, y0, x1, y1) for (x0, x1), (y0, y1) in product(spans, spans)], np.int64)
     u = boxes[:, None]
     v = boxes[None, :]
     occurs = np.zeros((NO_EDGE + 1, NO_EDGE + 1), bool)
     occurs[labels_of(u, v), labels_of(v, u)] = True
-    return [list(map(bool, row)) for row in occurs]
+    return occurs.tolist()  # type: ignore[no-any-return]
 
 
 def plan_groups(plans: Plans) -> list[bytes]:
@@ -169,98 +162,109 @@ def plan_groups(plans: Plans) -> list[bytes]:
     equal, or if those of their tokens are. Both are needed: in one case of three neither implies
     the other.
     """
-    import networkx  # it takes .1 s
+    import networkx
 
     graph = networkx.Graph()
     keys = [b""] * len(plans)
+    slots = plans.types.shape[1]
+    # Canonical forms are batched over plans with equally many rooms.
     for rooms in np.unique(plans.rooms).tolist():
         rows = np.flatnonzero(plans.rooms == rooms)
-        slots = plans.types.shape[1]
         types = plans.types[rows, :rooms]
         boxes = plans.boxes[rows, :rooms]
         forward = _relation_matrices(plans[rows].tokens(slots), slots, None)[:, :rooms, :rooms]
         for row, form in zip(rows.tolist(), canonical_forms(types, forward), strict=True):
-            keys[row] = b"s" + blake2b(form, digest_size=16).digest()
+            keys[row] = b"s" + _digest(form)
             graph.add_node(keys[row])
+
         placed = boxes.any((1, 2))
-        every = labels_of(boxes[placed, :, None], boxes[placed, None])
-        both = np.where(forward[placed] == NO_EDGE, NO_EDGE, every)
-        for row, form in zip(
-            rows[placed].tolist(), canonical_forms(types[placed], both), strict=True
-        ):
-            graph.add_edge(keys[row], b"b" + blake2b(form, digest_size=16).digest())
+        labels = labels_of(boxes[placed, :, None], boxes[placed, None])
+        both = np.where(forward[placed] == NO_EDGE, NO_EDGE, labels)
+        forms = canonical_forms(types[placed], both)
+        for row, form in zip(rows[placed].tolist(), forms, strict=True):
+            graph.add_edge(keys[row], b"b" + _digest(form))
+
     # "b" sorts before "s", so with known boxes the key of a group is independent of the order of
     # rooms.
-    key_of = {key: min(group) for group in networkx.connected_components(graph) for key in group}
-    return [key_of[key] for key in keys]
+    group_of = {}
+    for group in networkx.connected_components(graph):
+        group_of |= dict.fromkeys(group, min(group))
+    return [group_of[key] for key in keys]
 
 
-def canonical_forms(
-    types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R R"]
-) -> Iterator[bytes]:
+def _digest(form: bytes) -> bytes:
+    return blake2b(form, digest_size=16).digest()
+
+
+def canonical_forms(types: Types, labels: Int[np.ndarray, "N R R"]) -> Iterator[bytes]:
     """Yield the canonical form of each plan: equal for isomorphic plans, different for all others.
 
     All plans have R rooms; `labels` are the relations of room u (row) to room v, their diagonal is
     ignored.
     """
-    rooms = types.shape[1]
+    rooms = np.arange(types.shape[1])
     # One number holds the relations of u to v and of v to u; the diagonal holds the type.
     both = labels.astype(np.int64) * 16 + np.swapaxes(labels, 1, 2)
-    both[:, np.arange(rooms), np.arange(rooms)] = types.astype(np.int64) + 256
+    both[:, rooms, rooms] = types.astype(np.int64) + 256
     colours = _colours(both)
     order = np.argsort(colours, 1)
-    distinct: Bool[np.ndarray, " N"] = np.all(
-        np.diff(np.take_along_axis(colours, order, 1), axis=1) > 0, axis=1
-    )
-    sorted_rooms = np.take_along_axis(
-        np.take_along_axis(both, order[:, :, None], 1), order[:, None], 2
-    )
-    for plan, unique in enumerate(distinct.tolist()):
+    gaps = np.diff(np.take_along_axis(colours, order, 1), axis=1)
+    distinct = np.all(gaps > 0, axis=1).tolist()
+    by_room = np.take_along_axis(both, order[:, :, None], 1)
+    by_room = np.take_along_axis(by_room, order[:, None], 2).astype(np.int16)
+    for plan, unique in enumerate(distinct):
         if unique:
-            yield b"a" + sorted_rooms[plan].astype(np.int16).tobytes()
+            yield b"a" + by_room[plan].tobytes()
         else:
             yield b"b" + _smallest(both[plan], both[plan])
 
 
 def _smallest(pairs: _Matrix, marked: _Matrix) -> bytes:
-    """Smallest matrix over all individualisations of the first ambiguous colour class; `marked` has unique marks."""
+    """Smallest matrix over all individualisations of the first ambiguous colour class.
+
+    `marked` is `pairs` with unique marks on the diagonal for the rooms that are individualised.
+    """
     colours = _colours(marked[None])[0]
     values, counts = np.unique(colours, return_counts=True)
     if counts.max() == 1:
         order = np.argsort(colours)
         return pairs[np.ix_(order, order)].astype(np.int16).tobytes()
+
     forms = []
-    tried = list[int]()
+    tried: list[int] = []
     for room in np.flatnonzero(colours == values[counts > 1][0]).tolist():
-        if not any(_interchangeable(marked, room, other) for other in tried):
-            tried.append(room)
-            individualised = marked.copy()
-            individualised[room, room] = marked.max() + 1
-            forms.append(_smallest(pairs, individualised))
+        if any(_interchangeable(marked, room, other) for other in tried):
+            continue
+        tried.append(room)
+        individualised = marked.copy()
+        individualised[room, room] = marked.max() + 1
+        forms.append(_smallest(pairs, individualised))
     return min(forms)
 
 
 def _interchangeable(pairs: _Matrix, first: int, second: int) -> bool:
     """Whether swapping two rooms leaves the matrix unchanged."""
     order = np.arange(len(pairs))
-    order[[first, second]] = second, first
+    order[[first, second]] = [second, first]
     return bool((pairs[np.ix_(order, order)] == pairs).all())
 
 
 def _colours(pairs: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
-    """Weisfeiler-Lehman refinement with hashed colours; networkx takes 80 times as long for a plan."""
+    """Weisfeiler-Lehman refinement with hashed colours; networkx takes 80 times as long."""
     labels = _hash(pairs.astype(np.uint64))
-    colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + labels.diagonal(
-        axis1=1, axis2=2
-    )
+    own = labels.diagonal(axis1=1, axis2=2)
+    colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + own
     for _ in range(2):
-        colours = _hash(colours) + _hash(labels + _hash(colours)[:, None]).sum(2, dtype=np.uint64)
+        colours = _hash(colours)
+        neighbours = _hash(labels + colours[:, None])
+        colours = colours + neighbours.sum(2, dtype=np.uint64)
     return colours
 
 
 def _hash(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
     """MurmurHash3 finaliser (Appleby)."""
+    shift = np.uint64(33)
     value = (value + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xFF51AFD7ED558CCD)
-    value = (value ^ (value >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    mixed: UInt[np.ndarray, "*n"] = value ^ (value >> np.uint64(33))
+    value = (value ^ (value >> shift)) * np.uint64(0xC4CEB9FE1A85EC53)
+    mixed: UInt[np.ndarray, "*n"] = value ^ (value >> shift)
     return mixed

@@ -6,17 +6,28 @@ with doors and areas. Empty slots come last and hold PAD.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
-from .relations import GRID, METRES, edges_of, labels_of, net_areas, pair_ends
+from .arrays import (
+    Boundaries,
+    BoxBatch,
+    Numbers,
+    Pairs,
+    RelationRow,
+    Relations,
+    Rows,
+    TokenRow,
+    Tokens,
+    Types,
+)
+from .relations import GRID, METRES, areas_of, corners, edges_of, labels_of, net_areas, pair_ends
 from .vocabulary import (
     AREA_PAD,
     AREAS,
@@ -37,28 +48,8 @@ from .vocabulary import (
     pairs,
 )
 
-__all__ = [
-    "RESIDENT",
-    "Box",
-    "Diagram",
-    "Doors",
-    "LazyPlans",
-    "Modelled",
-    "PlanSplits",
-    "Plans",
-    "area_bins",
-    "clockwise",
-    "decode",
-    "encode",
-    "outline_areas",
-    "real_edges",
-    "sort_doors",
-    "split_fields",
-]
-
-RESIDENT: Final = 1 << 20
-"""Plans beyond which nothing of the size of a split is kept in memory; prepared plans are
-memory-mapped."""
+BLOCK: Final = 1 << 16
+"""Plans that are changed or counted at once, which bounds the memory of intermediate arrays."""
 
 
 class Modelled(TypedDict):
@@ -77,10 +68,10 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Diagram:
-    """A bubble diagram: room type ids, (i, j, relation of room i to room j) for related pairs i < j, boxes if known.
+    """A bubble diagram: room type ids, and (i, j, relation of room i to room j) for related i < j.
 
-    `boundary` is the outline with the front door; see `geometry.boundary`. It, `doors`, and `areas`
-    as bounds in square metres, are None if they are unknown.
+    `boxes`, `boundary` (the outline with the front door; see `geometry.boundary`), `doors`, and
+    `areas` as bounds in square metres are None if they are unknown.
     """
 
     types: tuple[int, ...]
@@ -95,20 +86,19 @@ class Diagram:
         rooms = len(self.types)
         if not all(0 <= kind < NODE_MASK for kind in self.types):
             raise ValueError(f"room types are 0..{len(ROOMS) - 1}, got {self.types}")
+
         for i, j, relation in self.edges:
             if not (0 <= i < j < rooms and 0 <= relation < NO_EDGE):
-                wanted = f"(i, j, relation), i < j < {rooms}, relation < {NO_EDGE}"
-                raise ValueError(f"an edge is {wanted}; got {i, j, relation}")
+                expected = f"(i, j, relation), i < j < {rooms}, relation < {NO_EDGE}"
+                raise ValueError(f"an edge is {expected}; got {i, j, relation}")
         if len({edge[:2] for edge in self.edges}) < len(self.edges):
             raise ValueError(f"a pair of rooms has more than one relation: {self.edges}")
-        for values, what in ((self.boxes, "boxes"), (self.areas, "areas")):
+
+        for name, values in (("boxes", self.boxes), ("areas", self.areas)):
             if values is not None and len(values) != rooms:
-                raise ValueError(f"{rooms} rooms, but {len(values)} {what}")
+                raise ValueError(f"{rooms} rooms, but {len(values)} {name}")
         for ends in self.doors or ():
-            if (
-                not 0 <= ends[0] < (rooms if ends[1] is None else min(ends[1], rooms))
-                or (ends[1] or 0) >= rooms
-            ):
+            if not is_door(ends, rooms):
                 raise ValueError(f"a door is (i, j), i < j < {rooms}, or (i, None); got {ends}")
 
     @property
@@ -119,6 +109,12 @@ class Diagram:
         (x0, y0), (x1, y1) = self.boundary[:2]
         return (x0 + x1) / 2, (y0 + y1) / 2
 
+    @property
+    def relations(self) -> RelationRow:
+        """Relation of every pair of rooms, `NO_EDGE` where they are not close."""
+        rooms = len(self.types)
+        return encode(self, rooms)[rooms:]
+
     @classmethod
     def from_boxes(cls, types: Sequence[int], boxes: Sequence[Box], name: str = "") -> Diagram:
         """Return the diagram of rooms at given boxes; the relations follow from Graph2Plan's rule."""
@@ -126,15 +122,22 @@ class Diagram:
         return cls(tuple(types), _edge_list(row, len(types)), tuple(boxes), name)
 
 
+def is_door(ends: tuple[int, int | None], rooms: int) -> bool:
+    """Whether a door joins two of `rooms` rooms i < j, or one of them and the outside."""
+    i, j = ends
+    if j is None:
+        return 0 <= i < rooms
+    return 0 <= i < j < rooms
+
+
 def sort_doors(doors: Iterable[tuple[int, int | None]]) -> Doors:
     """Return distinct doors in the order of their tokens."""
     return tuple(sorted(set(doors), key=lambda ends: (ends[1] is None, ends[0], ends[1] or 0)))
 
 
-def _edge_list(row: Int[np.ndarray, " E"], rooms: int) -> tuple[tuple[int, int, int], ...]:
-    return tuple(
-        (i, j, int(r)) for (i, j), r in zip(pairs(rooms), row, strict=True) if r != NO_EDGE
-    )
+def _edge_list(row: RelationRow, rooms: int) -> tuple[tuple[int, int, int], ...]:
+    labelled = zip(pairs(rooms), row.tolist(), strict=True)
+    return tuple((i, j, relation) for (i, j), relation in labelled if relation != NO_EDGE)
 
 
 @dataclass(frozen=True)
@@ -146,160 +149,173 @@ class Plans:
     are MASK in a plan whose doors are unknown, and None if they are in all plans.
     """
 
-    types: Int[np.ndarray, "N R"]
-    edges: Int[np.ndarray, "N E"]
-    boxes: Int[np.ndarray, "N R 4"]
-    boundaries: Int[np.ndarray, "N P 2"] | None = None
+    types: Types
+    edges: Relations
+    boxes: BoxBatch
+    boundaries: Boundaries | None = None
     doors: Int[np.ndarray, "N D"] | None = None
 
     @classmethod
-    def from_boxes(cls, types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]) -> Plans:
+    def from_boxes(cls, types: Types, boxes: BoxBatch) -> Plans:
         """Return plans whose relations follow from their boxes."""
-        return cls(
-            types,
-            np.where(real_edges(types != NODE_PAD), edges_of(boxes), EDGE_PAD).astype(np.int8),
-            boxes,
-        )
+        edges = np.where(real_edges(types != NODE_PAD), edges_of(boxes), EDGE_PAD)
+        return cls(types, edges.astype(np.int8), boxes)
 
     @classmethod
     def from_diagrams(cls, diagrams: Sequence[Diagram], rooms: int) -> Plans:
         """Batch diagrams of up to `rooms` rooms."""
-        tokens = rooms + rooms * (rooms - 1) // 2
-        rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(
-            len(diagrams), tokens
-        )
-        boxes = np.zeros((len(diagrams), rooms, 4), np.int16)
-        doors = np.full((len(diagrams), tokens), DOOR_MASK, np.int8)
-        boundaries = np.full((len(diagrams), BOUNDARY_POINTS, 2), -1, np.int16)
+        count = len(diagrams)
+        length = rooms * (rooms + 1) // 2
+        tokens = np.zeros((count, length), np.int8)
+        boxes = np.zeros((count, rooms, 4), np.int16)
+        doors = np.full((count, length), DOOR_MASK, np.int8)
+        boundaries = np.full((count, BOUNDARY_POINTS, 2), -1, np.int16)
+
         for row, diagram in enumerate(diagrams):
+            tokens[row] = encode(diagram, rooms)
             if diagram.boxes is not None:
                 boxes[row, : len(diagram.boxes)] = diagram.boxes
             if diagram.doors is not None:
-                doors[row] = [
-                    NO_DOOR if _ends_exist(ends, len(diagram.types), rooms) else DOOR_PAD
-                    for ends in door_ends(rooms)
-                ]
+                exist = _doors_exist(len(diagram.types), rooms)
+                doors[row] = np.where(exist, NO_DOOR, DOOR_PAD)
                 doors[row, [door_index(i, j, rooms) for i, j in diagram.doors]] = DOOR
             if diagram.boundary is not None:
                 boundaries[row] = diagram.boundary
-        known = boundaries if (boundaries >= 0).any() else None
+
         return cls(
-            rows[:, :rooms],
-            rows[:, rooms:],
-            boxes,
-            known,
-            doors if (doors != DOOR_MASK).any() else None,
+            types=tokens[:, :rooms],
+            edges=tokens[:, rooms:],
+            boxes=boxes,
+            boundaries=boundaries if (boundaries >= 0).any() else None,
+            doors=doors if (doors != DOOR_MASK).any() else None,
         )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Plans]) -> Plans:
+        """Join plans that have the same arrays."""
+        columns = {}
+        for name in parts[0].arrays():
+            columns[name] = np.concatenate([part.arrays()[name] for part in parts])
+        return cls(**columns)
+
+    def arrays(self) -> dict[str, Shaped[np.ndarray, "N *n"]]:
+        """Return the arrays that are known, by name."""
+        return {name: array for name, array in vars(self).items() if array is not None}
 
     def __len__(self) -> int:
         return len(self.types)
 
-    def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
-        return replace(
-            self, **{name: part[rows] for name, part in vars(self).items() if part is not None}
-        )
+    def __getitem__(self, rows: slice | Numbers) -> Plans:
+        return replace(self, **{name: array[rows] for name, array in self.arrays().items()})
+
+    @property
+    def rooms(self) -> Numbers:
+        """Number of rooms of each plan."""
+        return np.asarray((self.types != NODE_PAD).sum(1))
+
+    @property
+    def has_boxes(self) -> Rows:
+        """True for plans whose boxes are known."""
+        return np.asarray(self.boxes.any((1, 2)))
 
     def upright(self) -> Plans:
-        """Return the plans turned by quarter turns and mirrored so that a certain room is left, above the middle.
+        """Return the plans turned and mirrored so that a certain room is left, above the middle.
 
         The room is the largest of the lowest type id besides the living room, mostly the main
         bedroom. Its centre has -x >= |y| and y <= 0 relative to the middle of the plan. Plans
         without boxes are unchanged.
         """
-        boxes = self.boxes.astype(np.int64)
-        real = self.types != NODE_PAD
-        areas = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
-        key = np.where(
-            real & (self.types != LIVING),
-            self.types.astype(np.int64) * GRID**2 - areas,
-            NODE_PAD * GRID**2,
-        )
-        low = np.where(real[..., None], boxes[..., :2], GRID).min(1)
-        high = boxes[..., 2:].max(1)
-        room = boxes[np.arange(len(boxes)), key.argmin(1)]
-        x, y = (room[:, :2] + room[:, 2:] - low - high).T
-        turns = np.select(
-            [(x <= 0) & (-x >= abs(y)), (y > 0) & (y >= abs(x)), x >= abs(y)], [0, 1, 2], 3
-        )
-        known = np.asarray(self.boxes.any((1, 2)))
-        points = boxes.reshape(len(boxes), 2 * self.types.shape[1], 2)
+        known = self.has_boxes[:, None]
+        turns, mirrored = self._upright_turns()
+        slots = self.types.shape[1]
+
+        # Both corners of every box, and the outline, are turned together as points.
+        points = self.boxes.astype(np.int64).reshape(len(self), 2 * slots, 2)
         if self.boundaries is not None:
             points = np.concatenate([points, self.boundaries], 1)
-        for turn in (1, 2, 3):  # each by a quarter clockwise
-            points = np.where(
-                (turns >= turn)[:, None, None],
-                np.stack([GRID - points[..., 1], points[..., 0]], -1),
-                points,
-            )
-            x, y = np.where(turns >= turn, [-y, x], [x, y])
-        mirrored = np.stack([points[..., 0], GRID - points[..., 1]], -1)
-        points = np.where((y > 0)[:, None, None], mirrored, points)
-        corners, rest = np.split(points, [2 * self.types.shape[1]], 1)
-        corners = corners.reshape(*self.types.shape, 2, 2)
-        boxes = np.concatenate([corners.min(2), corners.max(2)], -1)
-        boxes = np.where((real & known[:, None])[..., None], boxes, 0).astype(np.int16)
+        points = turned(points, turns)
+        x, y = np.moveaxis(points, -1, 0)
+        points = np.stack([x, np.where(mirrored[:, None], GRID - y, y)], -1)
+        ends, outline = np.split(points, [2 * slots], 1)
+
+        ends = ends.reshape(len(self), slots, 2, 2)
+        boxes = np.concatenate([ends.min(2), ends.max(2)], -1)
+        real = (self.types != NODE_PAD) & known
+        boxes = np.where(real[..., None], boxes, 0).astype(np.int16)
         boundaries = self.boundaries
         if boundaries is not None:
-            boundaries = clockwise(np.where(boundaries < 0, -1, rest).astype(np.int16))
-        i, j = pair_ends(self.types.shape[1])
-        edges = np.where(
-            known[:, None] & (self.edges < NO_EDGE), labels_of(boxes[:, i], boxes[:, j]), self.edges
-        )
+            outline = np.where(boundaries < 0, -1, outline)
+            boundaries = clockwise(outline.astype(np.int16))
+
+        i, j = pair_ends(slots)
+        labels = labels_of(boxes[:, i], boxes[:, j])
+        edges = np.where(known & (self.edges < NO_EDGE), labels, self.edges)
         return replace(self, edges=edges.astype(np.int8), boxes=boxes, boundaries=boundaries)
 
-    def order(self) -> Int[np.ndarray, "N R"]:
-        """Return the rooms of `from_left_to_right`: the number of the room that is first, second, ..."""
-        known = np.asarray(self.boxes.any((1, 2)))
-        x, y = np.moveaxis(self.boxes[..., :2] + self.boxes[..., 2:], -1, 0)
+    def _upright_turns(self) -> tuple[Numbers, Rows]:
+        """Return how many quarter turns make a plan upright, and whether it is mirrored after."""
+        boxes = self.boxes.astype(np.int64)
+        real = self.types != NODE_PAD
+        low, high = corners(boxes)
+
+        # A type outweighs any area: the canvas has GRID^2 pixels.
+        rank = self.types.astype(np.int64) * GRID**2 - areas_of(boxes)
+        rank = np.where(real & (self.types != LIVING), rank, NODE_PAD * GRID**2)
+        rows = np.arange(len(boxes))
+        room = rank.argmin(1)
+
+        extent = np.where(real[..., None], low, GRID).min(1) + high.max(1)
+        x, y = ((low + high)[rows, room] - extent).T
+        left = (x <= 0) & (-x >= abs(y))
+        below = (y > 0) & (y >= abs(x))
+        right = x >= abs(y)
+        turns = np.select([left, below, right], [0, 1, 2], 3)
+
+        # y of the room after the turns, relative to the middle.
+        turned_y = np.choose(turns, [y, x, -y, -x])
+        return turns, turned_y > 0
+
+    def order(self) -> Types:
+        """Return the rooms of `from_left_to_right`: the number of the first room, the second, ..."""
+        low, high = corners(self.boxes)
+        x, y = np.moveaxis(low + high, -1, 0)
         order = np.lexsort([y, x, self.types != LIVING, self.types == NODE_PAD], axis=1)
-        return np.where(known[:, None], order, np.arange(self.types.shape[1]))
+        return np.where(self.has_boxes[:, None], order, np.arange(self.types.shape[1]))
 
     def from_left_to_right(self) -> Plans:
-        """Return the plans with the living room first, and the others by the centres of their boxes, along x then y.
+        """Return the plans with the living room first, and the others by their centres, x then y.
 
         Plans without boxes are unchanged, as the reverse of a relation does not follow from it.
         """
-        known = np.asarray(self.boxes.any((1, 2)))
         order = self.order()
         slots = self.types.shape[1]
-        i, j = pair_ends(slots)
         types = np.take_along_axis(self.types, order, 1)
         boxes = np.take_along_axis(self.boxes, order[..., None], 1)
-        related = _reorder_pairs(self.edges < NO_EDGE, pair_ends(slots), order)
-        labels = np.where(related, labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
-        edges = np.where(
-            known[:, None], np.where(real_edges(types != NODE_PAD), labels, EDGE_PAD), self.edges
-        )
-        sides = np.pad(order, ((0, 0), (0, 1)), constant_values=slots)
-        doors = self.doors
-        doors = (
-            None if doors is None else _reorder_pairs(doors, np.array(door_ends(slots)).T, sides)
-        )
-        return replace(
-            self,
-            types=types,
-            edges=edges.astype(np.int8),
-            boxes=boxes,
-            doors=doors,
-        )
 
-    @property
-    def rooms(self) -> Int[np.ndarray, " N"]:
-        """Number of rooms of each plan."""
-        return np.asarray((self.types != NODE_PAD).sum(1))
+        i, j = pair_ends(slots)
+        related = _reorder_pairs(self.edges < NO_EDGE, pair_ends(slots), order)
+        edges = np.where(related, labels_of(boxes[:, i], boxes[:, j]), NO_EDGE)
+        edges = np.where(real_edges(types != NODE_PAD), edges, EDGE_PAD)
+        edges = np.where(self.has_boxes[:, None], edges, self.edges)
+
+        doors = self.doors
+        if doors is not None:
+            sides = np.pad(order, ((0, 0), (0, 1)), constant_values=slots)
+            doors = _reorder_pairs(doors, np.array(door_ends(slots)).T, sides)
+        return replace(self, types=types, edges=edges.astype(np.int8), boxes=boxes, doors=doors)
 
     def diagram(self, row: int) -> Diagram:
-        known = self.doors is not None and not (self.doors[row] == DOOR_MASK).any()
-        bare = decode(
-            self[row : row + 1].tokens(self.types.shape[1], doors=known)[0], self.types.shape[1]
-        )
-        boxes = self.boxes[row, : len(bare.types)]
-        return replace(bare, boxes=tuple(map(tuple, boxes.tolist())) if boxes.any() else None)
+        plan = self[row : row + 1]
+        slots = self.types.shape[1]
+        has_doors = plan.doors is not None and not (plan.doors == DOOR_MASK).any()
+        diagram = decode(plan.tokens(slots, doors=has_doors)[0], slots)
+        if not plan.boxes.any():
+            return diagram
+        boxes = plan.boxes[0, : len(diagram.types)].tolist()
+        return replace(diagram, boxes=tuple(map(tuple, boxes)))
 
-    def tokens(
-        self, rooms: int, *, doors: bool = False, areas: bool = False
-    ) -> Int[np.ndarray, "N L"]:
-        """Return the plans as tokens for `rooms` room slots, which must not be fewer than the plans have.
+    def tokens(self, rooms: int, *, doors: bool = False, areas: bool = False) -> Tokens:
+        """Return the plans as tokens for `rooms` room slots, at least as many as the plans have.
 
         Raises:
             Refused: Doors or boxes are unknown in some plans, but `doors` or `areas` are required
@@ -308,83 +324,134 @@ class Plans:
         slots = self.types.shape[1]
         if slots > rooms:
             raise ValueError(f"plans of up to {slots} rooms do not fit into {rooms} slots")
-        types = np.full((len(self), rooms), NODE_PAD, np.int8)
-        types[:, :slots] = self.types
-        edges = np.full((len(self), rooms * (rooms - 1) // 2), EDGE_PAD, np.int8)
-        edges[:, [j < slots for _, j in pairs(rooms)]] = self.edges
-        fields = [types, edges]
+        base = rooms * (rooms + 1) // 2
+        tokens = np.full((len(self), base), EDGE_PAD, np.int8)
+        tokens[:, :rooms] = NODE_PAD
+        tokens[:, :slots] = self.types
+        tokens[:, rooms:][:, [j < slots for _, j in pairs(rooms)]] = self.edges
+        fields = [tokens]
         if doors:
-            given = (
-                np.full((len(self), 1), DOOR_MASK, np.int8) if self.doors is None else self.doors
-            )
-            unknown = np.asarray((given == DOOR_MASK).any(1))
-            _require_known(
-                unknown, "doors", "read a format with doors, and prepare the plans again"
-            )
-            tokens = np.full((len(self), types.shape[1] + edges.shape[1]), DOOR_PAD, np.int8)
-            tokens[:, [_ends_exist(ends, slots, rooms) for ends in door_ends(rooms)]] = given
-            fields.append(tokens)
+            fields.append(self._door_tokens(rooms))
         if areas:
-            _require_known(~np.asarray(self.boxes.any((1, 2))), "boxes", "areas follow from boxes")
-            bins = np.full((len(self), rooms), AREA_PAD, np.int8)
-            shares = area_bins(net_areas(self.types, self.boxes) * METRES**2)
-            bins[:, :slots] = np.where(self.types == NODE_PAD, AREA_PAD, shares)
-            fields.append(bins)
+            fields.append(self._area_tokens(rooms))
         return np.concatenate(fields, 1)
 
+    def _door_tokens(self, rooms: int) -> Int[np.ndarray, "N D"]:
+        given = self.doors
+        if given is None:
+            given = np.full((len(self), 1), DOOR_MASK, np.int8)
+        unknown = np.asarray((given == DOOR_MASK).any(1))
+        hint = "read a format with doors, and prepare the plans again"
+        _require_known(unknown, "doors", option="doors", hint=hint)
 
-def outline_areas(boundaries: Int[np.ndarray, "N P 2"]) -> Float[np.ndarray, " N"]:
-    """Return the areas inside outlines in pixels (shoelace formula): negative if not clockwise, 0 if unknown."""
-    corners = boundaries[:, 2:].astype(float)
-    real = boundaries[:, 2:, 0] >= 0
+        tokens = np.full((len(self), rooms * (rooms + 1) // 2), DOOR_PAD, np.int8)
+        tokens[:, _doors_exist(self.types.shape[1], rooms)] = given
+        return tokens
+
+    def _area_tokens(self, rooms: int) -> Types:
+        _require_known(~self.has_boxes, "boxes", option="areas", hint="areas follow from boxes")
+        tokens = np.full((len(self), rooms), AREA_PAD, np.int8)
+        for rows in blocks(len(self)):
+            types = self.types[rows]
+            bins = area_bins(net_areas(types, self.boxes[rows]) * METRES**2)
+            tokens[rows, : types.shape[1]] = np.where(types == NODE_PAD, AREA_PAD, bins)
+        return tokens
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices of at most `BLOCK` of `count` plans; one, which is empty, if there are none."""
+    for start in range(0, max(count, 1), BLOCK):
+        yield slice(start, min(start + BLOCK, count))
+
+
+@dataclass(frozen=True)
+class PlanSplits:
+    """Training, validation and test plans."""
+
+    train: Plans
+    valid: Plans
+    test: Plans
+
+    def map(self, change: Callable[[Plans], Plans]) -> PlanSplits:
+        """Apply a change of each plan by itself."""
+        parts = []
+        for plans in vars(self).values():
+            parts.append(Plans.concatenate([change(plans[rows]) for rows in blocks(len(plans))]))
+        return PlanSplits(*parts)
+
+
+def turned(points: Int[np.ndarray, "N P 2"], turns: Numbers) -> Int[np.ndarray, "N P 2"]:
+    """Return points on the canvas after quarter turns clockwise, from 0 to 3 for each plan."""
+    for turn in (1, 2, 3):
+        x, y = np.moveaxis(points, -1, 0)
+        once_more = (turns >= turn)[:, None, None]
+        points = np.where(once_more, np.stack([GRID - y, x], -1), points)
+    return points
+
+
+def outline_areas(boundaries: Boundaries) -> Float[np.ndarray, " N"]:
+    """Return the areas inside outlines in pixels (shoelace formula).
+
+    Negative if the corners are not clockwise, 0 if the outline is unknown.
+    """
+    points = boundaries[:, 2:].astype(float)
+    real = points[..., 0] >= 0
+
+    # The first corner follows the last one.
     last = real & ~np.pad(real[:, 1:], ((0, 0), (0, 1)))
-    following = np.where(last[..., None], corners[:, :1], np.roll(corners, -1, 1))
-    cross = corners[..., 0] * following[..., 1] - corners[..., 1] * following[..., 0]
+    following = np.where(last[..., None], points[:, :1], np.roll(points, -1, 1))
+    x, y = np.moveaxis(points, -1, 0)
+    next_x, next_y = np.moveaxis(following, -1, 0)
+    cross = x * next_y - y * next_x
     return np.asarray((cross * real).sum(1) / 2)
 
 
-def clockwise(boundaries: Int[np.ndarray, "N P 2"]) -> Int[np.ndarray, "N P 2"]:
-    """Return boundaries with clockwise corners as seen on the page, and the upper or left end of the door first."""
-    corners = boundaries[:, 2:]
+def clockwise(boundaries: Boundaries) -> Boundaries:
+    """Return boundaries with clockwise corners on the page, and the upper or left door end first."""
     place = np.arange(boundaries.shape[1] - 2)
-    count = (corners[..., 0] >= 0).sum(1)[:, None]
+    count = (boundaries[:, 2:, 0] >= 0).sum(1)[:, None]
     backwards = (outline_areas(boundaries) < 0)[:, None] & (place < count)
     order = np.where(backwards, count - 1 - place, place)
     ends = np.argsort(boundaries[:, :2].sum(2), 1, kind="stable")
-    return np.asarray(
-        np.take_along_axis(boundaries, np.concatenate([ends, order + 2], 1)[..., None], 1)
-    )
+    points = np.concatenate([ends, order + 2], 1)
+    return np.asarray(np.take_along_axis(boundaries, points[..., None], 1))
 
 
 def _reorder_pairs(
-    values: Shaped[np.ndarray, "N P"], ends: Int[np.ndarray, "2 P"], order: Int[np.ndarray, "N S"]
+    values: Shaped[np.ndarray, "N P"],
+    ends: Int[np.ndarray, "2 P"],
+    order: Int[np.ndarray, "N S"],
 ) -> Shaped[np.ndarray, "N P"]:
     """Return values of pairs whose side k was `order[k]` before."""
-    (i, j), (n, sides) = ends, order.shape
-    matrix = np.zeros((n, sides, sides), values.dtype)
-    rows = np.arange(n)[:, None]
-    matrix[:, i, j] = matrix[:, j, i] = values
+    i, j = ends
+    count, sides = order.shape
+    matrix = np.zeros((count, sides, sides), values.dtype)
+    matrix[:, i, j] = values
+    matrix[:, j, i] = values
+    rows = np.arange(count)[:, None]
     return np.asarray(matrix[rows, order[:, i], order[:, j]])
 
 
-def _ends_exist(ends: tuple[int, int], count: int, rooms: int) -> bool:
-    """Whether both sides of a door are among the first `count` rooms, or the outside."""
-    return ends[0] < count and (ends[1] < count or ends[1] == rooms)
+def _doors_exist(count: int, rooms: int) -> list[bool]:
+    """For each door token, whether both sides are among the first `count` rooms, or the outside."""
+    return [i < count and (j < count or j == rooms) for i, j in door_ends(rooms)]
 
 
-def _require_known(unknown: Bool[np.ndarray, " N"], what: str, hint: str) -> None:
+def _require_known(unknown: Rows, name: str, *, option: str, hint: str) -> None:
     if unknown.any():
-        message = f"{what} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
-        raise Refused(
-            Problem(
-                message, ("task", "areas" if what == "boxes" else what), help=hint, code="misfit"
-            )
-        )
+        message = f"{name} are unknown in {int(unknown.sum()):,} of {len(unknown):,} plans"
+        raise Refused(Problem(message, ("task", option), help=hint, code="misfit"))
 
 
 def area_bins(areas: Float[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
     """Return the bin of each area in square metres."""
     return np.searchsorted(AREAS[1:-1], areas, side="right").astype(np.int8)
+
+
+def real_edges(real: Pairs) -> Pairs:
+    """True for the pairs whose two slots hold rooms."""
+    i, j = pair_ends(real.shape[1])
+    return np.asarray(real[:, i] & real[:, j])
 
 
 class Fields(NamedTuple):
@@ -397,65 +464,28 @@ class Fields(NamedTuple):
 
 
 def split_fields(tokens: Any, rooms: int) -> Fields:
-    """Split the last axis of an array or tensor; its length tells which fields there are.
+    """Split the last axis of an array or tensor; its length shows which fields there are.
 
     Raises:
         ValueError: No diagram of `rooms` slots has as many tokens.
     """
-    base = rooms * (rooms + 1) // 2  # there are as many doors as types and relations
+    base = rooms * (rooms + 1) // 2
     length = tokens.shape[-1]
-    first = base if length in (base, base + rooms) else 2 * base
-    if length not in (first, first + rooms):
-        what = f"{base} tokens, with doors {base} more, with areas {rooms}"
-        raise ValueError(f"diagrams of {rooms} slots have {what}; got {length}")
+
+    # There are as many doors as types and relations.
+    areas = base if length in (base, base + rooms) else 2 * base
+    if length not in (areas, areas + rooms):
+        known = f"{base} tokens, with doors {base} more, with areas {rooms}"
+        raise ValueError(f"diagrams of {rooms} slots have {known}; got {length}")
     return Fields(
-        tokens[..., :rooms],
-        tokens[..., rooms:base],
-        tokens[..., base:first] if first > base else None,
-        tokens[..., first:] if length > first else None,
+        types=tokens[..., :rooms],
+        edges=tokens[..., rooms:base],
+        doors=tokens[..., base:areas] if areas > base else None,
+        areas=tokens[..., areas:] if length > areas else None,
     )
 
 
-@dataclass(frozen=True)
-class LazyPlans:
-    """Plans that are changed on access."""
-
-    stored: Plans
-    changes: tuple[Callable[[Plans], Plans], ...]
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
-        return reduce(lambda plans, change: change(plans), self.changes, self.stored[rows])
-
-
-@dataclass(frozen=True)
-class PlanSplits:
-    """Training, validation and test plans."""
-
-    train: Plans | LazyPlans
-    valid: Plans | LazyPlans
-    test: Plans | LazyPlans
-
-    def map(self, change: Callable[[Plans], Plans]) -> PlanSplits:
-        """Apply a change of each plan by itself: now, or on access to parts of more than `RESIDENT` plans."""
-
-        def changed(part: Plans | LazyPlans) -> Plans | LazyPlans:
-            if isinstance(part, LazyPlans):
-                return replace(part, changes=(*part.changes, change))
-            return change(part) if len(part) <= RESIDENT else LazyPlans(part, (change,))
-
-        return PlanSplits(*map(changed, vars(self).values()))
-
-
-def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:
-    """True for the pairs whose two slots hold rooms."""
-    i, j = pair_ends(real.shape[1])
-    return np.asarray(real[:, i] & real[:, j])
-
-
-def encode(diagram: Diagram, rooms: int) -> Int[np.ndarray, " L"]:
+def encode(diagram: Diagram, rooms: int) -> TokenRow:
     """Return types and relations of a diagram as tokens for `rooms` room slots.
 
     Raises:
@@ -465,57 +495,71 @@ def encode(diagram: Diagram, rooms: int) -> Int[np.ndarray, " L"]:
     if count > rooms:
         raise ValueError(f"a diagram of {count} rooms does not fit into {rooms} slots")
     relation = {(i, j): r for i, j, r in diagram.edges}
-    edges = [relation.get(pair, NO_EDGE) if pair[1] < count else EDGE_PAD for pair in pairs(rooms)]
-    return np.array([*diagram.types, *[NODE_PAD] * (rooms - count), *edges], np.int8)
+    tokens = [*diagram.types, *[NODE_PAD] * (rooms - count)]
+    for i, j in pairs(rooms):
+        tokens.append(relation.get((i, j), NO_EDGE) if j < count else EDGE_PAD)
+    return np.array(tokens, np.int8)
 
 
-def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
+def decode(tokens: TokenRow, rooms: int) -> Diagram:
     """Decode the tokens of one diagram.
 
     Raises:
         Refused: Lists every invalid token: a remaining MASK, a PAD between rooms, an unknown id
             (`invalid-sample`).
     """
-    fields = split_fields(tokens, rooms)
-    ends = door_ends(rooms)
-    slots = [(room,) for room in range(rooms)]
-    values: list[Any] = [None if part is None else np.asarray(part).tolist() for part in fields]
+    values = [None if part is None else part.tolist() for part in split_fields(tokens, rooms)]
     types, edges, doors, areas = values
-    count = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0)
-    errors = []
-    places: tuple[tuple[str, Any], ...] = (
-        ("room", slots),
-        ("pair", pairs(rooms)),
-        ("door", ends),
-        ("area", slots),
-    )
-    for (what, each), ids, part in zip(places, IDS.values(), values, strict=True):
-        for place, token in zip(each, part or (), strict=part is not None):
-            exists = all(end < count or end == rooms for end in place)
-            if not 0 <= token < ids if exists else token != ids + 1:
-                known = {ids: "remaining MASK", ids + 1: "PAD between rooms"}
-                wording = (
-                    known.get(token, f"invalid id {token}")
-                    if exists
-                    else f"{token} although there is no room"
-                )
-                errors.append(f"{what} {', '.join(map(str, place))}: {wording}")
-    if not count:
-        errors.append("no rooms")
+    count = rooms
+    while count and types[count - 1] == NODE_PAD:
+        count -= 1
+
+    errors = list(_token_errors(values, count, rooms))
     if errors:
         raise Refused([Problem(error, code="invalid-sample") for error in errors])
-    relations = (r for (_, j), r in zip(pairs(rooms), edges, strict=True) if j < count)
-    edge_list = _edge_list(np.fromiter(relations, int), count)
-    joined = (
-        None
-        if doors is None
-        else tuple(
-            (i, j if j < rooms else None)
-            for (i, j), door in zip(ends, doors, strict=True)
-            if door == DOOR
-        )
+
+    labelled = zip(pairs(rooms), edges, strict=True)
+    return Diagram(
+        types=tuple(types[:count]),
+        edges=tuple((i, j, relation) for (i, j), relation in labelled if relation < NO_EDGE),
+        doors=None if doors is None else _joined(doors, rooms),
+        areas=None if areas is None else tuple(AREAS[bin_ : bin_ + 2] for bin_ in areas[:count]),
     )
-    bounds = (
-        None if areas is None else tuple((AREAS[area], AREAS[area + 1]) for area in areas[:count])
-    )
-    return Diagram(tuple(types[:count]), edge_list, doors=joined, areas=bounds)
+
+
+def _token_errors(values: Sequence[Any], count: int, rooms: int) -> Iterator[str]:
+    """Yield a message for each token that is invalid in a diagram of `count` rooms."""
+    slots = [(room,) for room in range(rooms)]
+    places: dict[str, Sequence[tuple[int, ...]]] = {
+        "room": slots,
+        "pair": pairs(rooms),
+        "door": door_ends(rooms),
+        "area": slots,
+    }
+    for (name, ends_of_tokens), ids, tokens in zip(
+        places.items(), IDS.values(), values, strict=True
+    ):
+        if tokens is None:
+            continue
+        for ends, token in zip(ends_of_tokens, tokens, strict=True):
+            exists = all(end < count or end == rooms for end in ends)
+            if error := _token_error(token, ids, exists=exists):
+                yield f"{name} {', '.join(map(str, ends))}: {error}"
+    if not count:
+        yield "no rooms"
+
+
+def _token_error(token: int, ids: int, *, exists: bool) -> str:
+    """Return the mistake of a token of a field with `ids` ids; empty if there is none."""
+    if not exists:
+        return "" if token == ids + 1 else f"{token} although there is no room"
+    if 0 <= token < ids:
+        return ""
+    return {ids: "remaining MASK", ids + 1: "PAD between rooms"}.get(token, f"invalid id {token}")
+
+
+def _joined(doors: Sequence[int], rooms: int) -> Doors:
+    """Return the sides of the doors among door tokens."""
+    tokens = zip(door_ends(rooms), doors, strict=True)
+    ends = [sides for sides, door in tokens if door == DOOR]
+    return tuple((i, None if j == rooms else j) for i, j in ends)

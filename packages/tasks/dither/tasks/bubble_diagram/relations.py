@@ -1,9 +1,9 @@
-"""Graph2Plan's rule that derives the relation of two rooms from their bounding boxes, in exact integer arithmetic.
+"""Graph2Plan's rule: the relation of two rooms from their bounding boxes, in exact integers.
 
-Letters: R rooms, E pairs of rooms. A box is (x0, y0, x1, y1) in pixels on a 256 x 256 grid, x1 and
-y1 exclusive, y pointing down. Two rooms are related if their boxes touch after one of them is grown
-by 9 pixels, so relations express proximity, not doors. Source: Hu et al., Graph2Plan, SIGGRAPH 2020
-(arXiv 2004.13204), and its reference code.
+A box is (x0, y0, x1, y1) in pixels on a 256 x 256 grid, x1 and y1 exclusive, y pointing down. Two
+rooms are related if their boxes touch after one of them is grown by 9 pixels, so relations express
+proximity, not doors. Source: Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204), and its
+reference code. Letters: R rooms, E pairs of rooms.
 """
 
 from __future__ import annotations
@@ -16,19 +16,6 @@ from jaxtyping import Bool, Int
 
 from .vocabulary import INSIDE, LIVING, NO_EDGE, SURROUNDING, pairs
 
-__all__ = [
-    "GRID",
-    "METRES",
-    "NEAR",
-    "RULE",
-    "edges_of",
-    "exclusive",
-    "labels_of",
-    "net_areas",
-    "overlapping",
-    "pair_ends",
-]
-
 GRID: Final = 256
 """Side of the square canvas in pixels; about 18 metres."""
 
@@ -38,17 +25,18 @@ METRES: Final = 18 / GRID
 NEAR: Final = 9
 """Largest gap, in pixels along each axis, between related rooms."""
 
-_NAMES = {"LA": 0, "LB": 1, "L": 2, "A": 3, "I": INSIDE, "B": 6, "R": 7, "RA": 8, "RB": 9}
+_BoxArray = Int[np.ndarray, "*n 4"]
+_Points = Int[np.ndarray, "*n 2"]
+_Plans = Int[np.ndarray, "*n R 4"]
+_PairFlags = Bool[np.ndarray, "*n E"]
+
 RULE: Final[Int[np.ndarray, "5 5"]] = np.array(
     [
-        [_NAMES[name] for name in row.split()]
-        for row in (
-            "LA A  A RA RA",
-            "LA LA A RA R",
-            "L  L  I R  R",
-            "L  LB B RB RB",
-            "LB LB B B  RB",
-        )
+        [0, 3, 3, 8, 8],
+        [0, 0, 3, 8, 7],
+        [2, 2, INSIDE, 7, 7],
+        [2, 1, 6, 9, 9],
+        [1, 1, 6, 6, 9],
     ],
     dtype=np.int8,
 )
@@ -65,64 +53,99 @@ def pair_ends(rooms: int) -> Int[np.ndarray, "2 E"]:
     return ends
 
 
-def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.ndarray, "*n"]:
+def corners(boxes: _BoxArray) -> tuple[_Points, _Points]:
+    """Return the upper left and the lower right corner of each box."""
+    return boxes[..., :2], boxes[..., 2:]
+
+
+def sides_of(boxes: _BoxArray) -> _Points:
+    """Return width and height of each box."""
+    low, high = corners(boxes)
+    return np.asarray(high - low)
+
+
+def areas_of(boxes: _BoxArray) -> Int[np.ndarray, "*n"]:
+    """Return the area of each box in square pixels."""
+    return np.asarray(sides_of(boxes).prod(-1))
+
+
+def edges_of(boxes: _Plans) -> Int[np.ndarray, "*n E"]:
+    """Return the relation of every pair of rooms i < j, `NO_EDGE` where they are not close."""
+    u, v = _box_pairs(boxes)
+    u_low, u_high = corners(u)
+    v_low, v_high = corners(v)
+    near = (u_low - NEAR <= v_high) & (v_low <= u_high + NEAR)
+    return np.where(near.all(-1), labels_of(u, v), NO_EDGE).astype(np.int8)
+
+
+def labels_of(u: _BoxArray, v: _BoxArray) -> Int[np.ndarray, "*n"]:
     """Return the relation of box u to box v, whether or not they are close.
 
     Surrounding: u strictly contains v. Inside: v contains u, walls may coincide, or the centre of u
     is inside v. Otherwise the relation is looked up in `RULE`.
     """
-    u = u.astype(np.int64)
-    v = v.astype(np.int64)
-    low = 2 * v[..., :2]
-    high = 2 * v[..., 2:]
-    centre = u[..., :2] + u[..., 2:]
-    cell = (centre >= low).astype(np.int8) + (centre > low) + (centre >= high) + (centre > high)
-    label = RULE[cell[..., 1], cell[..., 0]]
-    contains = np.all((u[..., :2] < v[..., :2]) & (u[..., 2:] > v[..., 2:]), axis=-1)
-    within = np.all((u[..., :2] >= v[..., :2]) & (u[..., 2:] <= v[..., 2:]), axis=-1)
-    return np.where(contains, SURROUNDING, np.where(within, INSIDE, label)).astype(np.int8)
+    u_low, u_high = corners(u.astype(np.int64))
+    v_low, v_high = corners(v.astype(np.int64))
+
+    # Twice the coordinates, so that the centre is an integer.
+    centre = u_low + u_high
+    start = 2 * v_low
+    end = 2 * v_high
+    position = (centre >= start).astype(np.int8)
+    position += centre > start
+    position += centre >= end
+    position += centre > end
+    column, row = np.moveaxis(position, -1, 0)
+    label = RULE[row, column]
+
+    surrounds = (u_low < v_low) & (u_high > v_high)
+    within = (u_low >= v_low) & (u_high <= v_high)
+    label = np.where(within.all(-1), INSIDE, label)
+    return np.where(surrounds.all(-1), SURROUNDING, label).astype(np.int8)
 
 
-def edges_of(boxes: Int[np.ndarray, "*n R 4"]) -> Int[np.ndarray, "*n E"]:
-    """Return the relation of every pair of rooms i < j, `NO_EDGE` where they are not close."""
-    i, j = pair_ends(boxes.shape[-2])
-    u = boxes[..., i, :]
-    v = boxes[..., j, :]
-    near = ((u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR)).all(-1)
-    return np.where(near, labels_of(u, v), NO_EDGE).astype(np.int8)
-
-
-def exclusive(types: Int[np.ndarray, "*n R"]) -> Bool[np.ndarray, "*n E"]:
-    """True for the pairs of rooms that may not overlap, that is those without the living room (level 5)."""
+def exclusive(types: Int[np.ndarray, "*n R"]) -> _PairFlags:
+    """True for the pairs of rooms that may not overlap: those without the living room (level 5)."""
     i, j = pair_ends(types.shape[-1])
-    return np.asarray((types[..., i] != LIVING) & (types[..., j] != LIVING))
+    other = types != LIVING
+    return np.asarray(other[..., i] & other[..., j])
 
 
-def overlapping(boxes: Int[np.ndarray, "*n R 4"]) -> Bool[np.ndarray, "*n E"]:
+def overlapping(boxes: _Plans) -> _PairFlags:
     """True for the pairs of boxes that overlap, unless one is inside the other by the rule."""
-    i, j = pair_ends(boxes.shape[-2])
-    u = boxes[..., i, :]
-    v = boxes[..., j, :]
-    shared = ((u[..., :2] < v[..., 2:]) & (v[..., :2] < u[..., 2:])).all(-1)
-    return np.asarray(shared & ~np.isin(labels_of(u, v), [INSIDE, SURROUNDING]))
+    u, v = _box_pairs(boxes)
+    u_low, u_high = corners(u)
+    v_low, v_high = corners(v)
+    shared = (u_low < v_high) & (v_low < u_high)
+    nested = np.isin(labels_of(u, v), [INSIDE, SURROUNDING])
+    return np.asarray(shared.all(-1) & ~nested)
 
 
-def net_areas(
-    types: Int[np.ndarray, "*n R"], boxes: Int[np.ndarray, "*n R 4"]
-) -> Int[np.ndarray, "*n R"]:
-    """Return the area of each box in square pixels, less its overlap with rooms that come before it, at least 1.
+def net_areas(types: Int[np.ndarray, "*n R"], boxes: _Plans) -> Int[np.ndarray, "*n R"]:
+    """Return the area of each box in square pixels without what rooms before it cover, at least 1.
 
     Of two rooms that overlap the living room gives way, and else the larger one. Exact unless three
     rooms overlap.
     """
     boxes = np.asarray(boxes, np.int64)
-    sides = np.minimum(boxes[..., :, None, 2:], boxes[..., None, :, 2:])
-    sides = sides - np.maximum(boxes[..., :, None, :2], boxes[..., None, :, :2])
-    shared = sides.clip(0).prod(-1)
-    areas = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+    low, high = corners(boxes)
+    shared_low = np.maximum(low[..., :, None, :], low[..., None, :, :])
+    shared_high = np.minimum(high[..., :, None, :], high[..., None, :, :])
+    shared = (shared_high - shared_low).clip(0).prod(-1)
+
+    areas = areas_of(boxes)
+    size = areas + 4 * GRID**2 * (np.asarray(types) == LIVING)
+    one = size[..., :, None]
+    other = size[..., None, :]
+
+    # Rooms of equal size give way in the order of their slots.
     rank = np.arange(boxes.shape[-2])
-    size = areas + GRID**2 * 4 * (np.asarray(types) == LIVING)
-    gives_way = (size[..., :, None] > size[..., None, :]) | (
-        (size[..., :, None] == size[..., None, :]) & (rank[:, None] < rank)
-    )
-    return np.asarray(np.maximum(areas - (shared * gives_way).sum(-1), 1))
+    gives_way = (one > other) | ((one == other) & (rank[:, None] < rank))
+    covered = (shared * gives_way).sum(-1)
+    return np.asarray(np.maximum(areas - covered, 1))
+
+
+def _box_pairs(boxes: _Plans) -> tuple[_BoxArray, _BoxArray]:
+    """Return the boxes of the first and of the second room of every pair."""
+    i, j = pair_ends(boxes.shape[-2])
+    return boxes[..., i, :], boxes[..., j, :]

@@ -6,14 +6,10 @@ if modelled).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
-from hashlib import blake2b
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -24,10 +20,9 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.protocols import Picture, RatioSums, Split
 from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
-from dither.registry.files.atomic import atomic_write
-from dither.registry.files.cache import cache_folder
 
 from ..token_metrics import Accuracy
+from .arrays import Boundaries, Numbers
 from .constraints.guidance import ConstraintGuidance
 from .constraints.table import Constraints
 from .decoded_samples import decode_samples, layout_area_error
@@ -35,82 +30,21 @@ from .export import write_samples
 from .formats.jsonl import read_plan
 from .geometry.boundary import read_boundary
 from .geometry.outline_fit import outline_iou
-from .metrics import (
-    MOST_HELD,
-    MOST_TRAIN,
-    Frequencies,
-    Reference,
-    field_metrics,
-    field_nats,
-    shuffled,
-)
-from .plans import (
-    RESIDENT,
-    Diagram,
-    LazyPlans,
-    Modelled,
-    Plans,
-    PlanSplits,
-    area_bins,
-    outline_areas,
-    real_edges,
-)
+from .metrics import MOST_HELD, Frequencies, Reference, field_metrics, field_nats, shuffled
+from .plans import Diagram, Modelled, Plans, PlanSplits, area_bins, outline_areas, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .relations import METRES, net_areas
 from .vocabulary import AREAS, LIVING, NODE_PAD, Export, Order, Orientation
 
-__all__ = ["BubbleDiagrams", "GraphMetrics"]
+NEAREST: Final = 500
+"""Training plans, those nearest in area, whose numbers of rooms a given outline gets."""
 
-NEAREST = 500
-DRAWN = 64
-"""Training plans whose numbers of rooms a given outline gets; samples that are drawn to compare
-them with outlines, and their areas with those of their tokens."""
+DRAWN: Final = 64
+"""Samples that are drawn to compare them with outlines, and their areas with those of their
+tokens."""
 
-REFERENCE = 1024
+REFERENCE: Final = 1024
 """Diagrams of each baseline that are evaluated with the sample metrics."""
-
-
-@dataclass(frozen=True)
-class RoomCounts(Sequence[int]):
-    """Number of rooms of each plan, counted on access by a number, a slice or an array of numbers."""
-
-    types: Int[np.ndarray, "N R"]
-
-    def __len__(self) -> int:
-        return len(self.types)
-
-    def __getitem__(self, rows: Any) -> Any:
-        types = np.moveaxis(self.types[rows], -1, 0)
-        return np.sum([part != NODE_PAD for part in types], 0)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Int[np.ndarray, " N"]:
-        return np.asarray(self[:], dtype)
-
-
-class PlanTokens:
-    """Tokens of plans: in memory, or encoded on access if there are more than `RESIDENT`."""
-
-    def __init__(self, plans: Plans | LazyPlans, rooms: int, modelled: Modelled) -> None:
-        self.plans = plans
-        self._rooms = rooms
-        self._modelled = modelled
-        self.counts = RoomCounts((plans.stored if isinstance(plans, LazyPlans) else plans).types)
-        self._tokens: Int[np.ndarray, "N L"] | None = None
-        if len(self) <= RESIDENT:
-            self._tokens = plans[:].tokens(rooms, **modelled)
-        elif any(
-            modelled.values()
-        ):  # plans whose doors or boxes are unknown are refused before training
-            for start in range(0, len(self), RESIDENT // 16):
-                self[start : start + RESIDENT // 16]
-
-    def __len__(self) -> int:
-        return len(self.plans)
-
-    def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Int[np.ndarray, "n L"]:
-        if self._tokens is not None:
-            return self._tokens[rows]
-        return self.plans[rows].tokens(self._rooms, **self._modelled)
 
 
 class BubbleDiagrams:
@@ -124,10 +58,6 @@ class BubbleDiagrams:
         order: Order = "given",
         orientation: Orientation = "given",
     ) -> None:
-        self.space = space
-        self._order = order
-        self._orientation = orientation
-        self.rooms = space.fields[0].length
         for split in ("train", "valid"):
             if not len(getattr(plans, split)):
                 raise Refused(f'the split "{split}" contains no plans', code="no-samples")
@@ -135,30 +65,28 @@ class BubbleDiagrams:
             plans = plans.map(Plans.upright)
         if order != "given":
             plans = plans.map(Plans.from_left_to_right)
+
+        self.space = space
+        self.rooms = space.fields[0].length
         names = {field.name for field in space.fields}
         self.modelled = Modelled(doors="doors" in names, areas="areas" in names)
-        self._tokens = {
-            split: PlanTokens(part, self.rooms, self.modelled)
-            for split, part in vars(plans).items()
-        }
+        self._order = order
+        self._orientation = orientation
         self._base = self.rooms * (self.rooms + 1) // 2
         """Number of tokens of types and relations."""
-        self._constraints = constraints or Constraints()
-        self._goal = None if constraints is None else constraints.goal(self.rooms, **self.modelled)
-        self._reference = Reference(
-            plans, self.rooms, None if self._goal is None else self._goal.met_by
-        )
 
-    @cached_property
-    def _rooms(self) -> Int[np.ndarray, " R_1"]:
+        self._plans: dict[Split, Plans] = vars(plans)
+        self._tokens = {
+            split: part.tokens(self.rooms, **self.modelled) for split, part in self._plans.items()
+        }
+        self._room_counts = np.bincount(plans.train.rooms, minlength=self.rooms + 1)
         """Number of training plans by number of rooms."""
-        counts = self._tokens["train"].counts
-        starts = range(0, self.size("train"), RESIDENT)
-        parts = [
-            np.bincount(counts[start : start + RESIDENT], minlength=self.rooms + 1)
-            for start in starts
-        ]
-        return np.asarray(np.sum(parts, 0))
+
+        self._constraints = constraints or Constraints()
+        self._goal = None
+        if constraints is not None:
+            self._goal = constraints.goal(self.rooms, **self.modelled)
+        self._reference = Reference(plans, self.rooms, self._goal and self._goal.met_by)
 
     def size(self, split: Split) -> int:
         return len(self._tokens[split])
@@ -170,52 +98,48 @@ class BubbleDiagrams:
             raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
         x0 = torch.from_numpy(self._tokens[split][numbers]).long()
         clean = Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD))
-        return _bounded(clean, self._boundaries(split, numbers)) if self.space.conditions else clean
+        if not self.space.conditions:
+            return clean
+        return _bounded(clean, self._boundaries(split)[numbers])
 
-    def _boundaries(
-        self, split: Split, rows: slice | Int[np.ndarray, " n"]
-    ) -> Int[np.ndarray, "n P 2"]:
-        boundaries = self._tokens[split].plans[rows].boundaries
+    def _boundaries(self, split: Split) -> Boundaries:
+        boundaries = self._plans[split].boundaries
         assert boundaries is not None  # see `with_boundaries`
         return boundaries
 
     def buckets(self, split: Split) -> Sequence[int]:
         """Return the number of rooms of each diagram."""
-        return self._tokens[split].counts
+        return cast(Sequence[int], self._plans[split].rooms)
 
     def _valid(self, real: Tensor) -> Tensor:
         pairs = torch.from_numpy(real_edges(real.numpy()))
         parts = {"nodes": [real], "edges": [pairs], "doors": [pairs, real], "areas": [real]}
-        return torch.cat([part for field in self.space.fields for part in parts[field.name]], 1)
+        masks = []
+        for field in self.space.fields:
+            masks += parts[field.name]
+        return torch.cat(masks, 1)
 
     def like(self, n: int, seed: int) -> Clean:
-        """Return `n` fully masked diagrams whose numbers of rooms are drawn from the training distribution.
+        """Return `n` fully masked diagrams with numbers of rooms drawn as in training.
 
         Under constraints only feasible numbers of rooms are drawn, and tokens with a single allowed
         id are known.
         """
-        counts = self._rooms if self._goal is None else self._goal.room_counts(self._rooms)
-        clean = self._templates(n, seed, counts, self._goal)
+        templates = self._templates(n, seed, self._room_counts, self._goal)
         if not self.space.conditions:
-            return clean
+            return templates
+
         # Each template has the boundary of a validation plan with as many rooms, if there is one.
         random = np.random.default_rng((seed, 1))
-        counts = self._tokens["valid"].counts[:RESIDENT]
-        real = clean.valid[:, : self.rooms].sum(1).numpy()
-        choices = {count: np.flatnonzero(counts == count) for count in np.unique(real)}
-        rows = [
-            random.choice(choices[count] if len(choices[count]) else len(counts)) for count in real
-        ]
-        return _bounded(clean, self._boundaries("valid", np.array(rows, int)))
+        counts = self._plans["valid"].rooms
+        rows = []
+        for rooms in templates.valid[:, : self.rooms].sum(1).tolist():
+            equal = np.flatnonzero(counts == rooms)
+            rows.append(random.choice(equal if len(equal) else len(counts)))
+        return _bounded(templates, self._boundaries("valid")[np.array(rows, int)])
 
-    def within(
-        self,
-        outline: Path,
-        n: int,
-        seed: int,
-        like: Clean | None = None,
-    ) -> Clean:
-        """Return `n` templates for a given outline; see `geometry.boundary.read_boundary` for the file.
+    def within(self, outline: Path, n: int, seed: int, like: Clean | None = None) -> Clean:
+        """Return `n` templates for an outline in a file; see `geometry.boundary.read_boundary`.
 
         The number of rooms has the distribution of the training plans that are nearest in area.
         With `like`, these templates get the outline.
@@ -224,18 +148,15 @@ class BubbleDiagrams:
             Refused: The file is invalid, or the task has no boundaries (`misfit`).
         """
         if not self.space.conditions:
-            raise Refused(
-                Problem(
-                    "an outline requires a model trained with task.boundary = true", code="misfit"
-                )
-            )
+            message = "an outline requires a model trained with task.boundary = true"
+            raise Refused(Problem(message, code="misfit"))
+
         boundary = read_boundary(outline)
         if like is None:
-            boundaries = self._boundaries("train", slice(RESIDENT))
-            areas = np.abs(outline_areas(boundaries) - outline_areas(boundary[None]))
-            nearest = np.argsort(areas, kind="stable")[:NEAREST]
-            counts = np.bincount(self._tokens["train"].counts[nearest], minlength=self.rooms + 1)
-            counts = counts if self._goal is None else self._goal.room_counts(counts)
+            areas = outline_areas(self._boundaries("train")) - outline_areas(boundary[None])
+            nearest = np.argsort(np.abs(areas), kind="stable")[:NEAREST]
+            rooms = self._plans["train"].rooms[nearest]
+            counts = np.bincount(rooms, minlength=self.rooms + 1)
             like = self._templates(n, seed, counts, self._goal)
         return _bounded(like, np.repeat(boundary[None], len(like.valid), 0))
 
@@ -247,7 +168,7 @@ class BubbleDiagrams:
         n: int = 1,
         seed: int = 0,
     ) -> Clean:
-        """Return `n` templates that keep rooms of a plan with their relations to each other, with others to draw.
+        """Return `n` templates that keep rooms of a plan and their relations, with others to draw.
 
         Args:
             source: The plan, or a file with it: JSON lines, or a .json file also in the layout of
@@ -267,76 +188,69 @@ class BubbleDiagrams:
         diagram = read_plan(source, self.rooms) if isinstance(source, Path) else source
         if diagram.boxes is not None and set(keep or ()) <= set(range(len(diagram.types))):
             diagram, keep = self._arrange(diagram, keep)
-            if self.modelled["areas"] and diagram.areas is None and diagram.boxes is not None:
-                sizes = net_areas(np.array(diagram.types), np.array(diagram.boxes)) * METRES**2
-                diagram = replace(
-                    diagram,
-                    areas=tuple((AREAS[i], AREAS[i + 1]) for i in area_bins(sizes).tolist()),
-                )
 
-        def place(kept: list[int], total: int) -> Sequence[int]:
+        def place(rooms: list[int], total: int) -> Sequence[int]:
             if self._order == "given" or diagram.boxes is None:
-                return range(len(kept))
-            first = int(diagram.types[kept[0]] == LIVING)  # the living room is first, kept or not
-            random = np.random.default_rng(seed).choice(total - 1, len(kept) - first, replace=False)
-            slots: list[int] = (np.sort(random) + 1).tolist()
-            return [0] * first + slots
+                return range(len(rooms))
+            # The living room is first, whether or not it is kept.
+            first = [0] if diagram.types[rooms[0]] == LIVING else []
+            random = np.random.default_rng(seed)
+            slots = random.choice(total - 1, len(rooms) - len(first), replace=False)
+            return [*first, *(np.sort(slots) + 1).tolist()]
 
         constraints = self._constraints.keeping(
             diagram, keep, redraw, self.rooms, place, **self.modelled
         )
-        if misfits := list(constraints.check(self.rooms, **self.modelled)):
-            raise Refused(
-                [Problem(one.message, one.path, help=one.help, code=one.code) for one in misfits]
-            )
+        misfits = constraints.check(self.rooms, **self.modelled)
+        problems = [Problem(m.message, m.path, help=m.help, code=m.code) for m in misfits]
+        if problems:
+            raise Refused(problems)
         goal = constraints.goal(self.rooms, **self.modelled)
-        return self._templates(n, seed, goal.room_counts(self._rooms), goal)
+        return self._templates(n, seed, self._room_counts, goal)
 
     def _arrange(
         self, diagram: Diagram, keep: Sequence[int] | None
     ) -> tuple[Diagram, Sequence[int] | None]:
-        """Return a plan in the orientation and order of the task, and the new numbers of the rooms to keep."""
+        """Return a plan with boxes as the task has them, and the new numbers of the rooms to keep."""
         plan = Plans.from_diagrams([diagram], len(diagram.types))
-        plan = plan if self._orientation == "given" else plan.upright()
-        order = (
-            plan.order()[0].tolist() if self._order != "given" else list(range(len(diagram.types)))
-        )
-        plan = plan.from_left_to_right() if self._order != "given" else plan
+        if self._orientation != "given":
+            plan = plan.upright()
+        order = list(range(len(diagram.types)))
+        if self._order != "given":
+            order = plan.order()[0].tolist()
+            plan = plan.from_left_to_right()
+
         areas = diagram.areas and tuple(diagram.areas[room] for room in order)
-        return replace(plan.diagram(0), areas=areas), None if keep is None else [
-            order.index(room) for room in keep
-        ]
+        if self.modelled["areas"] and areas is None:
+            bins = area_bins(net_areas(plan.types, plan.boxes)[0] * METRES**2)
+            areas = tuple((AREAS[i], AREAS[i + 1]) for i in bins.tolist())
+        if keep is not None:
+            keep = [order.index(room) for room in keep]
+        return replace(plan.diagram(0), areas=areas), keep
 
     def _templates(
-        self,
-        n: int,
-        seed: int,
-        counts: Int[np.ndarray, " R_1"],
-        goal: ConstraintGuidance | None,
+        self, n: int, seed: int, counts: Numbers, goal: ConstraintGuidance | None
     ) -> Clean:
+        """Return masked diagrams whose numbers of rooms have weights `counts`."""
+        if goal is not None:
+            counts = goal.room_counts(counts)
         shares = counts / counts.sum()
         rooms = np.random.default_rng(seed).choice(len(shares), n, p=shares)
         valid = self._valid(torch.from_numpy(np.arange(self.rooms) < rooms[:, None]))
-        mask, pad = (
-            torch.tensor(
-                [
-                    getattr(field, special)
-                    for field in self.space.fields
-                    for _ in range(field.length)
-                ]
-            )
-            for special in ("mask", "pad")
-        )
+
+        fields = self.space.fields
+        lengths = torch.tensor([field.length for field in fields])
+        mask = torch.tensor([field.mask for field in fields]).repeat_interleave(lengths)
+        pad = torch.tensor([field.pad for field in fields]).repeat_interleave(lengths)
         empty = Clean.of(torch.where(valid, mask, pad), valid)
         return empty if goal is None else goal.begin(empty)
 
     def data_warnings(self) -> Iterator[str]:
-        """Yield which plans metrics leave out, and that no training plan has as many rooms as constraints require."""
-        compared: dict[Split, int] = {"train": MOST_TRAIN, "valid": MOST_HELD}
-        for split, most in compared.items():
-            if (size := self.size(split)) > most:
-                yield f"samples are compared with the first {most:,} of {size:,} {split} plans"
-        if self._goal and (warning := self._goal.unseen_rooms(self._rooms)):
+        """Yield which plans metrics leave out, and numbers of rooms that no training plan has."""
+        size = self.size("valid")
+        if size > MOST_HELD:
+            yield f"samples are compared with the first {MOST_HELD:,} of {size:,} valid plans"
+        if self._goal and (warning := self._goal.unseen_rooms(self._room_counts)):
             yield warning
 
     def metrics(self) -> GraphMetrics:
@@ -344,55 +258,34 @@ class BubbleDiagrams:
         return GraphMetrics(self.space)
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
-        """Return metrics of the uniform and the unigram predictor, and sample metrics of three reference sets.
+        """Return metrics of the uniform and the unigram predictor, and of three sets of samples.
 
         "unigram" are samples of the unigram predictor, "real" test plans (the noise floor), and
-        "shuffled" test plans whose relations are permuted among them. They are cached on disk by
-        data, constraints and source code.
+        "shuffled" test plans whose relations are permuted among them.
         """
-        file = cache_folder() / "baselines" / f"{self._digest(split)}.json"
-        with suppress(OSError, ValueError):
-            stored: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
-            return stored
-        metrics = self._baselines(split)
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(file) as beside:
-                beside.write_text(json.dumps(metrics), encoding="utf-8")
-        return metrics
-
-    def _digest(self, split: Split) -> str:
-        digest = blake2b(repr((split, self._goal and self._goal.rules)).encode(), digest_size=16)
-        for part in self._tokens.values():
-            tokens = part[:RESIDENT]
-            digest.update(repr((len(part), tokens.shape[1])).encode() + tokens.tobytes())
-        for source in sorted(Path(__file__).parent.rglob("*.py")):
-            digest.update(source.read_bytes())
-        return digest.hexdigest()
-
-    def _baselines(self, split: Split) -> dict[str, float]:
-        train = self._tokens["train"][:RESIDENT]
-        uniform, unigram, count = field_nats(train, self._tokens[split][:RESIDENT], self.rooms)
+        train = self._tokens["train"]
+        uniform, unigram, count = field_nats(train, self._tokens[split], self.rooms)
         metrics = {
             "uniform": _nats_metrics(uniform, count),
             "unigram": _nats_metrics(unigram, count),
         }
-        learned = Frequencies.of(train[:, : self._base], self.rooms)
-        metrics["unigram"] |= self._reference.metrics(learned.draw(REFERENCE, 0))
-        real = self._tokens["test"][:REFERENCE][:, : self._base]
+        fitted = Frequencies.of(train[:, : self._base], self.rooms)
+        metrics["unigram"] |= self._reference.metrics(fitted.draw(REFERENCE, 0))
+        real = self._tokens["test"][:REFERENCE, : self._base]
         if len(real):
             metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))
             metrics["real"] = self._reference.floor(len(real))
-        return {
-            f"{name}/{baseline}": value
-            for baseline, values in metrics.items()
-            for name, value in values.items()
-        }
+
+        named = {}
+        for baseline, values in metrics.items():
+            named |= {f"{name}/{baseline}": value for name, value in values.items()}
+        return named
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
-        """Return validity levels, and distances to validation plans that meet the constraints, with the noise floor.
+        """Return validity levels, and distances to validation plans that meet the constraints.
 
-        For modelled doors and areas also `field_metrics` and `layout_area_error`.
+        Each distance has its noise floor. For modelled doors and areas also `field_metrics` and
+        `layout_area_error`.
         """
         tokens = samples.cpu().numpy()
         boundaries = _boundaries_of(like)
@@ -404,34 +297,34 @@ class BubbleDiagrams:
             metrics |= field_metrics(tokens, valid, self.rooms)
             floor = field_metrics(test[: len(tokens)], valid, self.rooms)
             metrics |= {f"{name}_floor": value for name, value in floor.items()}
-        if boundaries is not None or self.modelled["areas"]:
-            placed = list(decode_samples(tokens[:DRAWN], self.rooms, boundaries, _narrow(like)))
-            metrics |= layout_area_error(placed) if self.modelled["areas"] else {}
-            values = [
-                outline_iou(sample.placement)
-                for sample in placed
-                if sample.placement and sample.placement.outline
-            ]
-            metrics |= {"outline_iou": float(np.mean(values))} if values else {}
+
+        # Placing rooms takes much longer than the other metrics.
+        if boundaries is None and not self.modelled["areas"]:
+            return metrics
+        placed = list(decode_samples(tokens[:DRAWN], self.rooms, boundaries, _narrow(like)))
+        if self.modelled["areas"]:
+            metrics |= layout_area_error(placed)
+        placements = [sample.placement for sample in placed if sample.placement]
+        overlaps = [outline_iou(placement) for placement in placements if placement.outline]
+        if overlaps:
+            metrics["outline_iou"] = float(np.mean(overlaps))
         return metrics
 
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
-        yield from sample_pictures(
-            samples.cpu().numpy(), self.rooms, _boundaries_of(like), _narrow(like)
-        )
+        tokens = samples.cpu().numpy()
+        yield from sample_pictures(tokens, self.rooms, _boundaries_of(like), _narrow(like))
 
     def export(
-        self,
-        samples: Int[Tensor, "N L"],
-        like: Clean,
-        form: str,
-        folder: Path,
+        self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path
     ) -> tuple[list[Path], list[str]]:
         """Write samples in a format of `EXPORTS`; see `write_samples`."""
-        tokens = samples.cpu().numpy()
-        boundaries = _boundaries_of(like)
         return write_samples(
-            tokens, self.rooms, folder, cast(Export, form), boundaries, _narrow(like)
+            samples.cpu().numpy(),
+            self.rooms,
+            folder,
+            cast(Export, form),
+            _boundaries_of(like),
+            _narrow(like),
         )
 
     def trajectory_plots(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
@@ -444,23 +337,23 @@ def _narrow(like: Clean) -> Callable[[Diagram], Diagram] | None:
     return like.goal.narrow if isinstance(like.goal, ConstraintGuidance) else None
 
 
-def _bounded(clean: Clean, boundaries: Int[np.ndarray, "N P 2"]) -> Clean:
+def _bounded(clean: Clean, boundaries: Boundaries) -> Clean:
     """Add boundaries as the condition of a batch."""
     flat = torch.from_numpy(boundaries.reshape(len(boundaries), -1).astype(np.int64))
     return replace(clean, cond={**clean.cond, "boundary": flat})
 
 
-def _boundaries_of(like: Clean) -> Int[np.ndarray, "N P 2"] | None:
+def _boundaries_of(like: Clean) -> Boundaries | None:
     """Return the boundaries of templates, if they have any."""
     flat = like.cond.get("boundary")
     return None if flat is None else flat.cpu().numpy().reshape(len(flat), -1, 2)
 
 
 class GraphMetrics:
-    """Nats per graph (nodes, edges and total) and per token, and accuracy by noise level; independent of batch sizes.
+    """Nats per graph (by field and total) and per token, and accuracy by noise level.
 
-    Uses the weights of the loss. If the loss is a NELBO, the values are upper bounds of the
-    negative log-likelihood.
+    Independent of batch sizes. Uses the weights of the loss. If the loss is a NELBO, the values are
+    upper bounds of the negative log-likelihood.
     """
 
     def __init__(self, space: TokenSpace) -> None:
@@ -470,13 +363,7 @@ class GraphMetrics:
         self._graphs = 0
         self._accuracy = Accuracy(space)
 
-    def update(
-        self,
-        clean: Clean,
-        noised: Noised,
-        pred: Any,
-        measured: Measured,
-    ) -> None:
+    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         values = measured.values.double()
         weights = measured.weights.double()
         parts = torch.stack([values * weights, weights, (~clean.fixed).double()])
@@ -490,31 +377,32 @@ class GraphMetrics:
         """Return numerators and denominators per graph; empty if the loss weights its positions."""
         if not self._accuracy.unweighted(clean, measured):
             return {}
-        nats = (measured.values.double() * measured.weights.double()).sum(1)
-        tokens = measured.weights.double().sum(1)
-        return {"nats_per_graph": (nats, torch.ones_like(nats)), "nats_per_token": (nats, tokens)}
+        weights = measured.weights.double()
+        nats = (measured.values.double() * weights).sum(1)
+        return {
+            "nats_per_graph": (nats, torch.ones_like(nats)),
+            "nats_per_token": (nats, weights.sum(1)),
+        }
 
     def compute(self) -> dict[str, float]:
         """Return the metrics; NaN without data."""
         if not self._graphs:
-            return _nats_metrics(
-                dict.fromkeys(self._sums, float("nan")), dict.fromkeys(self._sums, 0.0)
-            )
-        sums = {name: part.tolist() for name, part in self._sums.items()}
-        tokens = {name: count / self._graphs for name, (_, _, count) in sums.items()}
-        nats = {
-            name: total / weight * tokens[name] if weight else 0.0
-            for name, (total, weight, _) in sums.items()
-        }
+            nothing = dict.fromkeys(self._sums, 0.0)
+            return _nats_metrics(dict.fromkeys(self._sums, float("nan")), nothing)
+        nats = {}
+        tokens = {}
+        for name, sums in self._sums.items():
+            nats_sum, weight_sum, token_sum = sums.tolist()
+            tokens[name] = token_sum / self._graphs
+            nats[name] = nats_sum / weight_sum * tokens[name] if weight_sum else 0.0
         return _nats_metrics(nats, tokens) | self._accuracy.compute()
 
 
 def _nats_metrics(nats: dict[str, float], tokens: dict[str, float]) -> dict[str, float]:
     """Return nats per graph by field, their sum, and nats per token."""
-    total = sum(nats.values())
+    nats_sum = sum(nats.values())
     count = sum(tokens.values())
-    return {
-        "nats_per_graph": total,
-        **{f"{name}_nats_per_graph": value for name, value in nats.items()},
-        "nats_per_token": total / count if count else float("nan"),
-    }
+    metrics = {"nats_per_graph": nats_sum}
+    metrics |= {f"{name}_nats_per_graph": value for name, value in nats.items()}
+    metrics["nats_per_token"] = nats_sum / count if count else float("nan")
+    return metrics

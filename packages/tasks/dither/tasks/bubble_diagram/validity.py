@@ -3,12 +3,12 @@
 Each level includes the one before:
 
     0  tokens      every token is a data id or PAD, and PAD follows the rooms
-    1  program     exactly one living room, at most one entrance, and the adjacency graph is connected
+    1  program     exactly one living room, at most one entrance, all rooms connected
     2  order       neither "left of" nor "above" contains a cycle
     3  edges       some boxes show every relation of the diagram
     4  realisable  some boxes show every relation of the diagram and no other
-    5  buildable   such boxes exist without overlap, except with the living room, which may be an L or a T around
-                   others, and of rooms with the relation inside or surrounding
+    5  buildable   such boxes exist without overlap, except with the living room, which may be an
+                   L or a T around others, and of rooms inside or surrounding each other
 
 Levels 0 to 2 are read off the tokens, 3 to 5 require a search (`geometry.realisability`). Where the
 search gives up the level counts as not reached, and the diagram also as unknown. Letters: N
@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from subprocess import CalledProcessError
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
-from ..child_process import ChildProcess, usable_cores
+from .arrays import BoxBatch, Boxes, Links, PairRow, Pairs, RelationRow, Rows, TokenRow, Tokens
 from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges, split_fields
 from .relations import exclusive, pair_ends
@@ -43,40 +42,19 @@ from .vocabulary import (
     RIGHT,
 )
 
-__all__ = [
-    "Levels",
-    "TokenValidity",
-    "connects",
-    "is_buildable",
-    "is_reachable",
-    "token_validity",
-    "validity_levels",
-]
-
-SHARE: Final = 1000
-"""Least number of diagrams whose boxes are searched by a process of their own, which needs half a
-second to start."""
-
-_SEARCH: Final = """
-import json, sys, numpy
-from dither.tasks.bubble_diagram.validity import search_boxes
-tokens, rooms, limit = json.load(sys.stdin)
-json.dump([part.tolist() for part in search_boxes(numpy.array(tokens), rooms, None, limit)], sys.stdout)
-"""
-
 _CACHED: Final = 16_384
 """Cached searches; a few hundred bytes each."""
 
 
 @dataclass(frozen=True)
 class TokenValidity:
-    """Levels 0 to 2 of each diagram, and two parts of level 1. All are False where the tokens are illegal."""
+    """Levels 0 to 2 of each diagram, and two parts of level 1; False if the tokens are illegal."""
 
-    tokens: Bool[np.ndarray, " N"]
-    one_living_room: Bool[np.ndarray, " N"]
-    connected: Bool[np.ndarray, " N"]
-    program: Bool[np.ndarray, " N"]
-    order: Bool[np.ndarray, " N"]
+    tokens: Rows
+    one_living_room: Rows
+    connected: Rows
+    program: Rows
+    order: Rows
 
 
 @dataclass(frozen=True)
@@ -91,23 +69,17 @@ class Levels:
     """
 
     structure: TokenValidity
-    edges: Bool[np.ndarray, " N"]
-    realisable: Bool[np.ndarray, " N"]
-    buildable: Bool[np.ndarray, " N"]
-    unknown: Bool[np.ndarray, " N"]
-    boxes: Int[np.ndarray, "N R 4"]
+    edges: Rows
+    realisable: Rows
+    buildable: Rows
+    unknown: Rows
+    boxes: BoxBatch
 
-    def reached(self) -> tuple[Bool[np.ndarray, " N"], ...]:
+    def reached(self) -> tuple[Rows, ...]:
         """Return levels 0 to 5."""
-        structure = self.structure
-        return (
-            structure.tokens,
-            structure.program,
-            structure.order,
-            self.edges,
-            self.realisable,
-            self.buildable,
-        )
+        tokens = self.structure
+        found = (self.edges, self.realisable, self.buildable)
+        return (tokens.tokens, tokens.program, tokens.order, *found)
 
     def rates(self) -> dict[str, float]:
         """Return the share of diagrams that reach each level, and of those that are unknown."""
@@ -116,10 +88,10 @@ class Levels:
 
 
 def validity_levels(
-    tokens: Int[np.ndarray, "N L"],
+    tokens: Tokens,
     rooms: int,
     *,
-    boxes: Int[np.ndarray, "N R 4"] | None = None,
+    boxes: BoxBatch | None = None,
     limit: int = LIMIT,
 ) -> Levels:
     """Determine the levels of diagrams.
@@ -131,159 +103,128 @@ def validity_levels(
         limit: Most linear programs for one level of one diagram.
     """
     structure = token_validity(tokens, rooms)
-    rows = np.flatnonzero(structure.order)
-    cores = max(min(usable_cores(), len(rows) // SHARE), 1) if boxes is None else 1
-    shares = [rows[first::cores] for first in range(cores)]
-    try:
-        children = [
-            ChildProcess(_SEARCH, (tokens[share].tolist(), rooms, limit)) for share in shares[1:]
-        ]
-    except OSError:  # such as a full disk, or too many processes
-        shares = [rows]
-        children = []
-    levels = [
-        search_boxes(tokens[shares[0]], rooms, None if boxes is None else boxes[shares[0]], limit)
-    ]
-    for share, child in zip(shares[1:], children, strict=True):
-        try:
-            done, unsure, found = map(np.array, child.result())
-            levels.append((done, unsure, found))
-        except (CalledProcessError, ValueError):  # killed, such as for lack of memory
-            levels.append(search_boxes(tokens[share], rooms, None, limit))
     reached = np.zeros((3, len(tokens)), bool)
     unknown = np.zeros(len(tokens), bool)
     proof = np.zeros((len(tokens), rooms, 4), np.int16)
-    for share, parts in zip(shares, levels, strict=True):
-        reached[:, share], unknown[share], proof[share] = parts
-    return Levels(structure, reached[0], reached[1], reached[2], unknown, proof)
+    for row in np.flatnonzero(structure.order).tolist():
+        known = None if boxes is None else boxes[row]
+        level, found, unknown[row] = _search(_Problem.of(tokens[row], rooms), known, limit)
+        reached[: level - 2, row] = True
+        if found is not None:
+            proof[row, : len(found)] = found
+    edges, realisable, buildable = reached
+    return Levels(structure, edges, realisable, buildable, unknown, proof)
 
 
-def search_boxes(
-    tokens: Int[np.ndarray, "N L"],
-    rooms: int,
-    boxes: Int[np.ndarray, "N R 4"] | None,
-    limit: int,
-) -> tuple[Bool[np.ndarray, "3 N"], Bool[np.ndarray, " N"], Int[np.ndarray, "N R 4"]]:
-    """Return levels 3 to 5 of diagrams that reach level 2, which are unknown, and boxes that prove them."""
-    proof = np.zeros((len(tokens), rooms, 4), np.int16)
-    reached = np.zeros((3, len(tokens)), bool)
-    unknown = np.zeros(len(tokens), bool)
-    for row in range(len(tokens)):
-        relations, exclude, count = _relations(tokens[row], rooms)
-        best = (
-            None
-            if boxes is None or not realises(boxes[row, :count], relations)
-            else boxes[row, :count]
-        )
-        if best is not None and realises(best, relations, disjoint=exclude):
-            reached[:, row] = True
-            proof[row, :count] = best
-            continue
-        # From level 5 down to the first that is reached; levels below the boxes that are known need
-        # no search.
-        for level, (apart, disjoint) in (
-            (2, (True, True)),
-            (1, (True, False)),
-            (0, (False, False)),
-        ):
-            if level < 2 and best is not None:
-                reached[: level + 1, row] = True
-                break
-            result = _realise(
-                relations.tobytes(), exclude.tobytes() if disjoint else b"", count, limit, apart
-            )
-            unknown[row] |= result.verdict == "unknown"
-            if result.boxes is not None:
-                best = result.boxes if level else None
-                reached[: level + 1, row] = True
-                break
-        if best is not None:
-            proof[row, :count] = best
-    return reached, unknown, proof
+@dataclass(frozen=True)
+class _Problem:
+    """Relations of a legal diagram, the pairs of rooms that may not overlap, and number of rooms."""
+
+    relations: RelationRow
+    exclusive: PairRow
+    rooms: int
+
+    @classmethod
+    def of(cls, tokens: TokenRow, rooms: int) -> _Problem:
+        real = tokens[:rooms] != NODE_PAD
+        types = tokens[:rooms][real]
+        relations = tokens[rooms:][real_edges(real[None])[0]]
+        return cls(relations.astype(np.int8), exclusive(types), len(types))
+
+    def realise(self, level: int, limit: int) -> Realisation:
+        """Search boxes that prove a level from 3 to 5."""
+        disjoint = self.exclusive.tobytes() if level == 5 else b""
+        return _realise(self.relations.tobytes(), disjoint, self.rooms, limit, apart=level > 3)
 
 
-def is_buildable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
-    """Return whether diagrams reach level 5, without other searches; False where the search gives up."""
+def _search(problem: _Problem, known: Boxes | None, limit: int) -> tuple[int, Boxes | None, bool]:
+    """Return the highest level from 2 to 5, boxes that prove level 4 or 5, and whether it is unknown.
+
+    Searches from level 5 down to the first that is reached.
+    """
+    boxes = None if known is None else known[: problem.rooms]
+    if boxes is not None and not realises(boxes, problem.relations):
+        boxes = None
+    if boxes is not None and realises(boxes, problem.relations, disjoint=problem.exclusive):
+        return 5, boxes, False
+
+    unknown = False
+    for level in (5, 4, 3):
+        if level == 4 and boxes is not None:
+            return 4, boxes, unknown
+        result = problem.realise(level, limit)
+        unknown |= result.verdict == "unknown"
+        if result.boxes is not None:
+            return level, None if level == 3 else result.boxes, unknown
+    return 2, None, unknown
+
+
+def is_buildable(tokens: Tokens, rooms: int) -> Rows:
+    """Return whether diagrams reach level 5, without other searches; False if a search gives up."""
     mask = token_validity(tokens, rooms).order
     for row in np.flatnonzero(mask).tolist():
-        relations, exclude, count = _relations(tokens[row], rooms)
-        mask[row] = (
-            _realise(relations.tobytes(), exclude.tobytes(), count, LIMIT, True).boxes is not None
-        )
+        mask[row] = _Problem.of(tokens[row], rooms).realise(5, LIMIT).boxes is not None
     return mask
 
 
-def _relations(
-    tokens: Int[np.ndarray, " L"], rooms: int
-) -> tuple[Int[np.ndarray, " E"], Bool[np.ndarray, " E"], int]:
-    """Return the relations of a legal diagram, which pairs of rooms may not overlap, and the number of rooms."""
-    real = tokens[:rooms] != NODE_PAD
-    types = tokens[:rooms][real]
-    edges = tokens[rooms:][real_edges(real[None])[0]]
-    return edges.astype(np.int8), exclusive(types), len(types)
-
-
-@lru_cache(maxsize=_CACHED)  # samples are checked while sampling, then evaluated, then drawn
-def _realise(
-    edges: bytes,
-    exclude: bytes,
-    rooms: int,
-    limit: int,
-    apart: bool,
-) -> Realisation:
-    disjoint = np.frombuffer(exclude, bool) if exclude else False
+# Samples are checked while sampling, then evaluated, then drawn.
+@lru_cache(maxsize=_CACHED)
+def _realise(edges: bytes, exclude: bytes, rooms: int, limit: int, *, apart: bool) -> Realisation:
     result = realise(
-        np.frombuffer(edges, np.int8), rooms, limit=limit, apart=apart, disjoint=disjoint
+        np.frombuffer(edges, np.int8),
+        rooms,
+        limit=limit,
+        apart=apart,
+        disjoint=np.frombuffer(exclude, bool) if exclude else False,
     )
     if result.boxes is not None:
         result.boxes.flags.writeable = False
     return result
 
 
-def token_validity(tokens: Int[np.ndarray, "N L"], rooms: int) -> TokenValidity:
+def token_validity(tokens: Tokens, rooms: int) -> TokenValidity:
     """Determine levels 0 to 2 of diagrams with `rooms` room slots."""
     types = tokens[:, :rooms]
     edges = tokens[:, rooms:]
     real = types != NODE_PAD
+
+    # Empty slots come last, rooms have types, and exactly the pairs of rooms have relations.
     legal = real[:, 0] & np.all(real[:, :-1] | ~real[:, 1:], axis=1)
     legal &= np.all(~real | ((types >= 0) & (types < NODE_MASK)), axis=1)
-    legal &= np.all(
-        np.where(real_edges(real), (edges >= 0) & (edges <= NO_EDGE), edges == EDGE_PAD), axis=1
-    )
+    known = (edges >= 0) & (edges <= NO_EDGE)
+    legal &= np.all(np.where(real_edges(real), known, edges == EDGE_PAD), axis=1)
+
     living = legal & ((types == LIVING).sum(1) == 1)
     connected = legal & connects(edges < NO_EDGE, real)
     program = living & connected & ((types == ENTRANCE).sum(1) <= 1)
     order = program
     for before, after in ((LEFT, RIGHT), (ABOVE, BELOW)):
-        reach = _closure(_directed(np.isin(edges, [*before]), np.isin(edges, [*after]), rooms))
+        forward = np.isin(edges, [*before])
+        backward = np.isin(edges, [*after])
+        reach = _closure(_directed(forward, backward, rooms))
         order = order & ~np.diagonal(reach, axis1=1, axis2=2).any(1)
     return TokenValidity(legal, living, connected, program, order)
 
 
-def is_reachable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
-    """Return in which diagrams with door tokens doors join all rooms, only close ones, with exactly one front door."""
+def is_reachable(tokens: Tokens, rooms: int) -> Rows:
+    """Return in which diagrams doors join all rooms, only close ones, with exactly one front door."""
     types, edges, doors, _ = split_fields(tokens, rooms)
-    inner = doors[:, : edges.shape[1]] == DOOR
-    front = doors[:, edges.shape[1] :] == DOOR
-    return np.asarray(
-        connects(inner, types != NODE_PAD)
-        & (~inner | (edges < NO_EDGE)).all(1)
-        & (front.sum(1) == 1)
-    )
+    pairs = edges.shape[1]
+    inner = doors[:, :pairs] == DOOR
+    fronts = (doors[:, pairs:] == DOOR).sum(1)
+    close = (~inner | (edges < NO_EDGE)).all(1)
+    return np.asarray(connects(inner, types != NODE_PAD) & close & (fronts == 1))
 
 
-def connects(
-    pairs: Bool[np.ndarray, "N E"], real: Bool[np.ndarray, "N R"]
-) -> Bool[np.ndarray, " N"]:
-    """Return whether links between pairs of rooms connect all real rooms, of which slot 0 is one."""
+def connects(pairs: Pairs, real: Bool[np.ndarray, "N R"]) -> Rows:
+    """Return whether links between pairs connect all real rooms, of which slot 0 is one."""
     rooms = real.shape[1]
     links = _directed(pairs, pairs, rooms) & real[:, :, None] & real[:, None]
-    return np.asarray((_closure(links | np.eye(rooms, dtype=bool))[:, 0] | ~real).all(1))
+    from_first = _closure(links | np.eye(rooms, dtype=bool))[:, 0]
+    return np.asarray((from_first | ~real).all(1))
 
 
-def _directed(
-    forward: Bool[np.ndarray, "N E"], backward: Bool[np.ndarray, "N E"], rooms: int
-) -> Bool[np.ndarray, "N R R"]:
+def _directed(forward: Pairs, backward: Pairs, rooms: int) -> Links:
     """Return the adjacency matrix with i -> j where `forward` and j -> i where `backward`."""
     matrix = np.zeros((len(forward), rooms, rooms), bool)
     i, j = pair_ends(rooms)
@@ -292,9 +233,10 @@ def _directed(
     return matrix
 
 
-def _closure(matrix: Bool[np.ndarray, "N R R"]) -> Bool[np.ndarray, "N R R"]:
+def _closure(links: Links) -> Links:
     """Transitive closure: True where one or more steps lead from the first to the second."""
-    reach = matrix
-    for _ in range(max(1, int(np.ceil(np.log2(matrix.shape[-1]))))):
-        reach = reach | (np.matmul(reach.astype(np.float32), reach.astype(np.float32)) > 0)
-    return reach
+    for _ in range(max(1, int(np.ceil(np.log2(links.shape[-1]))))):
+        # Floats, because numpy multiplies matrices of other types without BLAS.
+        steps = links.astype(np.float32)
+        links = links | (np.matmul(steps, steps) > 0)
+    return links

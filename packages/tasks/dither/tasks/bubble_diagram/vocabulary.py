@@ -1,4 +1,4 @@
-"""Graph2Plan's vocabulary: 13 room types and 10 spatial relations with ids, names and colours; option types. No torch.
+"""Graph2Plan's vocabulary: ids, names and colours of 13 room types and 10 relations. No torch.
 
 A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges")
 in the row-major order of the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a
@@ -11,54 +11,6 @@ from __future__ import annotations
 
 import re
 from typing import Final, Literal
-
-__all__ = [
-    "ABOVE",
-    "AREAS",
-    "AREA_MASK",
-    "AREA_PAD",
-    "BEDROOMS",
-    "BELOW",
-    "BOUNDARY_POINTS",
-    "COLOURS",
-    "DOOR",
-    "DOOR_MASK",
-    "DOOR_PAD",
-    "EDGE_MASK",
-    "EDGE_PAD",
-    "EDGE_SIZE",
-    "ENTRANCE",
-    "IDS",
-    "INSIDE",
-    "LEFT",
-    "LIVING",
-    "NODE_MASK",
-    "NODE_PAD",
-    "NODE_SIZE",
-    "NO_DOOR",
-    "NO_EDGE",
-    "OUTSIDE",
-    "RELATED",
-    "RELATIONS",
-    "RIGHT",
-    "ROOMS",
-    "ROOM_COUNTS",
-    "ROOM_IDS",
-    "SHORT",
-    "SURROUNDING",
-    "Adjacency",
-    "Bedrooms",
-    "Export",
-    "Format",
-    "Order",
-    "Orientation",
-    "area_text",
-    "door_ends",
-    "door_index",
-    "pair_index",
-    "pairs",
-    "parse_area",
-]
 
 _TYPES: Final = (
     ("LivingRoom", "Living", "#f6ecd2"),
@@ -182,31 +134,37 @@ def pairs(rooms: int) -> list[tuple[int, int]]:
 
 
 def pair_index(i: int, j: int, rooms: int) -> int:
-    """Return the index of the pair i < j among the edge tokens of diagrams with `rooms` room slots."""
+    """Return the index of the pair i < j among the edge tokens of `rooms` room slots."""
     if not 0 <= i < j < rooms:
         raise ValueError(f"a pair needs 0 <= i < j < {rooms}, got ({i}, {j})")
     return i * (2 * rooms - i - 1) // 2 + j - i - 1
 
 
 def door_ends(rooms: int) -> list[tuple[int, int]]:
-    """Return the two sides of each door token: the pairs of room slots, then each slot and `rooms` for the outside."""
+    """Return the two sides of each door token: pairs of slots, then each slot with `rooms`, the outside."""
     return [*pairs(rooms), *((i, rooms) for i in range(rooms))]
 
 
 def door_index(i: int, j: int | None, rooms: int) -> int:
-    """Return the index of the door between rooms i < j among the door tokens, or of i's front door if j is None."""
-    return rooms * (rooms - 1) // 2 + i if j is None else pair_index(i, j, rooms)
+    """Return the index of the door token of rooms i < j, or of the front door of i if j is None."""
+    if j is None:
+        return rooms * (rooms - 1) // 2 + i
+    return pair_index(i, j, rooms)
 
 
 def parse_area(text: object) -> tuple[float, float] | None:
-    """Return the bounds in square metres of "8 to 10 m2", "at least 8 m2" or "at most 10 m²"; None if invalid."""
+    """Bounds in square metres of "8 to 10 m2", "at least 8 m2" or "at most 10 m²"; None if invalid."""
     match = _AREA.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         return None
-    bound = float(match[3])
-    least = (bound, max(AREAS[-1], 2 * bound))
-    low, high = {"least": least, "most": (0.0, bound)}.get(match[2], (float(match[1] or 0), bound))
-    return (low, high) if low < high else None
+
+    low, side, number = match.groups()
+    bound = float(number)
+    if side == "least":
+        # Without an upper bound the middle of the two, at which rooms are drawn, needs one.
+        return bound, max(AREAS[-1], 2 * bound)
+    least = float(low or 0)
+    return (least, bound) if least < bound else None
 
 
 def area_text(bounds: tuple[float, float]) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from jaxtyping import Int
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -18,6 +16,7 @@ from ...prepared.manifest import describe_sources
 from ...prepared.rejected import REJECTED, Rejected, RejectedRows
 from ...prepared.spec import PrepareSpec
 from ...prepared.store import find_existing, open_arrays, verify, write_folder
+from ..arrays import Numbers
 from ..formats.entries import Entry, Fault, ReadOptions, path_not_found
 from ..formats.graph2plan import read_graph2plan
 from ..formats.housegan import read_housegan
@@ -25,7 +24,7 @@ from ..formats.jsonl import scan_plans
 from ..formats.resplan import read_msd, read_resplan
 from ..formats.rplan_png import read_rplan_picture
 from ..isomorphism import plan_groups
-from ..plans import RESIDENT, Box, Diagram, Plans, PlanSplits
+from ..plans import Box, Diagram, Plans, PlanSplits
 from ..vocabulary import Format
 
 __all__ = ["find_source", "hold_out", "load_prepared", "prepare_files", "prepare_plans"]
@@ -171,7 +170,7 @@ class PreparedPlans:
 
     plans: Plans
     names: list[str]
-    split: Int[np.ndarray, " N"]
+    split: Numbers
     rejected: list[Entry]
 
     def report(self) -> str:
@@ -254,19 +253,15 @@ def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
     return _split_plans(plans, divide(plan_groups(plans), valid=valid, test=test))
 
 
-def _split_plans(plans: Plans, split: Int[np.ndarray, " N"]) -> PlanSplits:
-    pieces = (split[start : start + RESIDENT + 1] for start in range(0, len(split), RESIDENT))
-    if all(
-        (piece[1:] >= piece[:-1]).all() for piece in pieces
-    ):  # slices of mapped arrays stay on disk
-        edges = np.searchsorted(
-            split, np.arange(4, dtype=split.dtype)
-        )  # of the same type, so that nothing is copied
-        return PlanSplits(*(plans[slice(*each)] for each in pairwise(edges.tolist())))
-    return PlanSplits(*(plans[np.flatnonzero(split == number)] for number in range(3)))
+def _split_plans(plans: Plans, split: Numbers) -> PlanSplits:
+    if (split[1:] < split[:-1]).any():
+        return PlanSplits(*(plans[np.flatnonzero(split == number)] for number in range(3)))
+    # Slices of mapped arrays stay on disk.
+    train, valid = np.searchsorted(split, [1, 2]).tolist()
+    return PlanSplits(plans[:train], plans[train:valid], plans[valid:])
 
 
-def divide(groups: Sequence[bytes], *, valid: float, test: float) -> Int[np.ndarray, " N"]:
+def divide(groups: Sequence[bytes], *, valid: float, test: float) -> Numbers:
     """Return the split of each plan: 0 for training, 1 validation, 2 test; a group (see `plan_groups`) shares a split.
 
     `valid` and `test` are shares of the groups; each split has at least one, but no test plans if
