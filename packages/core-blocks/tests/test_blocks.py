@@ -51,7 +51,6 @@ def test_every_option_reaches_its_layer():
         ({"heads": 3, "rope": True}, 9, [("rope",)]),
         ({"heads": 4, "rope": True}, 12, [("heads",)]),
         ({"heads": 4}, 12, []),
-        ({"heads": 4, "attention": "flex", "dropout": 0.1}, 12, [("attention",)]),
     ],
 )
 def test_incompatible_widths(options, width, paths):
@@ -94,16 +93,6 @@ def test_drop_path_drops_whole_samples_and_keeps_the_mean():
     assert (dropped - 6000) ** 2 / (20_000 * 0.3 * 0.7) < 10.8, "chi-square, 1 in 1000"
     assert drop.eval()(x) is x
     assert DropPath(0.0)(x) is x
-
-
-def test_requested_positions_with_drop_path():
-    block, x = pre_norm(drop_path=0.5), torch.randn(8, 4, WIDTH)
-    requested = torch.rand(8, 4) < 0.5
-    outs = []
-    for mask in (None, requested):
-        torch.manual_seed(3)
-        outs.append(block(x, torch.zeros(8, COND), requested=mask)[requested])
-    torch.testing.assert_close(*outs)
 
 
 def get(**options):

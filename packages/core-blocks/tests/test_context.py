@@ -131,30 +131,19 @@ def test_dependencies_by_definition(model_of, opened, size):
         assert torch.equal((by_level != out).any(-1).all(0), block == block[place])
 
 
-def gradients(model, requested=None, checkpointing=False):
-    """Gradients of what is asked, in training, with checkpoints or without."""
+def gradients(model, checkpointing):
+    """Output and gradients in training, with checkpoints or without."""
     model.checkpointing = checkpointing
     model.train().zero_grad()
-    wanted = everywhere() if requested is None else requested
-    state, level = (
-        State(ids(0), torch.zeros(ROWS, LENGTH, dtype=torch.bool), requested),
-        levels(4)[1],
-    )
-    out = model(state, level, everywhere(), {}, context=behind(ids(1)))
-    (out[wanted] * torch.arange(IDS)).sum().backward()
-    return out.detach()[wanted], [weight.grad.clone() for weight in model.parameters()]
+    out = model(State.of(ids(0)), levels(4)[1], everywhere(), {}, context=behind(ids(1)))
+    (out * torch.arange(IDS)).sum().backward()
+    return out.detach(), [weight.grad.clone() for weight in model.parameters()]
 
 
-@pytest.mark.parametrize("requested", [False, True])
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_with_checkpointing_and_requested_positions(
-    model_of, opened, requested, checkpointing
-):
+def test_gradients_with_checkpointing(model_of, opened):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4)).double()
-    wanted = torch.rand(ROWS, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.5
-    out, found = gradients(model, wanted if requested else None, checkpointing)
-    model.skip_unrequested = False
-    plain, expected = gradients(model, wanted if requested else None)
+    out, found = gradients(model, checkpointing=True)
+    plain, expected = gradients(model, checkpointing=False)
     torch.testing.assert_close(out, plain, atol=1e-10, rtol=1e-10)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model, save_model
 
-from dither.core_blocks.denoiser import more_requested
 from dither.registry import default_catalog
 from dither.registry.contracts.records import State
 
@@ -129,48 +128,6 @@ def test_check_reports_every_component(regions):
         default_catalog().parse("model", {"use": "denoiser", "block_size": 4}).facts().block_size
         == 4
     )
-
-
-@pytest.mark.parametrize("space", ["graph", "regions"])
-def test_last_block_computes_requested_positions_only(request, model_of, state_of, opened, space):
-    """Same values and same gradients of a loss over the requested positions."""
-    sort = request.getfixturevalue(space)
-    model = (
-        opened(model_of(sort, embedding="graph" if space == "graph" else "regions"))
-        .double()
-        .train()
-    )
-    model.merge_masked = False
-    state = state_of(sort, 4, dtype=torch.float64)
-    valid = everywhere(state)
-    valid[2, 2:] = False
-    requested = (torch.rand(valid.shape, generator=torch.Generator().manual_seed(3)) < 0.4) & valid
-    requested[1] = False
-    level, rows = torch.rand(4, dtype=torch.float64), []
-    model.blocks[-1].mlp.register_forward_pre_hook(
-        lambda _, args: rows.append(args[0].shape[:-1].numel())
-    )
-
-    def values_and_gradients(mask):
-        model.zero_grad()
-        out = finite(model(State(state.x, state.masked, mask), level, valid, {}))
-        assert out.isfinite().all()
-        out[requested].square().sum().backward()
-        return [out[requested].detach(), *(p.grad.clone() for p in model.parameters())]
-
-    for a, b in zip(values_and_gradients(requested), values_and_gradients(None), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-    assert rows[0] == more_requested(requested).sum()
-
-
-def test_requested_positions_have_few_sizes():
-    masks = [(torch.randperm(1000) < count).view(4, 250) for count in range(1, 1000)]
-    more = [more_requested(mask) for mask in masks]
-    assert all(
-        bool(larger[mask].all()) and larger.sum() < mask.sum() + 32
-        for mask, larger in zip(masks, more, strict=True)
-    )
-    assert len({int(mask.sum()) for mask in more}) == 32
 
 
 def test_common_padding_is_dropped_exactly(model_of, graph, state_of, opened):

@@ -1,7 +1,5 @@
 """Merging fully masked positions: the same values, losses and gradients with fewer tokens."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -33,18 +31,17 @@ def batch(rows, padded):
 
 
 def values_and_gradients(model, state, valid, level):
-    """Outputs at requested valid positions, their loss, and its gradients."""
+    """Outputs at valid positions, their loss, and its gradients."""
     model.zero_grad()
     out = model(state, level, valid, {})
     assert out.isfinite().all()
-    where = valid if state.requested is None else valid & state.requested
     loss = (
         (out - torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).square()
-        * where[..., None]
+        * valid[..., None]
     ).mean()
     loss.backward()
     return [
-        out[where].detach(),
+        out[valid].detach(),
         loss.detach(),
         *(weight.grad.clone() for weight in model.parameters()),
     ]
@@ -53,8 +50,7 @@ def values_and_gradients(model, state, valid, level):
 @pytest.mark.parametrize("rows", [[0], [0, 1, 2, 3, 4], [4, 4]], ids=str)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("cls", [True, False])
-@pytest.mark.parametrize("requested", [None, "hidden", "some"])
-def test_values_and_gradients_are_exact(model_of, opened, rows, padded, cls, requested):
+def test_values_and_gradients_are_exact(model_of, opened, rows, padded, cls):
     embedding = {"use": "regions", "cls": cls, "elements": True}
     options = {
         "embedding": embedding,
@@ -64,13 +60,6 @@ def test_values_and_gradients_are_exact(model_of, opened, rows, padded, cls, req
     model = opened(model_of(SPACE, **options)).double().train()
     assert model.merge_masked
     state, valid = batch(rows, padded)
-    if requested is not None:
-        where = (
-            state.masked.all(-1)
-            if requested == "hidden"
-            else torch.tensor([0, 1, 0, 1, 1, 0, 0], dtype=torch.bool)
-        )
-        state = State(state.x, state.masked, where & valid)
     level = torch.rand(len(rows), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     merged = values_and_gradients(model, state, valid, level)
     model.merge_masked = False
@@ -116,34 +105,6 @@ def test_number_of_tokens_in_the_blocks(model_of):
         state, valid = batch(rows, padded)
         x, level = state.x.float(), torch.rand(len(rows))
         assert lengths_of(model, State(x, state.masked), level, valid, {}) == [expected] * 2, rows
-
-
-@pytest.mark.parametrize("requested", [False, True])
-@pytest.mark.parametrize("cls", [False, True])
-def test_static_shapes_depend_on_the_bound_alone(model_of, opened, requested, cls):
-    """Same values and gradients; the last block computes the merged token of each sample if only that is requested."""
-    model = (
-        opened(model_of(FeatureSpace(30, 3), embedding={"use": "regions", "cls": cls}))
-        .double()
-        .train()
-    )
-    place = torch.rand(4, 30, generator=torch.Generator().manual_seed(1)).argsort(1)
-    valid = torch.arange(30) < torch.tensor([30, 30, 25, 10])[:, None]
-    hidden = ((place >= torch.tensor([0, 9, 14, 30])[:, None]) & valid)[..., None].expand(-1, -1, 3)
-    x = torch.randn(4, 30, 3, dtype=torch.float64).masked_fill(hidden, 0.0)
-    state = State(x, hidden, hidden[..., 0] if requested else None, most_visible=14)
-    level, rows = torch.rand(4, dtype=torch.float64), []
-    model.static_shapes = True
-    model.blocks[-1].mlp.register_forward_pre_hook(
-        lambda _, args: rows.append(args[0].shape[:-1].numel())
-    )
-    static = values_and_gradients(model, state, valid, level)
-    assert rows == [4 if requested else 4 * 16]
-    assert lengths_of(model, state, level, valid, {}) == [16] * 2
-    assert lengths_of(model, replace(state, most_visible=None), level, valid, {}) == [30 + cls] * 2
-    model.merge_masked = False
-    for one, other in zip(static, values_and_gradients(model, state, valid, level), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,24 @@
-"""Multi-head self-attention. Letters: B batch, H heads, L queries, K keys, D width, E head width."""
+"""Multi-head self-attention.
+
+Letters: B batch, H heads, L queries, K keys, D width, E head width.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from importlib.util import find_spec
-from typing import Literal
+from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .cpu.dropout import Dropout, drop
-from .cpu.tiled_attention import prefers_tiles, tiled_attention
 from .kv_cache import KVCache
 from .options import AttentionKernel, TransformerBlock
 from .rope import Rotary
 
 __all__ = ["Attention", "QVBiasedLinear", "attend"]
 
-MAX_PLAIN_KEYS = 64
-"""Largest number of keys for which plain products beat the fused kernel of a CPU in bfloat16 or
-with dropout."""
-
-HAS_TRITON = find_spec("triton") is not None
-MIN_FLEX_WIDTH = 16
-"""What flex_attention requires on CUDA: Triton, and the least head width."""
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
 
 class Attention(nn.Module):
@@ -38,24 +31,25 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, options: TransformerBlock) -> None:
         super().__init__()
-        bias = options.bias
-        dropout = options.dropout
-        qkv_bias = bias if options.qkv_bias is None else options.qkv_bias
         self.heads = options.heads
-        self.kernel = options.attention
         self.kv_heads = options.kv_heads or options.heads
+        self.kernel = options.attention
         self.weight_dropout = (
-            dropout if options.attention_dropout is None else options.attention_dropout
+            options.dropout if options.attention_dropout is None else options.attention_dropout
         )
-        self.dropout = Dropout(dropout)
-        out = width + 2 * self.kv_heads * (width // options.heads)
-        self.qkv = QVBiasedLinear(width) if qkv_bias == "qv" else nn.Linear(width, out, qkv_bias)
-        self.out = nn.Linear(width, width, bias if options.out_bias is None else options.out_bias)
-        self.rotary = (
-            Rotary(width // options.heads, options.rope_unit, options.rope_theta)
-            if options.rope
-            else None
-        )
+        self.dropout = nn.Dropout(options.dropout)
+
+        head_width = width // options.heads
+        qkv_bias = options.bias if options.qkv_bias is None else options.qkv_bias
+        out_bias = options.bias if options.out_bias is None else options.out_bias
+        if qkv_bias == "qv":
+            self.qkv: nn.Linear = QVBiasedLinear(width)
+        else:
+            self.qkv = nn.Linear(width, width + 2 * self.kv_heads * head_width, qkv_bias)
+        self.out = nn.Linear(width, width, out_bias)
+        self.rotary = None
+        if options.rope:
+            self.rotary = Rotary(head_width, options.rope_unit, options.rope_theta)
 
     def forward(
         self,
@@ -64,8 +58,7 @@ class Attention(nn.Module):
         cache: KVCache | None = None,
         layer: int = 0,
         positions: Shaped[Tensor, "B L"] | None = None,
-        rows: Int[Tensor, " N"] | None = None,
-    ) -> Float[Tensor, "B L D"] | Float[Tensor, "N D"]:
+    ) -> Float[Tensor, "B L D"]:
         """Attend from each position to the others.
 
         Args:
@@ -74,29 +67,25 @@ class Attention(nn.Module):
             cache: Keys and values of earlier positions.
             layer: Index of this layer in the cache.
             positions: Coordinates for RoPE; indices by default.
-            rows: Return only these positions, counted over the flattened batch.
         """
         qkv = self.qkv(x).view(*x.shape[:2], self.heads + 2 * self.kv_heads, -1).transpose(1, 2)
         q, k, v = qkv.split_with_sizes([self.heads, self.kv_heads, self.kv_heads], 1)
+
+        # Keys are cached after RoPE, so that a cached key is never rotated again.
         if self.rotary is not None:
             start = 0 if cache is None else cache.num_tokens
             q = self.rotary(q, start, positions=positions)
             k = self.rotary(k, start, positions=positions)
         if cache is not None:
             k, v = cache.join(layer, k, v)
+
+        # Grouped-query attention: several heads of queries share one of keys and values.
         if self.kv_heads != self.heads:
-            k, v = (part.repeat_interleave(self.heads // self.kv_heads, 1) for part in (k, v))
-        queries = (
-            rows if len(x) == 1 and x.device.type == "cpu" else None
-        )  # on a GPU masks for all queries are cached
-        if queries is not None:
-            q = q.index_select(2, queries)
-            mask = mask if mask is None or mask.shape[2] == 1 else mask.index_select(2, queries)
+            k = k.repeat_interleave(self.heads // self.kv_heads, 1)
+            v = v.repeat_interleave(self.heads // self.kv_heads, 1)
+
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.kernel)
-        y = y.transpose(1, 2).flatten(2)
-        if rows is not None:
-            y = y[0] if queries is not None else y.flatten(0, 1).index_select(0, rows)
-        out: Tensor = self.dropout(self.out(y))
+        out: Tensor = self.dropout(self.out(y.transpose(1, 2).flatten(2)))
         return out
 
 
@@ -127,58 +116,51 @@ def attend(
     dropout: float = 0.0,
     kernel: AttentionKernel = "auto",
 ) -> Float[Tensor, "B H L E"]:
-    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; 0 for a query without any key.
+    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; 0 for a query without keys.
 
     A float mask is added to the logits in its own precision: log n makes a key count as n equal
     ones.
     """
-    chosen = _fastest_kernel(q, k, dropout) if kernel == "auto" else kernel
-    float_mask = mask is not None and mask.is_floating_point()
-    wider = (
-        mask is not None and float_mask and mask.dtype != q.dtype
-    )  # which the fused kernels of CUDA refuse
-    if wider and q.device.type == "cuda":
-        one_row = mask is not None and mask.shape == (len(q), 1, 1, k.shape[2]) and not dropout
-        chosen = "flex" if HAS_TRITON and one_row and q.shape[-1] >= MIN_FLEX_WIDTH else "math"
-    if (
-        chosen == "flex"
-        and mask is not None
-        and (wider or not float_mask)
-        and q.device.type == "cuda"
-    ):
-        from .flex import flex_attention  # imports torch._dynamo: 2 s
+    run = KERNELS[kernel]
+    if mask is None or mask.is_floating_point():
+        return run(q, k, v, mask, dropout)
 
-        return flex_attention(q, k, v, mask)
-    has_keys = None if mask is None or float_mask else mask.any(-1, keepdim=True)
-    if (
-        type(has_keys) is Tensor
-        and has_keys.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-    ):  # not fake
-        has_keys = None if has_keys.all() else has_keys
-    if mask is not None and has_keys is not None:
-        mask = mask | ~has_keys  # without any key some kernels return NaN
-    if chosen == "tiles":
-        y = tiled_attention(q, k, v, mask)
-    elif chosen == "math":
-        scores = (q * q.shape[-1] ** -0.5) @ k.mT
-        if mask is not None:
-            scores = scores + mask if float_mask else scores.masked_fill(~mask, -torch.inf)
-        y = drop(scores.softmax(-1).to(v.dtype), dropout) @ v
-    else:
-        rounds = float_mask and q.device.type != "meta"  # autocast, by up to 0.8 %; "meta" has none
-        with torch.autocast(q.device.type, enabled=False) if rounds else nullcontext():
-            y = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
-    return y if has_keys is None else y.masked_fill(~has_keys, 0.0)
+    # Without any key some kernels return NaN, so such a query attends to all keys first.
+    has_keys = mask.any(-1, keepdim=True)
+    return run(q, k, v, mask | ~has_keys, dropout).masked_fill(~has_keys, 0.0)
 
 
-def _fastest_kernel(
-    q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"], dropout: float
-) -> Literal["math", "tiles", "sdpa"]:
-    if (
-        k.shape[-2] <= MAX_PLAIN_KEYS
-        and k.device.type == "cpu"
-        and (dropout or k.dtype == torch.bfloat16)
-    ):
-        return "math"
-    return "tiles" if not dropout and prefers_tiles(q, k) else "sdpa"
+def _matmul(
+    q: Float[Tensor, "B H L E"],
+    k: Float[Tensor, "B H K E"],
+    v: Float[Tensor, "B H K E"],
+    mask: Shaped[Tensor, "#B #H #L K"] | None,
+    dropout: float,
+) -> Float[Tensor, "B H L E"]:
+    """Attention by two matrix products."""
+    logits = (q * q.shape[-1] ** -0.5) @ k.mT
+    if mask is not None and mask.is_floating_point():
+        logits = logits + mask
+    elif mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    return functional.dropout(logits.softmax(-1).to(v.dtype), dropout) @ v
+
+
+def _fused(
+    q: Float[Tensor, "B H L E"],
+    k: Float[Tensor, "B H K E"],
+    v: Float[Tensor, "B H K E"],
+    mask: Shaped[Tensor, "#B #H #L K"] | None,
+    dropout: float,
+) -> Float[Tensor, "B H L E"]:
+    """Attention by torch's fused kernel (FlashAttention; Dao et al., 2022)."""
+    if mask is None or not mask.is_floating_point():
+        return functional.scaled_dot_product_attention(q, k, v, mask, dropout)
+
+    # Autocast would round the float mask to bfloat16, an error of up to 0.8 % of a weight.
+    with torch.autocast(q.device.type, enabled=False):
+        return functional.scaled_dot_product_attention(q, k, v, mask, dropout)
+
+
+KERNELS: dict[AttentionKernel, Kernel] = {"auto": _fused, "sdpa": _fused, "math": _matmul}
+"""Attention kernels by name: (q, k, v, mask, dropout) -> output."""

@@ -1,4 +1,4 @@
-"""Block-causal attention (BD3-LM, Arriola et al., 2025): masks, and training on a clean and a noised sample together.
+"""Block-causal attention (BD3-LM, Arriola et al., 2025), and training on [x_t | x_0].
 
 Letters: B batch, H heads, L tokens, K keys, D width, C condition width, E head width. Extra tokens,
 such as a class token, belong to the first block, so that every block attends to them.
@@ -7,6 +7,7 @@ such as a class token, belong to the first block, so that every block attends to
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,8 +45,8 @@ class CleanAndNoised:
 
     c: Float[Tensor, "B *L C"]
     clean_c: Float[Tensor, "B *L C"]
-    clean_mask: Bool[Tensor, "#B 1 L L"]
-    mask: Bool[Tensor, "#B 1 L K"]
+    clean_mask: Bool[Tensor, "B 1 L L"]
+    mask: Bool[Tensor, "B 1 L K"]
 
     @classmethod
     def of(
@@ -53,17 +54,18 @@ class CleanAndNoised:
         c: Float[Tensor, "B *L C"],
         clean_c: Float[Tensor, "B *L C"],
         block: Int[Tensor, " L"],
-        valid: Bool[Tensor, "B L"] | None,
+        valid: Bool[Tensor, "B L"],
     ) -> CleanAndNoised:
-        """Build the masks from block indices; `valid` is True on tokens that may be attended to, None for all."""
+        """Build the masks from block indices; `valid` is True on tokens that may be attended to."""
         same = block[:, None] == block
-        up_to = block[:, None] >= block
-        mask = torch.cat([up_to & ~same, same], 1)[None, None]
-        clean_mask = up_to[None, None]
-        if valid is not None:
-            clean_mask = clean_mask & valid[:, None, None]
-            mask = mask & torch.cat([valid, valid], 1)[:, None, None]
-        return cls(c, clean_c, clean_mask, mask)
+        earlier = block[:, None] > block
+        valid = valid[:, None, None]
+        return cls(
+            c=c,
+            clean_c=clean_c,
+            clean_mask=(earlier | same) & valid,
+            mask=torch.cat([earlier & valid, same & valid], -1),
+        )
 
     def layer(
         self,
@@ -71,37 +73,30 @@ class CleanAndNoised:
         number: int,
         h: Float[Tensor, "B L D"],
         clean: Float[Tensor, "B L D"],
-        requested: Bool[Tensor, "B L"] | None = None,
-        clean_requested: Bool[Tensor, "B L"] | None = None,
+        **options: Any,
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L D"]]:
-        """Apply a block to the clean and then to the noised sample; return (noised, clean)."""
-        cache = _CleanKeys()
-        options = {} if requested is None else {"requested": requested}
-        clean_options = {} if clean_requested is None else {"requested": clean_requested}
+        """Apply a block to the clean and then to the noised sample; return (noised, clean).
+
+        `options` are further arguments of the block.
+        """
+        keys = _CleanKeys()
         clean = block(
             clean,
             self.clean_c,
             mask=self.clean_mask,
-            cache=cache,
+            cache=keys,
             layer=number,
             keep=True,
-            **clean_options,
-        )
-        return block(
-            h,
-            self.c,
-            mask=self.mask,
-            cache=cache,
-            layer=number,
-            keep=False,
             **options,
-        ), clean
+        )
+        h = block(h, self.c, mask=self.mask, cache=keys, layer=number, keep=False, **options)
+        return h, clean
 
 
 class _CleanKeys:
-    """Cache of one layer: the first `join` stores the clean keys and values, the second returns them with the new."""
+    """Cache of one layer: the first `join` stores clean keys and values, the second appends to them."""
 
-    length = extra = num_tokens = 0
+    num_tokens = 0
 
     def __init__(self) -> None:
         self._clean: tuple[Tensor, Tensor] | None = None

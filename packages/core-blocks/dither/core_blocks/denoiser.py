@@ -1,14 +1,13 @@
 """The model: embedding, blocks, final norm, head.
 
-Letters: B batch, L length, K keys, M features, V vocabulary, D width, C condition width.
+Letters: B batch, L length, T tokens (extra ones and positions), K keys, M features, V vocabulary,
+D width, C condition width.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,32 +16,39 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dither.registry.contracts.records import Context, State, first_rows, true_everywhere
+from dither.registry.contracts.records import Context, State
 
 from .block_causal import CleanAndNoised, number_blocks
-from .cpu.merge_identical import MergedPositions
 from .kv_cache import KVCache
+from .merge_identical import MergedPositions
 from .options import CENTRE, DOCUMENT
 
 __all__ = ["Denoiser", "init_trunc_normal", "relative_coordinates", "tie_embeddings"]
 
-Requested = Bool[Tensor, "B L"] | Int[Tensor, " N"]
-"""Positions as a mask, or as rows of the flattened batch, whose number the host knows."""
-
 
 @dataclass(frozen=True)
-class _Call:
-    """Arguments of the blocks in one forward pass."""
+class _Tokens:
+    """The sequence that enters the blocks: extra tokens, such as a class token, then the positions.
 
-    mask: Shaped[Tensor, "B 1 #L K"] | None = None
-    cache: KVCache | None = None
-    keep: bool = False
-    requested: Requested | None = None
-    positions: Shaped[Tensor, "B L"] | None = None
+    Attributes:
+        h: Embedded tokens.
+        c: Condition of the blocks, its SiLU applied.
+        valid: False on padding.
+        extra: Number of extra tokens.
+        positions: Coordinates for RoPE; None for indices.
+        documents: Number of each token's document, -1 on padding; None for a single document.
+    """
+
+    h: Float[Tensor, "B T D"]
+    c: Float[Tensor, "B *T C"]
+    valid: Bool[Tensor, "B T"]
+    extra: int
+    positions: Shaped[Tensor, "B T"] | None
+    documents: Int[Tensor, "B T"] | None
 
 
 class Denoiser(nn.Module):
-    """A diffusion transformer over tokens or features.
+    """A diffusion transformer over tokens or features (DiT; Peebles and Xie, 2023).
 
     Args:
         embedding: (state, cond, start) -> (`B extra+L D`, extra): extra tokens, such as a class
@@ -53,22 +59,13 @@ class Denoiser(nn.Module):
         head: `B L D` -> raw values per position.
         block_size: Positions per block with block-causal attention; None for full attention.
         checkpointing: Recompute each block in the backward pass instead of keeping its activations.
-        skip_unrequested: Pass `State.requested` to the last block, which skips other rows; in
-            static shapes if the largest number is known, and the block `accepts_rows`.
-        merge_masked: Replace all fully masked positions of a sample by one; in static shapes if the
-            largest number of others is known. Exact if the embedding maps them to one vector and
-            the blocks are permutation-equivariant and accept a float mask.
-        drop_padding: On a CPU, compute only positions that are valid in some sample of the batch:
-            none is padding in a batch of one bucket. Exact if the blocks are
-            permutation-equivariant.
+        merge_masked: Replace all fully masked positions of a sample by one. Exact if the embedding
+            maps them to one vector and the blocks are permutation-equivariant and accept a float
+            mask.
+        drop_padding: Compute only positions that are valid in some sample of the batch. Exact if
+            the blocks are permutation-equivariant.
         positions: Pass the coordinates of the condition "centre" to the blocks as `positions`.
-
-    Attributes:
-        static_shapes: Skip positions only in static shapes, as on an accelerator and in compiled
-            graphs.
     """
-
-    static_shapes = False
 
     def __init__(
         self,
@@ -80,7 +77,6 @@ class Denoiser(nn.Module):
         *,
         block_size: int | None = None,
         checkpointing: bool = False,
-        skip_unrequested: bool = False,
         merge_masked: bool = False,
         drop_padding: bool = False,
         positions: bool = False,
@@ -93,10 +89,9 @@ class Denoiser(nn.Module):
         self.head = head
         self.block_size = block_size
         self.checkpointing = checkpointing
-        self.skip_unrequested = skip_unrequested
         self.merge_masked = merge_masked
-        self.positions = positions
         self.drop_padding = drop_padding
+        self.positions = positions
 
     def forward(
         self,
@@ -125,9 +120,8 @@ class Denoiser(nn.Module):
         Raises:
             ValueError: A context is given to a model without blocks, or together with a cache.
         """
-        out: Tensor = self.head(
-            self.trunk(state, level, valid, cond, context=context, cache=cache, keep=keep)
-        )
+        h = self.trunk(state, level, valid, cond, context=context, cache=cache, keep=keep)
+        out: Tensor = self.head(h)
         return out
 
     def trunk(
@@ -144,198 +138,177 @@ class Denoiser(nn.Module):
         """Return the input of the head; takes the arguments of `forward`."""
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
-        positions = (
-            relative_coordinates(cond, start, valid.shape[1], extra) if self.positions else None
-        )
         c = functional.silu(self.condition(level, cond))
-        c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
-        tokens = valid
-        if extra:
-            whole = valid[:1, :1].expand(len(valid), extra + valid.shape[1])
-            tokens = (
-                whole if true_everywhere(valid) else functional.pad(valid, (extra, 0), value=True)
+        tokens = self._tokens(h, c, extra, valid, cond, start)
+        if DOCUMENT in cond and (extra or cache is not None or context is not None):
+            raise ValueError(
+                "packed documents require full attention, without a cache and extra tokens"
             )
-        documents = cond.get(DOCUMENT)
-        if documents is not None:
-            if extra or cache is not None or context is not None:
-                raise ValueError(
-                    "packed documents require full attention, without a cache and extra tokens"
-                )
-            documents = documents.masked_fill(~valid, -1)  # padding attends to padding
-        requested = self._requested(state, extra)
+
         if context is not None:
-            if self.block_size is None or cache is not None:
-                raise ValueError("a context requires block-causal attention and no cache")
-            h = self._with_context(
-                context, cond, h, c_all, tokens, _Call(requested=requested, positions=positions)
-            )
-        elif cache is None and (merged := self._merged(state, c, tokens, extra)) is not None:
-            static = self._takes_rows and state.requested is not None and not self._readable(tokens)
-            call = _Call(
-                merged.weight,
-                requested=merged.merged_rows() if static else merged.requested(requested),
-            )
-            h = merged.spread(self._run_blocks(merged.take(h), c, call))
-        elif cache is None and (used := self._used_positions(tokens)) is not None:
-            requested = None if requested is None else requested.index_select(1, used)
-            documents = None if documents is None else documents[:, used]
-            mask = self._mask(tokens.index_select(1, used), extra, None, documents)
-            call = _Call(mask, requested=requested)
-            c_used = c_all if c_all.ndim == 2 else c_all[:, used]
-            out = self._run_blocks(h.index_select(1, used), c_used, call)
-            h = torch.zeros_like(h).index_copy(1, used, out.to(h.dtype))
+            h = self._with_context(tokens, context, cond, cache)
+        elif cache is not None:
+            h = self._with_cache(tokens, cache, keep)
         else:
-            mask = self._mask(tokens, extra, cache, documents)
-            h = self._run_blocks(h, c_all, _Call(mask, cache, keep, requested, positions))
-        if cache is not None and keep:
-            cache.advance(tokens, extra)
-        return self.final(h[:, extra:] if extra else h, c)  # type: ignore[no-any-return]
+            h = self._without_cache(tokens, state)
+
+        out: Tensor = self.final(h[:, extra:], c)
+        return out
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Drop conditions of random samples for classifier-free guidance; called once per training batch."""
+        """Drop conditions of random samples for classifier-free guidance, in a training batch."""
         drop = getattr(self.condition, "drop_conditions", None)
         return cond if drop is None else drop(cond)
 
     def new_cache(self) -> KVCache:
-        """Return an empty cache. Sampling with it is exact with block-causal attention, in whole blocks."""
+        """Return an empty cache, exact for whole blocks under block-causal attention."""
         return KVCache()
 
-    def _requested(self, state: State, extra: int) -> Requested | None:
-        """Return where the output of the last block is needed; None for everywhere."""
-        requested = state.requested
-        most = state.most_requested
-        if not self.skip_unrequested or requested is None:
-            return None
-        mask = functional.pad(requested, (extra, 0))
-        if self._readable(requested):
-            return None if bool(requested.all()) else mask
-        known = self._takes_rows and most is not None and most < requested.numel()
-        return first_rows(mask.flatten(), most) if known and most is not None else None
-
-    def _merged(
+    def _tokens(
         self,
-        state: State,
+        h: Float[Tensor, "B T D"],
         c: Float[Tensor, "B *L C"],
-        tokens: Bool[Tensor, "B L"],
         extra: int,
-    ) -> MergedPositions | None:
-        """Return which positions to merge into one, or None."""
-        readable = self._readable(tokens)
-        most = state.most_visible
-        if not self.merge_masked or c.ndim == 3 or (most is None and not readable):
-            return None
-        longest = (
-            None if readable or most is None else -(-(most + extra + 1) // 8) * 8
-        )  # a multiple of 8 suits kernels
-        return MergedPositions.of(
-            tokens, functional.pad(state.masked.all(-1), (extra, 0)), c.dtype, longest
+        valid: Bool[Tensor, "B L"],
+        cond: Mapping[str, Tensor],
+        start: int,
+    ) -> _Tokens:
+        """Extend everything that is given per position to the extra tokens."""
+        # An extra token is conditioned on the level of the first position.
+        if c.ndim == 3:
+            c = torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
+
+        positions = None
+        if self.positions:
+            positions = relative_coordinates(cond, start, valid.shape[1], extra)
+
+        documents = cond.get(DOCUMENT)
+        if documents is not None:
+            # Padding attends to padding, so that every query has a key.
+            documents = documents.masked_fill(~valid, -1)
+
+        return _Tokens(
+            h=h,
+            c=c,
+            valid=functional.pad(valid, (extra, 0), value=True),
+            extra=extra,
+            positions=positions,
+            documents=documents,
         )
 
-    def _used_positions(self, tokens: Bool[Tensor, "B L"]) -> Int[Tensor, " K"] | None:
-        """Return the positions that are not padding in every sample, or None for all."""
-        if not self.drop_padding or not self._readable(tokens):
-            return None
-        used = tokens.any(0).nonzero()[:, 0]
-        return used if 0 < len(used) < tokens.shape[1] else None
+    def _without_cache(self, tokens: _Tokens, state: State) -> Float[Tensor, "B T D"]:
+        """Attend within the sequence; on a CPU, of as few tokens as give the same result."""
+        if _reads_are_free(tokens.valid):
+            # 2x of a training step of the get-region seed model, half of whose regions are masked.
+            if self.merge_masked and tokens.c.ndim == 2:
+                identical = functional.pad(state.masked.all(-1), (tokens.extra, 0))
+                merged = MergedPositions.of(tokens.valid, identical, tokens.c.dtype)
+                if merged is not None:
+                    return self._with_merged(tokens, merged)
+
+            # 1.36x of a training step of bubble_diagram/quick, whose batches have one length each.
+            if self.drop_padding:
+                used = tokens.valid.any(0).nonzero()[:, 0]
+                if 0 < len(used) < tokens.valid.shape[1]:
+                    return self._with_some(tokens, used)
+
+        return self._run_blocks(tokens, self._mask(tokens))
+
+    def _with_merged(self, tokens: _Tokens, merged: MergedPositions) -> Float[Tensor, "B T D"]:
+        """Compute one token for each set of identical ones, which counts as that many keys."""
+        remaining = replace(tokens, h=merged.take(tokens.h))
+        return merged.spread(self._run_blocks(remaining, merged.weight))
+
+    def _with_some(self, tokens: _Tokens, used: Int[Tensor, " K"]) -> Float[Tensor, "B T D"]:
+        """Compute only some tokens; the others, padding in every sample, become zeros."""
+        selected = replace(
+            tokens,
+            h=tokens.h.index_select(1, used),
+            c=tokens.c if tokens.c.ndim == 2 else tokens.c[:, used],
+            valid=tokens.valid[:, used],
+            documents=None if tokens.documents is None else tokens.documents[:, used],
+        )
+        h = self._run_blocks(selected, self._mask(selected))
+        return torch.zeros_like(tokens.h).index_copy(1, used, h.to(tokens.h.dtype))
+
+    def _with_cache(self, tokens: _Tokens, cache: KVCache, keep: bool) -> Float[Tensor, "B T D"]:
+        """Attend to the cached tokens as well, and add these tokens to the cache if `keep`."""
+        h = self._run_blocks(tokens, self._mask(tokens, cache), cache=cache, keep=keep)
+        if keep:
+            cache.advance(tokens.valid, tokens.extra)
+        return h
 
     def _with_context(
-        self,
-        context: Context,
-        cond: Mapping[str, Tensor],
-        h: Float[Tensor, "B L D"],
-        c: Float[Tensor, "B *L C"],
-        tokens: Bool[Tensor, "B L"],
-        call: _Call,
-    ) -> Float[Tensor, "B L D"]:
-        """Run the blocks over the noised sample and its clean context; the last one needs only the context's keys."""
-        assert self.block_size is not None
+        self, tokens: _Tokens, context: Context, cond: Mapping[str, Tensor], cache: KVCache | None
+    ) -> Float[Tensor, "B T D"]:
+        """Run [x_t | x_0] through the blocks: a noised block attends to earlier clean ones."""
+        if self.block_size is None or cache is not None:
+            raise ValueError("a context requires block-causal attention and no cache")
+
         clean, extra = self.embedding(context.state, cond, 0)
         clean_c = functional.silu(self.condition(context.level, cond))
-        block = number_blocks(h.shape[1], extra, self.block_size, h.device)
-        both = CleanAndNoised.of(c, clean_c, block, None if self._all_true(tokens) else tokens)
+        block = number_blocks(clean.shape[1], extra, self.block_size, clean.device)
+        both = CleanAndNoised.of(tokens.c, clean_c, block, tokens.valid)
+
+        options = _block_options(tokens)
+        h = tokens.h
         for layer, module in enumerate(self.blocks):
-            run = module if call.positions is None else partial(module, positions=call.positions)
-            requested: tuple[Tensor | None, ...] = ()
-            if layer == len(self.blocks) - 1:
-                nothing = (
-                    torch.zeros_like(tokens)
-                    if self.skip_unrequested and self._readable(tokens)
-                    else None
-                )
-                requested = (
-                    (None if call.requested is None else more_requested(call.requested)),
-                    nothing,
-                )
-            h, clean = self._run(both.layer, run, layer, h, clean, *requested)
+            h, clean = self._run(both.layer, module, layer, h, clean, **options)
         return h
 
     def _run_blocks(
-        self, h: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"], call: _Call
-    ) -> Float[Tensor, "B L D"]:
-        options: dict[str, Any] = {"mask": call.mask, "cache": call.cache, "keep": call.keep}
-        if call.positions is not None:
-            options["positions"] = call.positions
+        self,
+        tokens: _Tokens,
+        mask: Shaped[Tensor, "#B 1 #T K"] | None,
+        *,
+        cache: KVCache | None = None,
+        keep: bool = False,
+    ) -> Float[Tensor, "B T D"]:
+        options = _block_options(tokens)
+        h = tokens.h
         for layer, block in enumerate(self.blocks):
-            if call.requested is not None and layer == len(self.blocks) - 1:
-                options["requested"] = more_requested(call.requested)
-            h = self._run(block, h, c, layer=layer, **options)
+            h = self._run(
+                block, h, tokens.c, mask=mask, cache=cache, layer=layer, keep=keep, **options
+            )
         return h
 
-    def _run(self, run: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        recompute = self.checkpointing and self.training and torch.is_grad_enabled()
-        return (
-            checkpoint(run, *args, use_reentrant=False, **options)
-            if recompute
-            else run(*args, **options)
-        )
+    def _run(self, block: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        """Call a block, with activation checkpointing if that is on."""
+        if self.checkpointing and self.training and torch.is_grad_enabled():
+            return checkpoint(block, *args, use_reentrant=False, **options)
+        return block(*args, **options)
 
-    def _readable(self, mask: Bool[Tensor, "..."]) -> bool:
-        """Whether reading values is free: an accelerator would synchronize, a compiled graph would break."""
-        return mask.device.type == "cpu" and not (
-            self.static_shapes or torch.compiler.is_compiling()
-        )
-
-    def _all_true(self, mask: Bool[Tensor, "..."]) -> bool:
-        """Whether a mask is known to be True everywhere."""
-        return true_everywhere(mask) or (self._readable(mask) and bool(mask.all()))
-
-    @property
-    def _takes_rows(self) -> bool:
-        return self.skip_unrequested and getattr(self.blocks[-1], "accepts_rows", False)
-
-    def _mask(
-        self,
-        tokens: Bool[Tensor, "B L"],
-        extra: int,
-        cache: KVCache | None,
-        documents: Int[Tensor, "B L"] | None = None,
-    ) -> Bool[Tensor, "B 1 #L K"] | None:
-        """Return which valid keys each token attends to, in its own document; None for all.
+    def _mask(self, tokens: _Tokens, cache: KVCache | None = None) -> Bool[Tensor, "B 1 #T K"]:
+        """Return which keys each token attends to: valid ones of its document.
 
         With block-causal attention these are the keys of its own block and of earlier ones, extra
         tokens included.
         """
-        if documents is not None:
-            return documents[:, None, :, None] == documents[:, None, None, :]
-        single = self.block_size is None or tokens.shape[1] - extra <= self.block_size
-        whole = self.block_size is None if cache is None else single and cache.whole
-        if whole and self._all_true(tokens):
-            return None
-        keys = tokens if cache is None else cache.with_finished(tokens)
+        if tokens.documents is not None:
+            return tokens.documents[:, None, :, None] == tokens.documents[:, None, None, :]
+
+        keys = tokens.valid if cache is None else cache.with_finished(tokens.valid)
         mask = keys[:, None, None, :]
-        if self.block_size is None:
-            return mask
-        extra += 0 if cache is None else cache.extra
-        block = number_blocks(keys.shape[1], extra, self.block_size, keys.device)
-        return mask & (block[-tokens.shape[1] :, None] >= block[None, :])
+        if self.block_size is not None:
+            extra = tokens.extra if cache is None else tokens.extra + cache.extra
+            block = number_blocks(keys.shape[1], extra, self.block_size, keys.device)
+            mask = mask & (block[-tokens.valid.shape[1] :, None] >= block)
+
+        return mask
 
 
-def more_requested(requested: Requested) -> Requested:
-    """Request a few more positions, so that 32 numbers of rows remain: each takes memory, most in bfloat16 (oneDNN)."""
-    if requested.dtype != torch.bool:
-        return requested
-    more = -int(requested.sum()) % math.ceil(requested.numel() / 32)
-    return requested | ((~requested).flatten().cumsum(0) <= more).view_as(requested)
+def _block_options(tokens: _Tokens) -> dict[str, Tensor]:
+    """Return the argument that only blocks with the trait "positions" accept."""
+    return {} if tokens.positions is None else {"positions": tokens.positions}
+
+
+def _reads_are_free(mask: Bool[Tensor, "..."]) -> bool:
+    """Whether Python may read values of a mask at no cost: on a CPU, outside a compiled graph.
+
+    Reading from an accelerator waits for all work that is queued there, and a shape that depends on
+    values breaks a compiled graph.
+    """
+    return mask.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def init_trunc_normal(*modules: nn.Module) -> None:

@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.contracts.records import true_everywhere
-
 __all__ = ["KVCache"]
 
 
@@ -22,13 +20,12 @@ class KVCache:
         length: Finished positions of the sample.
         extra: Extra tokens before the first position.
         valid: True on kept tokens that are not padding.
-        whole: Whether all kept tokens are known to be valid; on an accelerator, where reading would
-            synchronise, by the strides of their mask.
     """
 
     def __init__(self) -> None:
-        self.length = self.extra = self._kept = 0
-        self.whole = True
+        self.length = 0
+        self.extra = 0
+        self._kept = 0
         self.valid: Bool[Tensor, "B held"] | None = None
         self._buffers: dict[int, Tensor] = {}
 
@@ -55,9 +52,6 @@ class KVCache:
     def advance(self, valid: Bool[Tensor, "B L"], extra: int) -> None:
         """Mark the tokens just written as finished; the first `extra` of them are extra tokens."""
         self.valid = self.with_finished(valid)
-        self.whole = self.whole and (
-            true_everywhere(valid) or (valid.device.type == "cpu" and bool(valid.all()))
-        )
         self.length += valid.shape[1] - extra
         self.extra += extra
 

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .cpu.dropout import Dropout
 from .options import TransformerBlock
 
 __all__ = ["GELUMLP", "SwiGLU", "make_mlp"]
@@ -38,12 +37,11 @@ class GELUMLP(nn.Module):
         self.up = nn.Linear(width, hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
         self.approximate = approximate
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
-        out: Tensor = self.dropout(
-            self.down(functional.gelu(self.up(x), approximate=self.approximate))
-        )
+        hidden = functional.gelu(self.up(x), approximate=self.approximate)
+        out: Tensor = self.dropout(self.down(hidden))
         return out
 
 
@@ -69,10 +67,11 @@ class SwiGLU(nn.Module):
         self.gate = nn.Linear(width, hidden, bias)
         self.up = nn.Linear(width, hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
-        out: Tensor = self.dropout(self.down(functional.silu(self.gate(x)) * self.up(x)))
+        hidden = functional.silu(self.gate(x)) * self.up(x)
+        out: Tensor = self.dropout(self.down(hidden))
         return out
 
 

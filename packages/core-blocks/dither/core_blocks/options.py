@@ -33,7 +33,7 @@ MAX_LISTED_HEADS = 1024
 NormName = Literal["layer", "rms"]
 Affine = bool | Literal["scale"]
 MLPName = Literal["gelu", "gelu-tanh", "swiglu"]
-AttentionKernel = Literal["auto", "sdpa", "math", "flex"]
+AttentionKernel = Literal["auto", "sdpa", "math"]
 QKVBias = bool | Literal["qv"]
 Rope = bool | Literal["centre"]
 
@@ -82,21 +82,18 @@ class TransformerBlock(BlockSpec):
     attention_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout of the attention weights. Defaults to `dropout`."""
     attention: AttentionKernel = "auto"
-    """Attention kernel. auto on a CPU: plain matrix products for up to 64 keys in bfloat16 or with
-    dropout, tiles of heads for more keys in bfloat16 while all attention weights fit in memory;
-    otherwise torch's fused kernel. flex: on a GPU with a mask, such as that of block_size,
-    flex_attention of torch, which skips blocks of excluded keys; else the fused kernel."""
+    """Attention kernel: torch's fused kernel ("sdpa", also "auto") or matrix products ("math")."""
 
     def traits(self) -> frozenset[str]:
         """Without RoPE the block is permutation-equivariant; without dropout equal keys may be merged into one."""
-        found = {"cache", "requested"} | ({"positions"} if self.rope == "centre" else set())
+        traits = {"cache"}
+        if self.rope == "centre":
+            traits.add("positions")
         if not self.rope:
-            found |= (
-                {"equivariant"}
-                if self.dropout or self.attention_dropout
-                else {"equivariant", "weighted-keys"}
-            )
-        return frozenset(found)
+            traits.add("equivariant")
+        if not (self.rope or self.dropout or self.attention_dropout):
+            traits.add("weighted-keys")
+        return frozenset(traits)
 
     def check(self, width: int, cond: int) -> Iterator[Misfit]:
         """Yield incompatibilities of heads and hidden width with the width."""
@@ -109,10 +106,6 @@ class TransformerBlock(BlockSpec):
             yield Misfit(
                 'kv_heads excludes qkv_bias = "qv"', ("kv_heads",), ("model", "block", "qkv_bias")
             )
-        if self.attention == "flex" and (
-            self.dropout if self.attention_dropout is None else self.attention_dropout
-        ):
-            yield Misfit('attention = "flex" requires attention_dropout = 0', ("attention",))
         if int(self.ratio * width) < 1:
             yield Misfit(
                 f"ratio {self.ratio:g} makes the hidden layer of an MLP of width {width} empty",

@@ -238,7 +238,6 @@ class DenoiserModel(ModelSpec):
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,
-            skip_unrequested="requested" in block,
             merge_masked=self.block_size is None and identical,
             drop_padding=self.block_size is None and "equivariant" in block,
             positions="positions" in block,
