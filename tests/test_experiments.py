@@ -1,6 +1,5 @@
 """The experiment files of this repository; mistakes are found by `validate`, or before the first step."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,12 +89,11 @@ QUICK = ROOT / "experiments/bubble_diagram/quick.toml"
         "language_model/quick task.tokenizer='gpt2' task.length=256 model.width=16",
     ],
 )
-def test_host_synchronisations_on_a_simulated_gpu(change, monkeypatch):
+def test_host_synchronisations_on_a_simulated_gpu(change):
     """A training step has none, with any optimizer: neither values nor shapes are read back.
 
-    So shapes are constant, although positions are skipped; the CPU skips others and reaches the same loss.
+    So shapes are constant; the CPU merges and skips positions and reaches the same loss.
     """
-    monkeypatch.setattr("dither.engine.training.diffusion.LARGE_MATRIX", 0)
     name, *overrides = change.split()
     if name.startswith("bubble"):
         overrides.append("task.data.train=8")
@@ -108,10 +106,7 @@ def test_host_synchronisations_on_a_simulated_gpu(change, monkeypatch):
     expected = float(
         Trainer(Diffusion.build(experiment).train(), experiment.train, 0).advance()["loss"]
     )
-    system, masks, shapes = Diffusion.build(experiment).train(), [], []
-    for module in system.modules():
-        if type(module).__name__ == "Attention":
-            module.register_forward_pre_hook(lambda _, arguments: masks.append(arguments[1]))
+    system, shapes = Diffusion.build(experiment).train(), []
     for block in system.model.blocks:
         for part in (block.attention, block.mlp):
             part.register_forward_pre_hook(
@@ -126,13 +121,7 @@ def test_host_synchronisations_on_a_simulated_gpu(change, monkeypatch):
             assert step or float(loss) == pytest.approx(expected, rel=1e-5)
         assert not trace.syncs
         assert shapes[0] == shapes[1] == shapes[2]
-        assert (shapes[0][0].numel() > shapes[0][-1].numel()) == ("seed" in name or "256" in change)
         assert trace.kernels.total() > 100
-    if (
-        "quick" in name and "bubble" not in name
-    ):  # nothing is padded, so that flash attention is possible
-        assert masks
-        assert all(mask is None for mask in masks)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +136,7 @@ def test_models_of_the_seed_files_compile_to_one_graph(name):
     model = torch.compile(system.model, backend=counter, fullgraph=True)
     for rows in range(0, 8, 2):
         clean, t, noised = system.prepare(system.task.batch("train", [rows, rows + 1]))
-        if "get" in name:
-            noised = system.process.limit_counts(clean, noised)
-            assert noised.state.most_visible < 180
-        state = replace(
-            noised.state, requested=noised.target_mask.flatten(2).any(-1) if "get" in name else None
-        )
-        system.call(model, state, t, clean).sum().backward()
+        system.call(model, noised.state, t, clean).sum().backward()
     assert counter.frame_count == 1
 
 

@@ -18,10 +18,6 @@ DECLARED_TRAITS = {
     ("block", "equivariant"): "permuting the input permutes the output: no positions",
     (
         "block",
-        "requested",
-    ): "accepts requested=, a mask of positions whose output is needed; others may be skipped",
-    (
-        "block",
         "weighted-keys",
     ): "adds a float mask to the logits of keys, so that log n makes a key count as n",
     ("block", "positions"): "accepts positions=, coordinates of which only the distances matter",

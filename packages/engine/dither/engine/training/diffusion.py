@@ -265,10 +265,9 @@ class Diffusion(nn.Module):
             clean, t, noised = self.prepare(clean, t)
         if (linear := fused_head(self)) is not None:  # prediction and loss in one kernel
             return self._fused_loss(linear, clean, t, noised)
-        state = _requested(noised, self.training)
-        context = self.context(clean)
+        raw = self.raw(noised.state, t, clean, context=self.context(clean))
         noise = noised.noise if self._noise_is_that_of_t else self.process.schedule(t)
-        prediction = self.process.read(self.raw(state, t, clean, context=context), state, noise)
+        prediction = self.process.read(raw, noised.state, noise)
         return self.training_loss(prediction, noised)
 
     def prepare(self, clean: Clean, t: Times | None = None) -> tuple[Clean, Times, Noised]:
@@ -280,23 +279,11 @@ class Diffusion(nn.Module):
         if self.known and self.training:
             clean = replace(clean, known=clean.known | random_known(clean.valid, self.known))
         device = clean.valid.device
-        drawn = t is None
         t, noised = self.noise(clean, self.times(len(clean.valid), device) if t is None else t)
-        limit_counts = getattr(self.process, "limit_counts", None)
-        if drawn and limit_counts is not None and self._skips_positions(device):
-            noised = limit_counts(clean, noised)
         drop_conditions = getattr(self.model, "drop_conditions", None)
         if drop_conditions is not None and clean.cond and self.training:
             clean = replace(clean, cond=dict(drop_conditions(clean.cond)))
         return clean, t, noised
-
-    def _skips_positions(self, device: torch.device) -> bool:
-        """Whether to skip positions in static shapes: on a GPU, in models large enough to gain by it."""
-        return (
-            device.type != "cpu"
-            and self.blocks is None
-            and largest_layer(self.model) >= LARGE_MATRIX
-        )
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, "n *L"]:
         """Draw training times: one per sample, or per position with one value per block."""
@@ -360,7 +347,7 @@ class Diffusion(nn.Module):
         noised: Noised,
     ) -> Measured:
         """Return the loss with head and loss in one kernel, so that logits `B L V` are never held as a whole."""
-        h = self.call(self.trunk, _requested(noised, self.training), t, clean, self.context(clean))
+        h = self.call(self.trunk, noised.state, t, clean, self.context(clean))
         half = self.precision == "bfloat16"
         return cast(FusedLoss, self.training_loss).fused(
             h, linear, self.process, noised, t, half=half
@@ -419,10 +406,7 @@ class Diffusion(nn.Module):
             return model(state, self.process.level(t), clean.valid, clean.cond, **options)
 
     def compile_model(self, mode: bool | str = True) -> None:
-        """Compile the model, and its trunk separately where training calls only that; or each block separately.
-
-        With "blocks", the model skips positions only in static shapes.
-        """
+        """Compile the model, and its trunk separately where training calls only that; or each block."""
         self._compiled = True
         if mode != "blocks":
             self.model.compile()
@@ -434,7 +418,6 @@ class Diffusion(nn.Module):
         if not hasattr(self.model, "blocks"):
             what = f"{type(self.model).__name__} has no blocks to compile; set train.compile = true"
             raise Refused(Problem(what, ("train", "compile"), code="misfit"))
-        self.model.static_shapes = True  # type: ignore[assignment]
         for block in cast(Iterable[nn.Module], self.model.blocks):
             block.compile()
 
@@ -455,8 +438,7 @@ class Diffusion(nn.Module):
 
 
 LARGE_MATRIX = 1 << 18
-"""Elements of the largest linear layer from which on bfloat16 pays on a CPU, and skipping positions
-on a GPU."""
+"""Elements of the largest linear layer from which on bfloat16 pays on a CPU."""
 
 
 def largest_layer(model: nn.Module) -> int:
@@ -499,19 +481,6 @@ def random_known(valid: Bool[Tensor, "B L"], share: float) -> Bool[Tensor, "B L"
     )
     kind = (4 * u[:, 2, 0]).long()
     return kinds[torch.arange(rows, device=valid.device), kind] & (u[:, 3] < share) & valid
-
-
-FEW = 256
-"""Positions of a batch below which a training step on a CPU computes all of them: to skip some
-takes longer."""
-
-
-def _requested(noised: Noised, training: bool) -> State:
-    """Return the state, marked with the positions whose prediction the loss uses; the model may skip the others."""
-    mask = noised.target_mask
-    if training and mask.device.type == "cpu" and noised.valid.numel() < FEW:
-        return noised.state
-    return replace(noised.state, requested=mask.flatten(2).any(2) if mask.ndim > 2 else mask)
 
 
 def linear_head(system: Diffusion) -> nn.Linear | None:

@@ -22,7 +22,7 @@ from dither.registry.contracts.protocols import (
     Process,
     TokenProcess,
 )
-from dither.registry.contracts.records import Measured, Noise, Noised, State, first_rows, over
+from dither.registry.contracts.records import Measured, Noise, Noised, State, over
 
 from ..tokens import cross_entropy, masked_ce, score_entropy
 from .cross_entropy import masked_ce_of_logits
@@ -78,10 +78,7 @@ class TiledLoss:
         counted = self.active(noised)
         read = h.flatten(0, 1)
         weights = counted if share is None else share * counted
-        rows = _rows_of(
-            counted.flatten(),
-            noised.state.most_requested if counted is noised.target_mask else None,
-        )
+        rows = _rows_of(counted.flatten())
         head = TiledLinear(read if len(rows) == len(read) else read[rows], linear, half=half)
         some = _select_rows(noised, rows)
         closed = self.closed_form(process, noised)
@@ -197,15 +194,11 @@ def fused_form(loss: Loss) -> FusedLoss:
     return loss if isinstance(loss, FusedLoss) else TiledLoss(loss)
 
 
-def _rows_of(counted: Bool[Tensor, " BL"], most: int | None) -> Int[Tensor, " N"]:
-    """Return the rows to compute: those counted; on a GPU, where reading their number would synchronise, `most`."""
-    if counted.device.type == "cpu" and most is None:
+def _rows_of(counted: Bool[Tensor, " BL"]) -> Int[Tensor, " N"]:
+    """Return the rows to compute: those counted; on a GPU all, as reading their number would synchronise."""
+    if counted.device.type == "cpu":
         return counted.nonzero()[:, 0]
-    return (
-        first_rows(counted, most)
-        if most is not None
-        else torch.arange(len(counted), device=counted.device)
-    )
+    return torch.arange(len(counted), device=counted.device)
 
 
 def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:

@@ -438,21 +438,6 @@ def cached_equals_full(s: Situation) -> None:
     )
 
 
-def requested_equals_full(s: Situation) -> None:
-    """Outputs and gradients at requested positions equal those without `requested`."""
-    block, x, c = _block(s)
-    requested = torch.tensor([[True, False, True, True, False], [False, True, False, False, True]])
-    for condition in (c, c[:, None].expand(-1, LENGTH, -1)):
-        full, part = (block(x, condition, **options) for options in ({}, {"requested": requested}))
-        assert part.isfinite().all(), "values at other positions are not finite"
-        assert_close(part[requested], full[requested], "requested positions")
-        expected, actual = (
-            torch.autograd.grad(y[requested].sum(), list(block.parameters())) for y in (full, part)
-        )
-        for name, a, b in zip(dict(block.named_parameters()), actual, expected, strict=True):
-            assert_close(a, b, f"gradient of {name}")
-
-
 CHECKS = (
     *checks_of(
         "block",
@@ -464,7 +449,6 @@ CHECKS = (
     ),
     *checks_of("block", identity_at_init, needs="zero-init"),
     *checks_of("block", permutation_equivariant, needs="equivariant"),
-    *checks_of("block", requested_equals_full, needs="requested"),
     *checks_of("block", weighted_equals_repeated, needs="weighted-keys"),
     *checks_of("block", distances_matter, needs="positions"),
     *checks_of("block", cached_equals_full, needs="cache", place="in-model"),
