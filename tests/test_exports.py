@@ -19,7 +19,6 @@ from dither.engine.cli import main
 from dither.engine.runs.evaluate_run import evaluate_run, sample_run
 from dither.engine.runs.exports import pack, read_missing_data, space_as_json, space_from_json
 from dither.engine.runs.frontier import frontier
-from dither.engine.training.evaluation import task_baselines
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
@@ -255,11 +254,11 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path, re
 def test_baselines_predict_the_windows_of_the_model(run) -> None:
     """n-grams see no more than the window; with fewer samples baselines are those of the first windows."""
     task = dither.load(run).task
-    three, first = task_baselines(task, "valid", 3), task.batch("valid", range(3)).x0.numpy()
+    three, first = task.baselines("valid", 3), task.batch("valid", range(3)).x0.numpy()
     nats = sum(task._ngrams.nats(window)[1] for window in first)
     assert three["nats_per_token/2-gram"] == pytest.approx(nats / first.size)
     assert (
-        three["nats_per_token/unigram"] != task_baselines(task, "valid")["nats_per_token/unigram"]
+        three["nats_per_token/unigram"] != task.baselines("valid")["nats_per_token/unigram"]
     )
 
 

@@ -82,7 +82,7 @@ class LabelledTask(Toy):
     def metrics(self) -> Any:
         return NoMetrics()
 
-    def baselines(self) -> dict[str, float]:
+    def baselines(self, split: str = "valid", samples: int | None = None) -> dict[str, float]:
         return {}
 
     def sample_metrics(self, samples: Any, like: Any) -> dict[str, float]:

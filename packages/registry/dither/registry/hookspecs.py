@@ -1,15 +1,21 @@
-"""The hooks of dither. A plugin is a module, or any object, whose functions are marked with `hookimpl`."""
+"""The hooks of dither.
+
+A plugin is a module, or any object, whose functions are marked with `hookimpl`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from .spec.base import Spec
 from .spec.misfit import Misfit
+
+if TYPE_CHECKING:
+    from .contracts.commands import Engine
 
 __all__ = ["CHECK", "PROJECT", "REGISTRATION", "RUN_HOOKS", "Hooks", "hookimpl", "hookspec"]
 
@@ -35,15 +41,19 @@ class Hooks:
 
     @hookspec
     def check_experiment(self, experiment: Any) -> Iterable[Misfit]:
-        """Yield incompatibilities between components of a validated experiment. Called before torch is imported."""
+        """Yield incompatibilities between components of a validated experiment.
+
+        Called before torch is imported.
+        """
         raise NotImplementedError
 
     @hookspec
-    def register_commands(self, app: Any) -> None:
-        """Add commands to `app`, the `typer.Typer` of `dither`. Called only if a command is not one of ours.
+    def register_commands(self, app: Any, engine: Engine) -> None:
+        """Add commands to `app`, the `typer.Typer` of `dither`.
 
-        A command may not take the name of a built-in one. Import torch inside the command. `-p
-        FILE.py` loads a one-file plugin first, and is not passed to the command.
+        Called for help, and if a command is none of the engine. A command may not take the name of
+        another one. Import torch inside the command. `engine` loads, samples and evaluates runs.
+        `-p FILE.py` loads a one-file plugin first, and is not passed to the command.
         """
 
     @hookspec
@@ -52,7 +62,10 @@ class Hooks:
 
     @hookspec
     def after_step(self, run: Any, step: int, metrics: Mapping[str, Any]) -> None:
-        """Called after each step with its metrics (tensors on the device; reading them synchronises)."""
+        """Called after each step with its metrics: tensors on the device.
+
+        Reading them waits for the device.
+        """
 
     @hookspec
     def after_eval(self, run: Any, step: int, metrics: Mapping[str, float]) -> None:

@@ -1,4 +1,6 @@
-"""Component specs of this package: four tasks and their data."""
+"""Component specs of this package, four tasks and their data, and the commands of the tasks."""
+
+from typing import Any
 
 from dither.registry import Spec, hookimpl
 
@@ -24,7 +26,7 @@ from .language_model.data.specs import (
 )
 from .language_model.specs import LanguageModel
 
-__all__ = ["register_components"]
+__all__ = ["register_commands", "register_components"]
 
 
 @hookimpl
@@ -54,3 +56,14 @@ def register_components() -> list[type[Spec]]:
         StdlibText,
         TextFiles,
     ]
+
+
+@hookimpl
+def register_commands(app: Any, engine: Any) -> None:
+    """Add the commands of the tasks. They are imported when help or one of them is requested."""
+    from .bubble_diagram import commands as bubble_diagram
+    from .get_region import commands as get_region
+    from .language_model import commands as language_model
+
+    for task in (get_region, bubble_diagram, language_model):
+        task.add_commands(app, engine)

@@ -1,30 +1,26 @@
-"""Evaluate a checkpoint of a run, sample from it, and apply it to data: `predict`, `explain` and `embed` of a task."""
+"""Evaluate and sample a checkpoint of a run, and load it as the model of a command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
-from dither.registry.config.errors import Problem, Refused
-from dither.registry.contracts.protocols import (
-    CorpusTask,
-    DataRequest,
-    DataWarnings,
-    EditableTask,
-    Embeds,
-    Explains,
-    OutlinedTask,
-    Predicts,
-    Split,
-    TextTask,
+from dither.registry.config.errors import Refused
+from dither.registry.contracts.commands import (
+    DrawnSamples,
+    RunOptions,
+    SampleRequest,
+    Templates,
 )
-from dither.registry.contracts.records import Clean
+from dither.registry.contracts.protocols import DataWarnings, Split, Task
+from dither.registry.files.safe_path import safe_name
 
-from ..config.load_experiment import Loaded, load_experiment
+from ..config.load_experiment import SAMPLING_TABLES, load_experiment, load_for_sampling
+from ..config.paths import reject_escaping_links
 from ..sampling.samples import (
     SampleSet,
     check_forms,
@@ -34,250 +30,246 @@ from ..sampling.samples import (
     write_samples,
 )
 from ..training.diffusion import Diffusion
-from ..training.evaluation import evaluate, task_baselines
-from .loading import Which, load_run
+from ..training.evaluation import evaluate
+from .exports import load
+from .loading import WEIGHTS, Which, load_run
 from .progress import Screen, say, show_metrics
 from .run_directory import resolved_file
 from .system import SystemModel
 
 __all__ = [
-    "apply_run",
+    "draw_points",
     "evaluate_run",
-    "free_folder",
+    "load_model",
+    "new_folder",
+    "parse_checkpoint",
     "sample_run",
-    "text_task",
 ]
 
 EVALUATION = ("evaluate",)
-"""Tables of options that --set may change for an evaluation."""
+"""Tables of options that overrides may change for an evaluation."""
+MAX_STEP_DIGITS = 12
+DEFAULTS = RunOptions()
+
+
+def parse_checkpoint(word: str) -> Which:
+    """Return "newest", "best" or the number of a step, or raise `Refused`."""
+    if word == "newest" or word == "best":
+        return word
+    if word.isascii() and word.isdigit() and len(word) <= MAX_STEP_DIGITS:
+        return int(word)
+    raise Refused(f'--checkpoint: expected newest, best or a step, got "{word}"', code="usage")
 
 
 def evaluate_run(
-    run_directory: Path,
-    checkpoint: Which = "newest",
+    run: Path,
+    options: RunOptions = DEFAULTS,
     split: Split = "valid",
-    select: Sequence[str] | None = None,
-    changes: Sequence[str] = (),
-    texts: Sequence[Path] = (),
-    data: Path | None = None,
+    task: Callable[[Any], Task] | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`; Refused if empty.
+    """Return the metrics of a checkpoint, as during the run, and baselines by `metric/baseline`.
 
-    `changes`, as after --set, override options of evaluation. With `texts` all of these files is
-    evaluated instead of a split, each as one document (zero-shot); with `data`, the split of that
-    folder of prepared documents.
+    With `task`, the whole split of the task that it makes from that of the run is evaluated.
+    Refused if the split is empty.
     """
     loaded, system, _ = load_run(
-        run_directory, None, None, checkpoint, changes, select=select, tables=EVALUATION
+        run,
+        checkpoint=parse_checkpoint(options.checkpoint),
+        changes=options.changes,
+        select=options.plugins,
+        tables=EVALUATION,
     )
     settings = loaded.experiment.evaluate
-    name = loaded.experiment.task.name
     samples = settings.samples
-    if texts or data is not None:
-        task = system.task
-        if not isinstance(task, CorpusTask):
-            raise Refused(Problem(f'task "{name}" is not about text', ("task",), code="misfit"))
-        system.task = (
-            task.over_texts([*map(_read, texts)]) if data is None else task.over_store(data, split)
-        )
-        split = "valid"
-        samples = system.task.size("valid")
+    if task is not None:
+        system.task = task(system.task)
+        samples = system.task.size(split)
+
     if not system.task.size(split):
+        name = loaded.experiment.task.name
         raise Refused(f'the split "{split}" of task "{name}" is empty', code="no-samples")
-    size = settings.batch_size or loaded.experiment.train.batch_size
-    metrics = evaluate(system, samples, size, settings.repeats, loaded.experiment.seed, split) or {}
-    baselines = task_baselines(system.task, split, samples)
-    return metrics, {
-        name: value for name, value in baselines.items() if name.partition("/")[0] in metrics
+    metrics = evaluate(
+        system,
+        samples=samples,
+        batch_size=settings.batch_size or loaded.experiment.train.batch_size,
+        repeats=settings.repeats,
+        seed=loaded.experiment.seed,
+        split=split,
+    )
+    measured = metrics or {}
+
+    # Baselines of metrics of samples are not shown next to those of an evaluation.
+    baselines = {
+        name: value
+        for name, value in system.task.baselines(split, samples).items()
+        if name.partition("/")[0] in measured
     }
-
-
-def text_task(system: Diffusion, name: str) -> TextTask:
-    """Return the task of a system, or raise Refused if its samples are not text."""
-    if not isinstance(system.task, TextTask):
-        raise Refused(Problem(f'task "{name}" is not about text', ("task",), code="misfit"))
-    return system.task
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} cannot be read as UTF-8: {error}", code="unreadable-file") from None
-
-
-def _templates(
-    system: Diffusion,
-    loaded: Loaded,
-    infill: str | None,
-    edit: tuple[Path, Sequence[int] | None, int | None] | None,
-    outline: Path | None,
-    count: int,
-    seed: int,
-) -> Clean | None:
-    """Return the templates of samples that complete a text, edit another sample or fill an outline, or else None."""
-    task = system.task
-    name = loaded.experiment.task.name
-    like = None
-    if edit is not None:
-        if not isinstance(task, EditableTask):
-            raise Refused(Problem(f'task "{name}" cannot edit samples', ("task",), code="misfit"))
-        like = task.edit(*edit, count, seed)
-    if outline is not None:
-        if not isinstance(task, OutlinedTask):
-            raise Refused(
-                Problem(f'samples of task "{name}" have no outline', ("task",), code="misfit")
-            )
-        return task.within(outline, count, seed, like)
-    if like is not None:
-        return like
-    return None if infill is None else text_task(system, name).infill(infill, count, seed)
+    return measured, baselines
 
 
 def sample_run(
-    run_directory: Path,
-    count: int,
-    seed: int = 0,
-    out: Path | None = None,
+    run: Path,
+    request: SampleRequest,
+    options: RunOptions = DEFAULTS,
+    templates: Templates | None = None,
     console: Console | None = None,
-    constraints: Path | None = None,
-    forms: Sequence[str] = (),
-    checkpoint: Which = "newest",
-    changes: Sequence[str] = (),
-    select: Sequence[str] | None = None,
-    *,
-    metrics: bool = True,
-    pictures: bool = True,
-    infill: str | None = None,
-    source: Path | None = None,
-    keep: Sequence[int] | None = None,
-    redraw: int | None = None,
-    outline: Path | None = None,
 ) -> int:
-    """Write samples of a checkpoint into a new or empty folder, by default inside the run; return the exit code.
+    """Write samples of a checkpoint into a new or empty folder; return the exit code.
 
-    `forms` are export formats of the task in which samples are also written. `changes`, as after
-    --set, override options of sampling. `infill` is a text in which `[MASK:K]` stands for K tokens
-    to draw. Without `metrics` only those of drawing are shown. Refused for a folder that is not
-    empty or an unknown format. `source`, `keep` and `redraw` edit a sample, see `EditableTask`;
-    `outline` is a file, see `OutlinedTask`.
+    `templates` are by default those of the task. Refused for a folder that is not empty or an
+    unknown export format.
     """
-    errors = console
-    console = console or Screen()
-    _check_out(out)
-    if forms:
-        check_forms(
-            load_experiment(resolved_file(run_directory), select=select).experiment.task, forms
-        )
+    screen = console or Screen()
+    _require_empty(run, request.out)
+    if request.formats:
+        # An unknown format is reported before torch builds the model.
+        experiment = load_experiment(resolved_file(run), select=options.plugins).experiment
+        check_forms(experiment.task, request.formats)
+
     loaded, system, step = load_run(
-        run_directory, errors, constraints, checkpoint, changes, select=select
+        run,
+        console,
+        request.constraints,
+        checkpoint=parse_checkpoint(options.checkpoint),
+        changes=options.changes,
+        select=options.plugins,
     )
-    edit = None if source is None else (source, keep, redraw)
-    like = _templates(system, loaded, infill, edit, outline, count, seed)
-    if infill is not None:
+    like = None
+    if templates is not None:
+        like = templates(system.task, request.count, request.seed)
         for misfit in loaded.experiment.warn_known():
-            say(console, f"{misfit.message}; {misfit.help}", "yellow")
-    folder = out or free_folder(
-        run_directory / "samples", f"step-{step:08d}-seed-{seed}-count-{count}"
-    )
-    with _new_folder(folder):
-        with console.status(f"sampling {count} samples"):
-            settings = loaded.experiment.sample
+            say(screen, f"{misfit.message}; {misfit.help}", "yellow")
+
+    name = f"step-{step:08d}-seed-{request.seed}-count-{request.count}"
+    with new_folder(run, ("samples", name), request.out) as folder:
+        with screen.status(f"sampling {request.count} samples"):
             samples = make_samples(
                 system,
-                count,
-                seed,
-                settings.batch_size,
-                tries=settings.tries,
-                metrics=metrics,
-                pictures=pictures,
+                request.count,
+                request.seed,
+                loaded.experiment.sample.batch_size,
+                tries=loaded.experiment.sample.tries,
+                metrics=request.metrics,
+                pictures=request.pictures,
                 like=like,
             )
         assert samples is not None
-        for line in (
-            *write_samples(samples, folder),
-            *export_samples(system, samples, forms, folder),
-        ):
-            say(console, line)
-    _show_metrics(console, system, samples, metrics)
+        for path in write_samples(samples, folder):
+            say(screen, path)
+        for line in export_samples(system, samples, request.formats, folder):
+            say(screen, line)
+    _show_sample_metrics(screen, system, samples, request.metrics)
     return 0
 
 
-def _check_out(out: Path | None) -> None:
+def draw_points(
+    run: Path, options: RunOptions, points: Sequence[Sequence[str]]
+) -> tuple[Task, int, Iterator[DrawnSamples]]:
+    """Return the task of a run, evaluate.samples, and that many samples for each point.
+
+    A point is a list of overrides of sampling, in addition to those of `options`.
+    """
+    tables = (*EVALUATION, *SAMPLING_TABLES)
+    loaded, system, _ = load_run(
+        run,
+        checkpoint=parse_checkpoint(options.checkpoint),
+        changes=options.changes,
+        select=options.plugins,
+        tables=tables,
+    )
+    # All points are validated before the first one is sampled.
+    experiments = [
+        load_for_sampling(
+            resolved_file(run), None, [*options.changes, *point], options.plugins, tables
+        ).experiment
+        for point in points
+    ]
+    count = loaded.experiment.evaluate.samples
+
+    def draws() -> Iterator[DrawnSamples]:
+        for experiment in experiments:
+            system.sampler = experiment.sampler.build()
+            samples = make_samples(
+                system,
+                count,
+                loaded.experiment.seed,
+                loaded.experiment.sample.batch_size,
+                pictures=False,
+            )
+            assert samples is not None
+            yield DrawnSamples(samples.samples, samples.like, samples.figures)
+
+    return system.task, count, draws()
+
+
+def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
+    """Return the system of a run or export as a `TrainedModel`."""
+    checkpoint = parse_checkpoint(options.checkpoint)
+    if (path / WEIGHTS).is_file():
+        return SystemModel(load(path, changes=options.changes, plugins=options.plugins))
+    loaded, system, _ = load_run(
+        path, checkpoint=checkpoint, changes=options.changes, select=options.plugins
+    )
+    return SystemModel(system, loaded.experiment.seed)
+
+
+def _require_empty(run: Path, out: Path | None) -> None:
+    if out is None or out.is_relative_to(run):
+        reject_escaping_links(run, "use --out FOLDER")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refused(
-            f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists"
-        )
+        message = f"{out} exists and is not an empty folder; nothing is overwritten"
+        raise Refused(message, code="file-exists")
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[None]:
-    """Make a folder, and remove it at the end if it is empty."""
+def new_folder(run: Path, default: Sequence[str], out: Path | None = None) -> Iterator[Path]:
+    """Create a folder: `out`, or a new one inside the run; remove it if it remains empty.
+
+    The names of `default` may come from data.
+    """
+    _require_empty(run, out)
+    folder = out or _free_folder(run.joinpath(*map(safe_name, default)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(
-            f"{folder} cannot be created: {error.strerror}", code="unreadable-file"
-        ) from None
+        message = f"{folder} cannot be created: {error.strerror}"
+        raise Refused(message, code="unreadable-file") from None
     try:
-        yield
+        yield folder
     finally:
-        with suppress(OSError):
+        with suppress(OSError):  # it has files
             folder.rmdir()
 
 
-def free_folder(parent: Path, name: str) -> Path:
-    """Return a folder that does not exist: of this name, or with the first free number."""
-    paths = (parent / (name + end) for end in ("", *(f"-{number}" for number in range(2, 10_000))))
-    return next(path for path in paths if not path.exists())
+def _free_folder(path: Path) -> Path:
+    """Return a path that does not exist: this one, or with the first free number."""
+    number = 1
+    free = path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
 
 
-def _show_metrics(
-    console: Console,
-    system: Diffusion,
-    samples: SampleSet,
-    metrics: bool,
+def _show_sample_metrics(
+    console: Console, system: Diffusion, samples: SampleSet, measured: bool
 ) -> None:
     """Print metrics of samples next to those of real ones, and warnings."""
-    baselines = system.task.baselines() if metrics and samples.figures else {}
-    of_samples = {
-        key: value for key, value in baselines.items() if key.startswith("sample ")
-    } or baselines
-    measured = samples.figures.keys()
-    own = {
-        k: v
-        for k, v in of_samples.items()
-        if k.removeprefix("sample ").partition("/")[0] in measured
-    }
-    show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": own})
-    warnings = system.task.data_warnings() if isinstance(system.task, DataWarnings) else ()
-    for line in (*warnings, *missing_samples(samples.figures)):
+    shown: dict[str, float] = {}
+    if measured and samples.figures:
+        baselines = system.task.baselines("valid")
+        of_samples = {
+            key: value for key, value in baselines.items() if key.startswith("sample ")
+        } or baselines
+        for key, value in of_samples.items():
+            metric = key.removeprefix("sample ").partition("/")[0]
+            if metric in samples.figures:
+                shown[key] = value
+    show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": shown})
+
+    warnings: list[str] = []
+    if isinstance(system.task, DataWarnings):
+        warnings += system.task.data_warnings()
+    warnings += missing_samples(samples.figures)
+    for line in warnings:
         say(console, line, "yellow")
-
-
-Verb = Literal["predict", "explain", "embed"]
-PROTOCOLS: dict[Verb, Any] = {"predict": Predicts, "explain": Explains, "embed": Embeds}
-
-
-def apply_run(
-    verb: Verb,
-    run_directory: Path,
-    request: DataRequest,
-    checkpoint: Which = "newest",
-    select: Sequence[str] | None = None,
-) -> list[Path]:
-    """Apply the model of a run; return the files. Refused if its task has no such verb, or `folder` is not empty."""
-    folder = request.folder
-    _check_out(folder)
-    loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
-    if not isinstance(system.task, PROTOCOLS[verb]):
-        offered = (
-            ", ".join(name for name, kind in PROTOCOLS.items() if isinstance(system.task, kind))
-            or "none"
-        )
-        message = f'task "{loaded.experiment.task.name}" does not implement {verb}'
-        raise Refused(Problem(message, help=f"of these verbs it has: {offered}", code="usage"))
-    with _new_folder(folder):
-        return list(
-            getattr(system.task, verb)(SystemModel(system, loaded.experiment.seed), request)
-        )

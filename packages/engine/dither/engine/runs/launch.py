@@ -39,7 +39,7 @@ from ..files.metrics_file import BEGINNING, changed_lines
 from ..files.resource_errors import shortage
 from ..training.device import differences, environment, git_state, peak_device_memory, peak_memory
 from ..training.diffusion import Diffusion, choose_precision
-from ..training.evaluation import has_targets, require_shapes, task_baselines
+from ..training.evaluation import has_targets, require_shapes
 from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
@@ -460,7 +460,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "headline": list(run.experiment.task.headline),
         "legend": run.experiment.task.legend,
         "figures": run.metrics,
-        "baselines": task_baselines(run.system.task, samples=run.experiment.evaluate.samples),
+        "baselines": run.system.task.baselines("valid", run.experiment.evaluate.samples),
         "steps_per_second": done / run.seconds if run.seconds else None,
         "peak_memory_bytes": peak_memory(),
         "peak_device_memory_bytes": peak_device_memory(),

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
-from dither.registry.contracts.protocols import Split, TimelessProcess
+from dither.registry.contracts.protocols import PredictsValues, Split, TimelessProcess
 from dither.registry.contracts.records import Clean, State
 
 from ..sampling.session import draw
@@ -56,11 +56,10 @@ class System(Diffusion):
         For get-region: `system.predict(motifs, cell="K562")`, motifs `N L M`, returns `N L K`.
         Refused if the task does not implement `predict_values`.
         """
-        method = getattr(self.task, "predict_values", None)
-        if method is None:
+        if not isinstance(self.task, PredictsValues):
             message = f"{type(self.task).__name__} does not implement predict_values"
             raise Refused(message, code="usage")
-        return method(SystemModel(self, seed), x, **labels)
+        return self.task.predict_values(SystemModel(self, seed), x, **labels)
 
     def log_likelihood(
         self,
@@ -77,24 +76,38 @@ class System(Diffusion):
 
 
 class SystemModel:
-    """A system as a `TrainedModel`, which `predict`, `explain` and `embed` of a task receive.
-
-    `mean` and `hidden` start from the state at t = 1, which shows only known values.
-    """
+    """A system as the `TrainedModel` that the methods and commands of its task receive."""
 
     def __init__(self, system: Diffusion, seed: int = 0) -> None:
         self.system = system.eval()
         self.seeds = (mix_seed(seed, number) for number in count())
         self.device = next(system.model.parameters()).device
+        self.task = system.task
 
-    def sample(self, like: Clean) -> Shaped[Tensor, "N L *M"]:
-        """Draw one sample for each row; each call has random numbers of its own."""
-        return draw(self.system, like, next(self.seeds))
+    def sample(self, like: Clean, seed: int | None = None) -> Shaped[Tensor, "N L *M"]:
+        """Draw one sample for each row; without a seed, each call has random numbers of its own."""
+        return draw(self.system, like, next(self.seeds) if seed is None else seed)
+
+    def log_likelihood(
+        self,
+        ids: Shaped[Tensor, "B L"],
+        known: Bool[Tensor, "B L"] | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> LogLikelihood:
+        """Return lower bounds on the log-likelihood of ids; see `System.log_likelihood`."""
+        return log_likelihood(self.system, ids, known, samples, seed)
 
     def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
         clean, state, t = self._start(clean)
         x0: Tensor = self.system.denoise(state, t, clean).x0
         return x0.cpu()
+
+    def log_clean(self, clean: Clean) -> Float[Tensor, "B L V"]:
+        clean, state, t = self._start(clean)
+        context = self.system.context(clean)
+        log: Tensor = self.system.denoise(state, t, clean, context=context).log_clean()
+        return log.cpu()
 
     def hidden(self, clean: Clean) -> Float[Tensor, "B L D"]:
         clean, state, t = self._start(clean)

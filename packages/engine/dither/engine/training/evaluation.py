@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from inspect import signature
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -22,7 +21,6 @@ from dither.registry.contracts.protocols import (
     PredictionMetric,
     SampledMetrics,
     Split,
-    Task,
     TimelessProcess,
 )
 from dither.registry.contracts.records import Clean, Measured, Noised
@@ -48,7 +46,6 @@ __all__ = [
     "has_targets",
     "merge_metrics",
     "require_shapes",
-    "task_baselines",
 ]
 
 
@@ -245,17 +242,6 @@ def _checked_parts(model: nn.Module, spec: ModelSpec, catalog: Catalog | None) -
     finally:
         for handle in handles:
             handle.remove()
-
-
-def task_baselines(
-    task: Task, split: Split = "valid", samples: int | None = None
-) -> dict[str, float]:
-    """Return the baselines of a split, of its first `samples` samples if the task supports it; {} if it has none."""
-    supported = signature(task.baselines).parameters
-    if "split" not in supported:
-        return task.baselines() if split == "valid" else {}
-    options = {"split": split} | ({"samples": samples} if "samples" in supported else {})
-    return cast(Any, task).baselines(**options)  # type: ignore[no-any-return]
 
 
 def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:

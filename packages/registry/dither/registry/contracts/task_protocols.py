@@ -1,13 +1,13 @@
 """Protocols of tasks, their metrics and trackers.
 
-Letters: B batch, N samples, L length, M features, D width. `B L *M` is `B L` for tokens, `B L M`
-for features.
+Letters: B batch, N samples, L length, M features, D width, V vocabulary. `B L *M` is `B L` for
+tokens, `B L M` for features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -20,26 +20,18 @@ from .spaces import Space
 __all__ = [
     "AssetTask",
     "BucketedTask",
-    "CorpusTask",
-    "DataRequest",
     "DataWarnings",
-    "EditableTask",
-    "Embeds",
-    "Explains",
     "Exports",
-    "FrontierTask",
     "Metrics",
-    "OutlinedTask",
     "Picture",
     "PredictionMetric",
-    "Predicts",
+    "PredictsValues",
     "RatioSums",
     "SampleMetric",
     "SampledMetrics",
     "ShowsTrajectories",
     "Split",
     "Task",
-    "TextTask",
     "Tracker",
     "TrainedModel",
 ]
@@ -60,8 +52,12 @@ class Picture:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Show the picture in a notebook."""
-        found = {"image/png": self.png, "image/gif": self.gif, "text/plain": self.text or self.name}
-        return {media: content for media, content in found.items() if content}
+        contents = {
+            "image/png": self.png,
+            "image/gif": self.gif,
+            "text/plain": self.text or self.name,
+        }
+        return {media: content for media, content in contents.items() if content}
 
 
 @runtime_checkable
@@ -147,11 +143,11 @@ class Task(Protocol):
     def metrics(self) -> Metrics:
         """Return a fresh accumulator for one evaluation."""
 
-    def baselines(self) -> dict[str, float]:
-        """Return metrics of trivial predictors on the validation split, as in `nats_per_graph/unigram`.
+    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
+        """Return metrics of trivial predictors on a split, as in `nats_per_graph/unigram`.
 
-        Names of metrics of samples start with `sample `. With a `split` argument, return those of
-        that split.
+        `samples` is the number of samples that are evaluated, from the first; baselines may be of
+        more. Names of metrics of samples start with `sample `.
         """
 
     def sample_metrics(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
@@ -161,74 +157,9 @@ class Task(Protocol):
         """Yield pictures of samples."""
 
 
-@runtime_checkable
-class TextTask(Protocol):
-    """A task whose samples are text."""
-
-    def infill(self, text: str, n: int, seed: int) -> Clean:
-        """Return `n` templates of a text in which `[MASK:K]` stands for K unknown tokens; the other ids are known."""
-
-    def tokens(self, text: str) -> Sequence[int]:
-        """Return the ids of a text."""
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
 
 
-@runtime_checkable
-class EditableTask(Protocol):
-    """A task whose samples can keep a part of a given one."""
 
-    def edit(
-        self,
-        source: Any,
-        keep: Sequence[int] | None,
-        redraw: int | None,
-        n: int,
-        seed: int,
-    ) -> Clean:
-        """Return `n` templates that know the parts `keep` of a sample (a path or an object), with `redraw` others."""
-
-
-@runtime_checkable
-class OutlinedTask(Protocol):
-    """A task whose samples can be drawn for a given outline."""
-
-    def within(
-        self,
-        outline: Path,
-        n: int,
-        seed: int,
-        like: Clean | None,
-    ) -> Clean:
-        """Return `n` templates, or those of `like`, with the outline in a file as their condition."""
-
-
-@runtime_checkable
-class CorpusTask(TextTask, Protocol):
-    """A task over documents, which may be replaced."""
-
-    def over_texts(self, texts: Sequence[str]) -> Task:
-        """Return the task with other documents as its validation split."""
-
-    def over_store(self, folder: Path, split: Split) -> Task:
-        """Return the task with a split of prepared documents as its validation split."""
-
-
-@runtime_checkable
-class FrontierTask(Protocol):
-    """A task that compares samples over options of sampling with real ones."""
-
-    def frontier(
-        self,
-        draws: Iterable[tuple[Mapping[str, float], Tensor, Clean, Mapping[str, float]]],
-        count: int,
-    ) -> tuple[list[dict[str, float]], Picture]:
-        """Return one row of metrics for real samples, then one per draw, and a picture.
-
-        `draws` are options, `count` samples, their templates and metrics; they are drawn on
-        iteration.
-        """
 
 
 @runtime_checkable
@@ -278,56 +209,40 @@ class Exports(Protocol):
 
 
 class TrainedModel(Protocol):
-    """A trained model as a task applies it to data of its own making; tensors come back on the CPU."""
+    """A trained model as the methods and commands of its task apply it; tensors are on the CPU.
 
-    def sample(self, like: Clean) -> Shaped[Tensor, "N L *M"]:
-        """Draw one sample for each row."""
-
-    def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
-        """Return the prediction of clean features from the given ones alone; gradients flow into `clean.x0`."""
-
-    def hidden(self, clean: Clean) -> Float[Tensor, "B L D"]:
-        """Return the input of the head under the same conditions as `mean`."""
-
-
-@dataclass(frozen=True)
-class DataRequest:
-    """What `dither predict`, `explain` and `embed` ask of a task.
-
-    Attributes:
-        folder: Existing, empty folder for the files.
-        data: Files or folders of the user; none for the data of the run.
-        split: Split of the data, or all of them.
-        labels: Values of conditions, such as {"cell": "K562"}.
-        forms: File formats.
+    `mean`, `log_clean` and `hidden` start from the state at t = 1, which shows only known values.
     """
 
-    folder: Path
-    data: Sequence[Path] = ()
-    split: Split | Literal["all"] = "valid"
-    labels: Mapping[str, str] = field(default_factory=dict)
-    forms: Sequence[str] = ()
+    @property
+    def task(self) -> Any:
+        """The task that the model was trained on."""
+
+    def sample(self, like: Clean, seed: int | None = None) -> Shaped[Tensor, "N L *M"]:
+        """Draw one sample for each row; without a seed, each call has random numbers of its own."""
+
+    def mean(self, clean: Clean) -> Float[Tensor, "B L M"]:
+        """Return the prediction of clean features; gradients flow into `clean.x0`."""
+
+    def log_clean(self, clean: Clean) -> Float[Tensor, "B L V"]:
+        """Return log-probabilities of the clean token at each position."""
+
+    def hidden(self, clean: Clean) -> Float[Tensor, "B L D"]:
+        """Return the input of the head."""
+
+    def log_likelihood(
+        self,
+        ids: Shaped[Tensor, "B L"],
+        known: Shaped[Tensor, "B L"] | None = None,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> Any:
+        """Return lower bounds on log p(unknown ids | known ids) in nats, as `values` of shape `B`."""
 
 
 @runtime_checkable
-class Predicts(Protocol):
-    """A task that predicts what is unknown in data of the user."""
+class PredictsValues(Protocol):
+    """A task that predicts values from inputs of the user, for `system.predict` in Python."""
 
-    def predict(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write predictions; return the files."""
-
-
-@runtime_checkable
-class Explains(Protocol):
-    """A task that attributes predictions to inputs."""
-
-    def explain(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write attributions; return the files."""
-
-
-@runtime_checkable
-class Embeds(Protocol):
-    """A task that writes embeddings of its samples."""
-
-    def embed(self, model: TrainedModel, request: DataRequest) -> Sequence[Path]:
-        """Write embeddings; return the files."""
+    def predict_values(self, model: TrainedModel, x: Any, **labels: str) -> Any:
+        """Return predictions for inputs `x`, both in the units of the data."""

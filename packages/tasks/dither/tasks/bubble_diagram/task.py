@@ -257,11 +257,12 @@ class BubbleDiagrams:
         """Return a new accumulator of nats per graph and per token."""
         return GraphMetrics(self.space)
 
-    def baselines(self, split: Split = "valid") -> dict[str, float]:
+    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
         """Return metrics of the uniform and the unigram predictor, and of three sets of samples.
 
         "unigram" are samples of the unigram predictor, "real" test plans (the noise floor), and
         "shuffled" test plans whose relations are permuted among them.
+        They are those of all plans: `samples` is not used.
         """
         train = self._tokens["train"]
         uniform, unigram, count = field_nats(train, self._tokens[split], self.rooms)

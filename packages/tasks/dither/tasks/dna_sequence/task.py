@@ -92,7 +92,7 @@ class DnaSequences:
         """Return an accumulator of nats per base."""
         return BaseMetrics(self.space)
 
-    def baselines(self, split: Split = "valid") -> dict[str, float]:
+    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
         """Return nats per base of uniform bases, of the Markov chains and, if it is known, of the true distribution."""
         bases = self.sequences.bases[split]
         labels = self.sequences.labels[split]

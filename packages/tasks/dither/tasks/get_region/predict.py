@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
-from dither.registry.contracts.protocols import DataRequest, Split, TrainedModel
+from dither.registry.contracts.protocols import Split, TrainedModel
 from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write
 
@@ -28,7 +28,7 @@ from .export import check_forms, place_columns, write_anndata, write_tracks
 from .formats.sources import ReadOptions, open_regions
 from .plots import draw_attributions, draw_umap
 
-__all__ = ["embed", "explain", "predict", "predict_values"]
+__all__ = ["DataRequest", "attribute", "embed", "predict", "predict_values"]
 
 RegionWindows = Any
 """The task of `task.py`, which imports this module."""
@@ -37,6 +37,25 @@ BATCH: Final = 8
 EXPLAINED: Final = 4096
 """Largest number of regions that are explained; windows are thinned out evenly."""
 FORMS: Final = ("csv", "npz", "h5ad", "bedgraph", "bigwig")
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """Regions to apply a model to, and the files to write.
+
+    Attributes:
+        folder: Existing, empty folder for the files.
+        data: Files or folders of the user; none for the data of the run.
+        split: Split of the data, or all of them.
+        cell: Cell type; None for all that the model was trained on.
+        formats: File formats.
+    """
+
+    folder: Path
+    data: Sequence[Path] = ()
+    split: Split | Literal["all"] = "valid"
+    cell: str | None = None
+    formats: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -51,7 +70,7 @@ class _Source:
     @classmethod
     def of(cls, task: RegionWindows, request: DataRequest) -> _Source:
         """Open the source that a request names; raises Refused if it does not fit the task."""
-        cells = _cells(task, request.labels.get("cell"))
+        cells = _cells(task, request.cell)
         matrix = _read(task, request.data) if request.data else task.matrix
         split: Split = "train" if request.split == "all" else request.split
         part = replace(matrix, valid=(), test=()) if request.split == "all" else matrix
@@ -221,7 +240,7 @@ def _names(source: _Source) -> list[str]:
 
 def predict(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
     """Write predictions of every region, one per cell type and column, in the units of the source."""
-    forms = check_forms(request.forms or ("csv",), FORMS)
+    forms = check_forms(request.formats or ("csv",), FORMS)
     source = _Source.of(task, request)
     rows = source.windows.rows
     names = _names(source)
@@ -308,15 +327,15 @@ def predict_values(
     return mean[:, :length, task.motifs :]
 
 
-def explain(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
+def attribute(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
     """Write gradient x input and motif knock-out of every motif, in the units of the source: tables, arrays, picture.
 
     The input counts from a region without the motif. Knock-out is the fall of a prediction when a
-    motif is removed from all regions of the window. The table has means over regions, explain.npz
+    motif is removed from all regions of the window. The table has means over regions, attributions.npz
     the values of each. If the source names genes, genes.csv has the same of the predictions where
     each is transcribed, with gradients to all regions of the window.
     """
-    check_forms(request.forms, ())
+    check_forms(request.formats, ())
     source = _Source.of(task, request)
     names = _names(source)
     motifs = task.matrix.motifs
@@ -351,7 +370,7 @@ def explain(task: RegionWindows, model: TrainedModel, request: DataRequest) -> l
     }
     arrays |= {"cell": np.array([*source.cells]), "column": np.array(names)}
     arrays |= place_columns(matrix, np.concatenate(rows))
-    files = [request.folder / name for name in ("explain.csv", "explain.npz", "explain.png")]
+    files = [request.folder / name for name in ("attributions.csv", "attributions.npz", "attributions.png")]
     axes = {"cell": [*source.cells], "column": names}
     tables = [_attribution_table({**axes, "motif": motifs}, [side.mean(2) for side in values[:2]])]
     if len(explained := np.concatenate(sites)):
@@ -434,7 +453,7 @@ def _attribute(
 
 def embed(task: RegionWindows, model: TrainedModel, request: DataRequest) -> list[Path]:
     """Write the input of the head for each region (mean over cell types) and each cell type (mean over regions)."""
-    forms = check_forms(request.forms or ("npz",), ("npz", "h5ad"))
+    forms = check_forms(request.formats or ("npz",), ("npz", "h5ad"))
     source = _Source.of(task, request)
     rows = source.windows.rows
     regions: Any = 0.0

@@ -20,7 +20,6 @@ from dither.registry.contracts.protocols import Picture, Split
 from dither.registry.contracts.records import Clean
 from dither.registry.files.atomic import atomic_write
 
-from . import predict as verbs
 from .data.column_groups import extra_columns
 from .data.dataset import RegionSamples
 from .data.region_matrix import RegionMatrix
@@ -29,6 +28,7 @@ from .metrics.baselines import Baselines, MaskedBatch
 from .metrics.region_metrics import APART, RegionMetrics, baseline_metrics
 from .metrics.sample_metrics import draw_groups, sample_metrics, sampled_batches, sampled_mask
 from .plots import Labels, plot_samples
+from .predict import predict_values
 
 __all__ = ["HEADER", "RegionWindows"]
 
@@ -141,7 +141,7 @@ class RegionWindows:
             self.spec.rivals,
         )
 
-    def baselines(self, split: Split = "valid") -> dict[str, float]:
+    def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
         """Return the metrics of `Baselines` on the target elements of the latest evaluation, of any split.
 
         Those with the prefix "sample " are on the elements of the latest samples.
@@ -188,10 +188,7 @@ class RegionWindows:
                 table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.7g")
         return [path], notes
 
-    predict = verbs.predict
-    predict_values = verbs.predict_values
-    explain = verbs.explain
-    embed = verbs.embed
+    predict_values = predict_values
 
     def _cell(self, like: Clean, number: int) -> str:
         cells = self.samples.cells

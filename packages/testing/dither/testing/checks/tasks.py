@@ -199,11 +199,12 @@ def metrics_batch_invariant(s: Situation) -> None:
 
 def baselines_are_finite(s: Situation) -> None:
     """Baselines are finite and named `metric/baseline`."""
-    baselines = _task(s).baselines()
-    assert baselines, "there are no baselines"
-    for name, value in baselines.items():
-        assert re.fullmatch(r"[^/]+/[^/]+", name), f'"{name}" is not metric/baseline'
-        assert math.isfinite(value), f"{name} is {value}"
+    task = _task(s)
+    assert task.baselines("valid", None), "there are no baselines"
+    for split in ("valid", "test"):
+        for name, value in task.baselines(split, ROWS).items():
+            assert re.fullmatch(r"[^/]+/[^/]+", name), f'"{name}" is not metric/baseline'
+            assert math.isfinite(value), f"{name} is {value}"
 
 
 def evaluates_samples(s: Situation) -> None:

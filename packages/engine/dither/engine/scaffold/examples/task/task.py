@@ -86,7 +86,7 @@ def progressions(space: TokenSpace, ids: int) -> Task:
             """Return a new accumulator for one evaluation."""
             return NatsPerToken()
 
-        def baselines(self) -> dict[str, float]:
+        def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
             """Return the cost of guessing, and the entropy: a progression is two uniform choices."""
             nats = math.log(ids)
             return {

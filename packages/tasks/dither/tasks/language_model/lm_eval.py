@@ -1,4 +1,7 @@
-"""Runs as models of lm-evaluation-harness (extra `lm-eval`): log-likelihoods of continuations, and generated text."""
+"""Trained models as models of lm-evaluation-harness (extra `lm-eval`).
+
+The harness asks for log-likelihoods of continuations and for generated text.
+"""
 
 from __future__ import annotations
 
@@ -11,77 +14,59 @@ import torch
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.contracts.protocols import TextTask
+from dither.registry.contracts.protocols import TrainedModel
 from dither.registry.contracts.records import Clean
 from dither.registry.plugins.install_command import install_command
 
-from ..sampling.session import draw
-from .exports import load
-from .loading import Which
+from .text_task import require_text
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
-    from lm_eval.api.registry import register_model
 else:
     try:
         from lm_eval.api.model import LM
-        from lm_eval.api.registry import register_model
     except ImportError:
         LM = object
-
-        def register_model(name: str) -> Any:
-            return lambda cls: cls
-
 
 __all__ = ["HarnessModel", "evaluate_tasks"]
 
 
-@register_model("dither")
 class HarnessModel(LM):  # type: ignore[misc]
-    """A run or export as a model of the harness: `--model dither --model_args path=runs/NAME`.
+    """A trained model as a model of the harness.
 
     Log-likelihoods are lower bounds, estimated with `samples` draws of noise; contexts are known
     tokens. The end of a text longer than a window is kept; a continuation is greedy if its ids are
     the likeliest, one by one.
 
     Args:
-        path: A run directory or an export; or a system.
+        model: The model, as of `Engine.load`.
         samples: Draws of noise per request.
         seed: Seed of these draws and of generated text.
     """
 
-    def __init__(
-        self,
-        path: str | Path | System,
-        samples: int = 32,
-        seed: int = 0,
-        **_: Any,
-    ) -> None:
+    def __init__(self, model: TrainedModel, samples: int = 32, seed: int = 0) -> None:
         super().__init__()
-        self.system = path if isinstance(path, System) else load(path)
-        if not isinstance(self.system.task, TextTask):
-            raise Refused(
-                Problem("the harness requires a task about text", ("task",), code="misfit")
-            )
-        self.task = self.system.task
-        self.samples = int(samples)
-        self.seed_ = int(seed)
-        self.calls = 0
-        self.length: int = self.system.process.space.length
+        self.model = model
+        self.task = require_text(model.task)
+        self.samples = samples
+        self.seed_ = seed
+        self.length: int = model.task.space.length
 
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Return the bound on log p(continuation | context) of each request, and whether it is the likeliest."""
+        """Return the bound on log p(continuation | context), and whether it is the likeliest."""
         results = []
         for context, continuation in (request.args for request in requests):
             before = self.task.tokens(context)
             after = self.task.tokens(context + continuation)
-            cut = next(
-                (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b),
-                len(before),
-            )
+            # Tokens may merge across the border: the continuation begins where ids first differ.
+            cut = len(before)
+            for place, (old, new) in enumerate(zip(before, after, strict=False)):
+                if old != new:
+                    cut = place
+                    break
             results.append(self._score(after, min(cut, max(len(after) - 1, 0))))
         return results
 
@@ -89,27 +74,33 @@ class HarnessModel(LM):  # type: ignore[misc]
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
         """Return the bound on log p of each text, cut into windows."""
-        totals = []
+        bounds = []
         for (text,) in (request.args for request in requests):
             ids = self.task.tokens(text)
-            parts = [ids[start : start + self.length] for start in range(0, len(ids), self.length)]
-            totals.append(sum(self._score(part, 0, greedy=False)[0] for part in parts))
-        return totals
+            bound = 0.0
+            for start in range(0, len(ids), self.length):
+                window = ids[start : start + self.length]
+                bound += self._score(window, 0, greedy=False)[0]
+            bounds.append(bound)
+        return bounds
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return text drawn after each context, up to the first stop text or the end of the window."""
+        """Return text drawn after each context, up to the first stop text or the window's end."""
         texts = []
+        positions = torch.arange(self.length)[None]
         for context, options in (request.args for request in requests):
             stops = options.get("until") or []
             count = min(int(options.get("max_gen_toks", self.length // 2)), self.length - 1)
             before = self.task.tokens(context)[-(self.length - count) :]
-            x0 = self._row([*before, *[0] * count])
-            known = torch.arange(self.length)[None] < len(before)
-            valid = torch.arange(self.length)[None] < len(before) + count
-            drawn = draw(self.system, Clean.of(x0, valid, known), self.seed_)
-            text = self.task.text(drawn[0, len(before) : len(before) + count].tolist())
+            end = len(before) + count
+            like = Clean.of(
+                self._row([*before, *[0] * count]), positions < end, positions < len(before)
+            )
+            drawn = self.model.sample(like, self.seed_)
+            text = self.task.text(drawn[0, len(before) : end].tolist())
             for stop in [stops] if isinstance(stops, str) else stops:
-                text = text.partition(stop)[0] if stop else text
+                if stop:
+                    text = text.partition(stop)[0]
             texts.append(text)
         return texts
 
@@ -117,58 +108,50 @@ class HarnessModel(LM):  # type: ignore[misc]
         return torch.tensor([[*ids, *[0] * (self.length - len(ids))]], dtype=torch.long)
 
     def _score(self, ids: Sequence[int], cut: int, greedy: bool = True) -> tuple[float, bool]:
-        """Return the bound on log p(ids[cut:] | ids[:cut]), and whether these ids are the likeliest."""
-        over = max(len(ids) - self.length, 0)
-        if cut < over:
+        """Return the bound on log p(ids[cut:] | ids[:cut]), and whether these are the likeliest."""
+        excess = max(len(ids) - self.length, 0)
+        if cut < excess:
             logging.getLogger(__name__).warning(
                 "a continuation is longer than a window; only its end is scored"
             )
-        ids = ids[over:]
-        cut = max(cut - over, 0)
+        ids = ids[excess:]
+        cut = max(cut - excess, 0)
         if not ids:
             return 0.0, True
-        x0 = torch.tensor([ids])
-        place = torch.arange(len(ids))[None]
-        value = float(
-            self.system.log_likelihood(x0, place < cut, self.samples, self.seed_).values[0]
-        )
-        return value, greedy and self._greedy(ids, cut)
+        known = torch.arange(len(ids))[None] < cut
+        bound = self.model.log_likelihood(torch.tensor([ids]), known, self.samples, self.seed_)
+        return float(bound.values[0]), greedy and self._is_greedy(ids, cut)
 
     @torch.no_grad()
-    def _greedy(self, ids: Sequence[int], cut: int) -> bool:
-        """Whether each id is the likeliest after the true ones; under other noise than masks an estimate."""
-        system = self.system
-        device = next(self.system.model.parameters()).device
-        place = torch.arange(self.length)[None]
-        for i in range(cut, len(ids)):
-            like = Clean.of(self._row(ids), place < len(ids), place < i).to(device)
-            state = system.process.prior(like)
-            t = torch.ones(1, device=device)
-            log = system.denoise(state, t, like, context=system.context(like)).log_clean()[0, i]
-            if int(log.argmax()) != ids[i]:
+    def _is_greedy(self, ids: Sequence[int], cut: int) -> bool:
+        """Return whether each id is the likeliest after the true ones before it.
+
+        An estimate under other noise than masks.
+        """
+        positions = torch.arange(self.length)[None]
+        for place in range(cut, len(ids)):
+            like = Clean.of(self._row(ids), positions < len(ids), positions < place)
+            if int(self.model.log_clean(like)[0, place].argmax()) != ids[place]:
                 return False
         return True
 
 
 def evaluate_tasks(
-    path: Path,
-    tasks: Sequence[str],
-    checkpoint: Which = "newest",
-    select: Sequence[str] | None = None,
-    limit: int | None = None,
-    samples: int = 32,
+    model: TrainedModel, tasks: Sequence[str], limit: int | None = None, samples: int = 32
 ) -> dict[str, dict[str, Any]]:
-    """Return the results of tasks of the harness by name; a task that is a YAML file brings its folder with it.
+    """Return the results of tasks of the harness by name.
 
-    Nothing is downloaded for tasks whose files name local data.
+    A task that is a YAML file brings its folder with it. Nothing is downloaded for tasks whose
+    files name local data.
     """
     try:
         from lm_eval import simple_evaluate
         from lm_eval.tasks import TaskManager
     except ImportError as error:
         message = f"lm-evaluation-harness cannot be imported: {error}"
-        fix = install_command("dither-engine", "lm-eval")
+        fix = install_command("dither-tasks", "lm-eval")
         raise Refused(Problem(message, help=fix, code="missing-dependency")) from None
+
     files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
     if missing := [file for file in files if not file.is_file()]:
         raise Refused(
@@ -180,15 +163,16 @@ def evaluate_tasks(
         raise Refused(
             [Problem(f'the harness has no task "{name}"', code="unknown-value") for name in unknown]
         )
-    model = HarnessModel(load(path, checkpoint, plugins=select), samples)
     results = simple_evaluate(
-        model=model,
+        model=HarnessModel(model, samples),
         tasks=names,
         limit=limit,
         task_manager=manager,
         bootstrap_iters=0,
     )
-    return {name: dict(values) for name, values in results["results"].items()} if results else {}
+    if not results:
+        return {}
+    return {name: dict(values) for name, values in results["results"].items()}
 
 
 def _task_name(file: Path) -> str:

@@ -1,0 +1,77 @@
+"""The engine as commands of plugins receive it. Methods import torch, the module does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dither.registry.contracts.commands import (
+        DrawnSamples,
+        RunOptions,
+        SampleRequest,
+        Templates,
+    )
+    from dither.registry.contracts.protocols import Split, Task
+
+    from ..runs.system import SystemModel
+
+__all__ = ["RunEngine"]
+
+
+class RunEngine:
+    """Implements `dither.registry.contracts.commands.Engine`."""
+
+    def load(self, path: Path, options: RunOptions) -> SystemModel:
+        from ..runs.evaluate_run import load_model
+
+        return load_model(path, options)
+
+    def sample(
+        self,
+        run: Path,
+        options: RunOptions,
+        request: SampleRequest,
+        templates: Templates | None = None,
+    ) -> int:
+        from ..runs.evaluate_run import sample_run
+
+        return sample_run(run, request, options, templates)
+
+    def evaluate(
+        self,
+        run: Path,
+        options: RunOptions,
+        task: Callable[[Any], Task] | None = None,
+        as_json: bool = False,
+        split: Split = "valid",
+    ) -> None:
+        from ..files.metrics_file import is_companion_metric, shown_baselines, with_interval
+        from ..runs.evaluate_run import evaluate_run
+        from ..runs.progress import Screen
+        from .output import echo, echo_json
+
+        with Screen(stderr=True).status(f"evaluating on the {split} split"):
+            metrics, baselines = evaluate_run(run, options, split, task)
+        if echo_json(as_json, metrics | baselines):
+            return
+        for name in metrics:
+            if not is_companion_metric(name, metrics):
+                shown = shown_baselines(split, name, baselines)
+                echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
+
+    def draw(
+        self, run: Path, options: RunOptions, points: Sequence[Sequence[str]]
+    ) -> tuple[Task, int, Iterator[DrawnSamples]]:
+        from ..runs.evaluate_run import draw_points
+
+        return draw_points(run, options, points)
+
+    def new_folder(
+        self, run: Path, default: Sequence[str], out: Path | None
+    ) -> AbstractContextManager[Path]:
+        from ..runs.evaluate_run import new_folder
+
+        return new_folder(run, default, out)

@@ -1,0 +1,137 @@
+"""`dither edit`: change a floor plan, or fill an outline."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.contracts.commands import Engine, SampleRequest
+
+from ..command_options import (
+    Checkpoint,
+    Count,
+    ExportFormats,
+    Out,
+    Overrides,
+    Pictures,
+    PluginNames,
+    RunDirectory,
+    SampleMetrics,
+    Seed,
+    Settings,
+    run_options,
+)
+
+if TYPE_CHECKING:
+    from dither.registry.contracts.records import Clean
+
+__all__ = ["add_commands"]
+
+RANGE = re.compile(r"\s*(?P<first>\d{1,4})(?:-(?P<last>\d{1,4}))?\s*")
+
+
+def add_commands(app: typer.Typer, engine: Engine) -> None:
+    """Add the commands of this task."""
+
+    @app.command(epilog="Example: dither edit runs/RUN --from plan.json --keep 0-3 --redraw 2")
+    def edit(
+        run: RunDirectory,
+        settings: Settings = None,
+        source: Annotated[
+            Path | None,
+            typer.Option("--from", metavar="FILE", help="Plan of which to keep some rooms."),
+        ] = None,
+        keep: Annotated[
+            str | None,
+            typer.Option(
+                "--keep", metavar="ROOMS", help="Rooms to keep, such as 0-3,5; by default all."
+            ),
+        ] = None,
+        redraw: Annotated[
+            str,
+            typer.Option(
+                "--redraw", metavar="NUMBER", help="Other rooms to draw: rest, or a number."
+            ),
+        ] = "rest",
+        outline: Annotated[
+            Path | None,
+            typer.Option(
+                "--outline",
+                metavar="FILE",
+                help="Outline to fill: JSON, GeoJSON or an SVG path.",
+            ),
+        ] = None,
+        count: Count = 16,
+        seed: Seed = 0,
+        out: Out = None,
+        export: ExportFormats = None,
+        constraints: Annotated[
+            Path | None,
+            typer.Option(
+                "--constraints", metavar="FILE", help="TOML file with \\[task.constraints]."
+            ),
+        ] = None,
+        metrics: SampleMetrics = True,
+        pictures: Pictures = True,
+        checkpoint: Checkpoint = "newest",
+        overrides: Overrides = None,
+        plugins: PluginNames = None,
+    ) -> int:
+        """Edit a floor plan: keep some of its rooms, draw others; or fill an outline."""
+        if source is None and outline is None:
+            raise typer.BadParameter("give a plan with --from FILE, an --outline FILE, or both")
+        if source is None and (keep is not None or redraw != "rest"):
+            raise typer.BadParameter("--keep and --redraw require --from FILE")
+        rooms = None if keep is None else _parse_rooms(keep)
+        number = _parse_number(redraw)
+
+        def templates(task: Any, n: int, seed: int) -> Clean:
+            from .task import BubbleDiagrams
+
+            if not isinstance(task, BubbleDiagrams):
+                message = "the task of the run is not about floor plans"
+                raise Refused(Problem(message, ("task",), code="misfit"))
+            like = None if source is None else task.edit(source, rooms, number, n, seed)
+            if outline is not None:
+                return task.within(outline, n, seed, like)
+            assert like is not None
+            return like
+
+        request = SampleRequest(
+            count=count,
+            seed=seed,
+            out=out,
+            formats=export or (),
+            constraints=constraints,
+            metrics=metrics,
+            pictures=pictures,
+        )
+        options = run_options(checkpoint, plugins, overrides, settings)
+        return engine.sample(run, options, request, templates)
+
+
+def _parse_number(text: str) -> int | None:
+    """Parse a number of rooms; None for the rest of the plan."""
+    if text == "rest":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f'expected rest or a number, got "{text}"', param_hint="--redraw")
+    return int(text)
+
+
+def _parse_rooms(text: str) -> list[int]:
+    """Parse numbers and ranges such as 0-3,5."""
+    rooms: list[int] = []
+    for part in text.split(","):
+        match = RANGE.fullmatch(part)
+        first = int(match["first"]) if match else 0
+        last = int(match["last"] or first) if match else -1
+        if last < first:
+            message = f'expected numbers such as 0-3,5, got "{text}"'
+            raise typer.BadParameter(message, param_hint="--keep")
+        rooms += range(first, last + 1)
+    return rooms

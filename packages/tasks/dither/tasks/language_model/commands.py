@@ -1,0 +1,240 @@
+"""`dither infill`, `perplexity`, `frontier` and `lm-eval`: commands on runs about text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.contracts.commands import DrawnSamples, Engine, SampleRequest
+
+from ..command_options import (
+    Checkpoint,
+    Count,
+    ExportFormats,
+    Json,
+    Out,
+    Overrides,
+    Pictures,
+    PluginNames,
+    RunDirectory,
+    SampleMetrics,
+    Seed,
+    Settings,
+    run_options,
+)
+
+__all__ = ["add_commands", "write_frontier"]
+
+AXIS = re.compile(r"(?P<option>[a-z_.]+)=(?P<values>[0-9.e-]+(?:,[0-9.e-]+)*)")
+"""An option of the sampler with numbers, such as temperature=0.8,1."""
+
+
+def add_commands(app: typer.Typer, engine: Engine) -> None:
+    """Add the commands of this task."""
+
+    @app.command(epilog="Example: dither infill runs/RUN 'The [MASK:3] sat on the mat.'")
+    def infill(
+        run: RunDirectory,
+        text: Annotated[
+            str,
+            typer.Argument(
+                help="Text with gaps: \\[MASK:K] stands for K tokens to draw.", show_default=False
+            ),
+        ],
+        settings: Settings = None,
+        count: Count = 16,
+        seed: Seed = 0,
+        out: Out = None,
+        export: ExportFormats = None,
+        metrics: SampleMetrics = True,
+        pictures: Pictures = True,
+        checkpoint: Checkpoint = "newest",
+        overrides: Overrides = None,
+        plugins: PluginNames = None,
+    ) -> int:
+        """Complete a text with gaps: sample given its known tokens."""
+        from .text_task import require_text
+
+        request = SampleRequest(
+            count=count,
+            seed=seed,
+            out=out,
+            formats=export or (),
+            metrics=metrics,
+            pictures=pictures,
+        )
+        return engine.sample(
+            run,
+            run_options(checkpoint, plugins, overrides, settings),
+            request,
+            lambda task, n, seed: require_text(task).infill(text, n, seed),
+        )
+
+    @app.command(epilog="Example: dither perplexity runs/RUN book.txt")
+    def perplexity(
+        run: RunDirectory,
+        words: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="[FILE]... [KEY=VALUE]...",
+                help="Text files, each one document, and overrides of evaluate.*.",
+                show_default=False,
+            ),
+        ] = None,
+        data: Annotated[
+            Path | None,
+            typer.Option(
+                "--data", metavar="FOLDER", help="Text of `dither prepare text` instead of files."
+            ),
+        ] = None,
+        split: Annotated[
+            Literal["train", "valid", "test"], typer.Option("--split", help="Split of --data.")
+        ] = "valid",
+        checkpoint: Checkpoint = "newest",
+        overrides: Overrides = None,
+        plugins: PluginNames = None,
+        as_json: Json = False,
+    ) -> None:
+        """Evaluate a run on other text: zero-shot perplexity, next to baselines."""
+        settings = [word for word in words or () if "=" in word and not Path(word).exists()]
+        files = [Path(word) for word in words or () if word not in settings]
+        if (data is None) == (not files):
+            raise typer.BadParameter("give either text files or --data FOLDER")
+
+        def other_text(task: Any) -> Any:
+            from .task import LanguageModelling
+
+            if not isinstance(task, LanguageModelling):
+                message = "the task of the run is not about text"
+                raise Refused(Problem(message, ("task",), code="misfit"))
+            if data is not None:
+                return task.over_store(data, split)
+            return task.over_texts([_read_text(file) for file in files])
+
+        engine.evaluate(
+            run, run_options(checkpoint, plugins, overrides, settings), other_text, as_json
+        )
+
+    @app.command(epilog="Example: dither frontier runs/RUN --axis temperature=0.8,1")
+    def frontier(
+        run: RunDirectory,
+        settings: Settings = None,
+        axes: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--axis", metavar="OPTION=V,V", help="Values of a sampler option (repeatable)."
+            ),
+        ] = None,
+        out: Out = None,
+        checkpoint: Checkpoint = "newest",
+        overrides: Overrides = None,
+        plugins: PluginNames = None,
+        as_json: Json = False,
+    ) -> None:
+        """Compare samples with real text over options of the sampler: quality and diversity.
+
+        Every combination of the values is sampled, evaluate.samples texts of each.
+        """
+        options = run_options(checkpoint, plugins, overrides, settings)
+        grid = _parse_axes(axes or [])
+        points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        changes = [[f"sampler.{key}={value}" for key, value in point.items()] for point in points]
+        with engine.new_folder(run, ("frontier",), out) as folder:
+            task, count, draws = engine.draw(run, options, changes)
+            rows, picture = write_frontier(task, count, points, draws, folder)
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+            return
+        for name in rows[-1]:
+            cells = [f"{row[name]:>9.4g}" if name in row else "     real" for row in rows]
+            typer.echo(f"{name:24}" + " ".join(cells))
+        typer.echo(picture)
+
+    @app.command("lm-eval", epilog="Example: dither lm-eval runs/RUN --tasks lambada_openai")
+    def lm_eval(
+        run: Annotated[
+            Path, typer.Argument(help="A run directory or an export.", show_default=False)
+        ],
+        settings: Settings = None,
+        tasks: Annotated[
+            str,
+            typer.Option(
+                "--tasks",
+                metavar="NAMES",
+                help="Tasks or task files of lm-evaluation-harness, separated by commas.",
+                show_default=False,
+            ),
+        ] = ...,  # type: ignore[assignment]
+        limit: Annotated[
+            int | None, typer.Option("--limit", min=1, help="Examples of each task.")
+        ] = None,
+        samples: Annotated[
+            int, typer.Option("--samples", min=1, help="Draws of noise per request.")
+        ] = 32,
+        checkpoint: Checkpoint = "newest",
+        overrides: Overrides = None,
+        plugins: PluginNames = None,
+    ) -> None:
+        """Evaluate a run on tasks of lm-evaluation-harness, and print the results as JSON."""
+        from .lm_eval import evaluate_tasks
+
+        model = engine.load(run, run_options(checkpoint, plugins, overrides, settings))
+        results = evaluate_tasks(model, tasks.split(","), limit, samples)
+        typer.echo(json.dumps(results, indent=2))
+
+
+def write_frontier(
+    task: Any,
+    count: int,
+    points: list[dict[str, str]],
+    draws: Iterator[DrawnSamples],
+    folder: Path,
+) -> tuple[list[dict[str, float]], Path]:
+    """Write metrics of real text and of the samples of each point, and a picture; return both."""
+    from dither.registry.files.atomic import atomic_write
+
+    from .task import LanguageModelling
+
+    if not isinstance(task, LanguageModelling):
+        message = "the task of the run has no frontier of samples"
+        raise Refused(Problem(message, ("task",), code="misfit"))
+
+    def with_options() -> Iterator[tuple[Mapping[str, float], Any, Any, Mapping[str, float]]]:
+        for point, drawn in zip(points, draws, strict=True):
+            yield {key: float(value) for key, value in point.items()}, *drawn
+
+    rows, picture = task.frontier(with_options(), count)
+    assert picture.png is not None
+    with atomic_write(folder / "frontier.json") as file:
+        file.write_text(json.dumps(rows, indent=2), "utf-8")
+    with atomic_write(folder / "frontier.png") as file:
+        file.write_bytes(picture.png)
+    return rows, folder / "frontier.png"
+
+
+def _parse_axes(texts: list[str]) -> dict[str, list[str]]:
+    """Parse `option=number,number`."""
+    grid = {}
+    for text in texts:
+        match = AXIS.fullmatch(text)
+        if match is None:
+            message = f'expected OPTION=NUMBER,NUMBER such as temperature=0.8,1, got "{text}"'
+            raise typer.BadParameter(message, param_hint="--axis")
+        grid[match["option"]] = match["values"].split(",")
+    if not grid:
+        raise typer.BadParameter("at least one is required", param_hint="--axis")
+    return grid
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} cannot be read as UTF-8: {error}", code="unreadable-file") from None

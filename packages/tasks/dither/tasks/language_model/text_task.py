@@ -1,0 +1,32 @@
+"""Tasks whose samples are text, for infilling and the evaluation harness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.contracts.records import Clean
+
+__all__ = ["TextTask", "require_text"]
+
+
+@runtime_checkable
+class TextTask(Protocol):
+    """A task whose samples are text: that of this package, or of an export without its data."""
+
+    def infill(self, text: str, n: int, seed: int) -> Clean:
+        """Return `n` templates of a text in which `[MASK:K]` stands for K unknown tokens."""
+
+    def tokens(self, text: str) -> Sequence[int]:
+        """Return the ids of a text."""
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+
+
+def require_text(task: Any) -> TextTask:
+    """Return a task, or raise `Refused` if its samples are not text."""
+    if not isinstance(task, TextTask):
+        raise Refused(Problem("the task of the run is not about text", ("task",), code="misfit"))
+    return task
