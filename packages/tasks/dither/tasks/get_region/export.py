@@ -78,11 +78,14 @@ def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Pat
     import pandas
 
     files = []
+    suffix = "bw" if form == "bigwig" else "bedgraph"
+    cells = arrays["cell"].tolist()
     chromosome, start, end = (arrays[name] for name in ("chromosome", "start", "end"))
-    for c, cell in enumerate(arrays["cell"].tolist()):
+    for c, cell in enumerate(cells):
         for k, column in enumerate(arrays["column"].tolist()):
-            name = "-".join(part for part in (cell.replace("/", "_"), column) if part)
-            files.append(folder / f"{name}.{'bw' if form == 'bigwig' else 'bedgraph'}")
+            # Cell types are named by the data: never paths, and different ones stay apart.
+            name = f"{safe_name(cell, cells)}-{column}" if cell else column
+            files.append(folder / f"{name}.{suffix}")
             values = arrays["prediction"][c, :, k]
             with atomic_write(files[-1]) as temporary:
                 if form == "bigwig":
