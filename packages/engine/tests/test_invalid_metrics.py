@@ -62,7 +62,7 @@ def test_a_damaged_summary_does_not_hide_other_runs(folder, cli, name, old, valu
     assert "0.25" in shown
     assert shown.count("empty") == 2
     assert main(["runs", "list", str(folder), "--json"]) == 0
-    assert [run.figures.get("valid/loss") for run in list_runs(folder)][1] == 0.25
+    assert [run.metrics.get("valid/loss") for run in list_runs(folder)][1] == 0.25
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", '"text"', "[]", "{}"])
@@ -101,7 +101,7 @@ def test_large_integers_are_read_as_floats(tmp_path, digits, read):
 @pytest.mark.parametrize("value", ["1e999", "NaN", '"text"', "null", "[]", "2.5"])
 def test_a_line_without_step_is_damage(folder, value, refused):
     put(folder / "b/metrics.jsonl", '"step": 4', f'"step": {value}')
-    reasons = {found.what: found.reason for found in verify_run(folder / "b")}
+    reasons = {found.path: found.reason for found in verify_run(folder / "b")}
     assert "line 2" in reasons["metrics.jsonl"]
     with refused("damaged-file", match=r"metrics\.jsonl"):
         Scores.read(folder / "b", "loss", "lower")

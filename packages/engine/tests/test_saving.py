@@ -174,7 +174,7 @@ def test_list_runs_and_verify_run(start, tmp_path):
     (tmp_path / "runs" / "something else").mkdir()
     (listed,) = list_runs(tmp_path / "runs")
     assert (listed.path, listed.state, listed.step, listed.steps) == (path, "done", 20, 20)
-    assert listed.figures["valid/loss"] > 0
+    assert listed.metrics["valid/loss"] > 0
     with RunDirectory.open(path):
         assert next(list_runs(tmp_path / "runs")).state == "running"
     assert all(found.reason is None for found in verify_run(path))
@@ -186,6 +186,6 @@ def test_list_runs_and_verify_run(start, tmp_path):
         whole = (path / name).read_bytes()
         for damaged in (b"", whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
             (path / name).write_bytes(damaged)
-            found = [one.what for one in verify_run(path) if one.reason]
+            found = [one.path for one in verify_run(path) if one.reason]
             assert [name.startswith(one) for one in found] == [True], (name, found)
         (path / name).write_bytes(whole)

@@ -22,6 +22,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "bigwig": ("pyBigWig",),
     "dxf": ("ezdxf",),
     "judge": ("transformers",),
+    "lm-eval": ("lm_eval",),
     "parquet": ("pyarrow",),
     "resplan": ("shapely",),
 }

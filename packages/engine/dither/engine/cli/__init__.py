@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 USAGE = 2
+"""Exit code of invalid input; docs/runs.md lists all."""
 EXHAUSTED = 5
-"""Exit codes: invalid input; no disk space or memory. docs/runs.md lists all."""
+"""Exit code without disk space or memory."""
+COMMAND = re.compile(r"[a-z]+(?:-[a-z]+)*")
 CODES = {
     "No such command": "unknown-command",
     "No such option": "unknown-option",
@@ -27,22 +29,22 @@ CODES = {
 
 
 def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> int:
-    """Run a command (arguments as sys.argv[1:]; `verb` if the first is none) and return its exit code.
+    """Run a command and return its exit code: 2 for invalid input, 3 for a damaged run, 75 stopped.
 
-    The code is 2 for invalid input, 3 for a damaged run, 75 if stopped by a signal.
+    Args:
+        arguments: As `sys.argv[1:]`, the default, which also adapts the garbage collection of the
+            process to one command.
+        verb: The command, if the first argument is none.
     """
     from ..runs.signals import STOPPED, Stopped, interruption_message, stop_on_signals
 
-    if (
-        arguments is None
-    ):  # imports leave few cycles: collect rarely, and neither before a command nor at the exit
-        gc.disable()
-        gc.set_threshold(10_000, 10, 10)
-        atexit.register(_freeze)
+    is_process = arguments is None
+    if is_process:
+        from .garbage_collection import disable_collection
+
+        disable_collection()
     try:
-        with stop_on_signals(
-            last=arguments is None
-        ) as stop:  # until a run installs its own handlers
+        with stop_on_signals(last=is_process) as stop:  # until a run installs its own handlers
             stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
             return stop.code
     except Stopped as stopped:
@@ -51,29 +53,26 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         return STOPPED
 
 
-def _freeze() -> None:
-    if "triton" not in sys.modules:  # it reports objects that are left as leaks
-        gc.freeze()
-
-
 def _run(arguments: Sequence[str], verb: str | None) -> int:
     # pydantic searches all entry points for its own plugins, and fails at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from .app import VERBS, app_for, expand_overrides
+    from .commands import app_for, expand_overrides
     from .output import global_options, hoist_global_options
 
     global_options()  # reset options of an earlier call
     options, words = hoist_global_options(arguments)
-    if verb is not None and not (words and (words[0] in VERBS or words[0] in ("--help", "-h"))):
+    if verb is not None and not _is_command(words[0] if words else ""):
         words.insert(0, verb)
+    if words[:1] != ["prepare"]:  # its options are those of a component
+        words = expand_overrides(words)
     try:
-        app, words = app_for(words if words[:1] == ["prepare"] else expand_overrides(words))
+        app, words = app_for(words)
         result = app([*options, *words], standalone_mode=False)
     except _refused() as refused:
         from .output import print_problems
 
         print_problems(refused)
-        return int(getattr(refused, "exit_code", USAGE))
+        return refused.exit_code
     except BrokenPipeError:  # the reader of our output is gone, as with `| head`
         return _discard_output()
     except SystemExit as ended:  # likewise, noticed by click
@@ -85,8 +84,19 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _is_command(word: str) -> bool:
+    """Return whether a word is a command, perhaps of a plugin, and not an experiment."""
+    from .app import VERBS
+
+    if word in {*VERBS, "--help", "-h"}:
+        return True
+    is_file = Path(word).exists() or Path(f"{word}.toml").exists()
+    return COMMAND.fullmatch(word) is not None and not is_file
+
+
 def _discard_output() -> int:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    stdout = sys.__stdout__.fileno() if sys.__stdout__ else 1
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
     return 0
 
 
@@ -113,15 +123,23 @@ def _report_shortage(error: Exception) -> int:
 
 def _report_usage(error: Any) -> int:
     """Print an error of click; any other exception is a bug and keeps its traceback."""
-    show = getattr(error, "show", None)  # duck-typed: typer may bundle its own copy of click
-    if show is None or not hasattr(error, "format_message"):
+    import typer
+
+    # typer may bundle its own copy of click: take the class from one of its own exceptions
+    click_exception = next(
+        base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+    )
+    if not isinstance(error, click_exception):
         raise error
     from .output import Format, output_options, print_problems
 
     if output_options.format is Format.TEXT:
-        show()
-    else:
-        message = error.format_message()
-        code = next((code for start, code in CODES.items() if message.startswith(start)), "usage")
-        print_problems(_refused()(message, code=code))
+        error.show()  # type: ignore[attr-defined]
+        return USAGE
+    message = error.format_message()  # type: ignore[attr-defined]
+    code = "usage"
+    for beginning, known in CODES.items():
+        if message.startswith(beginning):
+            code = known
+    print_problems(_refused()(message, code=code))
     return USAGE

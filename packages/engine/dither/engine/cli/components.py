@@ -1,4 +1,4 @@
-"""`dither list`, `describe`, `plugins`, `prepare`, `load-hf`: what is installed; data, weights. None imports torch."""
+"""`dither list`, `describe`, `prepare`: what is installed, and data. None imports torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import Json, PluginOption, Words, app
+from .app import Json, Overrides, PluginNames, Words, app
 
 if TYPE_CHECKING:
     from dither.registry.plugins.manager import Plugins
@@ -22,13 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = ["overrides_from_flags", "visible_plugins"]
 
+CACHE_FROM_SECONDS = 0.5
+"""Loading time at and above which the components are cached."""
+COLUMNS = ("kind", "name", "rev", "plugin", "summary")
+"""Columns of `dither list`."""
+PATHS = "paths"
+"""The option that receives arguments without a key."""
 
-def visible_plugins(selected: list[str] | None) -> Plugins:
-    """Return the plugins that the policy of the working directory allows."""
+
+def visible_plugins(names: list[str] | None) -> Plugins:
+    """Return the plugins that the policy of the working directory allows; `names` as after -p."""
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import find_policy
 
-    return load_plugins(selected, policy=find_policy(Path()))
+    return load_plugins(names, policy=find_policy(Path()))
 
 
 @app.command("list")
@@ -37,10 +44,10 @@ def list_components(
     pattern: Annotated[
         str | None, typer.Option("--filter", metavar="GLOB", help="Only matching names.")
     ] = None,
-    plugin_names: Annotated[
-        Words, typer.Option("--plugin", metavar="NAME", help="Only of this plugin.")
+    of_plugins: Annotated[
+        Words, typer.Option("--plugin", metavar="NAME", help="Only of this plugin (repeatable).")
     ] = None,
-    selected: PluginOption = None,
+    plugins: PluginNames = None,
     as_json: Json = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a reference page.")
@@ -49,73 +56,91 @@ def list_components(
     """List the components that an experiment may name."""
     from .catalog_output import filter_components, show_components, show_reference
 
-    if selected or as_markdown:
-        plugins = visible_plugins(selected)
-        components = plugins.catalog.parts()
-        known = [report.name for report in plugins.reports]
-    else:
+    if not (plugins or as_markdown):
         components, known = cached_components()
-    components = filter_components(components, known, kind, pattern, plugin_names)
+        show_components(
+            filter_components(components, known, kind, pattern, of_plugins), as_json
+        )
+        return
+    loaded = visible_plugins(plugins)
+    components = filter_components(
+        loaded.catalog.parts(),
+        [report.name for report in loaded.reports],
+        kind,
+        pattern,
+        of_plugins,
+    )
     if as_markdown:
-        show_reference(plugins.catalog, components)
+        show_reference(loaded.catalog, components)
     else:
         show_components(components, as_json)
 
 
-CACHE_FROM_SECONDS = 0.5
-"""Loading time at and above which the components are cached."""
-
-
 def cached_components() -> tuple[list[Any], list[str]]:
-    """Return what `dither list` shows of all components, and the names of the plugins.
+    """Return the rows of `dither list` of all components, and the names of the plugins.
 
-    If loading takes long it is cached, until an imported file, a folder with packages or
+    If loading takes long they are cached, until an imported file, a folder with packages or
     registry.toml changes.
     """
     from dither.registry.files.atomic import atomic_write
     from dither.registry.files.cache import cache_folder
-    from dither.registry.plugins.discovery import installed_plugins
-    from dither.registry.plugins.policy import ALLOWED, policy_file
 
-    def state(paths: Sequence[str]) -> list[list[Any]]:
-        found = []
-        for path in paths:
-            with suppress(OSError):
-                stat = os.stat(path)
-                found.append([path, stat.st_mtime_ns, stat.st_size])
-        return found
-
-    installed = [
-        f"{plugin} {plugin.point}" for found in installed_plugins().values() for plugin in found
-    ]
-    key = [
-        sys.version,
-        sys.path,
-        policy := str(policy_file(Path())),
-        os.environ.get(ALLOWED),
-        installed,
-    ]
     file = cache_folder() / "components.json"
-    columns = ("kind", "name", "rev", "plugin", "summary")
+    key = _cache_key()
     with suppress(OSError, ValueError, KeyError, TypeError):
         cached = json.loads(file.read_text("utf-8"))
-        if cached["key"] == key and cached["files"] == state(
-            [path for path, *_ in cached["files"]]
-        ):
+        paths = [path for path, *_ in cached["files"]]
+        if cached["key"] == key and cached["files"] == _file_states(paths):
             return [SimpleNamespace(**row) for row in cached["components"]], cached["plugins"]
+
     began = time.perf_counter()
     plugins = visible_plugins(None)
+    seconds = time.perf_counter() - began
     components = plugins.catalog.parts()
     names = [report.name for report in plugins.reports]
+
+    # Plugins that failed may work next time without any change of a file.
     complete = {report.state for report in plugins.reports} <= {"loaded", "blocked"}
-    if complete and time.perf_counter() - began > CACHE_FROM_SECONDS:
-        modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        files = state([path for path in (*sys.path, policy, *modules) if path])
-        rows = [{name: getattr(component, name) for name in columns} for component in components]
-        content = {"key": key, "files": files, "components": rows, "plugins": names}
+    if complete and seconds > CACHE_FROM_SECONDS:
+        modules = [vars(module).get("__file__") for module in list(sys.modules.values())]
+        content = {
+            "key": key,
+            "files": _file_states(filter(None, [*sys.path, key["policy"], *modules])),
+            "components": [
+                {name: getattr(component, name) for name in COLUMNS} for component in components
+            ],
+            "plugins": names,
+        }
         with suppress(OSError), atomic_write(file) as temporary:
             temporary.write_text(json.dumps(content), "utf-8")
     return list(components), names
+
+
+def _cache_key() -> dict[str, Any]:
+    """Return everything besides files that decides which plugins are loaded."""
+    from dither.registry.plugins.discovery import installed_plugins
+    from dither.registry.plugins.policy import ALLOWED, policy_file
+
+    installed = []
+    for plugins in installed_plugins().values():
+        installed += [f"{plugin} {plugin.point}" for plugin in plugins]
+    return {
+        "python": sys.version,
+        "path": sys.path,
+        "policy": str(policy_file(Path())),
+        "allowed": os.environ.get(ALLOWED),
+        "installed": installed,
+    }
+
+
+def _file_states(paths: Iterable[str]) -> list[list[Any]]:
+    """Return path, time of change and size of those files and folders that exist."""
+    states = []
+    for path in paths:
+        with suppress(OSError):
+            stat = os.stat(path)
+            states.append([path, stat.st_mtime_ns, stat.st_size])
+    return states
 
 
 @app.command()
@@ -124,10 +149,13 @@ def describe(
         str, typer.Argument(help="A kind, such as block; or train, evaluate, sample, tracking.")
     ],
     name: Annotated[str, typer.Argument(help="Name of a component, such as adaln-zero.")] = "",
-    selected: PluginOption = None,
+    plugins: PluginNames = None,
     as_json: Json = False,
 ) -> None:
-    """Describe a component: purpose, options, compatibility, source; or the options of training and evaluation."""
+    """Describe a component: purpose, options, compatibility, source.
+
+    Or the options of training and evaluation.
+    """
     from dither.registry.kinds import known_kind
 
     from .catalog_output import TABLES, show_component, show_table
@@ -137,23 +165,10 @@ def describe(
             raise typer.BadParameter(f"{kind} has no components; leave it out", param_hint="NAME")
         return show_table(kind, as_json)
     if not name:
-        raise typer.BadParameter(
-            f"missing; dither list {known_kind(kind)} shows the names", param_hint="NAME"
-        )
-    plugins = visible_plugins(selected)
-    show_component(plugins, plugins.catalog.find(known_kind(kind), name), as_json)
-
-
-@app.command()
-def plugins(selected: PluginOption = None, as_json: Json = False) -> None:
-    """List the installed plugins with their state: loaded, failed, blocked or clash."""
-    from .catalog_output import show_plugins
-
-    show_plugins(visible_plugins(selected), as_json)
-
-
-PATHS = "paths"
-"""The option that receives arguments without a key."""
+        hint = f"missing; dither list {known_kind(kind)} shows the names"
+        raise typer.BadParameter(hint, param_hint="NAME")
+    loaded = visible_plugins(plugins)
+    show_component(loaded, loaded.catalog.find(known_kind(kind), name), as_json)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -172,47 +187,29 @@ def prepare(
             show_default=False,
         ),
     ] = None,
-    overrides: Annotated[
-        Words, typer.Option("--set", metavar="KEY=VALUE", help="Set an option.")
-    ] = None,
-    selected: PluginOption = None,
+    overrides: Overrides = None,
+    plugins: PluginNames = None,
 ) -> None:
     """Download and convert the data of a component."""
     from dither.registry.config.document import Document
     from dither.registry.config.errors import Refused
     from dither.registry.config.validation import validate
 
-    catalog: Any = visible_plugins(selected).catalog
-    aliases = (part.spec for part in catalog.parts("data") if name in part.spec.prepared_as)
-    spec = next(aliases, None) or catalog.find("data", name).spec
+    catalog: Any = visible_plugins(plugins).catalog
+    spec = None
+    for component in catalog.parts("data"):
+        if spec is None and name in component.spec.prepared_as:
+            spec = component.spec
+    spec = spec or catalog.find("data", name).spec
     preset = [f"{key}={json.dumps(value)}" for key, value in spec.prepared_as.get(name, {}).items()]
-    document = Document.from_overrides(
-        [*preset, *overrides_from_flags(words or (), spec), *(overrides or ())]
-    )
+    flags = overrides_from_flags(words or (), spec)
+    document = Document.from_overrides([*preset, *flags, *(overrides or ())])
     data: Any = validate(spec, document, catalog)
     try:
         summary = data.prepare()
     except (OSError, RuntimeError) as error:
         raise Refused(f'cannot prepare data "{name}": {error}', code="not-prepared") from None
     typer.echo(summary or f'data "{name}" requires no preparation')
-
-
-@app.command("load-hf")
-def load_hf(
-    folder: Annotated[
-        Path, typer.Argument(help="config.json, tokenizer.json, safetensors.", show_default=False)
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder.")] = Path(
-        "converted"
-    ),
-    length: Annotated[int, typer.Option("--length", min=1, help="Ids per sample.")] = 256,
-    mask_id: Annotated[int | None, typer.Option("--mask-id", min=0, help="The id of MASK.")] = None,
-    selected: PluginOption = None,
-) -> None:
-    """Convert a masked diffusion language model of Hugging Face to an experiment that starts from it."""
-    catalog: Any = visible_plugins(selected).catalog
-    experiment = catalog.find("model", "denoiser").spec.convert_folder(folder, out, length, mask_id)
-    typer.echo(f"{experiment}: set task.data, then dither run {experiment}")
 
 
 def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
@@ -231,26 +228,35 @@ def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
         if word == "--":
             paths += queue
         elif word.startswith("--"):
-            key, equals, value = word[2:].partition("=")
-            field = spec.model_fields.get(key := key.replace("-", "_"))
-            kind = field.annotation if field else None
-            if not equals and kind is bool:
-                value = "true"
-            elif not equals:
-                following = next(queue, None)
-                if following is None:
-                    raise Refused(f"{word} requires a value", code="missing-argument")
-                value = following
-            overrides.append(f"{key}={json.dumps(value) if kind is str else value}")
+            overrides.append(_override(word, queue, spec))
         elif word.startswith("-") and len(word) > 1:
-            raise Refused(
-                f"{word}: options of a component have no short form, use --key value",
-                code="unknown-option",
-            )
+            message = f"{word}: options of a component have no short form, use --key value"
+            raise Refused(message, code="unknown-option")
         else:
             paths.append(word)
-    if paths and PATHS not in spec.model_fields:
+
+    if not paths:
+        return overrides
+    if PATHS not in spec.model_fields:
         message = f'data "{spec.name}" takes no paths: {", ".join(paths[:3])}'
         hint = f"its options are: {', '.join(spec.model_fields) or 'none'}"
         raise Refused(Problem(message, help=hint, code="usage"))
-    return [*overrides, f"{PATHS}={json.dumps(paths)}"] if paths else overrides
+    return [*overrides, f"{PATHS}={json.dumps(paths)}"]
+
+
+def _override(flag: str, queue: Iterable[str], spec: type[Spec]) -> str:
+    """Return a flag as `key=value`, with its value from the queue if it has none itself."""
+    from dither.registry.config.errors import Refused
+
+    key, equals, value = flag.removeprefix("--").partition("=")
+    key = key.replace("-", "_")
+    field = spec.model_fields.get(key)
+    kind = field.annotation if field else None
+    if not equals and kind is bool:
+        value = "true"
+    elif not equals:
+        following = next(iter(queue), None)
+        if following is None:
+            raise Refused(f"{flag} requires a value", code="missing-argument")
+        value = following
+    return f"{key}={json.dumps(value)}" if kind is str else f"{key}={value}"

@@ -1,4 +1,4 @@
-"""`dither run`, `validate`, `resolve`, `explain`, `bench`: commands on experiment files."""
+"""`dither run`, `validate`, `resolve`, `bench`: commands on experiment files."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import (
     Assignments,
-    CellOption,
-    CheckpointOption,
     Experiment,
     Json,
     OptionalExperiment,
-    OutOption,
     Overrides,
-    PluginOption,
+    PluginNames,
     Removals,
     Runs,
-    SplitOption,
     Words,
     app,
     load,
-    without_collection,
+    quoted,
 )
+from .garbage_collection import without_collection
 from .output import echo, echo_json, location_record, print_valid, wants_json
+
+if TYPE_CHECKING:
+    from ..config.load_experiment import Setting
 
 __all__: list[str] = []
 
@@ -42,9 +42,9 @@ weights."""
 def run(
     experiment: OptionalExperiment = None,
     words: Assignments = None,
-    changes: Overrides = None,
+    overrides: Overrides = None,
     removals: Removals = None,
-    selected: PluginOption = None,
+    plugins: PluginNames = None,
     runs: Runs = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="RUN", help="Resume this run directory.")
@@ -57,47 +57,55 @@ def run(
     ] = False,
 ) -> int:
     """Train, evaluate, sample and plot the experiment of a file."""
-    from dither.registry.config.document import shipped_experiments
-    from dither.registry.config.errors import Problem, Refused
+    from ..runs.run_directory import link_latest
 
-    from ..runs.run_directory import link_latest, resolved_file
-
-    if experiment is not None and resume is not None and "=" in str(experiment):
-        experiment, words = None, [str(experiment), *(words or ())]
-    if (experiment is None) == (resume is None):
-        hint = f"dither run NAME, with a file or one of: {', '.join(shipped_experiments())}"
-        raise Refused(
-            Problem("give either an experiment file or --resume RUN", help=hint, code="usage")
-        )
-    if experiment is not None and (experiment / "resolved.toml").is_file():
-        hint = f"dither run --resume {experiment}"
-        raise Refused(
-            Problem(f"{experiment} is a run, not an experiment file", help=hint, code="usage")
-        )
-    path = experiment or resolved_file(resume or Path(), verify=not accept_changes)
-    loaded = load(path, [*(changes or ()), *(words or ())], removals, selected)
+    # After --resume RUN the first argument is an override as well.
+    if resume is not None and experiment is not None and "=" in str(experiment):
+        words = [str(experiment), *(words or ())]
+        experiment = None
+    path = _file_to_run(experiment, resume, verify=not accept_changes)
+    loaded = load(path, [overrides, words], removals, plugins)
     if loaded.experiment.sweep is not None:
-        hint = f"use dither sweep {path} for all points, or --unset sweep for the file without them"
+        hint = f"use {quoted('sweep', path)} for all points, or --unset sweep for none of them"
         place = loaded.document.origin(("sweep",))
-        raise Refused(
-            Problem(f"{path} is a sweep, not one run", ("sweep",), place, hint, code="usage")
-        )
+        raise _usage(f"{path} is a sweep, not one run", hint, ("sweep",), place)
+
     if "RANK" not in os.environ:
         from ..runs.progress import Screen, say
 
-        say(
-            Screen(), f"{path}: valid; loading torch and the data"
-        )  # never ends a run, as on a full disk
+        # `say` never ends a run, as on a full disk
+        say(Screen(), f"{path}: valid; loading torch and the data")
     with without_collection():
         from ..runs.launch import run as start
 
-    given = sys.argv[1:]
-    argv = [
-        "dither",
-        *([] if "run" in given else ["run"]),
-        *given,
-    ]  # python -m experiments.run omits the command
+    # python -m experiments.run omits the command, which the manifest has.
+    argv = ["dither", *sys.argv[1:]]
+    if "run" not in argv:
+        argv.insert(1, "run")
     return start(loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest)
+
+
+def _file_to_run(experiment: Path | None, resume: Path | None, verify: bool) -> Path:
+    """Return the experiment file of `run`; Refused if it is not exactly one, or a run."""
+    from dither.registry.config.document import shipped_experiments
+
+    from ..runs.run_directory import resolved_file
+
+    if resume is not None and experiment is None:
+        return resolved_file(resume, verify=verify)
+    if experiment is None or resume is not None:
+        hint = f"dither run NAME, with a file or one of: {', '.join(shipped_experiments())}"
+        raise _usage("give either an experiment file or --resume RUN", hint)
+    if (experiment / "resolved.toml").is_file():
+        hint = quoted("run", "--resume", experiment)
+        raise _usage(f"{experiment} is a run, not an experiment file", hint)
+    return experiment
+
+
+def _usage(message: str, hint: str, path: tuple[str, ...] = (), origin: Any = None) -> Exception:
+    from dither.registry.config.errors import Problem, Refused
+
+    return Refused(Problem(message, path, origin, hint, code="usage"))
 
 
 @app.command()
@@ -110,22 +118,22 @@ def validate(
             "--deep", help="Also count parameters, memory, shapes and FLOPs (imports torch)."
         ),
     ] = False,
-    changes: Overrides = None,
+    overrides: Overrides = None,
     removals: Removals = None,
-    selected: PluginOption = None,
+    plugins: PluginNames = None,
     as_json: Json = False,
 ) -> None:
     """Check an experiment: names, types, bounds, and whether the components are compatible."""
-    loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
+    loaded = load(experiment, [overrides, words], removals, plugins)
     train = loaded.experiment.train
-    model = loaded.experiment.model
-    if (train.freeze or train.lora) and (deep or getattr(model, "depth", 0) <= MAX_DEPTH):
+    if (train.freeze or train.lora) and (deep or _depth(loaded.experiment.model) <= MAX_DEPTH):
         from ..training.model_summary import require_names
 
         require_names(loaded)
     if not deep:
         print_valid(loaded, as_json)
         return
+
     from ..training.model_summary import build_on_meta, memory_needs, summarize_model
 
     summary = summarize_model(loaded.experiment)
@@ -135,6 +143,11 @@ def validate(
     )
     if not wants_json(as_json):
         _print_model(summary, memory)
+
+
+def _depth(model: Any) -> int:
+    """Return the number of blocks of a model, 0 for a model without that option."""
+    return int(model.depth) if "depth" in type(model).model_fields else 0
 
 
 def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
@@ -149,16 +162,12 @@ def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
     numbers = ("parameters", "output", "FLOPs forward")
     modules = table("module", "component", *numbers, right=numbers)
     for row in summary["rows"]:
-        modules.add_row(
-            row["name"], row["part"], *cells(row["parameters"], row["output"], row["flops"])
-        )
-    modules.add_row(
-        "model",
-        "",
-        *cells(summary["parameters"], summary["output"], summary["forward"]),
-        style="bold",
-    )
+        values = cells(row["parameters"], row["output"], row["flops"])
+        modules.add_row(row["name"], row["part"], *values)
+    values = cells(summary["parameters"], summary["output"], summary["forward"])
+    modules.add_row("model", "", *values, style="bold")
     modules.add_row("training step", "", "", "", f"{summary['step']:.3g}", style="bold")
+
     memory = table("memory without activations", "bytes", right=("bytes",))
     for name, count in needs.items():
         memory.add_row(name, size(count))
@@ -170,109 +179,112 @@ def _print_model(summary: dict[str, Any], needs: dict[str, int]) -> None:
 @app.command()
 def resolve(
     experiment: Experiment,
-    words: Assignments = None,
-    changes: Overrides = None,
+    words: Annotated[
+        Words,
+        typer.Argument(
+            metavar="[KEY] [KEY=VALUE]...",
+            help="Overrides; with --origins also one key or table to show.",
+            show_default=False,
+        ),
+    ] = None,
+    origins: Annotated[
+        bool,
+        typer.Option(
+            "--origins", help="Show each value with its origin: file and line, --set or a default."
+        ),
+    ] = False,
+    overrides: Overrides = None,
     removals: Removals = None,
-    selected: PluginOption = None,
+    plugins: PluginNames = None,
+    as_json: Json = False,
 ) -> None:
-    """Print an experiment with every default written out and every name pinned.
+    """Print an experiment with every default written out, or the origin of each value.
 
     Saved in this folder, it runs as it is; a plugin file from another folder must be given with -p
     again.
     """
+    keys = [word for word in words or () if "=" not in word]
+    changes = [*(overrides or ()), *(word for word in words or () if "=" in word)]
+    if len(keys) > 1 or (keys and not origins):
+        hint = "overrides are KEY=VALUE; --origins also takes one key or table"
+        raise _usage(f"unexpected argument: {keys[-1]}", hint)
+    if origins:
+        key = keys[0] if keys else None
+        _show_origins(experiment, changes, removals or [], plugins, key, as_json)
+        return
+
     import tomlkit
 
     from dither.registry.config.validation import dump
 
-    loaded = load(experiment, [*(changes or ()), *(words or ())], removals, selected)
+    loaded = load(experiment, [changes], removals, plugins)
     tree = dump(loaded.experiment, loaded.plugins.catalog)
-    tree["plugins"] = [
-        os.path.relpath(path) for path in loaded.plugins.files
-    ] + loaded.plugins.requested
-    text = tomlkit.dumps(tree)
-    typer.echo(
-        UNPRINTABLE.sub(lambda m: m[0] if m[0].isprintable() else f"\\U{ord(m[0]):08x}", text),
-        nl=False,
-    )
+    files = [os.path.relpath(path) for path in loaded.plugins.files]
+    tree["plugins"] = files + loaded.plugins.requested
+    if not echo_json(as_json, tree):
+        # Escapes and overrides of direction in strings are written as TOML escapes.
+        text = UNPRINTABLE.sub(_escape_unprintable, tomlkit.dumps(tree))
+        typer.echo(text, nl=False)
 
 
-@app.command()
-def explain(
-    experiment: Experiment,
-    words: Annotated[
-        Words, typer.Argument(metavar="KEY | KEY=VALUE", help="Only this key or table; overrides.")
-    ] = None,
-    changes: Overrides = None,
-    removals: Removals = None,
-    selected: PluginOption = None,
-    as_json: Json = False,
-    split: SplitOption = None,
-    cell: CellOption = None,
-    out: OutOption = None,
-    checkpoint: CheckpointOption = "newest",
+def _escape_unprintable(match: re.Match[str]) -> str:
+    letter = match[0]
+    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
+
+
+def _show_origins(
+    experiment: Path,
+    changes: list[str],
+    removals: list[str],
+    plugins: Words,
+    key: str | None,
+    as_json: bool,
 ) -> None:
-    """Show the origin of each value of an experiment, or what the predictions of a run are based on.
-
-    Of an experiment: file and line, --set, or a default. Of a run directory, and perhaps data of
-    yours: attributions of predictions to inputs; --split, --cell, --out and --checkpoint are for
-    these.
-    """
-    if experiment.is_dir():
-        from .runs import apply
-
-        apply(
-            "explain",
-            experiment,
-            [Path(word) for word in words or ()],
-            split,
-            cell,
-            None,
-            out,
-            checkpoint,
-            selected,
-        )
-        return
-    import tomlkit
-
-    from dither.registry.config.errors import Refused, dotted, printable
+    """Print each value of an experiment, or of one key or table, with its origin."""
+    from dither.registry.config.errors import dotted, printable
     from dither.registry.config.validation import validate
 
     from ..config.experiment import Experiment as Model
     from ..config.load_experiment import open_experiment, select, settings
 
-    keys = [word for word in words or () if "=" not in word]
-    if len(keys) > 1:
-        raise Refused(f"expected one key, got {' '.join(keys)}", code="usage")
-    changes = [*(changes or ()), *(word for word in words or () if "=" in word)]
-    document, plugins = open_experiment(experiment, changes, removals or (), selected)
-    model = validate(Model, document, plugins.catalog)
-    rows = select(list(settings(model, document, plugins.catalog)), keys[0] if keys else None)
-    records = [
-        {
-            "key": dotted(row.path),
-            "value": row.value,
-            "from": None if row.default_of else location_record(row.places[0]),
-            "default_of": row.default_of,
-            "over": list(map(location_record, row.places if row.default_of else row.places[1:])),
-        }
-        for row in rows
-    ]
-    if echo_json(as_json, records):
+    document, loaded_plugins = open_experiment(experiment, changes, removals, plugins)
+    catalog = loaded_plugins.catalog
+    model = validate(Model, document, catalog)
+    rows = select(list(settings(model, document, catalog)), key)
+    if echo_json(as_json, [_origin_record(row) for row in rows]):
         return
-    values = (
-        "(none)" if row.value is None else tomlkit.item(row.value).as_string() for row in rows
-    )
-    for row, value in zip(rows, values, strict=True):
+
+    import tomlkit
+
+    for row in rows:
+        value = "(none)" if row.value is None else tomlkit.item(row.value).as_string()
         echo(printable(f"{dotted(row.path):32} = {value:24}  {row.story}"))
+
+
+def _origin_record(row: Setting) -> dict[str, Any]:
+    """Return a value and its origins for JSON: the place that counts, and those that it overrides."""
+    from dither.registry.config.errors import dotted
+
+    places = [location_record(place) for place in row.places]
+    origin = None
+    if not row.default_of:
+        origin = places.pop(0)
+    return {
+        "key": dotted(row.path),
+        "value": row.value,
+        "from": origin,
+        "default_of": row.default_of,
+        "over": places,
+    }
 
 
 @app.command()
 def bench(
     experiment: Experiment,
     words: Assignments = None,
-    changes: Overrides = None,
+    overrides: Overrides = None,
     removals: Removals = None,
-    selected: PluginOption = None,
+    plugins: PluginNames = None,
     steps: Annotated[int, typer.Option("--steps", "-n", min=1, help="Steps per repeat.")] = 20,
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, help="Repeats; the median counts.")
@@ -285,8 +297,6 @@ def bench(
     from .benchmark import bench as measure
     from .benchmark import show_bench
 
-    result = measure(
-        load(experiment, [*(changes or ()), *(words or ())], removals, selected), steps, repeats
-    )
+    result = measure(load(experiment, [overrides, words], removals, plugins), steps, repeats)
     if not echo_json(as_json, result):
         show_bench(Console(), result)

@@ -1,4 +1,4 @@
-"""`dither new`, `test-plugin`, `doctor`, `registry`, `schema`: commands for authors of plugins."""
+"""`dither plugins`, `doctor`, `registry`, `schema`: the installation and the files of editors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .app import Group, Json, PluginOption, Runs, Words, app
+from .app import Group, Json, PluginNames, Runs, Words, app
 from .components import visible_plugins
 
 __all__ = ["schema_text"]
 
-new = typer.Typer(cls=Group, no_args_is_help=True)
-app.add_typer(new, name="new")
+plugins_group = typer.Typer(cls=Group, no_args_is_help=False)
+app.add_typer(plugins_group, name="plugins")
 registry = typer.Typer(
     cls=Group,
     help="Lock the installed components in registry.toml, or check them.",
@@ -26,76 +26,20 @@ File = Annotated[
 ]
 
 
-@new.callback()
-def _group() -> None:
-    """Write a new plugin or experiment file."""
+@plugins_group.callback(invoke_without_command=True)
+def list_plugins(context: typer.Context, plugins: PluginNames = None, as_json: Json = False) -> None:
+    """List the installed plugins with their state, or test one.
+
+    States are loaded, failed, blocked or clash.
+    """
+    if context.invoked_subcommand is None:
+        from .catalog_output import show_plugins
+
+        show_plugins(visible_plugins(plugins), as_json)
 
 
-@new.command(
-    "experiment", epilog="Example: dither new experiment my.toml --from language_model/quick"
-)
-def new_experiment(
-    file: Annotated[Path, typer.Argument(help="The new file.", show_default=False)],
-    source: Annotated[
-        str, typer.Option("--from", metavar="NAME", help="An experiment file, or the name of one.")
-    ],
-) -> None:
-    """Copy an experiment file, such as one that comes with dither. Nothing is overwritten."""
-    from dither.registry.config.document import find_experiment
-
-    from ..config.load_experiment import load_experiment
-    from ..scaffold.experiment import copied, write_new
-
-    path = find_experiment(Path(source))
-    load_experiment(path)
-    typer.echo(f"{write_new(file, copied(path, file))}; next: dither run {file}")
-
-
-@app.command()
-def init(
-    task: Annotated[str, typer.Argument(help="A task: dither list task.", show_default=False)],
-    file: Annotated[Path | None, typer.Argument(help="The new file; by default TASK.toml.")] = None,
-) -> None:
-    """Write an experiment file with every option of a small experiment, each with its description."""
-    from ..scaffold.experiment import complete, write_new
-
-    file = file or Path(f"{task}.toml")
-    typer.echo(f"{write_new(file, complete(task))}; next: dither run {file}")
-
-
-@new.command("plugin", epilog="Example: dither new plugin wavelet --kind block")
-def new_plugin(
-    name: Annotated[
-        str, typer.Argument(help="Name in kebab-case, such as wavelet.", show_default=False)
-    ],
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of its component.")],
-    into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="Parent folder.")] = Path(),
-    single_file: Annotated[bool, typer.Option("--single-file", help="Write only NAME.py.")] = False,
-) -> None:
-    """Write a plugin: a package with one component, tests, and an experiment. Nothing is overwritten."""
-    from dither.registry.plugins.manager import load_plugins
-
-    from ..scaffold.package import Names, check_names, write_plugin
-
-    names = Names(name, kind)
-    plugins = load_plugins()
-    check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))
-    path = write_plugin(names, into, single_file)
-    if single_file:
-        typer.echo(
-            f'{path}: {kind} "{name}"; use it with -p {path}, or plugins = ["./{path.name}"] in an experiment'
-        )
-        return
-    typer.echo(f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
-
-    cd {path}
-    python -m pip install --no-deps -e .
-    pytest
-    dither run experiment.toml""")
-
-
-@app.command("test-plugin")
-def check_plugin(
+@plugins_group.command("test", epilog="Example: dither plugins test wavelet")
+def test_plugin(
     name: Annotated[
         str, typer.Argument(help="An installed plugin, or a .py file.", show_default=False)
     ],
@@ -113,11 +57,16 @@ def check_plugin(
 
 
 @app.command()
-def doctor(selected: PluginOption = None, runs: Runs = Path("runs"), as_json: Json = False) -> int:
-    """Check Python, torch, plugins, registry.toml and folders, with advice. Exits with 1 if something is broken."""
+def doctor(
+    runs: Runs = Path("runs"), plugins: PluginNames = None, as_json: Json = False
+) -> int:
+    """Check Python, torch, plugins, registry.toml and folders, with advice.
+
+    Exits with 1 if something is broken.
+    """
     from .doctor import examine, show_findings
 
-    return show_findings(list(examine(Path(), runs, selected)), as_json)
+    return show_findings(list(examine(Path(), runs, plugins)), as_json)
 
 
 @registry.command(epilog="Example: dither registry sync")
@@ -170,7 +119,7 @@ def schema(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write to a file instead.")
     ] = None,
-    selected: PluginOption = None,
+    plugins: PluginNames = None,
 ) -> None:
     """Print the JSON Schema of experiment files (or of registry.toml) for editors.
 
@@ -179,7 +128,7 @@ def schema(
     """
     from dither.registry.config.errors import Refused
 
-    text = schema_text(of, selected)
+    text = schema_text(of, plugins)
     if out is None:
         typer.echo(text, nl=False)
         return
@@ -191,14 +140,14 @@ def schema(
         ) from None
 
 
-def schema_text(of: str, selected: list[str] | None = None) -> str:
+def schema_text(of: str, plugins: list[str] | None = None) -> str:
     """Return the JSON Schema of `experiment` or `registry` files, one definition per line."""
     from dither.registry.config.json_schema import schema_of
     from dither.registry.plugins.policy import Policy
 
     from ..config.experiment import Experiment
 
-    catalog = visible_plugins(selected).catalog
+    catalog = visible_plugins(plugins).catalog
     if of == "registry":
         schema = schema_of(Policy, catalog, title="registry.toml of dither")
     else:

@@ -14,7 +14,7 @@ from .app import (
     Json,
     OptionalExperiment,
     Overrides,
-    PluginOption,
+    PluginNames,
     Removals,
     Runs,
     Words,
@@ -37,14 +37,15 @@ class _Sweep(Group):
 sweeps = typer.Typer(
     name="sweep",
     cls=_Sweep,
-    help="Run every point of a sweep: sweep FILE; sweep --resume DIR; sweep status DIR. Options: sweep start --help.",
+    help="Run every point of a sweep: sweep FILE; sweep --resume DIR; sweep status DIR.\n\n"
+    "Options: sweep start --help.",
     no_args_is_help=True,
 )
 app.add_typer(sweeps, name="sweep")
 
 
 @sweeps.command(
-    epilog="Example: dither sweep bubble_diagram/quick --sweep 'train.optimizer.lr=[1e-3, 3e-3]' --jobs 2"
+    epilog="Example: dither sweep bubble_diagram/quick --sweep 'seed=[1, 2, 3]' --jobs 2"
 )
 def start(
     experiment: OptionalExperiment = None,
@@ -52,9 +53,9 @@ def start(
     values: Annotated[
         Words, typer.Option("--sweep", metavar="KEY=[VALUES]", help="Add an axis (repeatable).")
     ] = None,
-    changes: Overrides = None,
+    overrides: Overrides = None,
     removals: Removals = None,
-    selected: PluginOption = None,
+    plugins: PluginNames = None,
     runs: Runs = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="SWEEP", help="Run unfinished points.")
@@ -82,16 +83,15 @@ def start(
 
     if (experiment is None) == (resume is None):
         raise Refused("give either an experiment file or --resume SWEEP", code="usage")
-    argv = ["dither", *sys.argv[1:]]
-    changes = [*(changes or ()), *(words or ())]
+    changes = [*(overrides or ()), *(words or ())]
     settings = Settings(
-        jobs,
-        keep_going,
-        executor,
-        tuple(options or ()),
-        tuple(selected or ()),
-        dry_run,
-        write_sweep_page,
+        jobs=jobs,
+        keep_going=keep_going,
+        executor=executor,
+        options=tuple(options or ()),
+        select=tuple(plugins or ()),
+        dry_run=dry_run,
+        write_page=write_sweep_page,
     )
     if resume is not None:
         if values or changes or removals:
@@ -99,7 +99,13 @@ def start(
         return resume_sweep(resume, settings)
     assert experiment is not None
     return start_sweep(
-        find_experiment(experiment), changes, removals or (), values or (), runs, argv, settings
+        find_experiment(experiment),
+        changes,
+        removals=removals or (),
+        axes=values or (),
+        runs=runs,
+        argv=["dither", *sys.argv[1:]],
+        settings=settings,
     )
 
 
@@ -114,8 +120,9 @@ def status(
         typer.Option("--most/--least", help="Whether larger or smaller values come first."),
     ] = None,
     as_json: Json = False,
-    page: Annotated[
-        Path | None, typer.Option("--page", metavar="FILE", help="Also write a page.")
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Also write a page, with the rows in this order."),
     ] = None,
 ) -> None:
     """Show every point of a sweep with its newest metrics, best first."""
@@ -127,7 +134,7 @@ def status(
     rows = rows_of(sweep, sort, descending)
     if not echo_json(as_json, rows):
         show_rows(Console(), rows, sort)
-    if page is not None:
+    if out is not None:
         from ..reports.pages import write_sweep_page
 
-        echo(write_sweep_page(sweep, rows, page), err=True)
+        echo(write_sweep_page(sweep, rows, out), err=True)

@@ -20,7 +20,6 @@ from dither.registry.contracts.protocols import DataWarnings, Split, Task
 from dither.registry.files.safe_path import safe_name
 
 from ..config.load_experiment import SAMPLING_TABLES, load_experiment, load_for_sampling
-from ..config.paths import reject_escaping_links
 from ..sampling.samples import (
     SampleSet,
     check_forms,
@@ -120,7 +119,7 @@ def sample_run(
     unknown export format.
     """
     screen = console or Screen()
-    _require_empty(run, request.out)
+    _require_empty(request.out)
     if request.formats:
         # An unknown format is reported before torch builds the model.
         experiment = load_experiment(resolved_file(run), select=options.plugins).experiment
@@ -213,9 +212,7 @@ def load_model(path: Path, options: RunOptions = DEFAULTS) -> SystemModel:
     return SystemModel(system, loaded.experiment.seed)
 
 
-def _require_empty(run: Path, out: Path | None) -> None:
-    if out is None or out.is_relative_to(run):
-        reject_escaping_links(run, "use --out FOLDER")
+def _require_empty(out: Path | None) -> None:
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         message = f"{out} exists and is not an empty folder; nothing is overwritten"
         raise Refused(message, code="file-exists")
@@ -227,7 +224,7 @@ def new_folder(run: Path, default: Sequence[str], out: Path | None = None) -> It
 
     The names of `default` may come from data.
     """
-    _require_empty(run, out)
+    _require_empty(out)
     folder = out or _free_folder(run.joinpath(*map(safe_name, default)))
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Listing and verifying runs."""
+"""List and verify runs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ UNREADABLE = (
     RecursionError,
     OverflowError,
 )
-"""What reading a file raises that is missing or damaged."""
+"""Exceptions of reading a missing or damaged file."""
 
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run in a list: its files take `size` bytes, `figures` are its last metrics by kind/name.
+    """A run in a list: its files take `size` bytes, `metrics` are its last ones by kind/name.
 
     `state` is done; running; stopped with a checkpoint; empty, without one; or damaged. `step` is
     that of the newest checkpoint, damaged or not.
@@ -49,27 +49,29 @@ class ListedRun:
     state: str
     step: int | None
     steps: int | None
-    figures: dict[str, float]
+    metrics: dict[str, float]
     size: int
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of verifying a file or folder of a run: its path there, and what is wrong with it, or None."""
+    """A verified file or folder of a run: its path there, and the reason if it is damaged."""
 
-    what: str
+    path: str
     reason: str | None = None
 
 
 def list_runs(folder: Path) -> Iterator[ListedRun]:
-    """Yield the runs of a folder or of a sweep, oldest first; other folders are skipped. Refused if it is missing."""
+    """Yield the runs of a folder or of a sweep, oldest first; other folders are skipped.
+
+    Refused if the folder is missing.
+    """
     if not folder.is_dir():
         raise Refused(f"not a folder: {folder}", code="file-not-found")
     paths = folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()
     for path in sorted(paths, key=by_time):
-        if not path.is_symlink() and (
-            (path / "resolved.toml").is_file() or (path / "run.lock").is_file()
-        ):
+        is_run = (path / "resolved.toml").is_file() or (path / "run.lock").is_file()
+        if is_run and not path.is_symlink():
             yield _listed(path)
 
 
@@ -78,34 +80,56 @@ def _listed(path: Path) -> ListedRun:
     steps = None
     damaged = True
     with suppress(*UNREADABLE):
-        text = read_text(path / "resolved.toml")
-        differs = text_checksum_differs(text)
-        heads = NAME.match(text), STEPS.search(text)
-        if (
-            differs is False and heads[0] and heads[1]
-        ):  # as written by a run; parsing it takes 30 times as long
-            name = heads[0][1]
-            steps = int(heads[1][1])
-        else:
-            tables = tomllib.loads(text)
-            steps = int(tables["train"]["steps"])
-            name = str(tables["name"])
-        damaged = bool(differs)
-    figures = {}
-    ended = steps
+        name, steps, damaged = _read_resolved(path)
+    metrics: dict[str, float] = {}
+    last_step = steps
     with suppress(*UNREADABLE):
-        summary = from_json(read_text(path / "summary.json"))
-        if not checksum_differs(summary):
-            tables = summary["figures"].items()
-            entries = (
-                (f"{kind}/{key}", value) for kind, table in tables for key, value in table.items()
-            )
-            figures = {key: value for key, value in entries if as_number(value) is not None}
-        ended = summary["step"] if summary.get("steps") == steps else steps  # early stopping
+        metrics, last_step = _read_summary(path, steps)
     newest = next((step for step, _ in checkpoint_folders(path / "checkpoints")), None)
-    state = "empty" if newest is None else "done" if figures and newest == ended else "stopped"
-    state = "running" if is_locked(path / "run.lock") else "damaged" if damaged else state
-    return ListedRun(path, name, state, newest, steps, figures, _bytes(path))
+
+    if is_locked(path / "run.lock"):
+        state = "running"
+    elif damaged:
+        state = "damaged"
+    elif newest is None:
+        state = "empty"
+    else:
+        state = "done" if metrics and newest == last_step else "stopped"
+    return ListedRun(
+        path=path,
+        name=name,
+        state=state,
+        step=newest,
+        steps=steps,
+        metrics=metrics,
+        size=_bytes(path),
+    )
+
+
+def _read_resolved(path: Path) -> tuple[str, int, bool]:
+    """Return name and steps of a run, and whether resolved.toml differs from its checksum."""
+    text = read_text(path / "resolved.toml")
+    differs = text_checksum_differs(text)
+    name = NAME.match(text)
+    steps = STEPS.search(text)
+    # As a run has written it: parsing TOML takes 30 times as long.
+    if differs is False and name and steps:
+        return name[1], int(steps[1]), False
+    tables = tomllib.loads(text)
+    return str(tables["name"]), int(tables["train"]["steps"]), bool(differs)
+
+
+def _read_summary(path: Path, steps: int | None) -> tuple[dict[str, float], int | None]:
+    """Return the last metrics of a finished run, none if they are damaged, and its last step."""
+    summary = from_json(read_text(path / "summary.json"))
+    metrics = {}
+    if not checksum_differs(summary):
+        for kind, table in summary["figures"].items():
+            for key, value in table.items():
+                if as_number(value) is not None:
+                    metrics[f"{kind}/{key}"] = value
+    # Early stopping ends before the last step.
+    return metrics, summary["step"] if summary.get("steps") == steps else steps
 
 
 def _bytes(folder: str | Path) -> int:
@@ -113,8 +137,10 @@ def _bytes(folder: str | Path) -> int:
     with suppress(OSError), os.scandir(folder) as entries:  # a run may delete some
         for entry in entries:
             with suppress(OSError):
-                inner = entry.is_dir(follow_symlinks=False)
-                size += _bytes(entry.path) if inner else entry.stat(follow_symlinks=False).st_size
+                if entry.is_dir(follow_symlinks=False):
+                    size += _bytes(entry.path)
+                else:
+                    size += entry.stat(follow_symlinks=False).st_size
     return size
 
 
@@ -128,23 +154,23 @@ def verify_run(path: Path) -> list[Finding]:
         "manifest.json": lambda: read_manifest(path),
         "metrics.jsonl": lambda: _read_metrics(path),
     }
-    found = []
+    findings = []
     for name, read in readers.items():
         try:
             read()
-            found.append(Finding(name))
+            findings.append(Finding(name))
         except (Refused, OSError, ValueError) as error:
-            found.append(Finding(name, str(error)))
+            findings.append(Finding(name, str(error)))
+
     checkpoints = sorted((path / "checkpoints").glob("*"))
     for folder in checkpoints:
-        left_over = folder.name.startswith(".tmp-")
-        reason = (
-            "left by an interrupted write; deleted when the run resumes"
-            if left_over
-            else verify(folder)
-        )
-        found.append(Finding(f"checkpoints/{folder.name}", reason))
-    return found if checkpoints else [*found, Finding("checkpoints", "no checkpoint")]
+        reason = verify(folder)
+        if folder.name.startswith(".tmp-"):
+            reason = "left by an interrupted write; deleted when the run resumes"
+        findings.append(Finding(f"checkpoints/{folder.name}", reason))
+    if not checkpoints:
+        findings.append(Finding("checkpoints", "no checkpoint"))
+    return findings
 
 
 def _read_metrics(path: Path) -> None:

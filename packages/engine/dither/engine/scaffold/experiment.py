@@ -1,16 +1,17 @@
-"""Write experiment files: a copy of one that comes with dither, or every option of a task with its description."""
+"""Write experiment files: a copy of another one, or every option of a task with its description."""
 
 from __future__ import annotations
 
 import os
+import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomlkit
 
-from dither.registry.config.document import shipped_experiments
+from dither.registry.config.document import Document, find_experiment, shipped_experiments
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.config.validation import dump
 from dither.registry.plugins.catalog import Catalog
@@ -22,22 +23,81 @@ from ..config.load_experiment import load_experiment
 
 __all__ = ["complete", "copied", "write_new"]
 
+MAX_NAME = 64
+UNNAMEABLE = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]+")
+"""Characters that the name of an experiment may not contain."""
 
-def copied(source: Path, target: Path) -> str:
-    """Return the text of an experiment file, with the files that it extends by their path from `target`."""
-    document = tomlkit.parse(source.read_text(encoding="utf-8"))
-    given = document.get("extends")
-    if given is not None:
-        names = [given] if isinstance(given, str) else given
+
+def copied(
+    experiment: Path,
+    target: Path,
+    changes: Sequence[str] = (),
+    plugins: Sequence[str] | None = None,
+) -> str:
+    """Return the text of an experiment file for another place, named after it.
+
+    The files that it extends have their path from there. Of the comment above the first value only
+    the description stays: results and the command are those of the other file.
+    """
+    source = find_experiment(experiment)
+    load_experiment(source, changes, select=plugins)
+    text = source.read_text(encoding="utf-8")
+    body = re.sub(r"\A(?:#.*\n|\s*\n)*", "", text)
+    document = tomlkit.parse(body)
+    extended = document.get("extends")
+    if extended is not None:
+        names = [extended] if isinstance(extended, str) else extended
         paths = [os.path.relpath(source.parent / name, target.absolute().parent) for name in names]
-        document["extends"] = paths[0] if isinstance(given, str) else paths
-    return tomlkit.dumps(document)
+        document["extends"] = paths[0] if isinstance(extended, str) else paths
+    document["name"] = _name_of(target)
+    _merge(document, Document.from_overrides(changes).tree)
+    return _head(_description(text), target) + tomlkit.dumps(document)
 
 
-def complete(task: str) -> str:
-    """Return an experiment file with every option of the quick experiment of a task, each with its description.
+def _description(text: str) -> list[str]:
+    """Return the first paragraph of the comment at the top of an experiment file."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("#:"):  # a directive for editors, such as the path of the schema
+            continue
+        if not line.startswith("# ") or line.startswith("#  "):
+            break
+        lines.append(line.removeprefix("# "))
+    return lines
 
-    Refused if no experiment that comes with dither has this task.
+
+def _head(description: Sequence[str], target: Path) -> str:
+    lines = [f"# {line}" for line in description]
+    if lines:
+        lines.append("#")
+    lines.append(f"#     dither run {target.name}")
+    return "\n".join(lines) + "\n"
+
+
+def _name_of(target: Path) -> str:
+    return UNNAMEABLE.sub("-", target.stem).strip("-.")[:MAX_NAME] or "experiment"
+
+
+def _merge(table: MutableMapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Set values of nested tables; a component that is only named becomes a table."""
+    for key, value in values.items():
+        present = table.get(key)
+        if not isinstance(value, Mapping) or "use" in value:
+            table[key] = value
+            continue
+        if isinstance(present, str):
+            present = tomlkit.inline_table()
+            present["use"] = str(table[key])
+            table[key] = present
+        elif present is None:
+            table[key] = {}
+        _merge(table[key], value)
+
+
+def complete(task: str, target: Path, changes: Sequence[str] = ()) -> str:
+    """Return an experiment file with every option of the quick experiment of a task.
+
+    Each has its description. Refused if no experiment that comes with dither has this task.
     """
     files = {
         name.partition("/")[0].replace("_", "-"): path
@@ -46,20 +106,17 @@ def complete(task: str) -> str:
     }
     if task not in files:
         hint = did_you_mean(task, files, f"known: {', '.join(files)}")
-        raise Refused(
-            Problem(
-                f'no experiment of task "{task}" comes with dither', help=hint, code="unknown-value"
-            )
-        )
-    loaded = load_experiment(files[task])
-    head = f"Every option of a small experiment of the task {task}. Options that are not set are commented out.\n#\n"
-    lines = _table(
-        loaded.experiment,
-        dump(loaded.experiment, loaded.plugins.catalog),
-        (),
-        loaded.plugins.catalog,
-    )
-    return f"# {head}#     dither run {task}.toml\n" + "\n".join(lines) + "\n"
+        message = f'no experiment of task "{task}" comes with dither'
+        raise Refused(Problem(message, help=hint, code="unknown-value"))
+
+    loaded = load_experiment(files[task], [f"name={_name_of(target)}", *changes])
+    description = [
+        f"Every option of a small experiment of the task {task}.",
+        "Options that are not set are commented out.",
+    ]
+    catalog = loaded.plugins.catalog
+    lines = _table(loaded.experiment, dump(loaded.experiment, catalog), (), catalog)
+    return _head(description, target) + "\n".join(lines) + "\n"
 
 
 def _table(
@@ -84,10 +141,10 @@ def _table(
         yield from _comment(" ".join(docs.get(key, "").split()))
         yield f"# {key} = ..." if value is None else f"{key} = {toml(tree.get(key, value))}"
     for key, table, values in inner:
-        here = (*path, key)
+        place = (*path, key)
         yield ""
-        yield f"[{'.'.join(here)}]"
-        yield from _table(table, values, here, catalog)
+        yield f"[{'.'.join(place)}]"
+        yield from _table(table, values, place, catalog)
 
 
 def _comment(text: str) -> list[str]:
@@ -100,11 +157,9 @@ def write_new(path: Path, text: str) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise Refused(
-            f"{path} exists already; nothing is overwritten", code="file-exists"
-        ) from None
+        message = f"{path} exists already; nothing is overwritten"
+        raise Refused(message, code="file-exists") from None
     except OSError as error:
-        raise Refused(
-            f"cannot write {path}: {error.strerror or error}", code="unwritable-file"
-        ) from None
+        message = f"cannot write {path}: {error.strerror or error}"
+        raise Refused(message, code="unwritable-file") from None
     return path

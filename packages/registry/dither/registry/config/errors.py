@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, ClassVar
 from unicodedata import combining, east_asian_width
 
 from ..spec.misfit import Path
@@ -199,6 +199,8 @@ def omitted_problems(count: int, origin: Origin | None = None) -> Problem:
 
 class Refused(Exception):  # noqa: N818 - a user error, not a program error
     """User input is invalid: `problems`, at most `MAX_PROBLEMS`, and the number of the others."""
+
+    exit_code: ClassVar[int] = 2
 
     def __init__(
         self, problems: Problem | str | Sequence[Problem], *, code: str = "invalid-value"

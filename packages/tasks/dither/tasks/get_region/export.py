@@ -14,6 +14,7 @@ from jaxtyping import Integer
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_write
+from dither.registry.files.safe_path import safe_name
 
 from ..missing_library import missing_libraries
 from .data.region_matrix import RegionMatrix

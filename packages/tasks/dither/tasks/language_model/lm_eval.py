@@ -16,8 +16,8 @@ from torch import Tensor
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.protocols import TrainedModel
 from dither.registry.contracts.records import Clean
-from dither.registry.plugins.install_command import install_command
 
+from ..missing_library import require_extra
 from .text_task import require_text
 
 if TYPE_CHECKING:
@@ -144,13 +144,9 @@ def evaluate_tasks(
     A task that is a YAML file brings its folder with it. Nothing is downloaded for tasks whose
     files name local data.
     """
-    try:
-        from lm_eval import simple_evaluate
-        from lm_eval.tasks import TaskManager
-    except ImportError as error:
-        message = f"lm-evaluation-harness cannot be imported: {error}"
-        fix = install_command("dither-tasks", "lm-eval")
-        raise Refused(Problem(message, help=fix, code="missing-dependency")) from None
+    require_extra("lm-eval", "lm-eval")
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
 
     files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
     if missing := [file for file in files if not file.is_file()]:

@@ -1,0 +1,163 @@
+"""The application with the command that is called, and with those of plugins."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from copy import copy
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand
+
+from .app import PANELS, VERBS, Command, app
+from .engine import RunEngine
+
+__all__ = ["app_for", "expand_overrides"]
+
+DOTTED = re.compile(r"--(?P<key>[a-z_][\w-]*(?:\.[\w-]+)+)(?:=(?P<value>.*))?", re.DOTALL)
+PLUGIN_PANEL = "tasks and plugins"
+ENTRIES: tuple[list[Any], list[Any]] = (app.registered_commands, app.registered_groups)
+
+
+def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the application with the command that is called, and the arguments.
+
+    All modules of commands are imported for help only, and plugins for help or a command that is
+    none of the engine.
+    """
+    words = list(words)
+    word = words[0] if words else None
+    for entries in ENTRIES:  # of an earlier call in this process
+        entries[:] = [entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL]
+    if word in VERBS:
+        return _with_one_command(word), words
+
+    _import_commands(dict.fromkeys(VERBS.values()))
+    if word == "--version" or "_DITHER_COMPLETE" in os.environ:
+        return app, words
+    files, words = _split_plugin_files(words)
+    _add_plugin_commands(files, word)
+    return app, words
+
+
+def expand_overrides(words: Sequence[str]) -> list[str]:
+    """Return arguments with `--train.steps 10` and `--train.steps=10` as `--set train.steps=10`."""
+    expanded: list[str] = []
+    queue = iter(words)
+    for word in queue:
+        match = DOTTED.fullmatch(word)
+        value = match["value"] if match else None
+        if match and value is None:
+            value = next(queue, None)
+        if match and value is not None:
+            expanded += ["--set", f"{match['key']}={value}"]
+        else:
+            expanded.append(word)
+    return expanded
+
+
+def _with_one_command(word: str) -> Any:
+    """Return the application with one command: typer takes 1 ms for the options of each."""
+    _import_commands([VERBS[word]])
+    called = copy(app)
+    called.registered_commands = [c for c in app.registered_commands if _name(c) == word]
+    called.registered_groups = [g for g in app.registered_groups if _name(g) == word]
+    return called
+
+
+def _import_commands(modules: Iterable[str]) -> None:
+    for module in modules:
+        import_module(f".{module}", __package__)
+    order = list(VERBS)
+    panels = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
+    for entries in ENTRIES:
+        entries.sort(key=lambda entry: order.index(_name(entry)))
+        for entry in entries:
+            panel = panels[_name(entry)]
+            entry.rich_help_panel = panel
+            entry.epilog = f"Example: dither {PANELS[panel][_name(entry)][1]}"
+    _set_classes(*ENTRIES)
+
+
+def _set_classes(commands: Iterable[Any], groups: Iterable[Any]) -> None:
+    """Make commands those of class `Command`, except those of another class than the default."""
+    for group in groups:
+        commands = [*commands, *group.typer_instance.registered_commands]
+    for command in commands:
+        if command.cls is TyperCommand:
+            command.cls = Command
+
+
+def _name(entry: Any) -> str:
+    """Return the name of a command or group; without one typer stores placeholders."""
+    if isinstance(entry.name, str):
+        return entry.name
+    if entry in app.registered_groups:
+        return str(entry.typer_instance.info.name)
+    return str(entry.callback.__name__).lower().replace("_", "-")
+
+
+def _split_plugin_files(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the plugin files after -p, which are loaded before the command, and other words."""
+    files: list[str] = []
+    rest: list[str] = []
+    queue = iter(words)
+    for word in queue:
+        following = next(queue, None) if word == "-p" else None
+        if following is not None and following.endswith(".py"):
+            files.append(following)
+            continue
+        rest.append(word)
+        if following is not None:
+            rest.append(following)
+    return files, rest
+
+
+def _add_plugin_commands(files: Sequence[str], word: str | None) -> None:
+    """Call `register_commands` of every plugin.
+
+    Refused if plugins fail to load and `word` may be one of their commands.
+    """
+    from dither.registry.config.errors import Refused, nearest
+    from dither.registry.plugins.discovery import PluginError
+    from dither.registry.plugins.manager import load_plugins
+    from dither.registry.plugins.policy import find_policy
+
+    try:
+        plugins = load_plugins(files, policy=find_policy(Path()))
+        for report in plugins.reports:
+            if report.state == "loaded" and "register_commands" in report.hooks:
+                plugins.request(report.name)
+    except Refused as refused:
+        if word and not word.startswith("-") and (files or not nearest(word, VERBS)):
+            raise
+        _note(f"no commands of plugins: {refused}")
+        return
+
+    counts = [len(entries) for entries in ENTRIES]
+    results = plugins.call_each(
+        "register_commands", yield_errors=True, app=app, engine=RunEngine()
+    )
+    for _, result in results:
+        if isinstance(result, PluginError):
+            _note(str(result))
+    taken = set(VERBS)
+    for entries, count in zip(ENTRIES, counts, strict=True):
+        added = entries[count:]
+        del entries[count:]
+        for entry in added:
+            entry.rich_help_panel = PLUGIN_PANEL
+            if _name(entry) in taken:
+                _note(f'a plugin adds the command "{_name(entry)}", which exists already')
+            else:
+                entries.append(entry)
+                taken.add(_name(entry))
+    _set_classes(*ENTRIES)
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,112 @@
+"""`dither new`: files of experiments and plugins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .app import Assignments, Group, PluginNames, app, quoted
+
+__all__: list[str] = []
+
+new = typer.Typer(
+    cls=Group, help="Write an experiment or a plugin, or convert weights.", no_args_is_help=True
+)
+app.add_typer(new, name="new")
+
+
+@new.command(
+    "experiment", epilog="Example: dither new experiment my.toml --from language_model/quick"
+)
+def new_experiment(
+    file: Annotated[Path, typer.Argument(help="The new file.", show_default=False)],
+    words: Assignments = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="NAME", help="An experiment file, or the name of one."),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task", metavar="NAME", help="A task, with every option of a small experiment."
+        ),
+    ] = None,
+    plugins: PluginNames = None,
+) -> None:
+    """Write an experiment file: a copy of another one, or every option with its description.
+
+    The copy is named after the file. Nothing is overwritten.
+    """
+    from ..scaffold.experiment import complete, copied, write_new
+
+    if (source is None) == (task is None):
+        raise typer.BadParameter("give either --from EXPERIMENT or --task TASK")
+    if source is not None:
+        text = copied(Path(source), file, words or (), plugins)
+    else:
+        assert task is not None
+        text = complete(task, file, words or ())
+    typer.echo(f"{write_new(file, text)}; next: {quoted('run', file)}")
+
+
+@new.command("plugin", epilog="Example: dither new plugin wavelet --kind block")
+def new_plugin(
+    name: Annotated[
+        str, typer.Argument(help="Name in kebab-case, such as wavelet.", show_default=False)
+    ],
+    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of its component.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Parent folder of the new one.")
+    ] = Path(),
+    single_file: Annotated[bool, typer.Option("--single-file", help="Write only NAME.py.")] = False,
+) -> None:
+    """Write a plugin: a package with one component, tests, and an experiment.
+
+    Nothing is overwritten.
+    """
+    from shlex import quote
+
+    from dither.registry.plugins.manager import load_plugins
+
+    from ..scaffold.package import Names, check_names, write_plugin
+
+    names = Names(name, kind)
+    plugins = load_plugins()
+    check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))
+    path = write_plugin(names, out, single_file)
+    if single_file:
+        option = f"-p {quote(str(path))}"
+        entry = f'plugins = ["./{path.name}"] in an experiment'
+        typer.echo(f'{path}: {kind} "{name}"; use it with {option}, or {entry}')
+        return
+    typer.echo(f"""{path}: {kind} "{name}", in {names.module}/__init__.py. Next:
+
+    cd {quote(str(path))}
+    python -m pip install --no-deps -e .
+    pytest
+    dither run experiment.toml""")
+
+
+@new.command("from-hf", epilog="Example: dither new from-hf LLaDA-8B-Instruct --out llada")
+def new_from_hf(
+    folder: Annotated[
+        Path, typer.Argument(help="config.json, tokenizer.json, safetensors.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder.")] = Path(
+        "converted"
+    ),
+    length: Annotated[int, typer.Option("--length", min=1, help="Ids per sample.")] = 256,
+    mask_id: Annotated[int | None, typer.Option("--mask-id", min=0, help="The id of MASK.")] = None,
+    plugins: PluginNames = None,
+) -> None:
+    """Convert a masked diffusion language model of Hugging Face to an experiment.
+
+    The experiment starts from its weights.
+    """
+    from .components import visible_plugins
+
+    catalog: Any = visible_plugins(plugins).catalog
+    experiment = catalog.find("model", "denoiser").spec.convert_folder(folder, out, length, mask_id)
+    typer.echo(f"{experiment}: set task.data; next: {quoted('run', experiment)}")
