@@ -257,9 +257,7 @@ def test_baselines_predict_the_windows_of_the_model(run) -> None:
     three, first = task.baselines("valid", 3), task.batch("valid", range(3)).x0.numpy()
     nats = sum(task._ngrams.nats(window)[1] for window in first)
     assert three["nats_per_token/2-gram"] == pytest.approx(nats / first.size)
-    assert (
-        three["nats_per_token/unigram"] != task.baselines("valid")["nats_per_token/unigram"]
-    )
+    assert three["nats_per_token/unigram"] != task.baselines("valid")["nats_per_token/unigram"]
 
 
 def test_infilling_keeps_what_is_known(run, tmp_path, refused) -> None:

@@ -139,9 +139,7 @@ def _add_plugin_commands(files: Sequence[str], word: str | None) -> None:
         return
 
     counts = [len(entries) for entries in ENTRIES]
-    results = plugins.call_each(
-        "register_commands", yield_errors=True, app=app, engine=RunEngine()
-    )
+    results = plugins.call_each("register_commands", yield_errors=True, app=app, engine=RunEngine())
     for _, result in results:
         if isinstance(result, PluginError):
             _note(str(result))

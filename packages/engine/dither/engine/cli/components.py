@@ -58,9 +58,7 @@ def list_components(
 
     if not (plugins or as_markdown):
         components, known = cached_components()
-        show_components(
-            filter_components(components, known, kind, pattern, of_plugins), as_json
-        )
+        show_components(filter_components(components, known, kind, pattern, of_plugins), as_json)
         return
     loaded = visible_plugins(plugins)
     components = filter_components(

@@ -27,7 +27,9 @@ File = Annotated[
 
 
 @plugins_group.callback(invoke_without_command=True)
-def list_plugins(context: typer.Context, plugins: PluginNames = None, as_json: Json = False) -> None:
+def list_plugins(
+    context: typer.Context, plugins: PluginNames = None, as_json: Json = False
+) -> None:
     """List the installed plugins with their state, or test one.
 
     States are loaded, failed, blocked or clash.
@@ -39,7 +41,7 @@ def list_plugins(context: typer.Context, plugins: PluginNames = None, as_json: J
 
 
 @plugins_group.command("test", epilog="Example: dither plugins test wavelet")
-def test_plugin(
+def check_plugin(
     name: Annotated[
         str, typer.Argument(help="An installed plugin, or a .py file.", show_default=False)
     ],
@@ -57,9 +59,7 @@ def test_plugin(
 
 
 @app.command()
-def doctor(
-    runs: Runs = Path("runs"), plugins: PluginNames = None, as_json: Json = False
-) -> int:
+def doctor(runs: Runs = Path("runs"), plugins: PluginNames = None, as_json: Json = False) -> int:
     """Check Python, torch, plugins, registry.toml and folders, with advice.
 
     Exits with 1 if something is broken.

@@ -122,7 +122,9 @@ def status(
     as_json: Json = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Also write a page, with the rows in this order."),
+        typer.Option(
+            "--out", metavar="FILE", help="Also write a page, with the rows in this order."
+        ),
     ] = None,
 ) -> None:
     """Show every point of a sweep with its newest metrics, best first."""

@@ -53,8 +53,10 @@ DEFAULTS = RunOptions()
 
 def parse_checkpoint(word: str) -> Which:
     """Return "newest", "best" or the number of a step, or raise `Refused`."""
-    if word == "newest" or word == "best":
-        return word
+    if word == "newest":
+        return "newest"
+    if word == "best":
+        return "best"
     if word.isascii() and word.isdigit() and len(word) <= MAX_STEP_DIGITS:
         return int(word)
     raise Refused(f'--checkpoint: expected newest, best or a step, got "{word}"', code="usage")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .records import Clean
-    from .task_protocols import Split, Task, TrainedModel
+    from .task_protocols import Task, TrainedModel
 
 __all__ = ["DrawnSamples", "Engine", "RunOptions", "SampleRequest", "Templates"]
 

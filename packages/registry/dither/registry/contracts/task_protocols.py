@@ -157,11 +157,6 @@ class Task(Protocol):
         """Yield pictures of samples."""
 
 
-
-
-
-
-
 @runtime_checkable
 class AssetTask(Protocol):
     """A task that writes files into an export, which works with them where the data are missing."""

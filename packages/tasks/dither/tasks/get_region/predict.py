@@ -370,7 +370,10 @@ def attribute(task: RegionWindows, model: TrainedModel, request: DataRequest) ->
     }
     arrays |= {"cell": np.array([*source.cells]), "column": np.array(names)}
     arrays |= place_columns(matrix, np.concatenate(rows))
-    files = [request.folder / name for name in ("attributions.csv", "attributions.npz", "attributions.png")]
+    files = [
+        request.folder / name
+        for name in ("attributions.csv", "attributions.npz", "attributions.png")
+    ]
     axes = {"cell": [*source.cells], "column": names}
     tables = [_attribution_table({**axes, "motif": motifs}, [side.mean(2) for side in values[:2]])]
     if len(explained := np.concatenate(sites)):

@@ -39,6 +39,11 @@ AXIS = re.compile(r"(?P<option>[a-z_.]+)=(?P<values>[0-9.e-]+(?:,[0-9.e-]+)*)")
 def add_commands(app: typer.Typer, engine: Engine) -> None:
     """Add the commands of this task."""
 
+    _add_sampling(app, engine)
+    _add_evaluation(app, engine)
+
+
+def _add_sampling(app: typer.Typer, engine: Engine) -> None:
     @app.command(epilog="Example: dither infill runs/RUN 'The [MASK:3] sat on the mat.'")
     def infill(
         run: RunDirectory,
@@ -77,6 +82,43 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             lambda task, n, seed: require_text(task).infill(text, n, seed),
         )
 
+    @app.command(epilog="Example: dither frontier runs/RUN --axis temperature=0.8,1")
+    def frontier(
+        run: RunDirectory,
+        settings: Settings = None,
+        axes: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--axis", metavar="OPTION=V,V", help="Values of a sampler option (repeatable)."
+            ),
+        ] = None,
+        out: Out = None,
+        checkpoint: Checkpoint = "newest",
+        overrides: Overrides = None,
+        plugins: PluginNames = None,
+        as_json: Json = False,
+    ) -> None:
+        """Compare samples with real text over options of the sampler: quality and diversity.
+
+        Every combination of the values is sampled, evaluate.samples texts of each.
+        """
+        options = run_options(checkpoint, plugins, overrides, settings)
+        grid = _parse_axes(axes or [])
+        points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        changes = [[f"sampler.{key}={value}" for key, value in point.items()] for point in points]
+        with engine.new_folder(run, ("frontier",), out) as folder:
+            task, count, draws = engine.draw(run, options, changes)
+            rows, picture = write_frontier(task, count, points, draws, folder)
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+            return
+        for name in rows[-1]:
+            cells = [f"{row[name]:>9.4g}" if name in row else "     real" for row in rows]
+            typer.echo(f"{name:24}" + " ".join(cells))
+        typer.echo(picture)
+
+
+def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
     @app.command(epilog="Example: dither perplexity runs/RUN book.txt")
     def perplexity(
         run: RunDirectory,
@@ -121,41 +163,6 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         engine.evaluate(
             run, run_options(checkpoint, plugins, overrides, settings), other_text, as_json
         )
-
-    @app.command(epilog="Example: dither frontier runs/RUN --axis temperature=0.8,1")
-    def frontier(
-        run: RunDirectory,
-        settings: Settings = None,
-        axes: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--axis", metavar="OPTION=V,V", help="Values of a sampler option (repeatable)."
-            ),
-        ] = None,
-        out: Out = None,
-        checkpoint: Checkpoint = "newest",
-        overrides: Overrides = None,
-        plugins: PluginNames = None,
-        as_json: Json = False,
-    ) -> None:
-        """Compare samples with real text over options of the sampler: quality and diversity.
-
-        Every combination of the values is sampled, evaluate.samples texts of each.
-        """
-        options = run_options(checkpoint, plugins, overrides, settings)
-        grid = _parse_axes(axes or [])
-        points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-        changes = [[f"sampler.{key}={value}" for key, value in point.items()] for point in points]
-        with engine.new_folder(run, ("frontier",), out) as folder:
-            task, count, draws = engine.draw(run, options, changes)
-            rows, picture = write_frontier(task, count, points, draws, folder)
-        if as_json:
-            typer.echo(json.dumps(rows, indent=2))
-            return
-        for name in rows[-1]:
-            cells = [f"{row[name]:>9.4g}" if name in row else "     real" for row in rows]
-            typer.echo(f"{name:24}" + " ".join(cells))
-        typer.echo(picture)
 
     @app.command("lm-eval", epilog="Example: dither lm-eval runs/RUN --tasks lambada_openai")
     def lm_eval(
