@@ -131,7 +131,7 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
             "--out",
             str(out),
         ]
-        assert main(["sample", str(run), *options]) == 0
+        assert main(["edit", str(run), *options]) == 0
         samples = load_file(out / "samples.safetensors")["samples"]
         assert ((samples[:, :8] != 14).sum(1) == total).all()
         assert (
@@ -149,10 +149,10 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
         ["--keep", "3-0"],
     ):
         assert (
-            main(["sample", str(run), "--from", str(path), *words, "--out", str(tmp_path / "none")])
+            main(["edit", str(run), "--from", str(path), *words, "--out", str(tmp_path / "none")])
             == 2
         )
-    assert main(["sample", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
+    assert main(["edit", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
 
 
 def test_samples_that_can_be_built_may_be_asked_for(sample, capsys):

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 import dither
 from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.cli import main
-from dither.engine.runs.evaluate_run import evaluate_run, sample_run
+from dither.engine.runs.evaluate_run import evaluate_run, load_model
 from dither.engine.runs.exports import pack, read_missing_data, space_as_json, space_from_json
-from dither.engine.runs.frontier import frontier
 from dither.registry.config.errors import Refused
+from dither.registry.contracts.commands import RunOptions
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.plugins.manager import default_catalog
@@ -45,7 +45,7 @@ def made(tmp_path_factory, text_experiment):
     samples = dither.draw(here, here.task.like(3, seed=0), seed=0)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        assert main(["export", str(run), "--to", str(folder / "given")]) == 0
+        assert main(["export", str(run), "--out", str(folder / "given")]) == 0
     for name in ("*.txt", "more.txt"):
         assert f"data not included: task.data.paths = data/{name}" in output.getvalue()
     shutil.move(home, folder / "gone")
@@ -96,7 +96,7 @@ def test_an_export_of_built_in_text_keeps_its_tokenizer(
     (tmp_path / "exp.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
     assert main(["run", "exp.toml"]) == 0
-    assert main(["export", "runs/latest", "--to", "given"]) == 0
+    assert main(["export", "runs/latest", "--out", "given"]) == 0
     size, ids = (
         dither.load("given").task.space.fields[0].size,
         dither.load("given").task.tokens("the cat"),
@@ -215,15 +215,21 @@ def run(trained) -> Path:
     return trained[1]
 
 
-def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path, refusal) -> None:
+def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path, refusal, cli) -> None:
     task = dither.load(run).task
     file = tmp_path / "zero.txt"
     file.write_text(task.text(task.ids["valid"].tolist()))
-    every = f"evaluate.samples={task.size('valid')}"
-    assert evaluate_run(run, texts=[file]) == evaluate_run(run, changes=[every])
-    assert evaluate_run(run, texts=[file], changes=["evaluate.repeats=2"]) != evaluate_run(
-        run, texts=[file]
-    )
+    every = RunOptions(changes=[f"evaluate.samples={task.size('valid')}"])
+
+    def of_text(task):
+        return task.over_texts([file.read_text()])
+
+    measured = evaluate_run(run, task=of_text)
+    assert measured == evaluate_run(run, every)
+    twice = RunOptions(changes=["evaluate.repeats=2"])
+    assert evaluate_run(run, twice, task=of_text) != measured
+    printed = json.loads(cli("perplexity", str(run), str(file), "--json").out)
+    assert printed == measured[0] | measured[1]
     for name, tokenizer in (("same", "bytes"), ("other", "chars")):
         (tmp_path / f"{name}.txt").write_text(
             "the dog sat on the log, and the cat on the mat. " * 5
@@ -240,15 +246,13 @@ def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path, re
         ]
         assert main(["prepare", "text", str(tmp_path / f"{name}.txt"), *options]) == 0
     file.write_text(task.text(open_store(tmp_path / "same").splits["valid"].ids.tolist()))
-    assert evaluate_run(run, data=tmp_path / "same") == evaluate_run(run, texts=[file])
-    with pytest.raises(Refused):
-        evaluate_run(run, data=tmp_path / "other")
-    assert refusal(evaluate_run, run, changes=["train.steps=4"]).problems[0].path == (
-        "train",
-        "steps",
-    )
-    with pytest.raises(Refused, match="cannot be read"):
-        evaluate_run(run, texts=[tmp_path / "none.txt"])
+    stored = evaluate_run(run, task=lambda task: task.over_store(tmp_path / "same", "valid"))
+    assert stored == evaluate_run(run, task=of_text)
+    assert main(["perplexity", str(run), "--data", str(tmp_path / "same"), "--json"]) == 0
+    assert main(["perplexity", str(run), "--data", str(tmp_path / "other")]) == 2
+    changes = RunOptions(changes=["train.steps=4"])
+    assert refusal(evaluate_run, run, changes).problems[0].path == ("train", "steps")
+    assert "cannot be read" in cli("perplexity", str(run), str(tmp_path / "none.txt"), code=2).err
 
 
 def test_baselines_predict_the_windows_of_the_model(run) -> None:
@@ -260,39 +264,37 @@ def test_baselines_predict_the_windows_of_the_model(run) -> None:
     assert three["nats_per_token/unigram"] != task.baselines("valid")["nats_per_token/unigram"]
 
 
-def test_infilling_keeps_what_is_known(run, tmp_path, refused) -> None:
-    assert not sample_run(run, 3, out=tmp_path / "out", infill="at[MASK:3]on[MASK]")
+def test_infilling_keeps_what_is_known(run, tmp_path, cli) -> None:
+    words = ["infill", str(run), "at[MASK:3]on[MASK]", "--count", "3"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
     tensors = load_file(tmp_path / "out" / "samples.safetensors")
     assert tensors["known"][0].int().tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
     assert [bytes(row.tolist())[:2] + bytes(row.tolist())[5:7] for row in tensors["samples"]] == [
         b"aton"
     ] * 3
     for text in ("longer than the window[MASK:4]", "[MASK:9]"):
-        with refused("misfit"):
-            sample_run(run, 1, infill=text)
+        assert "[misfit]" in cli("infill", str(run), text, code=2).err
 
 
-def test_a_frontier_compares_options_of_sampling_with_real_text(run, tmp_path, refusal) -> None:
-    changes, grid = (
-        ["sampler=ancestral", "evaluate.samples=4"],
-        {"temperature": ["0.5", "1"], "steps": ["2", "4"]},
-    )
-    run = Path(shutil.copytree(run, tmp_path / "run"))
-    rows, picture = frontier(run, grid, changes=changes)
+def test_a_frontier_compares_options_of_sampling_with_real_text(run, tmp_path, cli) -> None:
+    words = ["frontier", str(run), "sampler=ancestral", "evaluate.samples=4"]
+    words += ["--axis", "temperature=0.5,1", "--axis", "steps=2,4"]
+    out = tmp_path / "out"
+    rows = json.loads(cli(*words, "--out", str(out), "--json").out)
     assert [row.get("temperature") for row in rows] == [None, 0.5, 0.5, 1.0, 1.0]
     assert [row.get("steps") for row in rows] == [None, 2, 4, 2, 4]
     assert all(0 < row["model_calls_per_sample"] <= row["steps"] + 1 for row in rows[1:])
-    assert all(
-        {"ngram_perplexity", "sample_unigram_bits", "distinct_2", "mauve"} <= row.keys()
-        for row in rows
-    )
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert json.loads((picture.parent / "frontier.json").read_text()) == rows
+    names = {"ngram_perplexity", "sample_unigram_bits", "distinct_2", "mauve"}
+    assert all(names <= row.keys() for row in rows)
+    assert (out / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((out / "frontier.json").read_text()) == rows
     for change, path in (
-        ("sampler=first-hitting", ("sampler", "steps")),
-        (f"evaluate.samples={10**6}", ("evaluate", "samples")),
+        ("sampler=first-hitting", "sampler.steps"),
+        (f"evaluate.samples={10**6}", "evaluate.samples"),
     ):
-        assert refusal(frontier, run, grid, changes=[*changes, change]).problems[0].path == path
+        printed = cli("--format", "json", *words, change, code=2)
+        assert json.loads(printed.out)["problems"][0]["path"] == path, change
+    assert not (run / "frontier").exists()
 
 
 def test_a_likelihood_given_all_other_ids_is_that_of_the_model(run) -> None:
@@ -363,10 +365,10 @@ def test_the_commands_of_the_language_page_run(
 
 
 def test_the_harness_runs_a_local_task(run, toy_task) -> None:
-    from dither.engine.runs.lm_eval import HarnessModel, evaluate_tasks
+    from dither.tasks.language_model.lm_eval import HarnessModel, evaluate_tasks
 
-    found = evaluate_tasks(run, [str(toy_task)], samples=8)["toy_cat"]
-    model = HarnessModel(run, samples=8)
+    found = evaluate_tasks(load_model(run), [str(toy_task)], samples=8)["toy_cat"]
+    model = HarnessModel(load_model(run), samples=8)
     values = [model._score([*q, *a], len(q))[0] for q, a in ((b"the c", b"at"), (b"the ", b"mat"))]
     assert found["perplexity,none"] == pytest.approx(
         float(torch.tensor(values).mean().neg().exp()), rel=1e-6

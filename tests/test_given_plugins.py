@@ -57,7 +57,7 @@ def foreign(tmp_path_factory):
         (folder / "exp.toml").write_text('extends = "parent.toml"')
         assert dither_cli("run", folder / "exp.toml", "--runs", folder / "runs")[0] == 0
         (run,) = (folder / "runs").glob("*-*")
-        assert dither_cli("export", run, "--to", folder / "export")[0] == 0
+        assert dither_cli("export", run, "--out", folder / "export")[0] == 0
         document, _ = open_experiment(folder / "exp.toml")
         made = SweepDirectory.create(folder / "sweeps", document, ["dither"])
         made.record([made.add("0-seed=0", {"seed": 0}, load_experiment(folder / "exp.toml"))])
@@ -240,10 +240,10 @@ def test_an_export_describes_its_space_with_a_trusted_or_given_plugin(
     def space(name):
         return json.loads((own / name / "MANIFEST.json").read_text())["space"]
 
-    code, output = dither_cli("export", run, "--to", "blind")
+    code, output = dither_cli("export", run, "--out", "blind")
     assert (code, space("blind")) == (0, None)
     assert output.count("the space of a sample is unknown") == 1
-    code, output = dither_cli("export", run, "--to", "output", "-p", "watch.py")
+    code, output = dither_cli("export", run, "--out", "output", "-p", "watch.py")
     assert code == 0
     assert "is not output" not in output
     assert space("output")["fields"]

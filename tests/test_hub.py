@@ -92,7 +92,7 @@ def folder(trained, tmp_path_factory):
     """The folder for the hub of a run."""
     to = tmp_path_factory.mktemp("hub") / "mine"
     options = ["--license", "apache-2.0", "--data-license", "CC0"]
-    assert main(["export", str(trained[1]), "--to-hub-folder", str(to), *options]) == 0
+    assert main(["export", str(trained[1]), "--hub", "--out", str(to), *options]) == 0
     return to
 
 
@@ -118,7 +118,8 @@ from dither.engine.cli import main
 from dither.registry.config.errors import Refused
 
 folder, empty = sys.argv[1:]
-codes = [main(["push", *words]) for words in ([folder, "me/model"], [folder, "other/model"], [empty, "me/model"])]
+pairs = ((folder, "me/model"), (folder, "other/model"), (empty, "me/model"))
+codes = [main(["export", source, "--push", name]) for source, name in pairs]
 total = sum(weights.double().sum().item() for weights in dither.load("me/model", device="cpu").model.parameters())
 try:
     dither.load("other/model")

@@ -72,8 +72,8 @@ def verbs(place, *wanted):
         "evaluate": ["evaluate", run],
         "sample": ["sample", run, "-n", "1"],
         "report": ["report", run, "--out", str(place / "page.html")],
-        "diff": ["diff", run, str(place / "exp.toml")],
-        "export": ["export", run, "--to", str(place / "exported")],
+        "diff": ["runs", "diff", run, str(place / "exp.toml")],
+        "export": ["export", run, "--out", str(place / "exported")],
         "resume": ["run", "--resume", run, "--set", "train.steps=4"],
         "start": [
             "run",
@@ -270,7 +270,7 @@ def test_an_experiment_file_that_names_external_code(place, name, capsys):
     else:
         text = text.replace('loss = "masked-ce"', "") if line.startswith("loss") else text
         (place / "exp.toml").write_text(f"{line}\n{text}")
-        for verb in ("validate", "run", "explain", "resolve"):
+        for verb in ("validate", "run", "resolve"):
             assert main([verb, str(place / "exp.toml")]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
@@ -355,8 +355,10 @@ def test_no_control_characters_reach_the_terminal(run, tmp_path, capsys, monkeyp
     if wide:
         monkeypatch.setenv("COLUMNS", "100")
     commands = (
-        ["runs", "list", "runs"], ["runs", "verify", str(run)], ["diff", str(run), "exp.toml"], ["evaluate", str(run)],
-        ["resolve", str(run / "resolved.toml")], ["explain", str(run / "resolved.toml")], ["run", "--resume", str(run)],
+        ["runs", "list", "runs"], ["runs", "verify", str(run)], ["evaluate", str(run)],
+        ["runs", "diff", str(run), "exp.toml"],
+        ["resolve", str(run / "resolved.toml")],
+        ["resolve", str(run / "resolved.toml"), "--origins"], ["run", "--resume", str(run)],
         ["validate", str(run / "resolved.toml")], ["report", str(run)], ["sweep", "status", str(run)],
     )  # fmt: skip
     for command in commands:

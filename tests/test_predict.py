@@ -1,4 +1,4 @@
-"""Regions on the command line: `prepare`, `predict`, `explain` and `embed`; planted activities are recovered."""
+"""Regions on the command line: `prepare`, `predict`, `attribute` and `embed`; planted activities are recovered."""
 
 import csv
 import sys
@@ -63,8 +63,8 @@ def planted(tmp_path_factory):
 
 def test_planted_activities_are_recovered(planted, tmp_path):
     run, _, _, activity = planted
-    assert main(["explain", str(run), "--split", "test", "--out", str(tmp_path / "x")]) == 0
-    with (tmp_path / "x/explain.csv").open(newline="") as file:
+    assert main(["attribute", str(run), "--split", "test", "--out", str(tmp_path / "x")]) == 0
+    with (tmp_path / "x/attributions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for number, cell in enumerate(CELLS):
         of_cell = [row for row in rows if row["cell"] == cell]

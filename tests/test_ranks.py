@@ -249,7 +249,7 @@ def test_sharded_checkpoints(train, single, tmp_path, capsys, cli):
         "and tensors that are not sharded"
     )
     assert main(["evaluate", str(half)]) == 0
-    assert main(["export", str(half), "--to", str(tmp_path / "given")]) == 0
+    assert main(["export", str(half), "--out", str(tmp_path / "given")]) == 0
     assert main(["runs", "verify", str(half)]) == 0
     shutil.copytree(half, tmp_path / "other" / half.name)
     train("--set", "train.steps=8", ranks=2, resume=half)

@@ -1,4 +1,7 @@
-"""`dither new plugin` and `dither test-plugin`. CI also installs and runs every package (tests/scaffold/try_all.py)."""
+"""`dither new plugin` and `dither plugins test`.
+
+CI also installs and runs every package (tests/scaffold/try_all.py).
+"""
 
 import ast
 import contextlib
@@ -24,7 +27,7 @@ def new(*arguments: str) -> int:
 def test_an_example_validates_and_passes_the_conformance_kit(kind, tmp_path, monkeypatch):
     """The package as `dither new` writes it, imported from its folder: torch-free at the top, dependencies declared."""
     names = Names(f"tidy-{kind}", kind)
-    assert new(names.name, "--kind", kind, "--into", str(tmp_path)) == 0
+    assert new(names.name, "--kind", kind, "--out", str(tmp_path)) == 0
     folder, file = tmp_path / names.distribution, tmp_path / "mine.py"
     texts = {path.name: path.read_text() for path in folder.rglob("*.*")}
     assert not [path for path, text in texts.items() if "$" in text]
@@ -65,10 +68,10 @@ def test_an_example_validates_and_passes_the_conformance_kit(kind, tmp_path, mon
 
 
 def test_a_single_file_is_a_plugin(tmp_path, capsys):
-    assert new("tidy-trial", "--kind", "loss", "--into", str(tmp_path), "--single-file") == 0
+    assert new("tidy-trial", "--kind", "loss", "--out", str(tmp_path), "--single-file") == 0
     assert [path.name for path in tmp_path.iterdir()] == ["tidy-trial.py"]
     assert main(["describe", "loss", "tidy-trial", "-p", str(tmp_path / "tidy-trial.py")]) == 0
-    assert new("tidy-trial", "--kind", "loss", "--into", str(tmp_path), "--single-file") == 2
+    assert new("tidy-trial", "--kind", "loss", "--out", str(tmp_path), "--single-file") == 2
     assert "[file-exists]" in capsys.readouterr().err
 
 
@@ -84,7 +87,7 @@ def test_a_single_file_is_a_plugin(tmp_path, capsys):
         (("core-blocks",), "duplicate", ""),
         (("adaln-zero",), "duplicate", ""),
         (("trial", "--kind", "lr_schedule"), "unknown-value", 'did you mean "lr-schedule"?'),
-        (("trial", "--into", "no-such-folder"), "file-not-found", ""),
+        (("trial", "--out", "no-such-folder"), "file-not-found", ""),
     ],
 )
 def test_invalid_arguments_are_refused(arguments, code, hint, tmp_path, capsys, monkeypatch):
@@ -105,7 +108,7 @@ def test_nothing_is_overwritten(tmp_path, capsys):
         lambda: target.symlink_to(tmp_path / "nowhere"),
     ):
         make()
-        assert new("tidy-trial", "--kind", "block", "--into", str(tmp_path)) == 2
+        assert new("tidy-trial", "--kind", "block", "--out", str(tmp_path)) == 2
         assert "[file-exists]" in capsys.readouterr().err
         assert [path.name for path in tmp_path.rglob("*")] == [target.name]
         assert not target.is_file() or target.read_text() == "mine"
@@ -125,7 +128,7 @@ def test_a_partial_package_is_removed(error, tmp_path, monkeypatch):
         return real(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "write_text", fails_at_the_fourth)
-    assert new("tidy-trial", "--kind", "block", "--into", str(tmp_path)) in (2, 130)
+    assert new("tidy-trial", "--kind", "block", "--out", str(tmp_path)) in (2, 130)
     assert len(written) == 4
     assert not list(tmp_path.iterdir())
 
@@ -166,7 +169,7 @@ def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_pa
     install(WRONG)
     (tmp_path / "my_rate.py").write_text(WRONG)
     monkeypatch.chdir(tmp_path)
-    assert main(["test-plugin", "./my_rate.py"]) == 1
+    assert main(["plugins", "test", "./my_rate.py"]) == 1
     assert "lr-schedule:wrong-factor_valid" in capfd.readouterr().out
     for expected, code, text in (
         ([], 1, "lr-schedule:wrong-factor_valid"),
@@ -177,7 +180,7 @@ def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_pa
         ),
         (["--expect", "lr-schedule:wrong-factor_is_sond=why"], 2, "factor_valid"),
     ):
-        assert main(["test-plugin", "odd", *expected]) == code
+        assert main(["plugins", "test", "odd", *expected]) == code
         printed = "".join(capfd.readouterr())
         assert text in printed
         assert "Traceback" not in printed
@@ -189,15 +192,15 @@ def test_the_kit_runs_over_an_installed_plugin_and_a_file(install, capfd, tmp_pa
 )
 def test_a_plugin_without_components_is_refused(code, problem, install, cli):
     install(code)
-    assert f"[{problem}]" in cli("test-plugin", "odd", code=2).err
+    assert f"[{problem}]" in cli("plugins", "test", "odd", code=2).err
 
 
 def test_invalid_arguments_of_test_plugin_are_refused(monkeypatch, cli):
-    assert "[file-not-found]" in cli("test-plugin", "./missing.py", code=2).err
-    assert 'did you mean "core-blocks"?' in cli("test-plugin", "core-block", code=2).err
+    assert "[file-not-found]" in cli("plugins", "test", "./missing.py", code=2).err
+    assert 'did you mean "core-blocks"?' in cli("plugins", "test", "core-block", code=2).err
     wrong = cli(
-        "test-plugin", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= ", code=2
+        "plugins", "test", "core-blocks", "--expect", "nonsense", "--expect", "block:a-b= ", code=2
     )
     assert wrong.err.count("[usage]") == 2
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "[missing-dependency]" in cli("test-plugin", "core-blocks", code=2).err
+    assert "[missing-dependency]" in cli("plugins", "test", "core-blocks", code=2).err

@@ -32,7 +32,7 @@ sys.exit(main())
 NEW_EACH = """
 import sys
 from dither.engine.cli import main
-sys.exit(max(main(["new", "plugin", f"trial-{kind}", "--kind", kind, "--into", "plugins"]) for kind in sys.argv[1:]))
+sys.exit(max(main(["new", "plugin", f"trial-{kind}", "--kind", kind, "--out", "plugins"]) for kind in sys.argv[1:]))
 """
 RUN_EACH = """
 import sys

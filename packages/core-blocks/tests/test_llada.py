@@ -148,7 +148,7 @@ def test_load_hf_keeps_the_logits_and_fine_tunes_with_lora(
 ) -> None:
 
     monkeypatch.chdir(tmp_path)
-    assert main(["load-hf", "LLaDA-tiny", "--out", "tiny", "--length", str(LENGTH)]) == 0
+    assert main(["new", "from-hf", "LLaDA-tiny", "--out", "tiny", "--length", str(LENGTH)]) == 0
     loaded = load_experiment(Path("tiny/experiment.toml"))
     system = Diffusion.build(loaded.experiment)
     size = system.process.space.vocab - 1  # ids of the tokenizer, then MASK

@@ -18,6 +18,7 @@ from dither.engine.runs.list_runs import list_runs, verify_run
 from dither.engine.runs.loading import find_checkpoint
 from dither.engine.runs.run_directory import RunDirectory
 from dither.engine.sampling.session import draw
+from dither.registry.contracts.commands import RunOptions
 
 
 def contents(value):
@@ -100,7 +101,7 @@ def test_keep_every_and_keep_best(start):
     losses = [
         line["loss"] for line in read_metrics(path / "metrics.jsonl") if line["kind"] == "valid"
     ]
-    assert evaluate_run(path, "best")[0]["loss"] == pytest.approx(losses[0])
+    assert evaluate_run(path, RunOptions("best"))[0]["loss"] == pytest.approx(losses[0])
 
 
 def test_early_stopping_and_resuming(start, go_on, console):

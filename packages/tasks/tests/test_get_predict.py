@@ -10,9 +10,9 @@ import pyBigWig
 import pytest
 import torch
 
-from dither.registry.contracts.protocols import DataRequest, Embeds, Explains, Predicts
 from dither.tasks.get_region.data_specs import RegionStore
 from dither.tasks.get_region.plots import draw_umap
+from dither.tasks.get_region.predict import DataRequest, attribute, embed, predict
 from dither.tasks.get_region.specs import GetRegion
 
 P, M, CELLS = 60, 4, ("a", "b")
@@ -79,9 +79,8 @@ def expected(features, cell, top):
 @pytest.mark.parametrize(("split", "rows"), [("test", range(20)), ("all", range(60))])
 def test_predictions_are_in_the_units_of_the_source(task, tmp_path, split, rows):
     top = ARRAYS["atpm"][40:].max()
-    assert isinstance(task, Predicts)
     forms = ("csv", "npz", "h5ad", "bedgraph")
-    files = task.predict(Linear(), DataRequest(tmp_path, split=split, forms=forms))
+    files = predict(task, Linear(), DataRequest(tmp_path, split=split, formats=forms))
     found = dict(np.load(tmp_path / "predictions.npz", allow_pickle=False))
     for c in range(2):
         want = expected(ARRAYS["features"][list(rows)], c, top)
@@ -107,7 +106,9 @@ def test_predictions_are_in_the_units_of_the_source(task, tmp_path, split, rows)
 
 
 def test_bigwig_holds_what_bedgraph_holds(task, tmp_path):
-    files = task.predict(Linear(), DataRequest(tmp_path, split="all", forms=("bedgraph", "bigwig")))
+    files = predict(
+        task, Linear(), DataRequest(tmp_path, split="all", formats=("bedgraph", "bigwig"))
+    )
     text, binary = (path for path in files if path.name.startswith("b-"))
     lines = [line.split("\t") for line in text.read_text().splitlines()[1:]]
     with pyBigWig.open(str(binary)) as file:
@@ -151,27 +152,27 @@ def test_regions_of_another_source_are_divided_by_the_divisors_of_the_run(
         out = tmp_path / paths[0].replace(".", "-")
         out.mkdir()
         data = tuple(tmp_path / name for name in paths)
-        task.predict(Linear(), DataRequest(out, data, "all", {"cell": "b"}, ("npz",)))
+        predict(task, Linear(), DataRequest(out, data, "all", "b", ("npz",)))
         found = dict(np.load(out / "predictions.npz", allow_pickle=False))
         want = expected(other["features"], 1, top)
         np.testing.assert_allclose(found["prediction"][0, :, 0], want, rtol=1e-4, atol=1e-5)
         assert np.isnan(found["truth"]).all()
-        task.explain(Linear(), DataRequest(out, data, "all", {"cell": "b"}))
+        attribute(task, Linear(), DataRequest(out, data, "all", "b"))
         inputs = np.minimum(other["features"] / TOP, 1)
-        found = np.load(out / "explain.npz")["knock_out"][0, 0]
+        found = np.load(out / "attributions.npz")["knock_out"][0, 0]
         np.testing.assert_allclose(found, inputs * WEIGHTS[1].numpy() * top, rtol=1e-3, atol=1e-5)
-        task.embed(Linear(), DataRequest(out, data, "all", {"cell": "b"}))
+        embed(task, Linear(), DataRequest(out, data, "all", "b"))
         np.testing.assert_allclose(
             np.load(out / "embeddings.npz")["region"], inputs[:, :3] + 1, atol=1e-5
         )
     np.savez(tmp_path / "y.npz", features=features[:, 1:], motifs=np.array(names[1:]), **places)
     request = DataRequest(tmp_path, (tmp_path / "y.npz",), "all")
-    assert refusal(task.predict, Linear(), request).codes == ["missing-array"]
+    assert refusal(predict, task, Linear(), request).codes == ["missing-array"]
     for request, code in (
-        (DataRequest(tmp_path, labels={"cell": "c"}), "unknown-value"),
-        (DataRequest(tmp_path, forms=("cvs",)), "unknown-format"),
+        (DataRequest(tmp_path, cell="c"), "unknown-value"),
+        (DataRequest(tmp_path, formats=("cvs",)), "unknown-format"),
     ):
-        assert refusal(task.predict, Linear(), request).codes == [code]
+        assert refusal(predict, task, Linear(), request).codes == [code]
 
 
 def test_predictions_of_arrays(task, refusal):
@@ -188,9 +189,8 @@ def test_predictions_of_arrays(task, refusal):
 def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
     write_store(tmp_path / "x.zarr", ARRAYS)
     task = open_task(tmp_path / "x.zarr", **options)
-    assert isinstance(task, Explains)
-    task.explain(Linear(), DataRequest(tmp_path, split="valid"))
-    found = dict(np.load(tmp_path / "explain.npz", allow_pickle=False))
+    attribute(task, Linear(), DataRequest(tmp_path, split="valid"))
+    found = dict(np.load(tmp_path / "attributions.npz", allow_pickle=False))
     scaled = np.zeros((20, M + 1), np.float32)
     scaled[:, :M] = np.minimum(ARRAYS["features"][20:40] / TOP, 1)
     inputs = (task.units.forward(scaled) - task.units.forward(np.zeros_like(scaled)))[:, :M]
@@ -199,8 +199,8 @@ def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
         want = inputs * WEIGHTS[c].numpy() * scale
         np.testing.assert_allclose(found["gradient_x_input"][c, 0], want, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(found["knock_out"][c, 0], want, rtol=1e-3, atol=1e-5)
-    assert (tmp_path / "explain.png").read_bytes().startswith(b"\x89PNG")
-    assert len(pandas.read_csv(tmp_path / "explain.csv")) == 2 * M
+    assert (tmp_path / "attributions.png").read_bytes().startswith(b"\x89PNG")
+    assert len(pandas.read_csv(tmp_path / "attributions.csv")) == 2 * M
     genes = pandas.read_csv(tmp_path / "genes.csv")
     assert genes["gene"].unique().tolist() == ["DHFR", "TP53", "MYC"], (
         "OTHER is not on this chromosome"
@@ -215,8 +215,7 @@ def test_a_linear_model_is_explained_exactly(tmp_path, write_store, options):
 
 def test_embeddings_of_regions_and_cell_types(task, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
-    assert isinstance(task, Embeds)
-    task.embed(Linear(), DataRequest(tmp_path, forms=("npz", "h5ad")))
+    embed(task, Linear(), DataRequest(tmp_path, formats=("npz", "h5ad")))
     found = dict(np.load(tmp_path / "embeddings.npz", allow_pickle=False))
     inputs = np.minimum(ARRAYS["features"][20:40] / TOP, 1)[:, :3]
     np.testing.assert_allclose(found["region"], inputs + 0.5, atol=1e-5)

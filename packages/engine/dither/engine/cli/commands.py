@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from copy import copy
 from importlib import import_module
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
+from typer.models import TyperInfo
 
 from .app import PANELS, VERBS, Command, app
 from .engine import RunEngine
@@ -80,23 +82,26 @@ def _import_commands(modules: Iterable[str]) -> None:
             panel = panels[_name(entry)]
             entry.rich_help_panel = panel
             entry.epilog = f"Example: dither {PANELS[panel][_name(entry)][1]}"
-    _set_classes(*ENTRIES)
+    _prepare(*ENTRIES)
 
 
-def _set_classes(commands: Iterable[Any], groups: Iterable[Any]) -> None:
-    """Make commands those of class `Command`, except those of another class than the default."""
+def _prepare(commands: Iterable[Any], groups: Iterable[Any]) -> None:
+    """Make commands those of class `Command`, and let the terminal wrap their descriptions."""
     for group in groups:
         commands = [*commands, *group.typer_instance.registered_commands]
     for command in commands:
         if command.cls is TyperCommand:
             command.cls = Command
+        # typer keeps the line breaks of a docstring after its first paragraph
+        paragraphs = (command.help or getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs)
 
 
 def _name(entry: Any) -> str:
     """Return the name of a command or group; without one typer stores placeholders."""
     if isinstance(entry.name, str):
         return entry.name
-    if entry in app.registered_groups:
+    if isinstance(entry, TyperInfo):
         return str(entry.typer_instance.info.name)
     return str(entry.callback.__name__).lower().replace("_", "-")
 
@@ -154,7 +159,7 @@ def _add_plugin_commands(files: Sequence[str], word: str | None) -> None:
             else:
                 entries.append(entry)
                 taken.add(_name(entry))
-    _set_classes(*ENTRIES)
+    _prepare(*ENTRIES)
 
 
 def _note(text: str) -> None:

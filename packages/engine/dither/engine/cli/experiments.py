@@ -182,7 +182,7 @@ def resolve(
     words: Annotated[
         Words,
         typer.Argument(
-            metavar="[KEY] [KEY=VALUE]...",
+            metavar="KEY|KEY=VALUE",
             help="Overrides; with --origins also one key or table to show.",
             show_default=False,
         ),

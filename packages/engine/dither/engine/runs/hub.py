@@ -8,6 +8,7 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -214,12 +215,12 @@ def _inputs(
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a folder of `dither export --to-hub-folder` as the model repository `name`; return its address."""
-    hub = import_hub("dither push")
+    """Upload a folder of `dither export --hub` as a model repository; return its address."""
+    hub = import_hub("dither export --push")
     if missing := [
         file for file in (WEIGHTS, EXPERIMENT, "README.md") if not (folder / file).is_file()
     ]:
-        hint = f"dither export RUN --to-hub-folder {folder}"
+        hint = f"dither export RUN --hub --out {quote(str(folder))}"
         raise Refused(
             Problem(f"{folder} lacks {', '.join(missing)}", help=hint, code="file-not-found")
         )
@@ -228,9 +229,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         url = api.create_repo(name, private=private, exist_ok=True)
         if private and not api.model_info(name).private:
             raise ValueError("the repository exists and is public")
-        api.upload_folder(
-            repo_id=name, folder_path=folder, commit_message="Upload with dither push"
-        )
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload with dither")
         return str(url)
     except (OSError, ValueError) as error:
         hint = "check the name, the network, HF_ENDPOINT and HF_TOKEN"

@@ -204,7 +204,7 @@ def _write(into: Path, name: str, texts: Mapping[str, str]) -> Path:
 EXPECTED = re.compile(
     r"(?P<component>[a-z0-9-]+:[a-z0-9-]+)-(?P<check>[a-z_0-9]+)=(?P<reason>.*\S.*)"
 )
-TEST = '''"""Written by `dither test-plugin`."""
+TEST = '''"""Written by `dither plugins test`."""
 
 from pathlib import Path
 

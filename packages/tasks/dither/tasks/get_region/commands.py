@@ -32,7 +32,7 @@ Part = Literal["all", "train", "valid", "test"]
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[DATA]... [KEY=VALUE]...",
+        metavar="DATA|KEY=VALUE",
         help="Data of yours, by default those of the run; overrides.",
         show_default=False,
     ),

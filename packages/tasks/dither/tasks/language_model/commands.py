@@ -38,7 +38,6 @@ AXIS = re.compile(r"(?P<option>[a-z_.]+)=(?P<values>[0-9.e-]+(?:,[0-9.e-]+)*)")
 
 def add_commands(app: typer.Typer, engine: Engine) -> None:
     """Add the commands of this task."""
-
     _add_sampling(app, engine)
     _add_evaluation(app, engine)
 
@@ -125,7 +124,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
         words: Annotated[
             list[str] | None,
             typer.Argument(
-                metavar="[FILE]... [KEY=VALUE]...",
+                metavar="FILE|KEY=VALUE",
                 help="Text files, each one document, and overrides of evaluate.*.",
                 show_default=False,
             ),
@@ -169,7 +168,6 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
         run: Annotated[
             Path, typer.Argument(help="A run directory or an export.", show_default=False)
         ],
-        settings: Settings = None,
         tasks: Annotated[
             str,
             typer.Option(
@@ -178,7 +176,8 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
                 help="Tasks or task files of lm-evaluation-harness, separated by commas.",
                 show_default=False,
             ),
-        ] = ...,  # type: ignore[assignment]
+        ],
+        settings: Settings = None,
         limit: Annotated[
             int | None, typer.Option("--limit", min=1, help="Examples of each task.")
         ] = None,
