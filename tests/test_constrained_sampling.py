@@ -123,7 +123,6 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
         options = [
             "-n",
             "4",
-            "--from",
             str(path),
             *words,
             "--no-metrics",
@@ -148,10 +147,7 @@ def test_a_plan_is_edited(run, tmp_path, capsys):
         ["--keep", "x"],
         ["--keep", "3-0"],
     ):
-        assert (
-            main(["edit", str(run), "--from", str(path), *words, "--out", str(tmp_path / "none")])
-            == 2
-        )
+        assert main(["edit", str(run), str(path), *words, "--out", str(tmp_path / "none")]) == 2
     assert main(["edit", str(run), "--keep", "0", "--out", str(tmp_path / "none")]) == 2
 
 

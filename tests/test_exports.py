@@ -278,7 +278,7 @@ def test_infilling_keeps_what_is_known(run, tmp_path, cli) -> None:
 
 def test_a_frontier_compares_options_of_sampling_with_real_text(run, tmp_path, cli) -> None:
     words = ["frontier", str(run), "sampler=ancestral", "evaluate.samples=4"]
-    words += ["--axis", "temperature=0.5,1", "--axis", "steps=2,4"]
+    words += ["--over", "temperature=0.5,1", "--over", "steps=2,4"]
     out = tmp_path / "out"
     rows = json.loads(cli(*words, "--out", str(out), "--json").out)
     assert [row.get("temperature") for row in rows] == [None, 0.5, 0.5, 1.0, 1.0]

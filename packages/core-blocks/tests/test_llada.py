@@ -1,4 +1,4 @@
-"""Weights of LLaDA: logits equal transformers' Llama with full attention; `dither load-hf` and LoRA on them."""
+"""Weights of LLaDA: logits equal transformers' Llama with full attention; `dither new from-hf` and LoRA on them."""
 
 import json
 import re

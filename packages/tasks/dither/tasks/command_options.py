@@ -24,6 +24,7 @@ __all__ = [
     "Seed",
     "Settings",
     "run_options",
+    "split_words",
 ]
 
 RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
@@ -64,3 +65,15 @@ def run_options(
     for source in overrides:
         changes += source or ()
     return RunOptions(checkpoint, changes, plugins)
+
+
+def split_words(words: Sequence[str] | None) -> tuple[list[Path], list[str]]:
+    """Return the arguments that are files or folders, and those that are overrides."""
+    paths: list[Path] = []
+    overrides: list[str] = []
+    for word in words or ():
+        if "=" in word and not Path(word).exists():
+            overrides.append(word)
+        else:
+            paths.append(Path(word))
+    return paths, overrides

@@ -1,4 +1,4 @@
-"""`dither load-hf`: convert a published masked diffusion language model to an experiment that starts from it.
+"""`dither new from-hf`: convert a masked diffusion language model to an experiment.
 
 The folder is that of `save_pretrained`: config.json, tokenizer.json, and safetensors in one file or
 in shards. No code of the folder runs.
@@ -23,7 +23,7 @@ __all__ = ["convert_folder", "read_shards"]
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "start.safetensors"
 
-EXPERIMENT = """# {name}, converted by `dither load-hf`. Set task.data to your text before fine-tuning.
+EXPERIMENT = """# {name}, converted by `dither new from-hf`. Set task.data to your text before fine-tuning.
 name = {name}
 loss = "masked-ce"
 

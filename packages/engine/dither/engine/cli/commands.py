@@ -102,7 +102,7 @@ def _name(entry: Any) -> str:
     if isinstance(entry.name, str):
         return entry.name
     if isinstance(entry, TyperInfo):
-        return str(entry.typer_instance.info.name)
+        return str(entry.typer_instance.info.name) if entry.typer_instance else ""
     return str(entry.callback.__name__).lower().replace("_", "-")
 
 

@@ -22,8 +22,8 @@ from ..command_options import (
     RunDirectory,
     SampleMetrics,
     Seed,
-    Settings,
     run_options,
+    split_words,
 )
 
 if TYPE_CHECKING:
@@ -37,13 +37,16 @@ RANGE = re.compile(r"\s*(?P<first>\d{1,4})(?:-(?P<last>\d{1,4}))?\s*")
 def add_commands(app: typer.Typer, engine: Engine) -> None:
     """Add the commands of this task."""
 
-    @app.command(epilog="Example: dither edit runs/RUN --from plan.json --keep 0-3 --redraw 2")
+    @app.command(epilog="Example: dither edit runs/RUN plan.json --keep 0-3 --redraw 2")
     def edit(
         run: RunDirectory,
-        settings: Settings = None,
-        source: Annotated[
-            Path | None,
-            typer.Option("--from", metavar="FILE", help="Plan of which to keep some rooms."),
+        words: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="PLAN|KEY=VALUE",
+                help="File of a plan of which to keep some rooms; overrides.",
+                show_default=False,
+            ),
         ] = None,
         keep: Annotated[
             str | None,
@@ -82,10 +85,11 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         plugins: PluginNames = None,
     ) -> int:
         """Edit a floor plan: keep some of its rooms, draw others; or fill an outline."""
-        if source is None and outline is None:
-            raise typer.BadParameter("give a plan with --from FILE, an --outline FILE, or both")
-        if source is None and (keep is not None or redraw != "rest"):
-            raise typer.BadParameter("--keep and --redraw require --from FILE")
+        plans, settings = split_words(words)
+        if len(plans) > 1 or not (plans or outline):
+            raise typer.BadParameter("give a file of a plan, an --outline FILE, or both")
+        if not plans and (keep is not None or redraw != "rest"):
+            raise typer.BadParameter("--keep and --redraw require a file of a plan")
         rooms = None if keep is None else _parse_rooms(keep)
         number = _parse_number(redraw)
 
@@ -95,7 +99,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
             if not isinstance(task, BubbleDiagrams):
                 message = "the task of the run is not about floor plans"
                 raise Refused(Problem(message, ("task",), code="misfit"))
-            like = None if source is None else task.edit(source, rooms, number, n, seed)
+            like = task.edit(plans[0], rooms, number, n, seed) if plans else None
             if outline is not None:
                 return task.within(outline, n, seed, like)
             assert like is not None

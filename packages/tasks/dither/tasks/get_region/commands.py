@@ -19,6 +19,7 @@ from ..command_options import (
     PluginNames,
     RunDirectory,
     run_options,
+    split_words,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         """Predict the unknown columns of regions: of another split, cell type or source."""
         from .predict import DataRequest, predict
 
-        data, settings = _split_words(words)
+        data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
         split = split or ("all" if data else "valid")
         with engine.new_folder(run, ("predict", _folder_name(split, cell, data)), out) as folder:
@@ -88,7 +89,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         """Attribute predictions of regions to motifs: gradient x input, and knock-out."""
         from .predict import DataRequest, attribute
 
-        data, settings = _split_words(words)
+        data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
         split = split or ("all" if data else "valid")
         with engine.new_folder(run, ("attribute", _folder_name(split, cell, data)), out) as folder:
@@ -111,19 +112,13 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         """Write embeddings of regions and of cell types."""
         from .predict import DataRequest, embed
 
-        data, settings = _split_words(words)
+        data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
         split = split or ("all" if data else "valid")
         with engine.new_folder(run, ("embed", _folder_name(split, cell, data)), out) as folder:
             model = engine.load(run, options)
             request = DataRequest(folder, data, split, cell, export or ())
             _echo(embed(_regions(model), model, request))
-
-
-def _split_words(words: list[str] | None) -> tuple[list[Path], list[str]]:
-    """Return the arguments that are data, and those that are overrides."""
-    settings = [word for word in words or () if "=" in word and not Path(word).exists()]
-    return [Path(word) for word in words or () if word not in settings], settings
 
 
 def _folder_name(split: str, cell: str | None, data: Sequence[Path]) -> str:

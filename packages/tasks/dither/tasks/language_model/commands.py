@@ -28,6 +28,7 @@ from ..command_options import (
     Seed,
     Settings,
     run_options,
+    split_words,
 )
 
 __all__ = ["add_commands", "write_frontier"]
@@ -81,14 +82,14 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
             lambda task, n, seed: require_text(task).infill(text, n, seed),
         )
 
-    @app.command(epilog="Example: dither frontier runs/RUN --axis temperature=0.8,1")
+    @app.command(epilog="Example: dither frontier runs/RUN --over temperature=0.8,1")
     def frontier(
         run: RunDirectory,
         settings: Settings = None,
-        axes: Annotated[
+        over: Annotated[
             list[str] | None,
             typer.Option(
-                "--axis", metavar="OPTION=V,V", help="Values of a sampler option (repeatable)."
+                "--over", metavar="OPTION=V,V", help="Values of a sampler option (repeatable)."
             ),
         ] = None,
         out: Out = None,
@@ -102,7 +103,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         Every combination of the values is sampled, evaluate.samples texts of each.
         """
         options = run_options(checkpoint, plugins, overrides, settings)
-        grid = _parse_axes(axes or [])
+        grid = _parse_axes(over or [])
         points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         changes = [[f"sampler.{key}={value}" for key, value in point.items()] for point in points]
         with engine.new_folder(run, ("frontier",), out) as folder:
@@ -144,8 +145,7 @@ def _add_evaluation(app: typer.Typer, engine: Engine) -> None:
         as_json: Json = False,
     ) -> None:
         """Evaluate a run on other text: zero-shot perplexity, next to baselines."""
-        settings = [word for word in words or () if "=" in word and not Path(word).exists()]
-        files = [Path(word) for word in words or () if word not in settings]
+        files, settings = split_words(words)
         if (data is None) == (not files):
             raise typer.BadParameter("give either text files or --data FOLDER")
 
@@ -232,10 +232,10 @@ def _parse_axes(texts: list[str]) -> dict[str, list[str]]:
         match = AXIS.fullmatch(text)
         if match is None:
             message = f'expected OPTION=NUMBER,NUMBER such as temperature=0.8,1, got "{text}"'
-            raise typer.BadParameter(message, param_hint="--axis")
+            raise typer.BadParameter(message, param_hint="--over")
         grid[match["option"]] = match["values"].split(",")
     if not grid:
-        raise typer.BadParameter("at least one is required", param_hint="--axis")
+        raise typer.BadParameter("at least one is required", param_hint="--over")
     return grid
 
 
