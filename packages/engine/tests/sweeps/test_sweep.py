@@ -295,7 +295,7 @@ def test_the_summary_lists_the_best_point_first(begin, cli):
     rows = rows_of(sweep)
     assert [row["values"][LR] for row in rows] == [0.35, 0.1, 0.5]
     assert [row["values"][LR] for row in rows_of(sweep, LR, True)] == [0.5, 0.35, 0.1]
-    assert rows[0]["figures"]["valid/loss"] == pytest.approx(0.0025)
+    assert rows[0]["metrics"]["valid/loss"] == pytest.approx(0.0025)
     assert rows[0]["step"] == 3
     assert json.loads((sweep.path / "summary.json").read_text()) == rows
     assert json.loads(cli("sweep", "status", str(sweep.path), "--json").out) == rows

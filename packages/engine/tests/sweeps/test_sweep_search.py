@@ -61,7 +61,7 @@ def test_a_search_runs_its_trials_and_lists_the_best_first(begin):
     assert code == 0
     rows = rows_of(sweep)
     assert [row["state"] for row in rows] == ["done"] * 8
-    losses = [row["figures"]["valid/loss"] for row in rows]
+    losses = [row["metrics"]["valid/loss"] for row in rows]
     assert losses == sorted(losses)
     assert {row["values"]["train.accumulate"] for row in rows} <= {1, 2}, (
         "3 does not divide the batch size 8"
@@ -90,7 +90,7 @@ def test_a_search_prunes_by_the_metric_of_the_run(begin, monkeypatch):
     code, sweep = begin(text=text.replace("trials = 8", "trials = 4"))
     losses = {"done": [], "pruned": []}
     for row in rows_of(sweep):
-        losses[row["state"]].append(row["figures"]["valid/loss"])
+        losses[row["state"]].append(row["metrics"]["valid/loss"])
     assert code == 0
     assert min(losses["done"]) <= min(losses["pruned"])
 

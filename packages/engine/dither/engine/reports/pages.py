@@ -1,4 +1,8 @@
-"""HTML pages of a run, of several runs, and of a sweep: sections of tables, charts, pictures and texts."""
+"""HTML pages of a run, of several runs, and of a sweep: tables, charts, pictures and texts.
+
+In the order of reading: `write_report` chooses one of four pages, each page is a list of sections,
+and `render` fills the template with them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -36,11 +40,19 @@ COLUMNS = 8
 """Options and metrics in the table of more runs."""
 HIDDEN = ("argv", "parts", "resumed", "sha256")
 """Keys of the manifest that are shown elsewhere, or not at all."""
+MAIN = ("task", "process", "model", "loss", "sampler")
+"""Components in the subtitle of a run."""
+COMPONENT = re.compile(r"^.*/|@\d+$")
+"""Provider and revision of a pinned name, which are left out."""
+MAX_KEYS = 3
+"""Differing options that name a run."""
+MAX_CHARTS = 60
+"""Charts on a page; the table has the last value of every metric."""
 
 
 @dataclass
 class Table:
-    """Rows of texts, the first of which is a heading."""
+    """Rows of texts, the first of which is a heading; `numeric` are the columns of numbers."""
 
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
@@ -50,9 +62,13 @@ class Table:
 
 @dataclass
 class Section:
-    """A section of a page: a paragraph, a table, charts (name, SVG) that share a legend of lines, pictures by heading.
+    """A section of a page: a paragraph, a table, charts, pictures and texts, each if there is one.
 
-    `texts` are (summary, text), collapsible, the first one open.
+    Attributes:
+        legend: Names of the lines of all charts.
+        charts: Name and SVG of each chart.
+        galleries: Pictures by heading.
+        texts: Summary and text; collapsible, the first one open.
     """
 
     title: str
@@ -67,64 +83,83 @@ class Section:
     def id(self) -> str:
         return self.title.lower().replace(" ", "-").replace(",", "")
 
+    @property
+    def empty(self) -> bool:
+        return not (self.note or self.table or self.charts or self.galleries or self.texts)
+
+
+@dataclass
+class Page:
+    """A page; `command` is the command line that made the run or sweep."""
+
+    title: str
+    sections: Sequence[Section]
+    subtitle: str = ""
+    highlights: Sequence[str] = ()
+    problems: Sequence[str] = ()
+    problems_title: str = "Missing or damaged"
+    command: str = ""
+
 
 def write_report(paths: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write the page of a run or sweep, or one that compares several runs; return its path.
 
     A sweep among several paths stands for the runs of its points, a point for its run. `out` is by
-    default report.html in the run or sweep, or comparison.html in the working directory. Refused if
-    a path is not a run directory.
+    default report.html in the run or sweep, or comparison.html in the working directory.
+
+    Raises:
+        Refused: A path is not a run directory.
     """
-    named = list(dict.fromkeys(map(Path, paths)))
-    out = Path(out) if out else None
-    if len(named) == 1 and (named[0] / MARK).is_file():
-        sweep = SweepDirectory.open(named[0])
-        return write_sweep_page(sweep, rows_of(sweep), out)
-    runs = list(dict.fromkeys(run for path in named for run in _runs(path)))
-    records = [read_run(run, len(runs) > MANY) for run in runs]
+    folders = list(dict.fromkeys(map(Path, paths)))
+    target = Path(out) if out else None
+    if len(folders) == 1 and (folders[0] / MARK).is_file():
+        sweep = SweepDirectory.open(folders[0])
+        return write_sweep_page(sweep, rows_of(sweep), target)
+
+    runs: dict[Path, None] = {}
+    for folder in folders:
+        runs |= dict.fromkeys(_run_directories(folder))
+    records = [read_run(run, brief=len(runs) > MANY) for run in runs]
     if not records:
         raise Refused("no point of these sweeps has started", code="not-a-run")
-    single = len(records) == 1
-    target = out or (records[0].path / "report.html" if single else Path("comparison.html"))
-    page = (
-        _run_page(records[0])
-        if single
-        else (_list_page if len(records) > MANY else _compare_page)(records)
-    )
-    return _write(target, page)
+
+    if len(records) == 1:
+        return _write(target or records[0].path / "report.html", run_page(records[0]))
+    page = compare_page(records) if len(records) <= MANY else list_page(records)
+    return _write(target or Path("comparison.html"), page)
 
 
 def write_sweep_page(
     sweep: SweepDirectory, rows: Sequence[dict[str, Any]], path: Path | None = None
 ) -> Path:
     """Write the page of a sweep, by default report.html in it, and return its path."""
-    return _write(path or sweep.path / "report.html", _sweep_page(sweep, rows))
+    return _write(path or sweep.path / "report.html", sweep_page(sweep, rows))
 
 
-def _runs(path: Path) -> Iterator[Path]:
-    if (path / MARK).is_file():
-        runs = (point.run_directory() for point in SweepDirectory.open(path).folders())
-        yield from (run for run in runs if run is not None)
-    else:
-        run = PointFolder(path, {}).run_directory() if (path / "point.lock").is_file() else None
-        yield run or path
+def _run_directories(folder: Path) -> Iterable[Path]:
+    if (folder / MARK).is_file():
+        points = SweepDirectory.open(folder).folders()
+        return filter(None, (point.run_directory() for point in points))
+    run = None
+    if (folder / "point.lock").is_file():
+        run = PointFolder(folder, {}).run_directory()
+    return [run or folder]
 
 
-def _write(path: Path, page: str) -> Path:
+def _write(path: Path, page: Page) -> Path:
     if path.is_dir():
         raise Refused(f"{path} is a folder; give the name of a file", code="unwritable-file")
     try:
         with atomic_write(path) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+            temporary.write_text(render(page), encoding="utf-8")
     except OSError as error:
-        raise Refused(
-            f"cannot write {path}: {error.strerror or error}", code="unwritable-file"
-        ) from None
+        message = f"cannot write {path}: {error.strerror or error}"
+        raise Refused(message, code="unwritable-file") from None
     return path
 
 
-def render(title: str, sections: Sequence[Section], **values: Any) -> str:
-    """Return a page, without empty sections; `values` are subtitle, highlights, problems, problems_title, command."""
+def render(page: Page) -> str:
+    """Return the HTML of a page, without empty sections."""
     environment = Environment(
         loader=PackageLoader("dither.engine.reports"),
         autoescape=True,
@@ -133,150 +168,222 @@ def render(title: str, sections: Sequence[Section], **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["classes"] = line_classes
-    shown = [s for s in sections if s.note or s.table or s.charts or s.galleries or s.texts]
+    sections = [section for section in page.sections if not section.empty]
+
+    # Only curves can be smoothed and zoomed; the policy of the page allows this script alone.
     script = environment.get_template("charts.js").render()
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    defaults: dict[str, Any] = {"subtitle": "", "highlights": (), "problems": (), "command": ""}
-    zoomed = any("data-x" in svg for section in shown for _, svg in section.charts)
-    defaults |= {"script": script if zoomed else "", "digest": digest, "smoothing": SMOOTHING}
-    defaults |= {
-        "problems_title": "Missing or damaged",
-        "lines": max((len(s.legend) for s in shown), default=0),
-    }
+    charts = [svg for section in sections for _, svg in section.charts]
+    if not any("data-x" in svg for svg in charts):
+        script = ""
+
     return environment.get_template("report.html").render(
-        title=title, sections=shown, **(defaults | values)
+        page=page,
+        sections=sections,
+        script=script,
+        digest=digest,
+        smoothing=SMOOTHING,
+        lines=max((len(section.legend) for section in sections), default=0),
     )
 
 
-def _run_page(record: RunRecord) -> str:
-    components = {
-        k.removesuffix(".use"): str(v)
-        for k, v in flat(record.resolved).items()
-        if k.endswith(".use")
-    }
-    main = ("task", "process", "model", "loss", "sampler")
-    rows = [
-        (name, values[0], ", ".join(f"{key} {format_metric(value)}" for key, value in references))
-        for name, values, references in metric_rows([record])
-    ]
+def run_page(record: RunRecord) -> Page:
+    """Return the page of one run: results, samples, curves, and everything that made it."""
     head = ("metric", "last", "baselines")
-    names = record.summary.get("headline")
-    chosen = [row for row in rows if isinstance(names, list) and row[0] in names]
-    results = (chosen or [row for row in rows if row[2]] or rows)[:HEADLINE]
+    rows = []
+    for name, values, references in metric_rows([record]):
+        texts = [f"{key} {format_metric(value)}" for key, value in references]
+        rows.append((name, values[0], ", ".join(texts)))
+    results = _headline(record, rows)
     charts = charts_of([record], [""])
-    legend = str(record.summary.get("legend", ""))
-    texts = (
+
+    components: dict[str, str] = {}
+    for key, value in flat(record.resolved).items():
+        if key.endswith(".use"):
+            components[key.removesuffix(".use")] = str(value)
+
+    samples = Section("Samples")
+    if record.pictures:
+        legend = str(record.summary.get("legend", ""))
+        samples = Section("Samples", legend, galleries=[("", record.pictures)])
+    texts = [
         ("resolved.toml, with every default", record.toml),
         ("experiment.toml, as given", record.given),
-    )
+    ]
+    all_metrics = Section("All metrics")
+    if len(rows) > len(results):
+        all_metrics.table = Table(rows, head, numeric={1})
     sections = [
-        Section("Results", "" if rows else NO_METRICS, Table(results, head, {1}) if rows else None),
-        Section("Samples", legend, galleries=[("", record.pictures)])
-        if record.pictures
-        else Section("Samples"),
+        Section("Results", "", Table(results, head, {1}))
+        if rows
+        else Section("Results", NO_METRICS),
+        samples,
         Section("Curves", "" if charts else NO_CURVES, charts=charts),
-        Section("All metrics", table=Table(rows, head, {1}) if len(rows) > len(results) else None),
+        all_metrics,
         Section("Run", table=Table(_facts(record))),
         Section("Components", table=Table(list(components.items())) if components else None),
         Section("Configuration", texts=texts),
     ]
+
     argv = record.manifest.get("argv")
-    return render(
+    return Page(
         record.name,
         sections,
-        subtitle=", ".join(f"{key} {components[key]}" for key in main if key in components),
+        subtitle=", ".join(f"{key} {components[key]}" for key in MAIN if key in components),
         highlights=_highlights(record),
         problems=record.problems,
         command=shlex.join(map(str, argv)) if isinstance(argv, list) else "",
     )
 
 
-def _compare_page(records: Sequence[RunRecord]) -> str:
+def _headline(record: RunRecord, rows: Sequence[tuple[str, str, str]]) -> Sequence[tuple[str, ...]]:
+    """Return the metrics that the task names; else those with baselines; else the first ones."""
+    names = record.summary.get("headline")
+    named = [row for row in rows if isinstance(names, list) and row[0] in names]
+    compared = [row for row in rows if row[2]]
+    return (named or compared or rows)[:HEADLINE]
+
+
+def _highlights(record: RunRecord) -> list[str]:
+    """Return progress, best metric, speed and size."""
+    texts = []
+    step = record.summary.get("step", record.step)
+    if step is not None:
+        steps = _table(record.resolved.get("train")).get("steps", "?")
+        texts.append(f"step {format_metric(step)} of {format_metric(steps)}")
+
+    metric, sign = _best_metric(record)
+    points = record.curves.get("valid", {}).get(metric, [])
+    finite = [(sign * value, step) for step, value in points if math.isfinite(value)]
+    if finite:
+        value, best_step = min(finite)
+        best = f"best valid/{metric} {format_metric(sign * value)}"
+        texts.append(f"{best} at step {format_metric(best_step)}")
+
+    speed = record.summary.get("steps_per_second")
+    if isinstance(speed, int | float):
+        texts.append(f"{speed:.3g} steps per second")
+    parameters = _table(record.manifest.get("parameters")).get("total")
+    if isinstance(parameters, int):
+        texts.append(f"{parameters:,} parameters")
+    return texts
+
+
+def _facts(record: RunRecord) -> list[tuple[str, str]]:
+    facts: dict[str, Any] = {"directory": record.path}
+    facts |= flat({key: value for key, value in record.manifest.items() if key not in HIDDEN})
+    for key, value in record.summary.items():
+        if key.endswith("memory_bytes"):
+            facts[key] = value
+    return [
+        (key, format_metric(value)) for key, value in facts.items() if value not in (None, "", [])
+    ]
+
+
+def compare_page(records: Sequence[RunRecord]) -> Page:
+    """Return the page of several runs: differing options, and metrics in a column for each run."""
     names = names_of(records)
+    named = list(zip(names, records, strict=True))
     changed = differences(records)
     charts = charts_of(records, names)
-    options = (
-        Table([[key, *texts] for key, texts in changed], ["option", *names], wide=True)
-        if changed
-        else None
-    )
     rows = [[name, *texts] for name, texts, _ in metric_rows(records)]
-    metrics = Table(rows, ["metric", *names], range(1, len(names) + 1), wide=True) if rows else None
-    named = list(zip(names, records, strict=True))
-    runs = [
-        (name, str(record.path), str(record.manifest.get("started", ""))) for name, record in named
-    ]
+    runs = []
+    galleries = []
+    problems = []
+    for name, record in named:
+        runs.append((name, str(record.path), str(record.manifest.get("started", ""))))
+        problems += [f"{name}: {problem}" for problem in record.problems]
+        if record.pictures:
+            galleries.append((name, record.pictures[:2]))
+
+    options = Section("What differs", "All options are the same.")
+    if changed:
+        cells = [[key, *texts] for key, texts in changed]
+        options = Section("What differs", "", Table(cells, ["option", *names], wide=True))
+    metrics = Section("Metrics", NO_METRICS)
+    if rows:
+        table = Table(rows, ["metric", *names], range(1, len(names) + 1), wide=True)
+        metrics = Section("Metrics", "", table)
     sections = [
-        Section("What differs", "" if changed else "All options are the same.", options),
+        options,
         Section("Curves", "" if charts else NO_CURVES, legend=names, charts=charts),
-        Section("Metrics", "" if metrics else NO_METRICS, metrics),
-        Section("Samples", galleries=[(name, r.pictures[:2]) for name, r in named if r.pictures]),
+        metrics,
+        Section("Samples", galleries=galleries),
         Section("Runs", table=Table(runs, ("run", "directory", "started"), wide=True)),
     ]
-    problems = [f"{name}: {problem}" for name, record in named for problem in record.problems]
-    return render(f"{len(records)} runs", sections, problems=problems)
+    return Page(f"{len(records)} runs", sections, problems=problems)
 
 
-def _list_page(records: Sequence[RunRecord]) -> str:
+def list_page(records: Sequence[RunRecord]) -> Page:
     """Return the page of many runs: a row for each, and curves of the best."""
     names = names_of(records)
+    named = list(zip(names, records, strict=True))
+    metric, sign = _best_metric(records[0])
+    best = f"valid/{metric}"
+
+    # The metric that chooses checkpoints is the first column of metrics.
     changed = differences(records)
-    metrics = metric_rows(records)
-    best = _table(records[0].resolved.get("evaluate")).get("best", "loss")
-    metrics.sort(key=lambda row: row[0] != f"valid/{best}")
-    columns = [*changed[:COLUMNS], *((name, texts) for name, texts, _ in metrics[:COLUMNS])]
-    rows = [(str(record.path), name) for name, record in zip(names, records, strict=True)]
-    cells = [(*row, *(texts[i] for _, texts in columns)) for i, row in enumerate(rows)]
-    sign = -1 if _table(records[0].resolved.get("evaluate")).get("better") == "higher" else 1
-    last = [record.last().get(f"valid/{best}", math.nan) * sign for record in records]
-    order = sorted(range(len(records)), key=lambda i: (not math.isfinite(last[i]), last[i]))[
-        :COLOURS
-    ]
-    shown = [read_run(records[i].path) for i in order]
-    labels = [names[i] for i in order]
+    metrics = [(name, texts) for name, texts, _ in metric_rows(records)]
+    metrics.sort(key=lambda column: column[0] != best)
+    columns = [*changed[:COLUMNS], *metrics[:COLUMNS]]
     head = ("directory", "run", *(name for name, _ in columns))
     numeric = range(len(head) - len(metrics[:COLUMNS]), len(head))
-    note = f"{len(changed)} options differ; columns are the first {COLUMNS} of them and of {len(metrics)} metrics."
-    charts = charts_of(shown, labels)
+    cells = []
+    for index, (name, record) in enumerate(named):
+        cells.append((str(record.path), name, *(texts[index] for _, texts in columns)))
+
+    # Records are brief: those with curves are read again.
+    last = [sign * record.last().get(best, math.nan) for record in records]
+    order = sorted(range(len(records)), key=lambda index: _finite_first(last[index]))[:COLOURS]
+    labels = [names[index] for index in order]
+    charts = charts_of([read_run(records[index].path) for index in order], labels)
+
+    note = f"{len(changed)} options differ; columns are the first {COLUMNS} of them"
+    note += f" and of {len(metrics)} metrics."
+    shown = f"The best {len(order)} runs by {best}."
     sections = [
         Section("Runs", note, table=Table(cells, head, numeric, wide=True)),
-        Section(
-            "Curves", f"The best {len(shown)} runs by valid/{best}.", legend=labels, charts=charts
-        ),
+        Section("Curves", shown, legend=labels, charts=charts),
     ]
-    problems = [
-        f"{name}: {p}" for name, record in zip(names, records, strict=True) for p in record.problems
-    ]
-    more = [f"and {len(problems) - MANY} more"] if len(problems) > MANY else []
-    return render(f"{len(records)} runs", sections, problems=[*problems[:MANY], *more])
+    problems = [f"{name}: {problem}" for name, record in named for problem in record.problems]
+    if len(problems) > MANY:
+        problems[MANY:] = [f"and {len(problems) - MANY} more"]
+    return Page(f"{len(records)} runs", sections, problems=problems)
 
 
-def _sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> str:
+def _best_metric(record: RunRecord) -> tuple[str, int]:
+    """Return the metric that chooses checkpoints, and -1 if larger values are better, else 1."""
+    evaluate = _table(record.resolved.get("evaluate"))
+    sign = -1 if evaluate.get("better") == "higher" else 1
+    return str(evaluate.get("best", "loss")), sign
+
+
+def _finite_first(value: float) -> tuple[bool, float]:
+    return not math.isfinite(value), value
+
+
+def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> Page:
     """Return the page of a sweep, given the rows of its points, best first."""
     keys, metrics = columns_of(rows)
     search = sweep.facts.get("search") or {}
     metric = str(search.get("metric", "valid/loss"))
+    head = ("point", "state", "step", *keys, *metrics)
+    cells = [_cells(row, keys, metrics) for row in rows]
+    numeric = {2, *range(3 + len(keys), len(head))}
+    plots = scatters(rows, keys, metric)
+
     records: dict[str, RunRecord] = {}
     for row in rows:
         if row["run"] is not None and len(records) < COLOURS:
-            with suppress(Refused):  # its row has the reason
+            # A run that cannot be read has its reason in the table.
+            with suppress(Refused):
                 record = read_run(sweep.path / row["name"] / row["run"])
-                records |= {row["name"]: record} if record.curves else {}
-    states = [row["state"] for row in rows]
-    subtitle = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    if search:
-        subtitle += f"; {search.get('direction')} {metric} with {search.get('sampler')}"
-    head = ("point", "state", "step", *keys, *metrics)
-    table = Table(
-        [_cells(row, keys, metrics) for row in rows],
-        head,
-        {2, *range(3 + len(keys), len(head))},
-        wide=True,
-    )
-    charts = charts_of(list(records.values()), list(records)) if records else []
-    plots = scatters(rows, keys, metric)
+                if record.curves:
+                    records[row["name"]] = record
+    charts = charts_of(list(records.values()), list(records))
+
     sections = [
-        Section("Points, best first", table=table),
+        Section("Points, best first", table=Table(cells, head, numeric, wide=True)),
         Section("Values", f"{metric} over each key." if plots else "", charts=plots),
         Section(
             "Curves",
@@ -285,61 +392,26 @@ def _sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> str:
             charts=charts,
         ),
     ]
-    return render(
+    states = [row["state"] for row in rows]
+    subtitle = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    if search:
+        subtitle += f"; {search.get('direction')} {metric} with {search.get('sampler')}"
+    failed = [row for row in rows if row["state"] in ("failed", "lost")]
+    return Page(
         f"sweep {sweep.facts.get('name', sweep.path.name)}",
         sections,
         subtitle=subtitle,
-        problems=[
-            f"{row['name']}: {row['reason']}" for row in rows if row["state"] in ("failed", "lost")
-        ],
+        problems=[f"{row['name']}: {row['reason']}" for row in failed],
         problems_title="Failed or lost",
         command=shlex.join(map(str, sweep.facts.get("argv") or [])),
     )
 
 
 def _cells(row: dict[str, Any], keys: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
-    numbers = [format_metric(row["figures"].get(name)) for name in metrics]
-    return [
-        row["name"].partition("-")[0],
-        row["state"],
-        format_metric(row["step"]),
-        *values,
-        *numbers,
-    ]
-
-
-def _highlights(record: RunRecord) -> list[str]:
-    """Return progress, best metric, speed and size."""
-    train = _table(record.resolved.get("train"))
-    evaluate = _table(record.resolved.get("evaluate"))
-    step = record.summary.get("step", record.step)
-    speed = record.summary.get("steps_per_second")
-    total = _table(record.manifest.get("parameters")).get("total")
-    texts = (
-        [f"step {format_metric(step)} of {format_metric(train.get('steps', '?'))}"]
-        if step is not None
-        else []
-    )
-    metric = str(evaluate.get("best"))
-    sign = -1 if evaluate.get("better") == "higher" else 1
-    points = record.curves.get("valid", {}).get(metric, [])
-    best = min(((sign * value, at) for at, value in points if math.isfinite(value)), default=None)
-    if best is not None:
-        texts.append(
-            f"best valid/{metric} {format_metric(sign * best[0])} at step {format_metric(best[1])}"
-        )
-    texts += [f"{speed:.3g} steps per second"] if isinstance(speed, int | float) else []
-    return [*texts, f"{total:,} parameters"] if isinstance(total, int) else texts
-
-
-def _facts(record: RunRecord) -> list[tuple[str, str]]:
-    memory = {key: value for key, value in record.summary.items() if key.endswith("memory_bytes")}
-    manifest = {key: value for key, value in record.manifest.items() if key not in HIDDEN}
-    facts = {"directory": record.path, **flat(manifest), **memory}
-    return [
-        (key, format_metric(value)) for key, value in facts.items() if value not in (None, "", [])
-    ]
+    cells = [row["name"].partition("-")[0], row["state"], format_metric(row["step"])]
+    for key in keys:
+        cells.append(format_value(row["values"][key]) if key in row["values"] else "")
+    return cells + [format_metric(row["metrics"].get(name)) for name in metrics]
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -348,101 +420,109 @@ def _table(value: Any) -> dict[str, Any]:
 
 MetricRow = tuple[str, list[str], list[tuple[str, float]]]
 """kind/name, the last value in each run, and baselines."""
-COMPONENT = re.compile(r"^.*/|@\d+$")
-"""What a pinned name has besides the name of the component."""
-MAX_KEYS = 3
-"""Differing options that name a run."""
-MAX_CHARTS = 60
-"""Charts on a page; the table has the last value of every metric."""
 
 
 def metric_rows(records: Sequence[RunRecord]) -> list[MetricRow]:
     """Return the last value of every metric in every run: validation first, training last."""
     lasts = [record.last() for record in records]
-    names = dict.fromkeys(name for last in lasts for name in last)
-    order = sorted(
-        names, key=lambda name: (name.startswith("train/"), not name.startswith("valid/"))
-    )
-    rows = []
-    for name in [name for name in order if not is_companion_metric(name, names)]:
+    names = list(dict.fromkeys(name for last in lasts for name in last))
+    names.sort(key=lambda name: (name.startswith("train/"), not name.startswith("valid/")))
+    rows: list[MetricRow] = []
+    for name in names:
+        if is_companion_metric(name, names):
+            continue
         texts = [with_interval(name, last, 5) if name in last else "" for last in lasts]
-        floor = [("floor", lasts[0][name + FLOOR])] if name + FLOOR in lasts[0] else []
-        references = [*floor, *records[0].baselines(*name.split("/", 1)).items()]
-        rows.append((name, texts, references if len(records) == 1 else []))
+        references: list[tuple[str, float]] = []
+        # Runs that are compared may have other data, and so other baselines.
+        if len(records) == 1:
+            if name + FLOOR in lasts[0]:
+                references.append(("floor", lasts[0][name + FLOOR]))
+            kind, _, metric = name.partition("/")
+            references += records[0].baselines(kind, metric).items()
+        rows.append((name, texts, references))
     return rows
 
 
 def format_metric(value: Any) -> str:
     """Format a metric with five digits."""
+    if value is None:
+        return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return "" if value is None else str(value)
+        return str(value)
     return f"{value:.5g}" if isinstance(value, float) else f"{value:,}"
 
 
 def charts_of(records: Sequence[RunRecord], labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (name, SVG) for every metric with at least two points in some run; names in the SVG are escaped."""
-    keys = dict.fromkeys(
-        f"{kind}/{name}" for record in records for kind, m in record.curves.items() for name in m
-    )
-    shown = sorted(
-        (key for key in keys if not is_companion_metric(key, keys)),
-        key=lambda key: (not key.endswith("/loss"), key.startswith("train/")),
-    )
-    charts = [(key, _chart(records, labels, *key.split("/", 1))) for key in shown]
-    return [chart for chart in charts if chart[1]][:MAX_CHARTS]
+    """Return name and SVG for every metric with two points or more in some run."""
+    keys: dict[str, None] = {}
+    for record in records:
+        for kind, curves in record.curves.items():
+            keys |= dict.fromkeys(f"{kind}/{name}" for name in curves)
+    names = [key for key in keys if not is_companion_metric(key, keys)]
+    names.sort(key=lambda key: (not key.endswith("/loss"), key.startswith("train/")))
+
+    charts = ((name, _chart(records, labels, name)) for name in names)
+    return [(name, svg) for name, svg in charts if svg][:MAX_CHARTS]
 
 
-def _chart(
-    records: Sequence[RunRecord],
-    labels: Sequence[str],
-    kind: str,
-    metric: str,
-) -> str:
-    points = [record.curves.get(kind, {}).get(metric, []) for record in records]
-    single = len(records) == 1
-    lines = [f"{kind}/{metric}" if single else f"{label} {kind}/{metric}" for label in labels]
-    halves = (record.curves.get(kind, {}).get(metric + INTERVAL, []) for record in records)
-    levels = records[0].baselines(kind, metric) if single else {}
-    intervals = dict(zip(lines, halves, strict=True))
-    if max(map(len, points), default=0) < 2:
+def _chart(records: Sequence[RunRecord], labels: Sequence[str], name: str) -> str:
+    kind, _, metric = name.partition("/")
+    lines = {}
+    intervals = {}
+    baselines: Mapping[str, float] = {}
+    for label, record in zip(labels, records, strict=True):
+        line = f"{label} {name}".lstrip()
+        curves = record.curves.get(kind, {})
+        lines[line] = curves.get(metric, [])
+        intervals[line] = curves.get(metric + INTERVAL, [])
+        if len(records) == 1:
+            baselines = record.baselines(kind, metric)
+    if max(map(len, lines.values())) < 2:
         return ""
-    return curve(dict(zip(lines, points, strict=True)), baselines=levels, intervals=intervals)
+    return curve(lines, baselines=baselines, intervals=intervals)
 
 
 def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[str]]]:
-    """Return every option that differs, with its value in each run, or an empty text where it is missing."""
+    """Return every option that differs, with its value in each run; empty where it is missing."""
     configs = [flat(record.resolved) for record in records]
     keys = dict.fromkeys(key for config in configs for key in config)
-    values = ((key, [config.get(key) for config in configs]) for key in keys)
-    changed = (
-        (key, found) for key, found in values if any(value != found[0] for value in found[1:])
-    )
-    return [
-        (key, ["" if value is None else format_value(value) or '""' for value in found])
-        for key, found in changed
-    ]
+    changed = []
+    for key in keys:
+        values = [config.get(key) for config in configs]
+        if any(value != values[0] for value in values[1:]):
+            changed.append((key, [_option(value) for value in values]))
+    return changed
+
+
+def _option(value: Any) -> str:
+    if value is None:
+        return ""
+    return format_value(value) or '""'
 
 
 def names_of(records: Sequence[RunRecord]) -> list[str]:
     """Return unique names of runs: their own, or the options that differ, or their directories."""
     names = [record.name for record in records]
-    changed = sorted(
-        differences(records), key=lambda row: not row[0].endswith(".use")
-    )  # components first, by name
+    if len(set(names)) == len(records):
+        return names
+
+    # Components first, by name.
+    changed = sorted(differences(records), key=lambda row: not row[0].endswith(".use"))
     keys = short_keys([tuple(key.split(".")) for key, _ in changed])
-    columns = [
-        [
-            COMPONENT.sub("", value) if key.endswith("use") else f"{key}={value or 'none'}"
-            for value in values
-        ]
-        for key, (_, values) in zip(keys, changed, strict=True)
-    ]
-    by_options = [", ".join(words) for words in zip(*columns[:MAX_KEYS], strict=True)]
-    by_folder = [
-        f"{name} {record.path.resolve().name[-6:]}"
-        for name, record in zip(names, records, strict=True)
-    ]
-    for candidates in (names, by_options, by_folder):
-        if len(set(candidates)) == len(records):
-            return candidates
+    words: list[list[str]] = [[] for _ in records]
+    for key, (_, values) in list(zip(keys, changed, strict=True))[:MAX_KEYS]:
+        for run_words, value in zip(words, values, strict=True):
+            if key.endswith("use"):
+                run_words.append(COMPONENT.sub("", value))
+            else:
+                run_words.append(f"{key}={value or 'none'}")
+    by_options = [", ".join(run_words) for run_words in words]
+    if len(set(by_options)) == len(records):
+        return by_options
+
+    by_folder = []
+    for name, record in zip(names, records, strict=True):
+        by_folder.append(f"{name} {record.path.resolve().name[-6:]}")
+    if len(set(by_folder)) == len(records):
+        return by_folder
     return [f"{number} {name}" for number, name in enumerate(by_folder, 1)]

@@ -19,9 +19,11 @@ __all__ = ["PictureFile", "RunRecord", "read_run"]
 
 MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".txt": "text/plain"}
 
+Curves = dict[str, dict[str, list[tuple[int, float]]]]
+
 
 class PictureFile(NamedTuple):
-    """A picture of samples: FOLDER/NAME under samples/, and its text or a data URI, which cannot run scripts."""
+    """A picture of samples: FOLDER/NAME, and its text, or a data URI, which cannot run scripts."""
 
     name: str
     text: str | None
@@ -30,10 +32,14 @@ class PictureFile(NamedTuple):
 
 @dataclass
 class RunRecord:
-    """Content of a run directory: its JSON files, resolved.toml as tables and as text, experiment.toml as `given`.
+    """Content of a run directory.
 
-    `curves` are (step, value) by kind and metric, `pictures` the newest, `problems` what is missing
-    or damaged.
+    Attributes:
+        resolved: resolved.toml as tables; `toml` is its text.
+        given: Text of experiment.toml.
+        curves: Steps and values by kind and metric.
+        pictures: Those of the newest folder.
+        problems: Missing and damaged files.
     """
 
     path: Path
@@ -42,7 +48,7 @@ class RunRecord:
     resolved: dict[str, Any] = field(default_factory=dict)
     toml: str = ""
     given: str = ""
-    curves: dict[str, dict[str, list[tuple[int, float]]]] = field(default_factory=dict)
+    curves: Curves = field(default_factory=dict)
     pictures: list[PictureFile] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -52,62 +58,69 @@ class RunRecord:
 
     def last(self) -> dict[str, float]:
         """Return the newest value of every metric by kind/name."""
-        return {
-            f"{kind}/{name}": p[-1][1]
-            for kind, metrics in self.curves.items()
-            for name, p in metrics.items()
-        }
+        values = {}
+        for kind, curves in self.curves.items():
+            for name, points in curves.items():
+                values[f"{kind}/{name}"] = points[-1][1]
+        return values
 
     @property
     def step(self) -> int | None:
         """The last step in metrics.jsonl."""
-        return max(
-            (p[-1][0] for metrics in self.curves.values() for p in metrics.values()), default=None
-        )
+        steps = []
+        for curves in self.curves.values():
+            steps += [points[-1][0] for points in curves.values()]
+        return max(steps, default=None)
 
     def baselines(self, kind: str, metric: str) -> dict[str, float]:
         """Return the baselines of a metric by name; there are none of training."""
-        known = self.summary.get("baselines")
-        numbers = known.items() if isinstance(known, dict) and kind != "train" else ()
-        return baselines_of(
-            kind, metric, {key: value for key, value in numbers if as_number(value) is not None}
-        )
+        baselines = self.summary.get("baselines")
+        if kind == "train" or not isinstance(baselines, dict):
+            return {}
+        numbers = {key: value for key, value in baselines.items() if as_number(value) is not None}
+        return baselines_of(kind, metric, numbers)
 
 
 def read_run(path: Path, brief: bool = False) -> RunRecord:
-    """Read a run directory, or refuse another folder; `brief` leaves out pictures, and curves of a finished run."""
-    if not any(
-        (path / name).exists() for name in ("resolved.toml", "manifest.json", "metrics.jsonl")
-    ):
+    """Read a run directory; `brief` leaves out pictures, and curves of a finished run.
+
+    Raises:
+        Refused: It is another folder.
+    """
+    files = ("resolved.toml", "manifest.json", "metrics.jsonl")
+    if not any((path / name).exists() for name in files):
         raise not_a_run(path, "resolved.toml, manifest.json or metrics.jsonl")
     record = RunRecord(path)
     record.manifest = _read(record, "manifest.json", _json, checksum_differs) or {}
     unfinished = "unfinished run: there is no summary.json"
     record.summary = _read(record, "summary.json", _json, checksum_differs, unfinished) or {}
-    if not brief:
-        record.given = _read(record, "experiment.toml", str) or ""
-    toml = _read(
-        record, "resolved.toml", str, lambda text: text_checksum_differs(text) is not False
-    )
+    toml = _read(record, "resolved.toml", str, _toml_differs)
     if toml is not None:
         record.toml = toml
         record.resolved = _read(record, "resolved.toml", tomllib.loads) or {}
-    if brief and isinstance(figures := record.summary.get("figures"), dict):
-        step = int(as_number(record.summary.get("step")) or 0)
-        record.curves = {
-            kind: {
-                name: [(step, value)]
-                for name, value in values.items()
-                if as_number(value) is not None
-            }
-            for kind, values in figures.items()
-            if isinstance(values, dict)
-        }
+
+    metrics = record.summary.get("figures")
+    if brief and isinstance(metrics, dict):
+        record.curves = _last_points(record, metrics)
         return record
     _read_metrics(record)
     if not brief:
+        record.given = _read(record, "experiment.toml", str) or ""
         _read_pictures(record)
     return record
+
+
+def _last_points(record: RunRecord, metrics: dict[str, Any]) -> Curves:
+    """Return the metrics of a summary as curves of one point."""
+    step = int(as_number(record.summary.get("step")) or 0)
+    curves: Curves = {}
+    for kind, values in metrics.items():
+        if isinstance(values, dict):
+            numbers = {name: as_number(value) for name, value in values.items()}
+            curves[kind] = {
+                name: [(step, value)] for name, value in numbers.items() if value is not None
+            }
+    return curves
 
 
 def _read(
@@ -118,10 +131,10 @@ def _read(
     missing: str = "",
 ) -> Any:
     """Return a parsed file, or None; a failure is a problem, and so is a checksum that differs."""
+    # A file of metrics grows with the run.
+    limit = TABLE_BYTES if name.endswith(".jsonl") else RECORD_BYTES
     try:
-        value = parse(
-            read_text(record.path / name, TABLE_BYTES if name.endswith(".jsonl") else RECORD_BYTES)
-        )
+        value = parse(read_text(record.path / name, limit))
         if differs(value):
             record.problems.append(f"{name} was changed: its checksum differs")
         return value
@@ -132,6 +145,11 @@ def _read(
     except (ValueError, RecursionError) as error:
         record.problems.append(f"{name} is damaged: {error}")
     return None
+
+
+def _toml_differs(text: str) -> bool:
+    # None where the file has no checksum.
+    return text_checksum_differs(text) is not False
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -158,30 +176,34 @@ def _read_metrics(record: RunRecord) -> None:
             if as_number(value) is not None:
                 curves.setdefault(str(name), []).append((step, float(value)))
     if damaged:
-        shown = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
-        record.problems.append(
-            f"metrics.jsonl is damaged: {len(damaged)} lines cannot be read: {shown}"
-        )
+        numbers = ", ".join(map(str, damaged[:5]))
+        if len(damaged) > 5:
+            numbers += ", ..."
+        message = f"metrics.jsonl is damaged: {len(damaged)} lines cannot be read: {numbers}"
+        record.problems.append(message)
 
 
 def _read_pictures(record: RunRecord) -> None:
-    """Read the newest folder of pictures; of several formats of one picture, the first of `MEDIA_TYPES`."""
+    """Read the newest folder of pictures."""
     folders = (path for path in (record.path / "samples").glob("*") if path.is_dir())
     for folder in sorted(folders, reverse=True):
+        # Of several formats of one picture, the first of `MEDIA_TYPES`.
         files: dict[str, Path] = {}
         for suffix in MEDIA_TYPES:
             for file in sorted(folder.glob(f"*{suffix}")):
                 files.setdefault(file.stem, file)
         for file in files.values():
             try:
-                content = read_bytes(file)
+                record.pictures.append(_picture(f"{folder.name}/{file.name}", file))
             except OSError as error:
                 record.problems.append(f"{file.relative_to(record.path)} cannot be read: {error}")
-                continue
-            text = content.decode("utf-8", "replace") if file.suffix == ".txt" else None
-            data = f"data:{MEDIA_TYPES[file.suffix]};base64,{base64.b64encode(content).decode()}"
-            record.pictures.append(
-                PictureFile(f"{folder.name}/{file.name}", text, data if text is None else None)
-            )
         if files:
             return
+
+
+def _picture(name: str, file: Path) -> PictureFile:
+    content = read_bytes(file)
+    if file.suffix == ".txt":
+        return PictureFile(name, content.decode("utf-8", "replace"), None)
+    data = base64.b64encode(content).decode()
+    return PictureFile(name, None, f"data:{MEDIA_TYPES[file.suffix]};base64,{data}")

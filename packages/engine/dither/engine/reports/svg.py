@@ -16,13 +16,13 @@ from ..sweeps.points import format_value
 
 __all__ = ["COLOURS", "SMOOTHING", "Axis", "curve", "line_classes", "scatter", "scatters", "ticks"]
 
+# Size of a chart, and margins for labels.
 WIDTH = 460
 HEIGHT = 220
 LEFT = 56
 RIGHT = 16
 TOP = 16
 BOTTOM = 26
-"""Margins for labels."""
 MAX_PLOTTED = 1e300
 """Larger numbers are not drawn, since differences of them may overflow."""
 LOG_RATIO = 20
@@ -46,7 +46,7 @@ Points = Sequence[tuple[int, float]]
 
 
 class Axis:
-    """A linear axis from coordinate `start` to `end`, or a logarithmic one for values above a `ratio`.
+    """A linear axis from coordinate `start` to `end`, or a logarithmic one above a `ratio` of values.
 
     If the values are `steps`, it is linear and has no margins.
     """
@@ -64,12 +64,17 @@ class Axis:
         self.start = start
         self.end = end
         self.log = not steps and low > 0 and high / low >= ratio
-        self.low, self.high = (
-            (math.log10(low), math.log10(high)) if self.log else (low, max(high, low + steps))
-        )
-        margin = 0.0 if steps else 0.04 * (self.high - self.low) or 0.05 * abs(self.high) or 1.0
-        self.low = self.low - margin
-        self.high = self.high + margin
+        if steps:
+            # One step alone would be an axis without length.
+            self.low = low
+            self.high = max(high, low + 1)
+            return
+        if self.log:
+            low = math.log10(low)
+            high = math.log10(high)
+        margin = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
+        self.low = low - margin
+        self.high = high + margin
 
     def __call__(self, value: float) -> float:
         if self.log:
@@ -83,13 +88,19 @@ class Axis:
 
     def labels(self) -> list[tuple[float, str]]:
         """Return the coordinates and texts of labels."""
-        values = ticks(self.low, self.high, 5)
-        if self.log:
-            decades = range(math.floor(self.low), math.ceil(self.high) + 1)
-            factors = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
-            values = [factor * 10.0**decade for decade in decades for factor in factors]
-            values = [value for value in values if self.low <= math.log10(value) <= self.high]
+        values = self._decades() if self.log else ticks(self.low, self.high, 5)
         return [(self(value), f"{value:,.10g}") for value in values]
+
+    def _decades(self) -> list[float]:
+        """Return powers of ten, with 2 and 5 between them where there is room."""
+        factors = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
+        values = []
+        for decade in range(math.floor(self.low), math.ceil(self.high) + 1):
+            for factor in factors:
+                value = factor * 10.0**decade
+                if self.low <= math.log10(value) <= self.high:
+                    values.append(value)
+        return values
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
@@ -99,29 +110,9 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     rough = (high - low) / count
     size = 10.0 ** math.floor(math.log10(rough))
     size *= next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= rough)
-    return [
-        float(f"{size * n:.12g}") + 0.0
-        for n in range(math.ceil(low / size), math.floor(high / size) + 1)
-    ]
-
-
-def _frame(y: Axis, labels: Sequence[tuple[float, str]], name: str) -> Iterator[str]:
-    """Yield horizontal grid lines with labels, labels below the chart, and the name of the horizontal axis."""
-    for place, text in y.labels():
-        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place:.1f}" y2="{place:.1f}"/>'
-        yield f'<text class="y" x="{LEFT - 6}" y="{place + 3.5:.1f}">{text}</text>'
-    if y.log:
-        yield f'<text class="y axis" x="{LEFT - 6}" y="9">log</text>'
-    below = HEIGHT - BOTTOM + 16
-    for place, text in labels:
-        inside = min(place, WIDTH - 3.2 * len(text))
-        yield f'<text class="x" x="{inside:.1f}" y="{below}">{escape(text)}</text>'
-    yield f'<text class="y axis" x="{LEFT - 20}" y="{below}">{name}</text>'
-
-
-def _svg(label: str, parts: Sequence[str], attributes: str = "") -> str:
-    label = escape(label, quote=True)
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}"{attributes}>{"".join(parts)}</svg>'
+    multiples = range(math.ceil(low / size), math.floor(high / size) + 1)
+    # Rounded, and without a negative zero.
+    return [float(f"{size * n:.12g}") + 0.0 for n in multiples]
 
 
 def line_classes(index: int) -> str:
@@ -140,98 +131,76 @@ def curve(
     NaN, inf and huge values are gaps. Baselines are omitted where they would squeeze the lines;
     `intervals` are (step, half-width of the interval around a line), drawn for a single line only.
     """
-    finite = {
-        name: [p for p in points if abs(p[1]) < MAX_PLOTTED] for name, points in series.items()
-    }
-    few = sum(map(bool, finite.values())) <= FEW
-    halves = {
-        name: dict((intervals or {}).get(name, ())) if len(finite) == 1 else {} for name in finite
-    }
-    values = [v for points in finite.values() for _, v in points]
+    lines: dict[str, Points] = {}
+    for name, points in series.items():
+        lines[name] = [(step, value) for step, value in points if abs(value) < MAX_PLOTTED]
+    halves: dict[int, float] = {}
+    if intervals and len(lines) == 1:
+        (halves,) = (dict(intervals.get(name, ())) for name in lines)
+
+    steps = []
+    values = []
+    for points in lines.values():
+        for step, value in points:
+            steps.append(step)
+            values.append(value)
+            half = halves.get(step, 0.0)
+            values += [end for end in (value - half, value + half) if math.isfinite(end)]
     if not values:
         return ""
-    bounds = [
-        v + sign * halves[name].get(step, 0)
-        for name, p in finite.items()
-        for step, v in p
-        for sign in (-1, 1)
-    ]
-    values += [v for v in bounds if math.isfinite(v)]
+
     low = min(values)
     high = max(values)
-    span = (high - low) or abs(high) or 1.0
-    levels = {name: v for name, v in (baselines or {}).items() if low - span <= v <= high + span}
-    steps = [step for points in finite.values() for step, _ in points]
+    levels = _within_view(baselines or {}, low, high)
     x = Axis(min(steps), max(steps), LEFT, WIDTH - RIGHT, steps=True)
     y = Axis(min([low, *levels.values()]), max([high, *levels.values()]), HEIGHT - BOTTOM, TOP)
+
+    plotted, texts = _levels(levels, y)
+    raw = "raw" if sum(map(bool, lines.values())) <= FEW else "raw many"
+    for index, (name, points) in enumerate(lines.items()):
+        line = _band(points, halves, x, y)
+        if len(points) > SMOOTHED:
+            line += _smoothed_line(name, points, x, y, raw)
+        elif points:
+            line += _dotted_line(name, points, x, y, dots=len(lines) <= COLOURS)
+        plotted.append(f'<g class="{line_classes(index)}">{line}</g>')
+
+    # An inner element clips the lines where the page zooms.
     labels = [(place, text) for place, text in x.labels() if "." not in text]
-    lines, texts = _levels(levels, y)
-    for index, (name, points) in enumerate(finite.items()):
-        band = _band(points, halves[name], x, y)
-        line = _line(name, points, x, y, len(finite), few) if points else ""
-        lines.append(f'<g class="{line_classes(index)}">{band}{line}</g>')
+    frame = f'<g class="frame">{"".join(_frame(y, labels, "step"))}</g>'
     width = WIDTH - RIGHT - LEFT
     height = HEIGHT - BOTTOM - TOP
-    box = f'x="{LEFT}" y="{TOP}" width="{width}" height="{height}" viewBox="{LEFT} {TOP} {width} {height}"'
-    frame = f'<g class="frame">{"".join(_frame(y, labels, "step"))}</g>'
-    plot = f'<svg {box} preserveAspectRatio="none">{"".join(lines)}</svg>'
-    return _svg(
-        ", ".join(series),
-        [frame, plot, *texts],
-        f' class="smoothed" data-x="{x.data}" data-y="{y.data}"',
-    )
+    box = f'x="{LEFT}" y="{TOP}" width="{width}" height="{height}"'
+    box += f' viewBox="{LEFT} {TOP} {width} {height}" preserveAspectRatio="none"'
+    plot = f"<svg {box}>{''.join(plotted)}</svg>"
+    axes = f' class="smoothed" data-x="{x.data}" data-y="{y.data}"'
+    return _svg(", ".join(series), [frame, plot, *texts], axes)
 
 
-def _line(
-    name: str,
-    points: Points,
-    x: Axis,
-    y: Axis,
-    lines: int,
-    few: bool,
-) -> str:
-    """Return a line, its exponential moving average if it is long, and dots with tooltips if there is room for them."""
-
-    def path(line: Points) -> str:
-        return " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)
-
-    def polyline(line: Points, attributes: str = "") -> str:
-        return f'<polyline{attributes} points="{path(line)}">{title(*points[-1])}</polyline>'
-
-    def title(step: int, value: float) -> str:
-        return f"<title>{escape(name)}: {value:.6g} at step {step}</title>"
-
-    if len(points) > SMOOTHED:
-        means = _interval_means(points)
-        raw = polyline(_downsampled(points), f' class="raw{"" if few else " many"}"')
-        return raw + polyline(_smoothed(means), f' class="smooth" data-points="{path(means)}"')
-    radius = 0 if lines > COLOURS else 2.5
-    dots = "".join(
-        f'<path d="M{x(step):.1f},{y(value):.1f}h0">{title(step, value)}</path>'
-        for step, value in (points if radius else ())
-    )
-    return polyline(_downsampled(points)) + dots
+def _within_view(baselines: Mapping[str, float], low: float, high: float) -> dict[str, float]:
+    span = (high - low) or abs(high) or 1.0
+    return {name: value for name, value in baselines.items() if low - span <= value <= high + span}
 
 
-def _band(
-    points: Points,
-    halves: Mapping[int, float],
-    x: Axis,
-    y: Axis,
-) -> str:
-    """Return the area of the intervals, clipped to the chart."""
-    known = [
-        (step, value, halves[step])
-        for step, value in points
-        if math.isfinite(halves.get(step, math.nan))
-    ]
-    if len(known) < 2:
-        return ""
-    upper, lower = (
-        [(step, value + sign * half) for step, value, half in known] for sign in (1, -1)
-    )
-    edge = ((x(s), min(max(y(v), TOP), HEIGHT - BOTTOM)) for s, v in [*upper, *reversed(lower)])
-    return f'<polygon points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in edge)}"/>'
+def _svg(label: str, parts: Sequence[str], attributes: str = "") -> str:
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+    label = escape(label, quote=True)
+    return f'<svg {box} aria-label="{label}"{attributes}>{"".join(parts)}</svg>'
+
+
+def _frame(y: Axis, labels: Sequence[tuple[float, str]], name: str) -> Iterator[str]:
+    """Yield horizontal grid lines, the labels of both axes, and the name of the horizontal one."""
+    for place, text in y.labels():
+        ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place:.1f}" y2="{place:.1f}"'
+        yield f'<line class="grid" {ends}/>'
+        yield f'<text class="y" x="{LEFT - 6}" y="{place + 3.5:.1f}">{text}</text>'
+    if y.log:
+        yield f'<text class="y axis" x="{LEFT - 6}" y="9">log</text>'
+    below = HEIGHT - BOTTOM + 16
+    for place, text in labels:
+        inside = min(place, WIDTH - 3.2 * len(text))
+        yield f'<text class="x" x="{inside:.1f}" y="{below}">{escape(text)}</text>'
+    yield f'<text class="y axis" x="{LEFT - 20}" y="{below}">{name}</text>'
 
 
 def _levels(levels: Mapping[str, float], y: Axis) -> tuple[list[str], list[str]]:
@@ -239,19 +208,70 @@ def _levels(levels: Mapping[str, float], y: Axis) -> tuple[list[str], list[str]]
     names: dict[str, list[str]] = {}
     for name, value in levels.items():
         names.setdefault(f"{value:.4g}", []).append(name)
+    heights = []
+    for text, equal in names.items():
+        heights.append((y(levels[equal[0]]), f"{', '.join(equal)} {text}"))
+
     baseline = 0.0
-    lines = list[str]()
-    labels = list[str]()
-    for height, text in sorted(
-        (y(levels[same[0]]), f"{', '.join(same)} {text}") for text, same in names.items()
-    ):
+    lines = []
+    labels = []
+    for height, text in sorted(heights):
         ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"'
         lines.append(f'<line class="level" {ends}><title>{escape(text)}</title></line>')
         baseline = max(height - 3, baseline + 11)
-        labels.append(
-            f'<text class="level" x="{WIDTH - RIGHT}" y="{baseline:.1f}">{escape(text)}</text>'
-        )
+        place = f'x="{WIDTH - RIGHT}" y="{baseline:.1f}"'
+        labels.append(f'<text class="level" {place}>{escape(text)}</text>')
     return lines, labels
+
+
+def _band(points: Points, halves: Mapping[int, float], x: Axis, y: Axis) -> str:
+    """Return the area of the intervals, clipped to the chart."""
+    upper = []
+    lower = []
+    for step, value in points:
+        half = halves.get(step, math.nan)
+        if math.isfinite(half):
+            upper.append((step, value + half))
+            lower.append((step, value - half))
+    if len(upper) < 2:
+        return ""
+    corners = []
+    for step, value in [*upper, *reversed(lower)]:
+        height = min(max(y(value), TOP), HEIGHT - BOTTOM)
+        corners.append(f"{x(step):.1f},{height:.1f}")
+    return f'<polygon points="{" ".join(corners)}"/>'
+
+
+def _smoothed_line(name: str, points: Points, x: Axis, y: Axis, raw: str) -> str:
+    """Return a line as measured, and its exponential moving average."""
+    title = _title(name, *points[-1])
+    means = _interval_means(points)
+    measured = _path(_downsampled(points), x, y)
+    smooth = _path(_smoothed(means), x, y)
+    # The page smooths the means again where its slider is moved.
+    data = _path(means, x, y)
+    return (
+        f'<polyline class="{raw}" points="{measured}">{title}</polyline>'
+        f'<polyline class="smooth" data-points="{data}" points="{smooth}">{title}</polyline>'
+    )
+
+
+def _dotted_line(name: str, points: Points, x: Axis, y: Axis, *, dots: bool) -> str:
+    """Return a line, and dots with tooltips if there is room for them."""
+    line = f'<polyline points="{_path(points, x, y)}">{_title(name, *points[-1])}</polyline>'
+    if dots:
+        for step, value in points:
+            title = _title(name, step, value)
+            line += f'<path d="M{x(step):.1f},{y(value):.1f}h0">{title}</path>'
+    return line
+
+
+def _path(points: Points, x: Axis, y: Axis) -> str:
+    return " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
+
+
+def _title(name: str, step: int, value: float) -> str:
+    return f"<title>{escape(name)}: {value:.6g} at step {step}</title>"
 
 
 def _smoothed(points: Points) -> Points:
@@ -269,8 +289,11 @@ def _smoothed(points: Points) -> Points:
 def _interval_means(points: Points) -> Points:
     """Return the means of intervals of equal size, few enough to be plotted."""
     size = math.ceil(len(points) / MAX_POINTS)
-    parts = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
+    means = []
+    for start in range(0, len(points), size):
+        interval = points[start : start + size]
+        means.append((interval[-1][0], sum(value for _, value in interval) / len(interval)))
+    return means
 
 
 def _downsampled(points: Points) -> Points:
@@ -278,40 +301,49 @@ def _downsampled(points: Points) -> Points:
     if len(points) <= MAX_POINTS:
         return points
     size = math.ceil(len(points) / (MAX_POINTS / 2))
-    kept: list[tuple[int, float]] = []
+    extremes: list[tuple[int, float]] = []
     for start in range(0, len(points), size):
-        part = points[start : start + size]
-        kept += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
-    return [*kept, points[-1]] if kept[-1] != points[-1] else kept
+        interval = points[start : start + size]
+        low = min(interval, key=lambda point: point[1])
+        high = max(interval, key=lambda point: point[1])
+        extremes += sorted({low, high})
+    # The line ends where training did.
+    if extremes[-1] != points[-1]:
+        extremes.append(points[-1])
+    return extremes
 
 
 def scatters(
     rows: Sequence[dict[str, Any]], keys: Sequence[str], metric: str
 ) -> list[tuple[str, str]]:
-    """Return (key, SVG) for every swept key with more than one value among the points that have the metric."""
-    measured = [row for row in rows if _plottable(row["figures"].get(metric))]
-    drawn = []
+    """Return key and SVG for every swept key with several values among points with the metric."""
+    measured = [row for row in rows if _plottable(row["metrics"].get(metric))]
+    charts = []
     for key in keys:
-        dots = [
-            (row["values"][key], row["figures"][metric], row["name"])
-            for row in measured
-            if key in row["values"]
-        ]
+        dots = []
+        for row in measured:
+            if key in row["values"]:
+                dots.append((row["values"][key], row["metrics"][metric], row["name"]))
         if len({format_value(value) for value, _, _ in dots}) > 1:
-            drawn.append((key, scatter(dots, f"{metric} over {key}")))
-    return [(key, svg) for key, svg in drawn if svg]
+            charts.append((key, scatter(dots, f"{metric} over {key}")))
+    return [(key, svg) for key, svg in charts if svg]
 
 
 def scatter(dots: Sequence[tuple[Any, float, str]], label: str) -> str:
-    """Return an <svg> of (value, metric, name of a point); values that are not numbers are categories."""
+    """Return an <svg> of (value, metric, name of a point); other values than numbers are categories.
+
+    It is an empty text if there are too many categories.
+    """
     values = [value for value, _, _ in dots]
     metrics = [metric for _, metric, _ in dots]
     y = Axis(min(metrics), max(metrics), HEIGHT - BOTTOM, TOP)
+    axis = ""
     if all(map(_plottable, values)):
         x = Axis(min(values), max(values), LEFT, WIDTH - RIGHT, ratio=SWEPT_RATIO)
         places = {format_value(value): x(value) for value in values}
         labels = x.labels()
-        axis = "log" * x.log
+        if x.log:
+            axis = "log"
     else:
         names = sorted({format_value(value) for value in values})
         if len(names) > MAX_CATEGORIES:
@@ -319,13 +351,12 @@ def scatter(dots: Sequence[tuple[Any, float, str]], label: str) -> str:
         room = (WIDTH - LEFT - RIGHT) / len(names)
         places = {name: LEFT + room * (index + 0.5) for index, name in enumerate(names)}
         labels = [(place, name[: int(room / LETTER)]) for name, place in places.items()]
-        axis = ""
-    parts = [*_frame(y, labels, axis)]
+
+    parts = list(_frame(y, labels, axis))
     for value, metric, name in dots:
         where = f'cx="{places[format_value(value)]:.1f}" cy="{y(metric):.1f}" r="3.5"'
-        parts.append(
-            f'<circle class="dot" {where}><title>{escape(f"{name}: {metric:.6g}")}</title></circle>'
-        )
+        title = escape(f"{name}: {metric:.6g}")
+        parts.append(f'<circle class="dot" {where}><title>{title}</title></circle>')
     return _svg(label, parts)
 
 

@@ -210,7 +210,7 @@ MAX_METRICS = 5  # in the printed table; --json and the page have all
 
 
 def row_of(point: PointFolder) -> dict[str, Any]:
-    """Return name, state, reason, run, step, values by key, and the newest metrics (`figures`) by kind/name."""
+    """Return name, state, reason, run, step, values by key, and the newest metrics by kind/name."""
     status = point.status()
     run = point.run_directory()
     row: dict[str, Any] = {
@@ -222,14 +222,14 @@ def row_of(point: PointFolder) -> dict[str, Any]:
         "run": None if run is None else run.name,
         "step": None,
         "values": dict(point.values),
-        "figures": {},
+        "metrics": {},
     }
     if run is None:
         return row
     try:
         for line in read_metrics(run / "metrics.jsonl"):
             row["step"] = line.get("step")
-            row["figures"] |= {
+            row["metrics"] |= {
                 f"{line['kind']}/{key}": line[key] for key in line if key not in ("step", "kind")
             }
     except FileNotFoundError:
@@ -238,7 +238,7 @@ def row_of(point: PointFolder) -> dict[str, Any]:
         row["reason"] = row["reason"] or f"metrics.jsonl cannot be read: {error}"
     try:
         summary = json.loads(read_text(run / "summary.json"))
-        row["figures"]["steps_per_second"] = float(summary["steps_per_second"])
+        row["metrics"]["steps_per_second"] = float(summary["steps_per_second"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return row
@@ -256,7 +256,7 @@ def rows_of(
     if metric is not None:
         require_metric(
             metric,
-            ({**row["values"], **row["figures"]} for row in rows if row["figures"]),
+            ({**row["values"], **row["metrics"]} for row in rows if row["metrics"]),
             "--sort",
         )
     metric = metric or search.get("metric") or "valid/loss"
@@ -265,7 +265,7 @@ def rows_of(
     )
 
     def rank(row: dict[str, Any]) -> tuple[bool, float]:
-        value = row["figures"].get(metric, row["values"].get(metric))
+        value = row["metrics"].get(metric, row["values"].get(metric))
         known = isinstance(value, int | float) and math.isfinite(value)
         return not known, sign * value if known else 0.0
 
@@ -285,7 +285,7 @@ def require_metric(name: str, measured: Iterable[Mapping[str, Any]], option: str
 def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
     """Return the swept keys and the metrics that any row has: validation first, training last."""
     keys = dict.fromkeys(key for row in rows for key in row["values"])
-    metrics = dict.fromkeys(name for row in rows for name in row["figures"])
+    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
     return list(keys), sorted(
         metrics, key=lambda name: (not name.startswith("valid/"), name.startswith("train/"))
     )
@@ -322,7 +322,7 @@ def _table_of(rows: Sequence[dict[str, Any]], keys: Sequence[str], metrics: Sequ
     page = table(*headers, right=("step", *metrics))
     for row in rows:
         values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
-        numbers = [row["figures"].get(name) for name in metrics]
+        numbers = [row["metrics"].get(name) for name in metrics]
         texts = [f"{number:.5g}" if isinstance(number, int | float) else "" for number in numbers]
         step = "" if row["step"] is None else str(row["step"])
         page.add_row(

@@ -246,7 +246,7 @@ class Trials(PointList):
         if state == "done" and not values:
             file = self.sweep.path / "base" / "experiment.toml"
             require_metric(
-                self.search.metric, [row_of(point)["figures"]], f"{file}, after {point.name}"
+                self.search.metric, [row_of(point)["metrics"]], f"{file}, after {point.name}"
             )
             say(self.console, f"{point.name}: the run has no {self.search.metric}")
             state = "failed"
