@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
+from dither.core_blocks import tiled_attention as tiled
 from dither.core_blocks.attention import Attention, attend
 from dither.core_blocks.specs import AdaLNZero
+from dither.core_blocks.tiled_attention import prefers_tiles, tiled_attention
 
 
 def oracle(q, k, v, mask=None):
@@ -66,3 +69,86 @@ def test_weight_dropout_keeps_the_mean_and_is_for_training(kernel):
     x = torch.randn(2, 5, 8)
     assert not torch.equal(module(x), module(x))
     assert torch.equal(module.eval()(x), module(x))
+
+
+def parts(rows=2, queries=70, keys=90, dtype=torch.bfloat16, scale=3.0):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(rows, length, 3, 8, generator=generator) * size)
+        .to(dtype)
+        .transpose(1, 2)
+        .requires_grad_()
+        for length, size in ((queries, scale), (keys, 1.0), (keys, 1.0))
+    ]
+
+
+def masks():
+    generator = torch.Generator().manual_seed(1)
+    some = torch.rand(2, 1, 70, 90, generator=generator) < 0.4
+    some[..., 0] = True
+    return {
+        "all": None,
+        "bool": some,
+        "padding": some[:, :, :1],
+        "one": some[:1],
+        "numbers": torch.randn(2, 1, 1, 90),
+    }
+
+
+def values_and_gradients(attend, given, mask):
+    y = attend(*given, mask)
+    grad = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
+    return [y.detach().double(), *(g.double() for g in torch.autograd.grad(y, given, grad))]
+
+
+@pytest.mark.parametrize("mask", masks(), ids=str)
+@pytest.mark.parametrize("tile", [1, 2 * 70 * 90, tiled.TILE], ids=["one head", "two heads", "all"])
+def test_values_and_gradients_are_exact(monkeypatch, mask, tile):
+    """In float64, where only the logits are rounded, to float32."""
+    monkeypatch.setattr(tiled, "TILE", tile)
+    inputs, chosen = parts(dtype=torch.float64), masks()[mask]
+    exact = values_and_gradients(
+        scaled_dot_product_attention, inputs, chosen.double() if mask == "numbers" else chosen
+    )
+    for one, other in zip(
+        values_and_gradients(tiled_attention, inputs, chosen), exact, strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", masks(), ids=str)
+def test_bfloat16_is_as_precise_as_the_fused_kernel(mask):
+    inputs, chosen = parts(), masks()[mask]
+    wide = [part.detach().double().requires_grad_() for part in inputs]
+    exact = values_and_gradients(
+        scaled_dot_product_attention, wide, chosen.double() if mask == "numbers" else chosen
+    )
+    ways = (tiled_attention, scaled_dot_product_attention)
+    ours, fused = (
+        [float((one - other).norm() / other.norm()) for one, other in zip(got, exact, strict=True)]
+        for got in (values_and_gradients(way, inputs, chosen) for way in ways)
+    )
+    assert max(ours) < 1.2 * max(fused)
+    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16", "others are rounded, too"
+
+
+def test_tiles_are_used_in_bfloat16_where_a_backward_follows(monkeypatch):
+    q, k, _ = parts()
+    assert prefers_tiles(q, k, 0.0)
+    assert not prefers_tiles(q, k, 0.1)
+    assert not prefers_tiles(q.detach(), k.detach(), 0.0)
+    assert not prefers_tiles(q.float(), k.float(), 0.0)
+    with torch.no_grad():
+        assert not prefers_tiles(q, k, 0.0)
+    monkeypatch.setattr(tiled, "MAX_WEIGHTS", 2 * 3 * 70 * 90 - 1)
+    assert not prefers_tiles(q, k, 0.0)
+
+
+def test_a_query_without_keys_returns_zeros():
+    q, k, v = parts()
+    mask = torch.ones(2, 1, 70, 90, dtype=torch.bool)
+    mask[1, :, 5] = False
+    y = attend(q, k, v, mask)
+    assert y.isfinite().all()
+    assert (y[1, :, 5] == 0).all()
+    assert (y[1, :, 4] != 0).all()

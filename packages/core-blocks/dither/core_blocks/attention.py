@@ -6,6 +6,7 @@ Letters: B batch, H heads, L queries, K keys, D width, E head width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Shaped
@@ -15,6 +16,7 @@ from torch.nn import functional
 from .kv_cache import KVCache
 from .options import AttentionKernel, TransformerBlock
 from .rope import Rotary
+from .tiled_attention import prefers_tiles, tiled_attention
 
 __all__ = ["Attention", "QVBiasedLinear", "attend"]
 
@@ -114,13 +116,15 @@ def attend(
     v: Float[Tensor, "B H K E"],
     mask: Shaped[Tensor, "#B #H #L K"] | None = None,
     dropout: float = 0.0,
-    kernel: AttentionKernel = "auto",
+    kernel: AttentionKernel | Literal["tiles"] = "auto",
 ) -> Float[Tensor, "B H L E"]:
     """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; 0 for a query without keys.
 
     A float mask is added to the logits in its own precision: log n makes a key count as n equal
     ones.
     """
+    if kernel == "auto":
+        kernel = "tiles" if prefers_tiles(q, k, dropout) else "sdpa"
     run = KERNELS[kernel]
     if mask is None or mask.is_floating_point():
         return run(q, k, v, mask, dropout)
@@ -162,5 +166,17 @@ def _fused(
         return functional.scaled_dot_product_attention(q, k, v, mask, dropout)
 
 
-KERNELS: dict[AttentionKernel, Kernel] = {"auto": _fused, "sdpa": _fused, "math": _matmul}
+def _tiled(
+    q: Float[Tensor, "B H L E"],
+    k: Float[Tensor, "B H K E"],
+    v: Float[Tensor, "B H K E"],
+    mask: Shaped[Tensor, "#B #H #L K"] | None,
+    dropout: float,
+) -> Float[Tensor, "B H L E"]:
+    """Attention by tiles of heads, without dropout."""
+    assert not dropout
+    return tiled_attention(q, k, v, mask)
+
+
+KERNELS: dict[str, Kernel] = {"sdpa": _fused, "math": _matmul, "tiles": _tiled}
 """Attention kernels by name: (q, k, v, mask, dropout) -> output."""

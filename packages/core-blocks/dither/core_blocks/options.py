@@ -82,7 +82,8 @@ class TransformerBlock(BlockSpec):
     attention_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout of the attention weights. Defaults to `dropout`."""
     attention: AttentionKernel = "auto"
-    """Attention kernel: torch's fused kernel ("sdpa", also "auto") or matrix products ("math")."""
+    """Attention kernel: torch's fused kernel (sdpa) or matrix products (math). auto is sdpa, but in
+    bfloat16 on a CPU it is tiles of heads while all attention weights fit in memory."""
 
     def traits(self) -> frozenset[str]:
         """Without RoPE the block is permutation-equivariant; without dropout equal keys may be merged into one."""
