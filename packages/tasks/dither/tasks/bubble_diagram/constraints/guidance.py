@@ -1,4 +1,4 @@
-"""Constraint guidance for sampling: which constraints a sample meets, and the probability of meeting them.
+"""Constraint guidance for sampling: which constraints a sample meets, and the probability of it.
 
 Letters: N diagrams, R room slots, L tokens, V ids.
 """
@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dither.registry.config.errors import dotted
 from dither.registry.contracts.records import Clean
 
+from ..arrays import Numbers, Rows
 from ..plans import Diagram, Plans, split_fields
 from ..validity import is_buildable, is_reachable, validity_levels
 from ..vocabulary import IDS, NODE_PAD, NODE_SIZE, door_ends, door_index, pair_index
@@ -41,7 +43,8 @@ from .rules import (
     Rule,
 )
 
-__all__ = ["ConstraintGuidance"]
+_Samples = Int[Tensor, "N L"]
+_Met = Bool[Tensor, " N"]
 
 
 class ConstraintGuidance:
@@ -69,35 +72,51 @@ class ConstraintGuidance:
         self.slots = slots
         self.base = slots * (slots + 1) // 2
         """Number of tokens of types and relations."""
-        self.area = self.base * (2 if doors else 1)
+        self.area = 2 * self.base if doors else self.base
         """Index of the first area token."""
-        allowed = torch.zeros(self.area + slots * areas, NODE_SIZE, dtype=torch.bool)
-        for start, ids in zip((0, slots, self.base, self.area), IDS.values(), strict=True):
-            allowed[start:] = False
-            allowed[start:, :ids] = allowed[start:, ids + 1] = True
-        for rule in rules:
-            if isinstance(rule, RoomType):
-                allowed[rule.room] &= _id_mask(rule.types)
-            elif isinstance(rule, PairRelation):
-                allowed[self._token(rule)] &= _id_mask(rule.relations)
-            elif isinstance(rule, Area) and rule.room is not None:
-                allowed[self.area + rule.room] &= _id_mask(rule.bins)
-                allowed[rule.room, NODE_PAD] = False
-        self.allowed = allowed
-        built = [rule for rule in rules if isinstance(rule, Buildable)]
+        self._modelled = {"doors": doors, "areas": areas}
+        self.allowed = self._allowed_ids()
+
         counts = [rule for rule in rules if isinstance(rule, Count) and rule.types != ALL]
-        counts += [one for rule in built for one in rule.counts()]
-        self._parts: list[Probability] = [
-            *count_groups(counts, slots),
-            *(AdjacencyProbability(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
-            *(BuildableProbability(slots) for _ in built),
-            *(
-                AreaProbability(rule, slots, self.area)
-                for rule in rules
-                if isinstance(rule, Area) and rule.types
-            ),
-            *(ReachableProbability(slots) for rule in rules if isinstance(rule, Reachable)),
-        ]
+        parts: list[Probability] = []
+        for rule in rules:
+            match rule:
+                case Adjacency():
+                    parts.append(AdjacencyProbability(rule, slots))
+                case Buildable():
+                    parts.append(BuildableProbability(slots))
+                    counts += rule.counts()
+                case Area(room=None):
+                    parts.append(AreaProbability(rule, slots, self.area))
+                case Reachable():
+                    parts.append(ReachableProbability(slots))
+        # In this order, since sums of floats depend on it.
+        order = [AdjacencyProbability, BuildableProbability, AreaProbability, ReachableProbability]
+        parts.sort(key=lambda part: order.index(type(part)))
+        self._parts = [*count_groups(counts, slots), *parts]
+
+    def _allowed_ids(self) -> Bool[Tensor, "L V"]:
+        fields = [(0, "nodes"), (self.slots, "edges")]
+        length = self.area
+        if self._modelled["doors"]:
+            fields.append((self.base, "doors"))
+        if self._modelled["areas"]:
+            fields.append((self.area, "areas"))
+            length += self.slots
+        allowed = torch.zeros(length, NODE_SIZE, dtype=torch.bool)
+        for start, name in fields:
+            allowed[start:] = _id_mask(frozenset({*range(IDS[name]), IDS[name] + 1}))
+
+        for rule in self.rules:
+            match rule:
+                case RoomType():
+                    allowed[rule.room] &= _id_mask(rule.types)
+                case PairRelation():
+                    allowed[self._token(rule)] &= _id_mask(rule.relations)
+                case Area(room=int(room)):
+                    allowed[self.area + room] &= _id_mask(rule.bins)
+                    allowed[room, NODE_PAD] = False
+        return allowed
 
     def _token(self, rule: PairRelation) -> int:
         if rule.doors:
@@ -107,16 +126,20 @@ class ConstraintGuidance:
 
     def narrow(self, diagram: Diagram) -> Diagram:
         """Restrict the areas of a diagram to the constraints that they meet."""
-        areas = list(diagram.areas or ())
-        for rule in (rule for rule in self.rules if isinstance(rule, Area)):
-            for room, kind in enumerate(diagram.types if areas else ()):
+        if not diagram.areas:
+            return diagram
+        areas = list(diagram.areas)
+        for rule in self.rules:
+            if not isinstance(rule, Area):
+                continue
+            for room, kind in enumerate(diagram.types):
                 low = max(areas[room][0], rule.low)
                 high = min(areas[room][1], rule.high)
                 if (rule.room == room or kind in rule.types) and low < high:
                     areas[room] = low, high
-        return replace(diagram, areas=tuple(areas)) if areas else diagram
+        return replace(diagram, areas=tuple(areas))
 
-    def room_counts(self, counts: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def room_counts(self, counts: Numbers) -> Numbers:
         """Return the weights of 0, 1, 2, ... rooms: those in `counts`, restricted to feasible numbers.
 
         If no feasible number occurs in `counts`, all feasible numbers have the same weight.
@@ -125,86 +148,79 @@ class ConstraintGuidance:
         def is_feasible(n: int) -> bool:
             return 0 < n <= self.slots and feasible([*self.rules, Count((), ALL, n, n)], self.slots)
 
-        weights: Int[np.ndarray, " n"] = np.array(
-            [count if count and is_feasible(n) else 0 for n, count in enumerate(counts)]
-        )
-        return (
-            weights
-            if weights.any()
-            else np.array([int(is_feasible(n)) for n in range(len(counts))])
-        )
+        weights = counts.copy()
+        for n in np.flatnonzero(counts).tolist():
+            if not is_feasible(n):
+                weights[n] = 0
+        if weights.any():
+            return weights
+        return np.array([int(is_feasible(n)) for n in range(len(counts))])
 
     def begin(self, empty: Clean) -> Clean:
-        """Return the start of sampling: tokens with a single allowed id are known, and this is the goal."""
+        """Return the start of sampling: tokens with a single allowed id are known."""
         only = (self.allowed.sum(1) == 1) & empty.valid
         x0 = torch.where(only, self.allowed.long().argmax(1), empty.x0)
         return Clean(x0, empty.valid, only, empty.cond, self)
 
-    def unseen_rooms(self, counts: Int[np.ndarray, " n"]) -> str | None:
-        """Return a warning if no training plan has a feasible number of rooms; `counts` as in `room_counts`."""
-        feasible_counts = np.flatnonzero(self.room_counts(counts))
-        if counts[feasible_counts].any():
+    def unseen_rooms(self, counts: Numbers) -> str | None:
+        """Return a warning if no training plan has a feasible number of rooms."""
+        possible = np.flatnonzero(self.room_counts(counts))
+        if counts[possible].any():
             return None
-        low = int(feasible_counts.min())
-        high = int(feasible_counts.max())
+        low = int(possible.min())
+        high = int(possible.max())
         rooms = f"{low} rooms" if low == high else f"{low} to {high} rooms"
-        return f"the constraints require {rooms}, but no training plan has as many; samples may be poor"
+        missing = "but no training plan has as many; samples may be poor"
+        return f"the constraints require {rooms}, {missing}"
 
-    def met_by(self, plans: Plans) -> Bool[np.ndarray, " N"]:
-        """Return which plans meet all constraints; known boxes may prove that a plan is buildable."""
-        has = {"doors": self.area > self.base, "areas": len(self.allowed) > self.area}
-        tokens = plans.tokens(self.slots)
-        full = plans.tokens(self.slots, **has)
-        x = torch.from_numpy(full).long()
+    def met_by(self, plans: Plans) -> Rows:
+        """Return which plans meet all constraints; known boxes may prove a plan buildable."""
+        tokens = plans.tokens(self.slots, **self._modelled)
+        x = torch.from_numpy(tokens).long()
         met = np.ones(len(plans), bool)
+        # The search for boxes takes longest: it comes last, for the plans that meet all others.
         for rule in sorted(self.rules, key=lambda rule: isinstance(rule, Buildable)):
             rows = np.flatnonzero(met)
             if isinstance(rule, Buildable):
-                met[rows] = validity_levels(
-                    tokens[rows], self.slots, boxes=plans.boxes[rows]
-                ).buildable
+                edges = tokens[rows, : self.base]
+                levels = validity_levels(edges, self.slots, boxes=plans.boxes[rows])
+                met[rows] = levels.buildable
             else:
                 met[rows] = self._holds(rule, x[rows]).numpy()
         return met
 
-    def satisfied(self, x: Int[Tensor, "N L"]) -> dict[str, Bool[Tensor, " N"]]:
-        """Return which constraints samples meet, by path of the constraint; False where a token is not a data id."""
+    def satisfied(self, x: _Samples) -> dict[str, _Met]:
+        """Return which constraints samples meet, by path; False where a token is not a data id."""
         clean = ((x >= 0) & (x < NODE_SIZE)).all(1)
         return {dotted(rule.path): self._holds(rule, x) & clean for rule in self.rules}
 
-    def _holds(self, rule: Rule, x: Int[Tensor, "N L"]) -> Bool[Tensor, " N"]:
+    def _holds(self, rule: Rule, x: _Samples) -> _Met:
         types, edges, doors, areas = split_fields(x, self.slots)
-        held: Bool[Tensor, " N"]
         match rule:
             case RoomType():
-                held = _among(types[:, rule.room], rule.types)
+                return _among(types[:, rule.room], rule.types)
             case PairRelation():
-                held = _among(x[:, self._token(rule)], rule.relations)
+                return _among(x[:, self._token(rule)], rule.relations)
             case Count():
                 number = _among(types, rule.types).sum(1)
-                held = (number >= rule.low) & (number <= rule.high)
+                return (number >= rule.low) & (number <= rule.high)
             case Adjacency():
-                held = self._adjoins(rule, types, doors if rule.doors else edges) == rule.required
+                adjoins = self._adjoins(rule, types, doors if rule.doors else edges)
+                return adjoins == rule.required
             case Area():
-                wrong = ~_among(areas, rule.bins)
-                held = (
-                    ~wrong[:, rule.room]
-                    if rule.room is not None
-                    else ~(_among(types, rule.types) & wrong).any(1)
-                )
+                return _areas_hold(rule, types, areas)
             case Buildable():
-                held = torch.from_numpy(
-                    is_buildable(x[:, : self.base].cpu().numpy(), self.slots)
-                ).to(x.device)
+                held = is_buildable(x[:, : self.base].cpu().numpy(), self.slots)
             case Reachable():
-                held = torch.from_numpy(is_reachable(x.cpu().numpy(), self.slots)).to(x.device)
-        return held
+                held = is_reachable(x.cpu().numpy(), self.slots)
+        return torch.from_numpy(held).to(x.device)
 
     def _adjoins(
         self, rule: Adjacency, types: Int[Tensor, "N R"], relations: Int[Tensor, "N E"]
-    ) -> Bool[Tensor, " N"]:
+    ) -> _Met:
         i, j = torch.tensor(door_ends(self.slots)).T[:, : relations.shape[1]].to(types.device)
-        sides = torch.cat([types, torch.full_like(types[:, :1], min(FRONT))], 1)
+        outside = torch.full_like(types[:, :1], min(FRONT))
+        sides = torch.cat([types, outside], 1)
         first = _among(sides, rule.first)
         second = _among(sides, rule.second)
         ahead = first[:, i] & second[:, j] & _among(relations, rule.relations)
@@ -214,31 +230,38 @@ class ConstraintGuidance:
     def log_prob(
         self, log_clean: Float[Tensor, "N L V"], at: Int[Tensor, " N"]
     ) -> Float[Tensor, "N V"]:
-        """Return the log-probability that the constraints are met if token `at` becomes v, others drawn independently.
+        """Return the log-probability that the constraints are met if token `at` becomes v.
 
-        Exact for allowed ids and for counts up to `STATES`; an estimate for adjacencies and
-        realisability until the last token is decided. -inf only where the constraints cannot be met
-        any more, or the search for boxes gave up.
+        Other tokens are drawn independently. Exact for allowed ids and for counts up to `STATES`;
+        an estimate for adjacencies and realisability until the last token is decided. -inf only
+        where the constraints cannot be met any more, or the search for boxes gave up.
 
         Args:
             log_clean: Log-probabilities of every token; a decided token has 0 at its id.
             at: Index of the token in each row.
         """
+        # MPS has no float64.
         dtype = torch.float32 if at.device.type == "mps" else torch.float64
         allowed = self.allowed.to(at.device)
-        weight = log_clean.to(dtype).exp() * torch.nn.functional.pad(
-            allowed, (0, log_clean.shape[-1] - NODE_SIZE)
-        )
+        padding = (0, log_clean.shape[-1] - NODE_SIZE)
+        weight = log_clean.to(dtype).exp() * pad(allowed, padding)
         mass = weight.sum(-1)
         probs = weight / mass.clamp_min(torch.finfo(dtype).tiny)[..., None]
+
+        # Allowed ids: the mass of every other token, and whether v is allowed at its own.
         own = torch.arange(mass.shape[1], device=at.device) == at[:, None]
-        log_prob = allowed[at].to(dtype).log() + mass.masked_fill(own, 1).log().sum(1)[:, None]
-        log_prob = torch.nn.functional.pad(
-            log_prob, (0, log_clean.shape[-1] - NODE_SIZE), value=-torch.inf
-        )
+        others = mass.masked_fill(own, 1).log().sum(1)
+        log_prob = pad(allowed[at].to(dtype).log() + others[:, None], padding, value=-torch.inf)
         for part in self._parts:
             log_prob = log_prob + part.log_prob(probs, at)
         return log_prob
+
+
+def _areas_hold(rule: Area, types: Int[Tensor, "N R"], areas: Int[Tensor, "N R"]) -> _Met:
+    wrong = ~_among(areas, rule.bins)
+    if rule.room is not None:
+        return ~wrong[:, rule.room]
+    return ~(_among(types, rule.types) & wrong).any(1)
 
 
 def _id_mask(ids: frozenset[int]) -> Bool[Tensor, " V"]:

@@ -11,20 +11,6 @@ from dither.registry.spec.misfit import Path
 
 from ..vocabulary import AREAS, ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS, ROOMS
 
-__all__ = [
-    "ALL",
-    "FRONT",
-    "Adjacency",
-    "Area",
-    "Buildable",
-    "Count",
-    "PairRelation",
-    "Reachable",
-    "RoomType",
-    "Rule",
-    "reversed_ids",
-]
-
 FRONT: Final = frozenset({-1})
 """The outside, in place of the types of a room."""
 
@@ -33,52 +19,72 @@ ALL: Final = frozenset(range(len(ROOMS)))
 
 
 @dataclass(frozen=True)
-class RoomType:
-    """Room number `room` exists and has one of the types. `path`, of every rule: keys from the table to it."""
+class _Rule:
+    """A constraint; `path` are the keys from the table to it."""
 
     path: Path
+
+    doors = False
+    """Whether the rule is on doors."""
+
+    @property
+    def separates(self) -> bool:
+        """Whether the rule may require rooms that are not close."""
+        return False
+
+
+@dataclass(frozen=True)
+class RoomType(_Rule):
+    """Room number `room` exists and has one of the types."""
+
     room: int
     types: frozenset[int]
 
 
 @dataclass(frozen=True)
-class PairRelation:
+class PairRelation(_Rule):
     """Rooms i < j exist, and i has one of the relations to j, which may include `NO_EDGE`.
 
     With `doors` the ids are those of doors instead, and `j` may be None for the front door of room
     i.
     """
 
-    path: Path
     i: int
     j: int | None
     relations: frozenset[int]
     doors: bool = False
 
+    @property
+    def separates(self) -> bool:
+        return not self.doors and self.relations != RELATED
+
 
 @dataclass(frozen=True)
-class Count:
+class Count(_Rule):
     """`low` to `high` rooms have one of the types."""
 
-    path: Path
     types: frozenset[int]
     low: int
     high: int
 
 
 @dataclass(frozen=True)
-class Adjacency:
-    """Some room of the first types has one of the relations to one of the second; with `required` False, none has.
+class Adjacency(_Rule):
+    """Some room of the first types has one of the relations to one of the second.
 
+    With `required` False, no such rooms have one of them.
     With `doors` the ids are those of doors instead, and `second` may be `FRONT` for the outside.
     """
 
-    path: Path
     first: frozenset[int]
     second: frozenset[int]
     relations: frozenset[int] = RELATED
     required: bool = True
     doors: bool = False
+
+    @property
+    def separates(self) -> bool:
+        return not self.doors and (self.relations != RELATED or not self.required)
 
     @property
     def reversed(self) -> frozenset[int]:
@@ -87,10 +93,12 @@ class Adjacency:
 
 
 @dataclass(frozen=True)
-class Area:
-    """Room number `room` exists and has, or all rooms of some types have, an area within bounds in square metres."""
+class Area(_Rule):
+    """A room, or all rooms of some types, have an area within bounds in square metres.
 
-    path: Path
+    Room number `room`, if it is not None, must exist.
+    """
+
     room: int | None
     types: frozenset[int]
     low: float
@@ -99,30 +107,27 @@ class Area:
     @property
     def bins(self) -> frozenset[int]:
         """Area bins that share more than a point with the bounds."""
-        bins = enumerate(pairwise((0.0, *AREAS[1:-1], inf)))
-        return frozenset(
-            number for number, (low, high) in bins if max(low, self.low) < min(high, self.high)
-        )
+        # The first and the last bin also hold smaller and larger rooms.
+        bounds = pairwise((0.0, *AREAS[1:-1], inf))
+        shared = [max(low, self.low) < min(high, self.high) for low, high in bounds]
+        return frozenset(number for number, overlaps in enumerate(shared) if overlaps)
 
 
 @dataclass(frozen=True)
-class Reachable:
+class Reachable(_Rule):
     """Doors join all rooms, only close ones, and exactly one room has a front door."""
 
-    path: Path
+    doors = True
 
 
 @dataclass(frozen=True)
-class Buildable:
-    """The diagram reaches validity level 5: valid program, and boxes without forbidden overlap realise it."""
-
-    path: Path
+class Buildable(_Rule):
+    """The diagram reaches validity level 5: a valid program, and boxes without forbidden overlap."""
 
     def counts(self) -> tuple[Count, Count]:
         """Return the counts that level 1 implies: one living room, at most one entrance."""
-        return Count(self.path, frozenset({LIVING}), 1, 1), Count(
-            self.path, frozenset({ENTRANCE}), 0, 1
-        )
+        living = Count(self.path, frozenset({LIVING}), 1, 1)
+        return living, Count(self.path, frozenset({ENTRANCE}), 0, 1)
 
 
 Rule = RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachable
@@ -130,4 +135,5 @@ Rule = RoomType | PairRelation | Count | Adjacency | Buildable | Area | Reachabl
 
 def reversed_ids(relations: frozenset[int]) -> frozenset[int]:
     """Return the opposite relations: right of for left of, surrounding for inside."""
-    return frozenset(r if r == NO_EDGE else len(RELATIONS) - 1 - r for r in relations)
+    last = len(RELATIONS) - 1
+    return frozenset(r if r == NO_EDGE else last - r for r in relations)

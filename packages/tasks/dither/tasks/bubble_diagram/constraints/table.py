@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,16 +40,17 @@ from .rules import (
 )
 
 if TYPE_CHECKING:
-    from ..plans import Diagram
+    from ..plans import Diagram, Doors
     from .guidance import ConstraintGuidance
-
-__all__ = ["BEDROOMS", "Constraints", "read_rules"]
 
 Names = str | list[str]
 
 
 class Constraints(Options):
-    """Constraints on samples. Rooms are numbered from 0; a type may be a group of types, such as "bedrooms"."""
+    """Constraints on samples.
+
+    Rooms are numbered from 0; a type may be a group of types, such as "bedrooms".
+    """
 
     # `read_rules` checks types together with names, so that one kind of mistake does not hide the
     # other.
@@ -106,45 +106,30 @@ class Constraints(Options):
             areas: Whether areas are modelled.
         """
         rules, misfits = read_rules(self, slots)
-        for field, key in (
-            ("doors", "doors"),
-            ("doors", "no_doors"),
-            ("doors", "reachable"),
-            ("areas", "areas"),
-        ):
-            if getattr(self, key) and not (doors if field == "doors" else areas):
-                misfits.append(
-                    Misfit(
-                        f"requires task.{field} = true", (key,), (*above[:1], field), code="misfit"
-                    )
-                )
+        modelled = {"doors": doors, "areas": areas}
+        for field, key in _FIELD_KEYS:
+            if getattr(self, key) and not modelled[field]:
+                message = f"requires task.{field} = true"
+                misfits.append(Misfit(message, (key,), (*above[:1], field), code="misfit"))
         yield from misfits
         if misfits or not rules:
             return
+        # numpy and scipy, which experiments without constraints save
         from .contradictions import contradictions, unrealisable
 
         cores = contradictions(rules, slots)
         for core in cores:
-            yield self._contradiction(
-                core, above, "contradicts", f"cannot be met with {slots} room slots"
-            )
+            alone = f"cannot be met with {slots} room slots"
+            yield self._contradiction(core, above, "contradicts", alone)
         if not cores and (core := unrealisable(rules)):
             yield self._contradiction(core, above, "cannot be realised together with")
 
-    def _contradiction(
-        self,
-        core: list[Rule],
-        above: Path,
-        verb: str,
-        alone: str = "",
-    ) -> Misfit:
-        last, *others = reversed(core)
+    def _contradiction(self, core: list[Rule], above: Path, verb: str, alone: str = "") -> Misfit:
+        *others, last = core
         if not others:
             return Misfit(alone, last.path, code="contradiction")
-        words = " and ".join(self.words(rule) for rule in reversed(others))
-        return Misfit(
-            f"{verb} {words}", last.path, (*above, *others[-1].path), code="contradiction"
-        )
+        message = f"{verb} {' and '.join(map(self.words, others))}"
+        return Misfit(message, last.path, (*above, *others[0].path), code="contradiction")
 
     def words(self, rule: Rule) -> str:
         """Return a constraint as written in the table."""
@@ -159,15 +144,15 @@ class Constraints(Options):
         keep: Sequence[int] | None,
         redraw: int | None,
         slots: int,
-        place: Callable[[list[int], int], Sequence[int]] = lambda kept, total: range(len(kept)),
+        place: Callable[[list[int], int], Sequence[int]] = lambda rooms, total: range(len(rooms)),
         *,
         doors: bool = False,
         areas: bool = False,
     ) -> Constraints:
         """Return these constraints and those that keep rooms of a diagram; see `task.BubbleDiagrams.edit`.
 
-        `place` returns the slots of the rooms to keep, by default the first ones, given them and
-        the number of rooms.
+        `place` returns the slots of the rooms to keep, by default the first ones, from them and the
+        number of rooms.
 
         Raises:
             Refused: A room does not exist, nothing is left to draw, or there are too few slots
@@ -175,40 +160,34 @@ class Constraints(Options):
         """
         rooms = len(diagram.types)
         kept = sorted(set(range(rooms) if keep is None else keep))
-        total = len(kept) + (rooms - len(kept) if redraw is None else redraw)
-        problems = [
-            f"rooms are numbered 0 to {rooms - 1}, got {room}"
-            for room in kept
-            if not 0 <= room < rooms
-        ]
+        drawn = rooms - len(kept) if redraw is None else redraw
+        total = len(kept) + drawn
+        missing = [room for room in kept if not 0 <= room < rooms]
+        problems = [f"rooms are numbered 0 to {rooms - 1}, got {room}" for room in missing]
         if not problems and not len(kept) < total <= slots:
-            counts = f"{len(kept)} rooms to keep, {total - len(kept)} to draw"
-            problems.append(f"{counts}: expected 1 to {slots - len(kept)}")
+            expected = f"expected 1 to {slots - len(kept)}"
+            problems = [f"{len(kept)} rooms to keep, {drawn} to draw: {expected}"]
         if problems:
             raise Refused([Problem(problem, code="out-of-range") for problem in problems])
+
+        placed = dict(zip(place(kept, total), kept, strict=True))
         related = {(i, j): RELATIONS[relation] for i, j, relation in diagram.edges}
-        placed = list(zip(place(kept, total), kept, strict=True))
-        types = {str(number): ROOMS[diagram.types[room]] for number, room in placed}
-        relations = [
-            [u, v, related.get((i, j), "none")] for (u, i), (v, j) in combinations(placed, 2)
-        ]
+        relations = []
+        for u, v in combinations(placed, 2):
+            relations.append([u, v, related.get((placed[u], placed[v]), "none")])
+        types = {str(slot): ROOMS[diagram.types[room]] for slot, room in placed.items()}
         update: dict[str, Any] = {
             "rooms": total,
-            "types": {**self.types, **types},
+            "types": self.types | types,
             "relations": [*self.relations, *relations],
         }
         if doors and diagram.doors is not None:
-            ends = [*combinations(placed, 2), *((one, (OUTSIDE, None)) for one in placed)]
-            joined = [[u, v] for (u, i), (v, j) in ends if (i, j) in diagram.doors]
+            joined, separate = _door_entries(placed, diagram.doors)
             update["doors"] = [*self.doors, *joined]
-            update["no_doors"] = [
-                *self.no_doors,
-                *([u, v] for (u, _), (v, _) in ends if [u, v] not in joined),
-            ]
+            update["no_doors"] = [*self.no_doors, *separate]
         if areas and diagram.areas is not None:
-            update["areas"] = self.areas | {
-                str(u): area_text(diagram.areas[room]) for u, room in placed
-            }
+            texts = {str(slot): area_text(diagram.areas[room]) for slot, room in placed.items()}
+            update["areas"] = self.areas | texts
         return self.model_copy(update=update)
 
     def goal(self, slots: int, *, doors: bool = False, areas: bool = False) -> ConstraintGuidance:
@@ -225,55 +204,66 @@ class Constraints(Options):
         return ConstraintGuidance(read_rules(self, slots)[0], slots, doors=doors, areas=areas)
 
 
+def _door_entries(placed: dict[int, int], doors: Doors) -> tuple[list[Any], list[Any]]:
+    """Return entries of `doors` and `no_doors` that keep the doors of rooms, by slot."""
+    ends: list[tuple[list[int | str], tuple[int, int | None]]] = []
+    for u, v in combinations(placed, 2):
+        ends.append(([u, v], (placed[u], placed[v])))
+    for slot, room in placed.items():
+        ends.append(([slot, OUTSIDE], (room, None)))
+    joined = [entry for entry, rooms in ends if rooms in doors]
+    return joined, [entry for entry, rooms in ends if rooms not in doors]
+
+
+_FIELD_KEYS: Final = (
+    ("doors", "doors"),
+    ("doors", "no_doors"),
+    ("doors", "reachable"),
+    ("areas", "areas"),
+)
+"""Fields of a diagram, and the keys that require them."""
+
 _RELATION_SETS: Final = {
     **{name: frozenset({r}) for r, name in enumerate(RELATIONS)},
     "near": RELATED,
     "none": frozenset({NO_EDGE}),
 }
-_BOUND = re.compile(r"at (least|most) (\d{1,4})")
+_BOUND: Final = re.compile(r"at (least|most) (\d{1,4})")
+_AREAS: Final = '"8 to 10 m2", "at least 8 m2" or "at most 10 m2"'
 
 
 def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]]:
     """Return the rules of a table for diagrams with `slots` room slots, and its invalid entries."""
     reader = _Reader(slots)
-    for name, members in reader.entries("groups", table.groups, dict):
-        reader.take_group(name, members)
+    reader.take_items("groups", table.groups, reader.take_group)
     if table.rooms is not None:
         low, high = reader.bounds(("rooms",), table.rooms)
         if (low, high) != (0, slots):
             reader.rules.append(Count(("rooms",), ALL, max(low, 1), high))
-    takers: dict[str, Callable[[Any, Any], None]] = {
-        "types": reader.take_type,
-        "relations": partial(reader.take_relation, allowed=True),
-        "forbidden": partial(reader.take_relation, allowed=False),
-        "counts": reader.take_count,
-        "adjacent": partial(reader.take_adjacency, required=True),
-        "apart": partial(reader.take_adjacency, required=False),
-        "doors": partial(reader.take_door, required=True),
-        "no_doors": partial(reader.take_door, required=False),
-        "areas": reader.take_area,
-    }
-    for field, take in takers.items():
-        kind: type[dict[Any, Any]] | type[list[Any]] = (
-            dict if field in ("types", "counts", "areas") else list
-        )
-        for key, entry in reader.entries(field, getattr(table, field), kind):
-            take(key if kind is dict else (field, key), entry)
-    for key, switch, rule in (
-        ("buildable", table.buildable, Buildable),
-        ("reachable", table.reachable, Reachable),
-    ):
-        if not isinstance(switch, bool):
-            reader.reject(
-                f"expected true or false, got {_shown(switch)}", (key,), code="wrong-type"
-            )
-        elif switch:
-            reader.rules.append(rule((key,)))
+
+    reader.take_items("types", table.types, reader.take_type)
+    reader.take_entries("relations", table.relations, reader.take_relation, True)
+    reader.take_entries("forbidden", table.forbidden, reader.take_relation, False)
+    reader.take_items("counts", table.counts, reader.take_count)
+    reader.take_entries("adjacent", table.adjacent, reader.take_adjacency, True)
+    reader.take_entries("apart", table.apart, reader.take_adjacency, False)
+    reader.take_entries("doors", table.doors, reader.take_door, True)
+    reader.take_entries("no_doors", table.no_doors, reader.take_door, False)
+    reader.take_items("areas", table.areas, reader.take_area)
+    if reader.switch("buildable", table.buildable):
+        reader.rules.append(Buildable(("buildable",)))
+    if reader.switch("reachable", table.reachable):
+        reader.rules.append(Reachable(("reachable",)))
     return reader.rules, reader.misfits
 
 
-def _shown(given: Any) -> str:
-    return json.dumps(given, ensure_ascii=False, default=str)
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    """Whether values are integers, which True and False are not."""
+    return all(type(value) is int for value in values)
 
 
 class _Reader:
@@ -283,9 +273,7 @@ class _Reader:
         self.slots = slots
         self.rules: list[Rule] = []
         self.misfits: list[Misfit] = []
-        self.sets: dict[str, frozenset[int]] = {
-            name: frozenset({kind}) for kind, name in enumerate(ROOMS)
-        }
+        self.sets = {name: frozenset({kind}) for kind, name in enumerate(ROOMS)}
         self.sets["bedrooms"] = frozenset(map(ROOMS.index, BEDROOMS))
 
     def reject(
@@ -298,28 +286,41 @@ class _Reader:
     ) -> None:
         self.misfits.append(Misfit(message, path, help=help_text, code=code))
 
-    def entries(
-        self, field: str, given: Any, kind: type[dict[Any, Any]] | type[list[Any]]
-    ) -> list[tuple[Any, Any]]:
-        """Return keys and values of a table, or numbers and entries of a list; reject anything else."""
-        if not isinstance(given, kind):
-            what = "a table" if kind is dict else "a list of lists"
-            self.reject(f"expected {what}, got {_shown(given)}", (field,), code="wrong-type")
-            return []
-        return list(given.items() if isinstance(given, dict) else enumerate(given))
+    def reject_type(self, expected: str, value: Any, path: Path, separator: str = ",") -> None:
+        message = f"expected {expected}{separator} got {_shown(value)}"
+        self.reject(message, path, code="wrong-type")
+
+    def take_items(self, field: str, table: Any, take: Callable[[str, Any], None]) -> None:
+        """Compile the values of a table by key."""
+        if isinstance(table, dict):
+            for key, value in table.items():
+                take(key, value)
+        else:
+            self.reject_type("a table", table, (field,))
+
+    def take_entries(
+        self, field: str, entries: Any, take: Callable[[Path, Any, bool], None], positive: bool
+    ) -> None:
+        """Compile the entries of a list that requires (`positive`) or forbids them."""
+        if isinstance(entries, list):
+            for number, entry in enumerate(entries):
+                take((field, number), entry, positive)
+        else:
+            self.reject_type("a list of lists", entries, (field,))
+
+    def switch(self, field: str, value: Any) -> bool:
+        if isinstance(value, bool):
+            return value
+        self.reject_type("true or false", value, (field,))
+        return False
 
     def take_group(self, name: str, members: Any) -> None:
         path: Path = ("groups", name)
         if name in self.sets:
-            self.reject(
-                f'"{name}" exists already; choose another name for the group',
-                path,
-                code="duplicate",
-            )
+            message = f'"{name}" exists already; choose another name for the group'
+            self.reject(message, path, code="duplicate")
         elif not isinstance(members, list):
-            self.reject(
-                f"expected a list of room types, got {_shown(members)}", path, code="wrong-type"
-            )
+            self.reject_type("a list of room types", members, path)
         else:
             self.sets[name] = self.types(path, members)
 
@@ -327,161 +328,128 @@ class _Reader:
         path: Path = ("types", key)
         types = self.types(path, names)
         if not key.isdecimal():
-            self.reject(
-                f'"{key}" is not a room number, expected 0 to {self.slots - 1}',
-                path,
-                code="wrong-type",
-            )
+            message = f'"{key}" is not a room number, expected 0 to {self.slots - 1}'
+            self.reject(message, path, code="wrong-type")
         elif self.exists(path, int(key)) and types:
             self.rules.append(RoomType(path, int(key), types))
 
     def take_relation(self, path: Path, entry: Any, allowed: bool) -> None:
-        if (
-            not isinstance(entry, list)
-            or len(entry) != 3
-            or not all(type(room) is int for room in entry[:2])
-        ):
-            message = f'expected [i, j, relation] such as [0, 1, "left-of"], got {_shown(entry)}'
-            self.reject(message, path, code="wrong-type")
+        if not isinstance(entry, list) or len(entry) != 3 or not _are_numbers(entry[:2]):
+            self.reject_type('[i, j, relation] such as [0, 1, "left-of"]', entry, path)
             return
         i, j, names = entry
         relations = self.named(path, names, _RELATION_SETS, "relation")
         if i == j:
             self.reject(f"room {i} cannot be related to itself", path)
         elif i > j:
-            self.reject(
-                f"the smaller room number comes first, got {i}, {j}; reverse the relation, too",
-                path,
-            )
+            order = f"the smaller room number comes first, got {i}, {j}"
+            self.reject(f"{order}; reverse the relation, too", path)
         elif self.exists(path, i) and self.exists(path, j) and relations:
-            self.rules.append(
-                PairRelation(
-                    path, i, j, relations if allowed else (RELATED | {NO_EDGE}) - relations
-                )
-            )
+            if not allowed:
+                relations = (RELATED | {NO_EDGE}) - relations
+            self.rules.append(PairRelation(path, i, j, relations))
 
-    def take_count(self, key: str, given: Any) -> None:
+    def take_count(self, key: str, value: Any) -> None:
         path: Path = ("counts", key)
         types = self.types(path, key)
-        low, high = self.bounds(path, given)
+        low, high = self.bounds(path, value)
         if types:
             self.rules.append(Count(path, types, low, high))
 
     def take_adjacency(self, path: Path, entry: Any, required: bool) -> None:
         if not isinstance(entry, list) or len(entry) not in (2, 3):
             example = '["Kitchen", "LivingRoom"] or ["Kitchen", "LivingRoom", "left-of"]'
-            self.reject(f"expected {example}, got {_shown(entry)}", path, code="wrong-type")
+            self.reject_type(example, entry, path)
             return
         first = self.types(path, entry[0])
         second = self.types(path, entry[1])
-        relations = (
-            self.named(path, entry[2], _RELATION_SETS, "relation") if len(entry) == 3 else RELATED
-        )
+        relations = RELATED
+        if len(entry) == 3:
+            relations = self.named(path, entry[2], _RELATION_SETS, "relation")
         if NO_EDGE in relations:
-            self.reject(
-                f'"none" is not allowed in {path[0]}',
-                path,
-                help_text="use apart for rooms that are not close",
-            )
+            hint = "use apart for rooms that are not close"
+            self.reject(f'"none" is not allowed in {path[0]}', path, help_text=hint)
         elif first and second and relations:
             self.rules.append(Adjacency(path, first, second, relations, required))
 
     def take_door(self, path: Path, entry: Any, required: bool) -> None:
-        if (
-            not isinstance(entry, list)
-            or len(entry) != 2
-            or (
-                (type(entry[0]) is int) != (type(entry[1]) is int)
-                and (type(entry[0]) is not int or entry[1] != OUTSIDE)
-            )
-        ):
-            example = f'[0, 1], ["Kitchen", "LivingRoom"] or [0, "{OUTSIDE}"]'
-            self.reject(f"expected {example}, got {_shown(entry)}", path, code="wrong-type")
-            return
-        first, second = entry
-        if type(first) is not int:
-            one = self.types(path, first)
-            other = FRONT if second == OUTSIDE else self.types(path, second)
-            if one and other:
-                self.rules.append(
-                    Adjacency(path, one, other, frozenset({DOOR}), required, doors=True)
-                )
-        elif second != OUTSIDE and first >= second:
-            self.reject(f"the smaller room number comes first, got {first}, {second}", path)
-        elif self.exists(path, first) and (second == OUTSIDE or self.exists(path, second)):
+        match entry:
+            case [first, second] if _are_numbers([first, second]):
+                self.take_numbered_door(path, first, second, required)
+            case [first, "outside"] if type(first) is int:
+                self.take_numbered_door(path, first, None, required)
+            case [first, second] if type(first) is not int and type(second) is not int:
+                one = self.types(path, first)
+                other = FRONT if second == OUTSIDE else self.types(path, second)
+                if one and other:
+                    rule = Adjacency(path, one, other, frozenset({DOOR}), required, doors=True)
+                    self.rules.append(rule)
+            case _:
+                example = f'[0, 1], ["Kitchen", "LivingRoom"] or [0, "{OUTSIDE}"]'
+                self.reject_type(example, entry, path)
+
+    def take_numbered_door(self, path: Path, i: int, j: int | None, required: bool) -> None:
+        if j is not None and i >= j:
+            self.reject(f"the smaller room number comes first, got {i}, {j}", path)
+        elif self.exists(path, i) and (j is None or self.exists(path, j)):
             ids = frozenset({DOOR if required else NO_DOOR})
-            self.rules.append(
-                PairRelation(path, first, None if second == OUTSIDE else second, ids, doors=True)
-            )
+            self.rules.append(PairRelation(path, i, j, ids, doors=True))
 
     def take_area(self, key: str, text: Any) -> None:
         path: Path = ("areas", key)
         bounds = parse_area(text)
         if bounds is None:
-            allowed = '"8 to 10 m2", "at least 8 m2" or "at most 10 m2"'
-            self.reject(f"expected {allowed}; got {_shown(text)}", path, code="wrong-type")
+            self.reject_type(_AREAS, text, path, separator=";")
         room = int(key) if key.isdecimal() else None
         types = frozenset[int]() if room is not None else self.types(path, key)
-        if (self.exists(path, room) if room is not None else types) and bounds:
+        exists = bool(types) if room is None else self.exists(path, room)
+        if exists and bounds:
             self.rules.append(Area(path, room, types, *bounds))
 
     def exists(self, path: Path, room: int) -> bool:
-        if not 0 <= room < self.slots:
-            self.reject(
-                f"rooms are numbered 0 to {self.slots - 1}, got {room}", path, code="out-of-range"
-            )
-        return 0 <= room < self.slots
+        if 0 <= room < self.slots:
+            return True
+        message = f"rooms are numbered 0 to {self.slots - 1}, got {room}"
+        self.reject(message, path, code="out-of-range")
+        return False
 
-    def bounds(self, path: Path, given: Any) -> tuple[int, int]:
+    def bounds(self, path: Path, value: Any) -> tuple[int, int]:
         """Parse 2, [2, 3], "at least 2" or "at most 3"; without upper bound, the number of slots."""
-        match = _BOUND.fullmatch(given) if isinstance(given, str) else None
-        if type(given) is int:
-            low = given
-            high = given
-        elif match:
-            number = int(match[2])
-            low, high = (number, max(number, self.slots)) if match[1] == "least" else (0, number)
-        elif (
-            isinstance(given, list)
-            and len(given) == 2
-            and all(type(number) is int for number in given)
-        ):
-            low, high = given
-        else:
+        text = _BOUND.fullmatch(value) if isinstance(value, str) else None
+        if text is not None:
+            number = int(text[2])
+            if text[1] == "most":
+                return 0, number
+            return number, max(number, self.slots)
+
+        pair = [value, value] if type(value) is int else value
+        if not isinstance(pair, list) or len(pair) != 2 or not _are_numbers(pair):
             allowed = 'a number, [smallest, largest], "at least 1" or "at most 2"'
-            self.reject(f"expected {allowed}; got {_shown(given)}", path, code="wrong-type")
+            self.reject_type(allowed, value, path, separator=";")
             return 0, self.slots
+        low, high = pair
         if low < 0 or high < low:
-            self.reject(
-                f"expected 0 <= smallest <= largest, got {low} and {high}",
-                path,
-                code="out-of-range",
-            )
+            message = f"expected 0 <= smallest <= largest, got {low} and {high}"
+            self.reject(message, path, code="out-of-range")
         return low, high
 
     def types(self, path: Path, names: Any) -> frozenset[int]:
         return self.named(path, names, self.sets, "room type")
 
     def named(
-        self,
-        path: Path,
-        names: Any,
-        known: Mapping[str, frozenset[int]],
-        what: str,
+        self, path: Path, names: Any, known: Mapping[str, frozenset[int]], what: str
     ) -> frozenset[int]:
         """Return the ids of one or more names; reject unknown ones."""
         words = names if isinstance(names, list) else [names]
         wrong = [word for word in words if not isinstance(word, str)]
-        if wrong:
-            self.reject(
-                f"expected the name of a {what}, got {_shown(wrong[0])}", path, code="wrong-type"
-            )
         unknown = [word for word in words if isinstance(word, str) and word not in known]
+        if wrong:
+            self.reject_type(f"the name of a {what}", wrong[0], path)
         for word in unknown:
             hint = did_you_mean(word, known, f"allowed: {', '.join(known)}")
             self.reject(f'unknown {what} "{word}"', path, code="unknown-value", help_text=hint)
         if not words:
             self.reject(f"expected a {what}, got none", path)
-        return (
-            frozenset() if unknown or wrong else frozenset().union(*(known[word] for word in words))
-        )
+        if unknown or wrong:
+            return frozenset()
+        return frozenset().union(*(known[word] for word in words))
