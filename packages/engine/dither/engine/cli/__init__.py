@@ -8,10 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dither.registry.config.errors import Refused
+from typing import Any
 
 __all__ = ["main"]
 
@@ -68,11 +65,6 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
     try:
         app, words = app_for(words)
         result = app([*options, *words], standalone_mode=False)
-    except _refused() as refused:
-        from .output import print_problems
-
-        print_problems(refused)
-        return refused.exit_code
     except BrokenPipeError:  # the reader of our output is gone, as with `| head`
         return _discard_output()
     except SystemExit as ended:  # likewise, noticed by click
@@ -80,7 +72,7 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
             return _discard_output()
         raise
     except Exception as error:
-        return _report_shortage(error) or _report_usage(error)
+        return _report_refused(error) or _report_shortage(error) or _report_usage(error)
     return result if isinstance(result, int) else 0
 
 
@@ -100,11 +92,16 @@ def _discard_output() -> int:
     return 0
 
 
-def _refused() -> type[Refused]:
-    """Import the class when an exception is raised, and not before: help does without pydantic."""
+def _report_refused(error: Exception) -> int:
+    """Print the problems of invalid input and return the exit code; 0 for any other error."""
     from dither.registry.config.errors import Refused
 
-    return Refused
+    if not isinstance(error, Refused):
+        return 0
+    from .output import print_problems
+
+    print_problems(error)
+    return error.exit_code
 
 
 def _report_shortage(error: Exception) -> int:
@@ -131,6 +128,8 @@ def _report_usage(error: Any) -> int:
     )
     if not isinstance(error, click_exception):
         raise error
+    from dither.registry.config.errors import Refused
+
     from .output import Format, output_options, print_problems
 
     if output_options.format is Format.TEXT:
@@ -141,5 +140,5 @@ def _report_usage(error: Any) -> int:
     for beginning, known in CODES.items():
         if message.startswith(beginning):
             code = known
-    print_problems(_refused()(message, code=code))
+    print_problems(Refused(message, code=code))
     return USAGE

@@ -205,13 +205,12 @@ def resolve(
     """
     keys = [word for word in words or () if "=" not in word]
     changes = [*(overrides or ()), *(word for word in words or () if "=" in word)]
-    if len(keys) > 1 or (keys and not origins):
+    if origins and len(keys) <= 1:
+        _show_origins(experiment, changes, removals or [], plugins, keys, as_json)
+        return
+    if keys:
         hint = "overrides are KEY=VALUE; --origins also takes one key or table"
         raise _usage(f"unexpected argument: {keys[-1]}", hint)
-    if origins:
-        key = keys[0] if keys else None
-        _show_origins(experiment, changes, removals or [], plugins, key, as_json)
-        return
 
     import tomlkit
 
@@ -237,10 +236,10 @@ def _show_origins(
     changes: list[str],
     removals: list[str],
     plugins: Words,
-    key: str | None,
+    keys: list[str],
     as_json: bool,
 ) -> None:
-    """Print each value of an experiment, or of one key or table, with its origin."""
+    """Print each value of an experiment, or of the key or table `keys[0]`, with its origin."""
     from dither.registry.config.errors import dotted, printable
     from dither.registry.config.validation import validate
 
@@ -250,7 +249,7 @@ def _show_origins(
     document, loaded_plugins = open_experiment(experiment, changes, removals, plugins)
     catalog = loaded_plugins.catalog
     model = validate(Model, document, catalog)
-    rows = select(list(settings(model, document, catalog)), key)
+    rows = select(list(settings(model, document, catalog)), keys[0] if keys else None)
     if echo_json(as_json, [_origin_record(row) for row in rows]):
         return
 

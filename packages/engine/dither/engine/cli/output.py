@@ -41,6 +41,10 @@ class Format(enum.StrEnum):
     GITHUB = "github"
 
 
+MAX_GIVEN = 200
+"""Characters of a wrong value in a JSON record."""
+
+
 class OutputOptions:
     """Values of the options that every command takes."""
 
@@ -92,14 +96,17 @@ def hoist_global_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
     words = iter(arguments)
     for word in words:
         if word == "--format":
-            front += [word, *([value] if (value := next(words, None)) is not None else [])]
+            value = next(words, None)
+            front += [word] if value is None else [word, value]
         elif word.startswith("--format=") or word == "--traceback":
             front.append(word)
         else:
             rest.append(word)
-    for form in Format:
-        if front and front[-1].removeprefix("--format=") == form:
-            output_options.format = form
+
+    # An invalid value is reported by click, in the format of text.
+    last = front[-1].removeprefix("--format=") if front else ""
+    if last in set(Format):
+        output_options.format = Format(last)
     return front, rest
 
 
@@ -125,8 +132,9 @@ def echo_json(as_json: bool, value: object) -> bool:
 def print_problems(refused: Refused) -> None:
     """Print every problem in the selected format."""
     if output_options.traceback:
+        # `from None` hides the causes, which the author of a plugin wants to see.
         cause: BaseException | None = refused
-        while cause is not None:  # `from None` hides the causes from users of a plugin
+        while cause is not None:
             cause.__suppress_context__ = False
             cause = cause.__cause__ or cause.__context__
         print("".join(traceback.format_exception(refused)), file=sys.stderr)  # noqa: T201
@@ -138,15 +146,25 @@ def print_problems(refused: Refused) -> None:
 
 def print_valid(loaded: Loaded, as_json: bool = False, deep: dict[str, Any] | None = None) -> None:
     """Print that an experiment is valid, and the names of its main components."""
-    e = loaded.experiment
-    parts = {part.kind: part.name for part in (e.task, e.process, e.model, e.loss, e.sampler)}
+    experiment = loaded.experiment
+    components = (
+        experiment.task,
+        experiment.process,
+        experiment.model,
+        experiment.loss,
+        experiment.sampler,
+    )
+    names = {component.kind: component.name for component in components}
     if wants_json(as_json):
-        extra = {} if deep is None else {"deep": deep}
-        _print_json(True, loaded.warnings, file=str(loaded.path), parts=parts, **extra)
+        record: dict[str, Any] = {"file": str(loaded.path), "parts": names}
+        if deep is not None:
+            record["deep"] = deep
+        _print_json(True, loaded.warnings, record)
         return
     if loaded.warnings:
         _print(loaded.warnings)
-    echo(f"{loaded.path}: valid ({', '.join(f'{kind} {name}' for kind, name in parts.items())})")
+    listed = ", ".join(f"{kind} {name}" for kind, name in names.items())
+    echo(f"{loaded.path}: valid ({listed})")
 
 
 def _print(problems: Sequence[Problem]) -> None:
@@ -156,12 +174,17 @@ def _print(problems: Sequence[Problem]) -> None:
         return
     print("\n\n".join(map(str, problems)), file=sys.stderr)  # noqa: T201
     if len(problems) > 1:
-        word = "warnings" if all(problem.level == "warning" for problem in problems) else "problems"
-        print(f"\n{len(problems)} {word}", file=sys.stderr)  # noqa: T201
+        only_warnings = all(problem.level == "warning" for problem in problems)
+        noun = "warnings" if only_warnings else "problems"
+        print(f"\n{len(problems)} {noun}", file=sys.stderr)  # noqa: T201
 
 
-def _print_json(valid: bool, problems: Sequence[Problem], **more: Any) -> None:
-    echo(json.dumps({"valid": valid, **more, "problems": list(map(_record, problems))}, indent=2))
+def _print_json(
+    valid: bool, problems: Sequence[Problem], record: dict[str, Any] | None = None
+) -> None:
+    problem_records = [_record(problem) for problem in problems]
+    table = {"valid": valid, **(record or {}), "problems": problem_records}
+    echo(json.dumps(table, indent=2))
 
 
 def _record(problem: Problem) -> dict[str, Any]:
@@ -175,37 +198,42 @@ def _record(problem: Problem) -> dict[str, Any]:
         **location_record(problem.origin),
         "help": problem.help,
         "related": [
-            {"message": word, **location_record(origin)} for word, origin in problem.related
+            {"message": message, **location_record(origin)} for message, origin in problem.related
         ],
     }
-    if problem.given is not None:
-        record["given"] = (
-            problem.given if isinstance(problem.given, bool | int) else str(problem.given)[:200]
-        )
+    if isinstance(problem.given, bool | int):
+        record["given"] = problem.given
+    elif problem.given is not None:
+        record["given"] = str(problem.given)[:MAX_GIVEN]
     return record
 
 
 def location_record(origin: Origin | None) -> dict[str, Any]:
     """Return a position in a file for JSON."""
-    return {key: getattr(origin, key, None) for key in ("file", "line", "column")}
+    if origin is None:
+        return {"file": None, "line": None, "column": None}
+    return {"file": origin.file, "line": origin.line, "column": origin.column}
 
 
 def _annotation(problem: Problem) -> str:
     """Return a problem as a workflow command of GitHub."""
     from dither.registry.config.errors import dotted, printable
 
-    path = f"{dotted(problem.path)}: " if problem.path else ""
-    message = path + printable(problem.message)
+    message = printable(problem.message)
+    if problem.path:
+        message = f"{dotted(problem.path)}: {message}"
     origin = problem.origin
     place = ""
     if origin is not None and origin.line is not None and origin.column is not None:
-        end = origin.column + origin.width
-        file = _escaped(origin.file, ",:")
-        place = f" file={file},line={origin.line},endLine={origin.line},col={origin.column},endColumn={end}"
+        place = (
+            f" file={_escaped(origin.file, ',:')},line={origin.line},endLine={origin.line}"
+            f",col={origin.column},endColumn={origin.column + origin.width}"
+        )
     elif origin is not None:
         message += f" ({origin})"
-    text = f"{message}\n{problem.help}" if problem.help else message
-    return f"::{problem.level}{place}::{_escaped(text)}"
+    if problem.help:
+        message += f"\n{problem.help}"
+    return f"::{problem.level}{place}::{_escaped(message)}"
 
 
 def _escaped(text: str, more: str = "") -> str:

@@ -7,6 +7,7 @@ import glob
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from dither.registry.config.document import Document
@@ -64,11 +65,13 @@ def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
 
 def _suggestion(path: Path, kind: str) -> str | None:
     if (path / "sweep.json").is_file():
-        return f"it is a sweep: dither sweep status {path}; its runs are two folders below"
+        return (
+            f"it is a sweep: dither sweep status {quote(str(path))}; its runs are two folders below"
+        )
     if (path / "weights.safetensors").is_file():
         return f'it is an export: in Python, dither.load("{path}") returns its system'
     if (path / "resolved.toml").is_file():
-        return f"it is a run: dither run --resume {path} resumes it"
+        return f"it is a run: dither run --resume {quote(str(path))} resumes it"
     inside = sorted(
         file.parent for file in path.glob("*/resolved.toml" if kind == "run" else "*/sweep.json")
     )

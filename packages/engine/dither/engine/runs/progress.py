@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from shlex import join
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -37,6 +38,8 @@ NARROW = 55
 """Columns of a terminal with room for the bar, and for rate, loss and memory."""
 SHOWN = 8
 """Metrics shown of an evaluation; metrics.jsonl and the final table have all."""
+HEADLINE = 10
+"""Metrics shown at the end of a run."""
 
 
 class Screen(Console):
@@ -64,7 +67,10 @@ class Screen(Console):
 
 
 def cell(value: object) -> Text:
-    """Return a value of a foreign file for a table: in one line, without markup, escapes and overrides of direction."""
+    """Return a value of a foreign file for a table, in one line.
+
+    Markup, escapes and overrides of direction have no effect.
+    """
     return Text(printable(str(value)).replace("\n", " "))
 
 
@@ -72,9 +78,8 @@ def table(*columns: str, right: Collection[str] = ()) -> Table:
     """Return an empty table; long cells are wrapped."""
     page = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        page.add_column(
-            cell(column), overflow="fold", justify="right" if column in right else "left"
-        )
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        page.add_column(cell(column), overflow="fold", justify=justify)
     return page
 
 
@@ -89,66 +94,64 @@ def say(console: Console, text: object, style: str | None = None) -> None:
     )
 
 
-HEADLINE = 10
-"""Metrics shown at the end of a run."""
-
-
 def show_result(console: Console, summary: Mapping[str, Any], run: Path) -> None:
     """Print the most important metrics of a finished run, its paths and the next commands."""
     show_metrics(console, summary, headline(summary))
+    lines = {"run": str(run)}
     samples = max((run / "samples").glob("step-*"), default=None)
-    lines = {
-        "run": run,
-        "samples": samples,
-        "all metrics": f"dither report {run}",
-        "more samples": f"dither sample {run}",
-        "curves": f"tensorboard --logdir {run.parent}" if (run / "tensorboard").is_dir() else None,
-    }
-    say(
-        console,
-        "\n" + "\n".join(f"{name:14}{text}" for name, text in lines.items() if text is not None),
-    )
+    if samples is not None:
+        lines["samples"] = str(samples)
+    # Commands can be pasted, whatever the name of the folder.
+    lines["all metrics"] = join(["dither", "report", str(run)])
+    lines["more samples"] = join(["dither", "sample", str(run)])
+    if (run / "tensorboard").is_dir():
+        lines["curves"] = join(["tensorboard", "--logdir", str(run.parent)])
+    say(console, "\n" + "\n".join(f"{name:14}{text}" for name, text in lines.items()))
 
 
 def headline(summary: Mapping[str, Any]) -> list[str]:
-    """Return the metrics to show first, as `kind/name`: those of the task, or the first ones with baselines."""
-    metrics = summary["figures"]
-    baselines = summary["baselines"]
-    all_ = [f"{kind}/{name}" for kind, values in metrics.items() for name in values]
-    chosen = [name for name in summary.get("headline", ()) if name in all_]
-    split = (name.partition("/") for name in all_)
-    return (
-        chosen
-        or [f"{kind}/{name}" for kind, _, name in split if baselines_of(kind, name, baselines)]
-    )[:HEADLINE]
+    """Return the metrics to show first, as `kind/name`.
+
+    They are those of the task, or else the first ones with baselines.
+    """
+    measured = []
+    with_baselines = []
+    for kind, values in summary["figures"].items():
+        for name in values:
+            measured.append(f"{kind}/{name}")
+            if baselines_of(kind, name, summary["baselines"]):
+                with_baselines.append(f"{kind}/{name}")
+    of_task = [name for name in summary.get("headline", ()) if name in measured]
+    return (of_task or with_baselines)[:HEADLINE]
 
 
 def show_metrics(console: Console, summary: Mapping[str, Any], only: Sequence[str] = ()) -> None:
-    """Print metrics with interval, noise floor and baselines, by default all, then the baselines of other metrics."""
-    metrics = summary["figures"]
-    baselines = dict(summary["baselines"])
+    """Print metrics with interval, noise floor and baselines.
+
+    All are printed unless `only` names some, and then also the baselines of other metrics.
+    """
+    baselines = summary["baselines"]
     page = table("metric", "model", "baseline", right=["model"])
     for column in page.columns[:2]:
         column.no_wrap = True
-    for kind, values in metrics.items():
-        for name in [name for name in values if not is_companion_metric(name, values)]:
-            if only and f"{kind}/{name}" not in only:
+    names: set[str] = set()
+    for kind, values in summary["figures"].items():
+        for name in values:
+            names |= {name, f"{kind} {name}"}
+            if is_companion_metric(name, values) or (only and f"{kind}/{name}" not in only):
                 continue
-            floor = [f"floor {values[name + FLOOR]:.4g}"] if name + FLOOR in values else []
-            shown = ", ".join(filter(None, [*floor, shown_baselines(kind, name, baselines)]))
-            page.add_row(*map(cell, (f"{kind} {name}", with_interval(name, values), shown)))
+            shown = shown_baselines(kind, name, baselines)
+            if name + FLOOR in values:
+                shown = ", ".join(filter(None, [f"floor {values[name + FLOOR]:.4g}", shown]))
+            row = (f"{kind} {name}", with_interval(name, values), shown)
+            page.add_row(*map(cell, row))
     if page.row_count:
         console.print(page)
     if only:
         return
-    names = {
-        full
-        for kind, values in metrics.items()
-        for name in values
-        for full in (name, f"{kind} {name}")
-    }
-    for key in [key for key in baselines if key.partition("/")[0] not in names]:
-        say(console, f"baseline {key} {baselines[key]:.4g}")
+    for key, value in baselines.items():
+        if key.partition("/")[0] not in names:
+            say(console, f"baseline {key} {value:.4g}")
 
 
 class ProgressDisplay:
@@ -176,13 +179,11 @@ class ProgressDisplay:
                 TimeRemainingColumn(),
                 TextColumn("left  {task.description}"),
             )
-            shown = (
-                columns
-                if console.width >= WIDE
-                else columns[1:]
-                if console.width >= NARROW
-                else columns[1:3]
-            )
+            shown = columns[1:3]
+            if console.width >= WIDE:
+                shown = columns
+            elif console.width >= NARROW:
+                shown = columns[1:]
             self._bar = Progress(*shown, console=console, transient=True)
             self._task = self._bar.add_task("", total=total, completed=done)
 
@@ -213,18 +214,17 @@ class ProgressDisplay:
 
     def metrics(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         """Show the training loss next to the bar, and an evaluation on a line of its own."""
-        names = [name for name in metrics if not is_companion_metric(name, metrics)]
-        text = ", ".join(f"{name} {with_interval(name, metrics)}" for name in names[:SHOWN])
-        text += f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        if kind == "train":
-            self._loss = f"loss {metrics.get('loss', float('nan')):.4g}"
-            now = time.monotonic()
-            if self._bar is None and (now - self._shown > PATIENCE or step == self.total):
-                self._shown = now
-                texts = (f"step {step}/{self.total}", text, *self._speed(step, now), self._peak())
-                self.line("  ".join(filter(None, texts)))
-        elif text:
-            self.line(f"step {step}  {kind}: {text}")
+        if kind != "train":
+            if metrics:
+                self.line(f"step {step}  {kind}: {_listed(metrics)}")
+            return
+        self._loss = f"loss {metrics.get('loss', float('nan')):.4g}"
+        now = time.monotonic()
+        if self._bar is None and (now - self._shown > PATIENCE or step == self.total):
+            self._shown = now
+            rate, left = self._speed(step, now)
+            texts = (f"step {step}/{self.total}", _listed(metrics), rate, left, self._peak())
+            self.line("  ".join(filter(None, texts)))
 
     def line(self, text: str) -> None:
         """Print a line above the bar."""
@@ -236,8 +236,18 @@ class ProgressDisplay:
             return "", ""
         rate = (step - self._first) / max(now - self._began, 1e-9)
         left = timedelta(seconds=int((self.total - step) / rate))
-        return f"{rate:,.0f} steps/s" if rate >= 100 else f"{rate:.3g} steps/s", f"{left} left"
+        shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+        return f"{shown} steps/s", f"{left} left"
 
     def _peak(self) -> str:
         peak = self._memory()
         return size(peak) if peak else ""
+
+
+def _listed(metrics: Mapping[str, float]) -> str:
+    """Return the first metrics with their intervals, and the number of the others."""
+    names = [name for name in metrics if not is_companion_metric(name, metrics)]
+    text = ", ".join(f"{name} {with_interval(name, metrics)}" for name in names[:SHOWN])
+    if len(names) > SHOWN:
+        text += f" and {len(names) - SHOWN} more"
+    return text

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import tomlkit
@@ -70,7 +71,7 @@ def _head(description: Sequence[str], target: Path) -> str:
     lines = [f"# {line}" for line in description]
     if lines:
         lines.append("#")
-    lines.append(f"#     dither run {target.name}")
+    lines.append(f"#     dither run {quote(target.name)}")
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -190,13 +191,13 @@ def _run_sweep(
     if running := states.count("running"):
         say(
             console,
-            f"another process is running {running} points: dither sweep status {sweep.path}",
+            f"another process is running {running} points: dither sweep status {quote(str(sweep.path))}",
         )
     shared = bool(running) and not sweep.facts.get(
         "search"
     )  # processes that share a search share its trials, too
     if code or shared or set(states) & set(RESUMABLE):
-        say(console, f"resume with: dither sweep --resume {sweep.path}")
+        say(console, f"resume with: dither sweep --resume {quote(str(sweep.path))}")
     failed = {"failed", "lost"} & set(states)
     return code or (
         FAILED if failed else STOPPED if shared or {"waiting", "stopped"} & set(states) else 0
@@ -225,4 +226,4 @@ def _submit(
         raise Refused(f"submitit cannot submit: {error}") from None
     for job in jobs:
         say(console, f"submitted job {job.job_id}")
-    say(console, f"dither sweep status {sweep.path}")
+    say(console, f"dither sweep status {quote(str(sweep.path))}")

@@ -94,16 +94,11 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         number = _parse_number(redraw)
 
         def templates(task: Any, n: int, seed: int) -> Clean:
-            from .task import BubbleDiagrams
-
-            if not isinstance(task, BubbleDiagrams):
-                message = "the task of the run is not about floor plans"
-                raise Refused(Problem(message, ("task",), code="misfit"))
-            like = task.edit(plans[0], rooms, number, n, seed) if plans else None
-            if outline is not None:
-                return task.within(outline, n, seed, like)
-            assert like is not None
-            return like
+            plans_task = _require_plans(task)
+            if not plans:
+                return plans_task.within(outline, n, seed)
+            like = plans_task.edit(plans[0], rooms, number, n, seed)
+            return like if outline is None else plans_task.within(outline, n, seed, like)
 
         request = SampleRequest(
             count=count,
@@ -116,6 +111,16 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         )
         options = run_options(checkpoint, plugins, overrides, settings)
         return engine.sample(run, options, request, templates)
+
+
+def _require_plans(task: Any) -> Any:
+    """Return a task, or raise `Refused` if its samples are not floor plans."""
+    from .task import BubbleDiagrams
+
+    if not isinstance(task, BubbleDiagrams):
+        message = "the task of the run is not about floor plans"
+        raise Refused(Problem(message, ("task",), code="misfit"))
+    return task
 
 
 def _parse_number(text: str) -> int | None:
