@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -74,11 +74,14 @@ class MaskedBatch:
 
     def of_windows(self, rows: Bool[np.ndarray, " B"]) -> MaskedBatch:
         """Return some of the windows."""
-        chosen: Any = {
-            name: None if value is None else value[rows]
-            for name, value in ((field.name, getattr(self, field.name)) for field in fields(self))
-        }
-        return MaskedBatch(**chosen)
+        return MaskedBatch(
+            truth=self.truth[rows],
+            visible=self.visible[rows],
+            target=self.target[rows],
+            cell=self.cell[rows],
+            window=None if self.window is None else self.window[rows],
+            guess=None if self.guess is None else self.guess[rows],
+        )
 
 
 class Baselines:
@@ -86,14 +89,14 @@ class Baselines:
 
     - `mean`: the training mean of each column; ranks at random.
     - `ridge`: ridge regression of each column on the visible columns of the region, fitted for
-    every pattern of
-      visible columns; if no column is visible, on the nearest regions with visible columns.
+      every pattern of visible columns; if no column is visible, on the nearest regions with
+      visible columns.
     - `logistic`: logistic regression of accessibility on the motifs of the region, masked ones at
-    their mean.
+      their mean.
     - `logistic-sqrt`: the same on square roots of the motifs.
     - `mlp`, `boosting`: an MLP of one hidden layer on square roots, and histogram gradient
-    boosting, for accessibility
-      and expression, with the same inputs; expression also from accessibility that is never masked.
+      boosting, for accessibility and expression, with the same inputs; expression also from
+      accessibility that is never masked.
 
     `train` are training regions of one cell type in the order of the genome, in the units of the
     data; `starts` is True where one is the first of its chromosome. `rivals` are `logistic-sqrt`,
@@ -112,18 +115,17 @@ class Baselines:
         self.groups = tuple(groups)
         self.names = ("logistic", *RIVALS) if rivals else ("logistic",)
         self._fitted: dict[tuple[str, int, tuple[int, ...]], Any] = {}
-        self.places = {group.name: slice(group.start, group.stop) for group in groups}
-        self.standard = ColumnStats.over(
-            (train[rows], np.ones(rows.stop - rows.start)) for rows in row_blocks(len(train))
-        )
+        self.motifs = next(group.stop for group in groups if group.name == "motifs")
+        blocks = ((train[rows], np.ones(len(train[rows]))) for rows in row_blocks(len(train)))
+        self.standard = ColumnStats.over(blocks)
 
     def predictions(
         self, batch: MaskedBatch
     ) -> Iterator[tuple[str, Float[np.ndarray, "B L M"], Bool[np.ndarray, "B L M"]]]:
         """Yield name, predictions `B L M` in the units of the data, and predicted elements of each baseline."""
         shape = batch.truth.shape
-        whole = np.broadcast_to(self.standard.mean, shape)
-        yield "mean", whole, batch.target
+        yield "mean", np.broadcast_to(self.standard.mean, shape), batch.target
+
         z = np.where(batch.visible, self._scaled(batch.truth), 0).astype(np.float32)
         rows = batch.target.any(-1)
         values = np.zeros(shape, np.float32)
@@ -131,30 +133,35 @@ class Baselines:
         blind = rows & ~batch.visible.any(-1)
         values[blind] = (neighbour_mean(z, batch.visible) @ self._sides)[blind]
         yield "ridge", values * self.standard.std + self.standard.mean, batch.target
-        for column in range(self.places["motifs"].stop, shape[-1]):
+
+        for column in range(self.motifs, shape[-1]):
             counted = batch.target & (np.arange(shape[-1]) == column)
             if counted.any():
-                yield from (
-                    (name, guess, counted) for name, guess in self._of_column(column, batch)
-                )
+                for name, guess in self._of_column(column, batch):
+                    yield name, guess, counted
 
     def _of_column(
         self, column: int, batch: MaskedBatch
     ) -> Iterator[tuple[str, Float32[np.ndarray, "B L M"]]]:
-        """Yield predictions of a column after the motifs from the motifs, and from accessibility if that is given."""
-        motifs = self.places["motifs"].stop
-        given = np.logical_not(batch.target.any((0, 1))).tolist()
-        inputs = tuple(number for number in range(column) if number < motifs or given[number])
+        """Yield predictions of a column after the motifs from the motifs.
+
+        Columns between, such as accessibility, are inputs, too, if they are never masked.
+        """
+        masked = batch.target.any((0, 1))
+        extra = [number for number in range(self.motifs, column) if not masked[number]]
+        inputs = (*range(self.motifs), *extra)
         rows = batch.target[..., column]
         known = np.where(batch.visible, batch.truth, np.float32(np.nan))[rows][:, inputs]
         for name in self.names:
-            if (model := self._fit(name, column, inputs)) is not None:
-                values = np.zeros(batch.truth.shape, np.float32)
-                classes = hasattr(model, "predict_proba")
-                values[rows, column] = (
-                    model.predict_proba(known)[:, 1] if classes else model.predict(known)
-                )
-                yield name, values
+            model = self._fit(name, column, inputs)
+            if model is None:
+                continue
+            values = np.zeros(batch.truth.shape, np.float32)
+            if self._is_binary(column):
+                values[rows, column] = model.predict_proba(known)[:, 1]
+            else:
+                values[rows, column] = model.predict(known)
+            yield name, values
 
     def _ridge(
         self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]
@@ -164,11 +171,11 @@ class Baselines:
 
         products = self._products
         guess = np.zeros_like(z)
+        # Rows with the same visible columns share one system of equations.
         patterns, member = np.unique(np.packbits(visible, axis=1), axis=0, return_inverse=True)
         order = np.argsort(member.ravel(), kind="stable")
-        for rows in np.split(
-            order, np.bincount(member.ravel(), minlength=len(patterns)).cumsum()[:-1]
-        ):
+        ends = np.bincount(member.ravel(), minlength=len(patterns)).cumsum()
+        for rows in np.split(order, ends[:-1]):
             seen = np.flatnonzero(visible[rows[0]])
             if len(seen):
                 system = products[np.ix_(seen, seen)] + PENALTY * np.eye(len(seen))
@@ -197,45 +204,53 @@ class Baselines:
         return sides
 
     def _fit(self, name: str, column: int, inputs: tuple[int, ...]) -> Any:
-        """Return a fitted model; None for constant values, and for logistic regression of other values than 0 and 1."""
+        """Return a fitted model; None for constant values, and for one that needs other values."""
         key = name, column, inputs
-        if key in self._fitted:
-            return self._fitted[key]
-        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-        from sklearn.impute import SimpleImputer
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.neural_network import MLPClassifier, MLPRegressor
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import FunctionTransformer, StandardScaler
+        if key not in self._fitted:
+            values = self.train[:, column]
+            binary = self._is_binary(column)
+            varies = values.min() < values.max()
+            model = _new_model(name, binary=binary) if varies else None
+            if model is not None:
+                # The MLP warns when it stops after a number of epochs.
+                with warnings.catch_warnings(action="ignore"):
+                    model.fit(self.train[:, inputs], values > 0.5 if binary else values)
+            self._fitted[key] = model
+        return self._fitted[key]
 
-        values = self.train[:, column]
-        binary = set(np.unique(values)) == {0.0, 1.0}
-        kinds: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-            "mlp": (MLPClassifier, MLPRegressor, MLP),
-            "boosting": (
-                HistGradientBoostingClassifier,
-                HistGradientBoostingRegressor,
-                {"random_state": 0},
-            ),
-        }
-        classifier, regressor, options = kinds.get(
-            name, (LogisticRegression, None, {"C": 0.01, "max_iter": 500})
-        )
-        kind = None if values.min() == values.max() else classifier if binary else regressor
-        if kind is not None:
-            root = (FunctionTransformer(lambda x: np.sqrt(x.clip(min=0))),) * (
-                name in ("logistic-sqrt", "mlp")
-            )
-            masked_at_mean = SimpleImputer(strategy="constant", fill_value=0.0)
-            kind = make_pipeline(*root, StandardScaler(), masked_at_mean, kind(**options))
-            with warnings.catch_warnings(action="ignore"):  # the MLP stops after a number of epochs
-                kind.fit(self.train[:, inputs], values > 0.5 if binary else values)
-        return self._fitted.setdefault(key, kind)
+    def _is_binary(self, column: int) -> bool:
+        return set(np.unique(self.train[:, column])) == {0.0, 1.0}
 
     def _scaled(self, values: Float32[np.ndarray, "... M"]) -> Float32[np.ndarray, "... M"]:
         scaled: Float32[np.ndarray, "... M"] = values - self.standard.mean
-        scaled /= self.standard.std  # in place, to avoid a second table of all training regions
+        # In place, to avoid a second table of all training regions.
+        scaled /= self.standard.std
         return scaled
+
+
+def _new_model(name: str, *, binary: bool) -> Any:
+    """Return a pipeline for 0 and 1, or for numbers; None for logistic regression of numbers."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+    if name == "mlp":
+        model = MLPClassifier(**MLP) if binary else MLPRegressor(**MLP)
+    elif name == "boosting":
+        boosting = HistGradientBoostingClassifier if binary else HistGradientBoostingRegressor
+        model = boosting(random_state=0)
+    elif binary:
+        model = LogisticRegression(C=0.01, max_iter=500)
+    else:
+        return None
+    # Masked inputs are NaN, which is the mean after scaling.
+    steps = [StandardScaler(), SimpleImputer(strategy="constant", fill_value=0.0), model]
+    if name in ("logistic-sqrt", "mlp"):
+        steps.insert(0, FunctionTransformer(lambda x: np.sqrt(x.clip(min=0))))
+    return make_pipeline(*steps)
 
 
 def neighbour_mean(

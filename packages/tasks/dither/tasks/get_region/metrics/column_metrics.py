@@ -49,25 +49,24 @@ def is_flat(guess: Float[np.ndarray, " n"]) -> bool:
 
 
 def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
-    """Return Pearson's r for a truth that varies; 0 for a constant prediction, NaN for one that is not finite."""
+    """Return Pearson's r for a truth that varies; 0 for a constant prediction, NaN if not finite."""
     if not np.isfinite(guess).all():
         return float("nan")
-    return (
-        0.0
-        if is_flat(guess)
-        else float(np.corrcoef(truth.astype(np.float64), guess.astype(np.float64))[0, 1])
-    )
+    if is_flat(guess):
+        return 0.0
+    return float(np.corrcoef(truth.astype(np.float64), guess.astype(np.float64))[0, 1])
 
 
 def spearman(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
     """Return Spearman's rank correlation, ties at their mean rank; otherwise as `pearson`."""
     from scipy.stats import rankdata
 
-    return (
-        0.0
-        if is_flat(guess)
-        else pearson(rankdata(truth), rankdata(guess) if np.isfinite(guess).all() else guess)
-    )
+    if not np.isfinite(guess).all():
+        return float("nan")
+    # Ranks of a prediction that is constant up to rounding would vary.
+    if is_flat(guess):
+        return 0.0
+    return pearson(rankdata(truth), rankdata(guess))
 
 
 class Predictions:
@@ -96,10 +95,10 @@ class Predictions:
         self._windows += other._windows
 
     def pairs(self) -> list[Pair]:
-        numbers = np.concatenate(
-            [np.zeros((2, 0), np.float32), *(part for _, part in self._parts)], 1
-        )
-        return [(truth, guess) for truth, guess in self._by_column(numbers)]
+        """Return the pairs of each column."""
+        numbers = [np.zeros((2, 0), np.float32), *(part for _, part in self._parts)]
+        by_column = self._by_column(np.concatenate(numbers, 1))
+        return [(truth, guess) for truth, guess in by_column]
 
     def windows(self) -> tuple[int, list[Int[np.ndarray, " n"]]] | None:
         """Return the number of windows, and by column the window of each pair; None if unknown.
@@ -110,8 +109,11 @@ class Predictions:
         if not known or len(known) < len(self._windows):
             return None
         names, number = np.unique(np.concatenate(known), axis=0, return_inverse=True)
-        own = np.split(number.ravel(), np.cumsum([len(windows) for windows in known])[:-1])
-        window = [numbers[place[1]] for numbers, (place, _) in zip(own, self._parts, strict=True)]
+        ends = np.cumsum([len(windows) for windows in known])
+        batches = np.split(number.ravel(), ends[:-1])
+        window = []
+        for numbers, (place, _) in zip(batches, self._parts, strict=True):
+            window.append(numbers[place[1]])
         return len(names), self._by_column(np.concatenate(window))
 
     def _by_column(self, values: Shaped[np.ndarray, "... n"]) -> list[Shaped[np.ndarray, "... _"]]:
@@ -127,5 +129,6 @@ def windows_of(clean: Clean) -> Integer[np.ndarray, "B 2"] | None:
     """
     if not {"chromosome", "centre"} <= clean.cond.keys():
         return None
-    places = clean.cond["chromosome"], clean.cond["centre"][:, 0]
-    return np.stack([place.cpu().numpy() for place in places], 1).astype(np.int64)
+    chromosome = clean.cond["chromosome"].cpu().numpy()
+    first = clean.cond["centre"][:, 0].cpu().numpy()
+    return np.stack([chromosome, first], 1).astype(np.int64)

@@ -21,6 +21,7 @@ from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import Group
 
 from ..data.units import ColumnUnits
+from .auc import areas_under_curves
 from .baselines import RIVALS, Baselines, MaskedBatch
 from .column_metrics import FLAT, Pair, Predictions, is_binary, is_flat, spearman, varies
 
@@ -49,8 +50,6 @@ ONE_COLUMN = ("logistic", *RIVALS)
 MIN_WINDOWS = 8
 """Fewer windows give no interval: they do not show how windows vary."""
 
-MAX_NUMBERS = 2**22
-"""Largest number of values in memory."""
 PREFIXES = {"motifs": "motif"}
 """Prefix of the metrics of a group, if it is not the name of the group."""
 
@@ -59,21 +58,17 @@ class RegionMetrics:
     """Accumulates batches; a metric without target elements is left out.
 
     - `masked_mse`: mean squared error of all target elements, in scaled units: before transform and
-    standardisation,
-      motifs divided by their largest training value.
+      standardisation, motifs divided by their largest training value.
     - `masked_gain`: 1 - masked_mse / error of the training means on the same elements. 0 is as good
-    as knowing
-      nothing, 1 is perfect.
+      as knowing nothing, 1 is perfect.
     - `motif_*`, `accessibility_*`, `expression_*`: error of a group over all pairs, and means over
-    its columns of
-      Pearson's and Spearman's correlations and R2; with the suffix `_overall` they are computed
-      over the pairs of all columns together, where predicting the mean of each column already
-      scores well.
+      its columns of Pearson's and Spearman's correlations and R2; with the suffix `_overall` over
+      the pairs of all columns together, where predicting the mean of each column already scores
+      well.
     - `accessibility_auc`, `accessibility_auprc`: how well target regions that are open rank before
-    closed ones.
+      closed ones.
     - `constant_columns`: number of target columns that are left out of all metrics because their
-    truth is constant. If
-      all are, their errors count.
+      truth is constant. If all are, their errors count.
     - `NAME_ci95`: half of a 95 % interval of a metric, over the windows; see `_Resampled.half`.
 
     `units` of x0 are inverted; `mean` has the mean of each column over the training regions, in
@@ -131,16 +126,14 @@ class RegionMetrics:
     def _thin(self) -> None:
         """Drop every other window until at most `BASELINE_REGIONS` regions or one window remain."""
         sizes = [len(batch.truth) for batch in self.batches]
-        if (
-            sum(batch.truth[..., 0].size for batch in self.batches) > BASELINE_REGIONS
-            and sum(sizes) > 1
-        ):
-            even = np.split(np.arange(sum(sizes)) % 2 == 0, np.cumsum(sizes)[:-1])
-            self.batches = [
-                batch.of_windows(rows) for batch, rows in zip(self.batches, even, strict=True)
-            ]
-            self._every *= 2
-            self._thin()
+        regions = sum(batch.truth[..., 0].size for batch in self.batches)
+        if regions <= BASELINE_REGIONS or sum(sizes) <= 1:
+            return
+        even = np.split(np.arange(sum(sizes)) % 2 == 0, np.cumsum(sizes)[:-1])
+        thinned = zip(self.batches, even, strict=True)
+        self.batches = [batch.of_windows(rows) for batch, rows in thinned]
+        self._every *= 2
+        self._thin()
 
     def merge(self, other: RegionMetrics) -> None:
         self.predictions.merge(other.predictions)
@@ -158,9 +151,8 @@ class RegionMetrics:
             if (half := resampled.half(name)) is not None:
                 self.values[f"{name}_ci95"] = half
         if self.trained is not None:
-            self.values |= {
-                f"{APART}{name}": value for name, value in self.trained.compute().items()
-            }
+            for name, value in self.trained.compute().items():
+                self.values[f"{APART}{name}"] = value
         return self.values
 
     def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
@@ -181,46 +173,69 @@ def baseline_metrics(
     returns the baselines fitted on a cell type, by number, or -1; one is in memory at a time.
     `batches` are by the prefix of the names of their metrics.
     """
-    metrics: dict[tuple[str, str], RegionMetrics] = {}
+    rivals: dict[tuple[str, str], RegionMetrics] = {}
     models: dict[tuple[str, str], RegionMetrics] = {}
-    every = [(prefix, batch) for prefix, of_prefix in batches.items() for batch in of_prefix]
-    for cell in np.unique(
-        np.concatenate([np.zeros(0, np.int64), *(batch.cell for _, batch in every)])
-    ).tolist():
+    cells: set[int] = set()
+    for of_prefix in batches.values():
+        for batch in of_prefix:
+            cells.update(batch.cell.tolist())
+
+    for cell in sorted(cells):
         baselines = fit(cell)
-        for prefix, batch in every:
-            of_cell = batch.of_windows(batch.cell == cell)
-            if not of_cell.target.any():
-                continue
-            for name, guess, counted in baselines.predictions(of_cell):
-                metrics.setdefault((prefix, name), new()).predictions.add(
-                    of_cell.truth, guess, counted, of_cell.window
-                )
-                key = _model_key(name)
-                if of_cell.guess is not None and (key or name == "mean"):
-                    models.setdefault((prefix, key), new()).predictions.add(
-                        of_cell.truth, of_cell.guess, counted, of_cell.window
-                    )
-        del baselines  # before the next one is fitted: each has a copy of the training regions
+        for prefix, of_prefix in batches.items():
+            for batch in of_prefix:
+                of_cell = batch.of_windows(batch.cell == cell)
+                if of_cell.target.any():
+                    _predict(prefix, baselines, of_cell, new, rivals, models)
+        # Before the next ones are fitted: each has a copy of the training regions.
+        del baselines
+
     resampled = {key: _Resampled.of(model) for key, model in models.items()}
     result: dict[str, float] = {}
-    for (prefix, name), accumulator in metrics.items():
-        own = _Resampled.of(accumulator)
+    for (prefix, name), accumulator in rivals.items():
         model = resampled.get((prefix, _model_key(name)))
-        for metric in own.values:
-            if metric == "constant_columns" or (
-                name in ONE_COLUMN and metric.startswith(("masked", "motif"))
-            ):
-                continue
-            value = result[f"{prefix}{metric}/{name}"] = own.value(metric)
-            if model is not None and (half := model.half(metric, own)) is not None:
-                result[f"{prefix}{metric}/{name}-lead"] = model.value(metric) - value
-                result[f"{prefix}{metric}/{name}-lead_ci95"] = half
+        values = _compare(name, _Resampled.of(accumulator), model)
+        result |= {f"{prefix}{key}": value for key, value in values.items()}
     return result
 
 
+def _compare(name: str, rival: _Resampled, model: _Resampled | None) -> dict[str, float]:
+    """Return the metrics of a baseline, and the lead of the model with its interval."""
+    left_out = ("masked", "motif") if name in ONE_COLUMN else ()
+    result = {}
+    for metric in rival.values:
+        if metric == "constant_columns" or metric.startswith(left_out):
+            continue
+        value = rival.value(metric)
+        result[f"{metric}/{name}"] = value
+        half = None if model is None else model.half(metric, rival)
+        if model is not None and half is not None:
+            result[f"{metric}/{name}-lead"] = model.value(metric) - value
+            result[f"{metric}/{name}-lead_ci95"] = half
+    return result
+
+
+def _predict(
+    prefix: str,
+    baselines: Baselines,
+    batch: MaskedBatch,
+    new: Callable[[], RegionMetrics],
+    rivals: dict[tuple[str, str], RegionMetrics],
+    models: dict[tuple[str, str], RegionMetrics],
+) -> None:
+    """Add predictions of each baseline, and those of the model for the same elements."""
+    for name, guess, counted in baselines.predictions(batch):
+        rival = rivals.setdefault((prefix, name), new())
+        rival.predictions.add(batch.truth, guess, counted, batch.window)
+        key = _model_key(name)
+        # All baselines of all target elements share the predictions of the model.
+        if batch.guess is not None and (key or name == "mean"):
+            model = models.setdefault((prefix, key), new())
+            model.predictions.add(batch.truth, batch.guess, counted, batch.window)
+
+
 def _model_key(name: str) -> str:
-    """Return the key of the model's predictions on the elements of a baseline: "" for all target elements."""
+    """Return the key of the model's predictions on the elements of a baseline: "" for all."""
     return name if name in ONE_COLUMN else ""
 
 
@@ -271,37 +286,53 @@ def _metrics(
     groups: Sequence[Group],
     mean: Float[np.ndarray, " M"],
 ) -> dict[str, Float[np.ndarray, " R"]]:
-    """Return each metric of `RegionMetrics` under each of the weights of windows, or under the first ones."""
+    """Return each metric of `RegionMetrics` under the weights of windows, or under the first."""
     varying = [column for column, (truth, _) in enumerate(pairs) if varies(truth)]
     target = [column for column, (truth, _) in enumerate(pairs) if len(truth)]
     totals = np.zeros((3, len(weights)))
     result = dict[str, Float[np.ndarray, " R"]]()
     for group in groups:
         name = PREFIXES.get(group.name, group.name)
-        columns = range(group.start, group.stop)
-        informative = [column for column in columns if column in varying]
-        counted = informative or [column for column in columns if column in target]
+        columns = set(range(group.start, group.stop))
+        informative = sorted(columns.intersection(varying))
+        counted = informative or sorted(columns.intersection(target))
         if not counted:
             continue
         centre = float(mean[counted].mean())
-        sums = np.stack(
-            [weights @ _sums(pairs[k], windows[k], weights.shape[1], centre) for k in counted], 1
-        )
+        of_columns = [
+            weights @ _sums(pairs[column], windows[column], weights.shape[1], centre)
+            for column in counted
+        ]
+        sums = np.stack(of_columns, 1)
         if informative or not varying:
             totals += _errors(sums, mean[counted] - centre)
         result[f"{name}_mse"] = _errors(sums, np.zeros(len(counted)))[0] / sums[..., 0].sum(1)
         if informative:
-            of_group = _correlations(sums, [pairs[k] for k in counted], overall=len(columns) > 1)
-            result |= {f"{name}_{key}": values for key, values in of_group.items()}
-        if group.name == "accessibility" and is_binary(pairs[group.start][0]):
-            result |= _areas(pairs[group.start], windows[group.start], weights)
-    if totals[2, 0]:
+            varied = [pairs[column] for column in counted]
+            for key, values in _correlations(sums, varied, overall=len(columns) > 1).items():
+                result[f"{name}_{key}"] = values
+        truth, score = pairs[group.start]
+        if group.name == "accessibility" and len(truth) and is_binary(truth):
+            areas = areas_under_curves(truth > 0.5, score, windows[group.start], weights)
+            for key, values in areas.items():
+                result[f"accessibility_{key}"] = values
+    return _metrics_of_all(totals, len(target) - len(varying)) | result
+
+
+def _metrics_of_all(
+    totals: Float[np.ndarray, "3 R"], constant: int
+) -> dict[str, Float[np.ndarray, " R"]]:
+    """Return the metrics of all columns from their errors, those of the means, and counts."""
+    error, error_of_means, count = totals
+    result = {}
+    if count[0]:
         with np.errstate(divide="ignore", invalid="ignore"):
-            result = {"masked_mse": totals[0] / totals[2]} | result
-            if totals[1, 0]:
-                result["masked_gain"] = 1 - totals[0] / totals[1]
-    constant = len(target) - len(varying)
-    return result | ({"constant_columns": np.array([float(constant)])} if constant else {})
+            result["masked_mse"] = error / count
+            if error_of_means[0]:
+                result["masked_gain"] = 1 - error / error_of_means
+    if constant:
+        result["constant_columns"] = np.array([float(constant)])
+    return result
 
 
 def bootstrap_weights(count: int) -> Float[np.ndarray, "R W"]:
@@ -333,14 +364,13 @@ def _errors(
 def _correlations(
     sums: Float[np.ndarray, "R K 7"], pairs: Sequence[Pair], *, overall: bool
 ) -> dict[str, Float[np.ndarray, " R"]]:
-    """Return means over columns of Pearson's r, Spearman's and R2, and those over the pairs of all columns."""
+    """Return means over columns of r, Spearman's correlation and R2, and those of all pairs."""
     result = _columns(sums, [is_flat(guess) for _, guess in pairs])
     result["spearman"] = np.array([np.mean([spearman(*pair) for pair in pairs])])
     if overall:
-        together = _columns(
-            sums.sum(1, keepdims=True), [is_flat(np.concatenate([guess for _, guess in pairs]))]
-        )
-        result |= {f"{key}_overall": values for key, values in together.items()}
+        guesses = np.concatenate([guess for _, guess in pairs])
+        for key, values in _columns(sums.sum(1, keepdims=True), [is_flat(guesses)]).items():
+            result[f"{key}_overall"] = values
     return result
 
 
@@ -353,43 +383,11 @@ def _columns(
         of_x = xx - x * x / n
         of_y = yy - y * y / n
         both = xy - x * y / n
+        # Sums of equal numbers differ by rounding.
         varied = of_x > np.square(FLAT) * xx
         constant = (of_y <= np.square(FLAT) * yy) | flat
         r = np.where(constant, 0.0, both / np.sqrt(of_x * np.where(constant, 1.0, of_y)))
-        values = {"pearson": r, "r2": 1 - error / of_x}
-        return {
-            key: np.where(varied, value, 0).sum(1) / varied.sum(1) for key, value in values.items()
-        }
-
-
-def _areas(
-    pair: Pair, window: Int[np.ndarray, " n"], weights: Float[np.ndarray, "R W"]
-) -> dict[str, Float[np.ndarray, " R"]]:
-    """Return the areas under both curves in each resample, with ties as in scikit-learn."""
-    label = pair[0] > 0.5
-    score = pair[1]
-    if not len(score) or label.all() or not label.any() or not np.isfinite(score).all():
-        return {}
-    order = np.argsort(-score, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(score[order]) != 0])
-    parts = []
-    for block in np.array_split(weights, -(-len(weights) * len(score) // MAX_NUMBERS)):
-        by_pair = block[:, window[order]]
-        positives, both = (
-            np.add.reduceat(part, starts, 1) for part in (by_pair * label[order], by_pair)
-        )
-        parts.append(_area(positives, both - positives))
-    roc, precision = (np.concatenate(area) for area in zip(*parts, strict=True))
-    return {"accessibility_auc": roc, "accessibility_auprc": precision}
-
-
-def _area(
-    positives: Float[np.ndarray, "R T"], negatives: Float[np.ndarray, "R T"]
-) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, " R"]]:
-    """Return the areas under the ROC and precision-recall curves, from counts at decreasing scores."""
-    true = positives.cumsum(1)
-    false = negatives.cumsum(1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        roc = (negatives * (true - positives / 2)).sum(1) / (true[:, -1] * false[:, -1])
-        precision = np.nansum(positives * true / (true + false), 1) / true[:, -1]
-    return roc, precision
+        means = {}
+        for key, values in (("pearson", r), ("r2", 1 - error / of_x)):
+            means[key] = np.where(varied, values, 0).sum(1) / varied.sum(1)
+        return means

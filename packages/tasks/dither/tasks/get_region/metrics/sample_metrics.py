@@ -37,12 +37,14 @@ LEVEL = 0.9
 
 
 def draw_groups(like: Clean) -> list[slice]:
-    """Return runs of samples with the same number of the condition `imputation`; without it each is one of its own."""
+    """Return runs of samples with the same `imputation`; without this condition each is its own."""
     count = len(like.x0)
-    number = (
-        like.cond["imputation"].cpu().numpy() if "imputation" in like.cond else np.arange(count)
-    )
-    edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), count] if count else [0]
+    if count == 0:
+        return []
+    if "imputation" not in like.cond:
+        return [slice(row, row + 1) for row in range(count)]
+    number = like.cond["imputation"].cpu().numpy()
+    edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), count]
     return [slice(low, high) for low, high in pairwise(edges)]
 
 
@@ -89,15 +91,18 @@ class Draws:
         full = [rows for rows in windows if rows.stop - rows.start == count]
         if count < 2 or not any(counted[rows].any() for rows in full):
             return None
-        draws = np.concatenate([samples[rows][:, counted[rows.start]] for rows in full], 1).astype(
-            np.float64
-        )
-        true = np.concatenate([truth[rows.start][counted[rows.start]] for rows in full]).astype(
-            np.float64
-        )
-        error = np.square(draws - true).mean(0)
+        # One row for each draw, one column for each element.
+        values = [samples[rows][:, counted[rows.start]] for rows in full]
+        draws = np.concatenate(values, 1).astype(np.float64)
+        truths = [truth[rows.start][counted[rows.start]] for rows in full]
+        true = np.concatenate(truths).astype(np.float64)
         return cls(
-            true, draws.mean(0), draws.std(0, ddof=1), error, (draws > 0.5).mean(0), len(draws)
+            truth=true,
+            mean=draws.mean(0),
+            spread=draws.std(0, ddof=1),
+            error=np.square(draws - true).mean(0),
+            above=(draws > 0.5).mean(0),
+            count=len(draws),
         )
 
 
@@ -111,17 +116,15 @@ def half_width(
     """
     from scipy.stats import t
 
-    width: float | Float[np.ndarray, " q"] = t.ppf(
-        (1 + np.asarray(level)) / 2, count - 1
-    ) * np.sqrt(1 + 1 / count)
+    quantile = t.ppf((1 + np.asarray(level)) / 2, count - 1)
+    width: float | Float[np.ndarray, " q"] = quantile * np.sqrt(1 + 1 / count)
     return width
 
 
 def coverage(draws: Draws, level: float = LEVEL) -> float:
     """Return the share of truths inside the prediction interval of a level."""
-    return float(
-        (np.abs(draws.truth - draws.mean) <= half_width(draws.count, level) * draws.spread).mean()
-    )
+    half = half_width(draws.count, level) * draws.spread
+    return float((np.abs(draws.truth - draws.mean) <= half).mean())
 
 
 def draw_metrics(draws: Draws) -> dict[str, float]:
@@ -131,11 +134,10 @@ def draw_metrics(draws: Draws) -> dict[str, float]:
     - `single_draw_mse`: mean squared error of a single draw; that of their mean is `masked_mse`.
     - `draw_spread`: root of the mean variance of the draws.
     - `spread_skill`: error of the mean expected from the spread, divided by the actual error; 1 is
-    calibrated, less is
-      overconfident (Fortin et al. 2014, J. Hydrometeorology 15, eq. 15).
+      calibrated, less is overconfident (Fortin et al. 2014, J. Hydrometeorology 15, eq. 15).
     - `draw_coverage_90`: share of truths in the 90 % interval of the draws; .9 is calibrated, less
-    is overconfident.
-      The interval is that of a normal variable; it is left out where the truth is 0 or 1.
+      is overconfident. The interval is that of a normal variable; it is left out where the truth is
+      0 or 1.
     """
     error = float(np.square(draws.mean - draws.truth).mean())
     expected = float(np.square(draws.spread).mean()) * (1 + 1 / draws.count)
@@ -146,46 +148,54 @@ def draw_metrics(draws: Draws) -> dict[str, float]:
     }
     if error > 0:
         metrics["spread_skill"] = float(np.sqrt(expected / error))
-    return metrics if is_binary(draws.truth) else metrics | {"draw_coverage_90": coverage(draws)}
+    if not is_binary(draws.truth):
+        metrics["draw_coverage_90"] = coverage(draws)
+    return metrics
 
 
 def sample_metrics(
     metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean
 ) -> dict[str, float]:
-    """Return metrics of the mean over the draws of each window, and of several draws those of their spread.
+    """Return metrics of the mean over the draws of each window, and of the spread of several draws.
 
-    Sampled values are added to `metrics`; draws of one window are adjacent in `like`, what sampling
-    started from.
+    Sampled values are added to `metrics`; draws of one window are adjacent in `like`, the start of
+    sampling.
     """
-    counted = sampled_mask(samples, like)
     windows = draw_groups(like)
     if not windows:
         return {}
+    counted = sampled_mask(samples, like).numpy()
+    truth = metrics.in_data_units(like.x0)
     first = [rows.start for rows in windows]
     means = torch.stack([samples[rows].mean(0) for rows in windows])
     places = windows_of(like)
-    truth = metrics.in_data_units(like.x0)
-    values = metrics.in_data_units(samples)
-    starts = None if places is None else places[first]
     metrics.predictions.add(
-        truth[first], metrics.in_data_units(means), counted[first].numpy(), starts
+        truth[first],
+        metrics.in_data_units(means),
+        counted[first],
+        None if places is None else places[first],
     )
-    draws = Draws.of(truth, values, counted.numpy(), windows)
-    return metrics.compute() | ({} if draws is None else draw_metrics(draws))
+    result = dict(metrics.compute())
+    draws = Draws.of(truth, metrics.in_data_units(samples), counted, windows)
+    if draws is not None:
+        result |= draw_metrics(draws)
+    return result
 
 
 def sampled_batches(
     metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean
 ) -> list[MaskedBatch]:
-    """Return the sampled values of the first windows as a batch for baselines; arguments as in `sample_metrics`."""
+    """Return the sampled values of the first windows as a batch for baselines."""
     groups = draw_groups(like)[: -(-BASELINE_REGIONS // like.x0.shape[1])]
     if not groups:
         return []
     first = [rows.start for rows in groups]
     starts = like.apply(lambda value: value[first])
-    guess = metrics.in_data_units(torch.stack([samples[rows].mean(0) for rows in groups]))
-    return [
-        MaskedBatch.of(
-            metrics.in_data_units(starts.x0), sampled_mask(samples, like)[first], starts, guess
-        )
-    ]
+    means = torch.stack([samples[rows].mean(0) for rows in groups])
+    batch = MaskedBatch.of(
+        metrics.in_data_units(starts.x0),
+        sampled_mask(samples, like)[first],
+        starts,
+        metrics.in_data_units(means),
+    )
+    return [batch]

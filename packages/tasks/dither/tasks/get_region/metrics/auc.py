@@ -1,0 +1,46 @@
+"""AUC: areas under the ROC and the precision-recall curve, under weights of windows.
+
+Letters: R resamples, W windows, n elements, T distinct scores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+__all__ = ["areas_under_curves"]
+
+MAX_NUMBERS = 2**22
+"""Largest number of values in memory."""
+
+
+def areas_under_curves(
+    label: Bool[np.ndarray, " n"],
+    score: Float[np.ndarray, " n"],
+    window: Int[np.ndarray, " n"],
+    weights: Float[np.ndarray, "R W"],
+) -> dict[str, Float[np.ndarray, " R"]]:
+    """Return `auc` and `auprc` in each resample, with ties as in scikit-learn.
+
+    Empty unless both labels occur and scores are finite.
+    """
+    if label.all() or not label.any() or not np.isfinite(score).all():
+        return {}
+    order = np.argsort(-score, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(score[order]) != 0])
+    roc = []
+    precision = []
+    for block in np.array_split(weights, -(-len(weights) * len(score) // MAX_NUMBERS)):
+        # Elements of one score are one step of the curves.
+        of_elements = block[:, window[order]]
+        both = np.add.reduceat(of_elements, starts, 1)
+        positives = np.add.reduceat(of_elements * label[order], starts, 1)
+        negatives = both - positives
+        true = positives.cumsum(1)
+        false = negatives.cumsum(1)
+        # A resample may have no positives, or no negatives.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            area = (negatives * (true - positives / 2)).sum(1)
+            roc.append(area / (true[:, -1] * false[:, -1]))
+            precision.append(np.nansum(positives * true / (true + false), 1) / true[:, -1])
+    return {"auc": np.concatenate(roc), "auprc": np.concatenate(precision)}
