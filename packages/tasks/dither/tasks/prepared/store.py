@@ -288,7 +288,7 @@ def open_arrays(
     names: Iterable[str] | None = None,
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Memory-map arrays, all by default; raise Refused if one differs from the manifest."""
-    arrays = {}
+    arrays: dict[str, Shaped[np.ndarray, "..."]] = {}
     fix = f"run: {kind.command}"
     for name in manifest.arrays if names is None else names:
         record = manifest.arrays.get(name)

@@ -1,4 +1,7 @@
-"""Facts of a source of regions, known before it is read, and the groups of columns of a sample. No numpy or torch."""
+"""Facts of a source of regions, known before it is read, and the groups of columns of a sample.
+
+Read without numpy and torch.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ GIVEN: dict[Given, tuple[str, ...]] = {
 
 
 class Splits(NamedTuple):
-    """Chromosomes held out for validation and testing; whether motifs are divided by their largest training value."""
+    """Chromosomes held out for validation and testing; whether motifs are scaled to 1."""
 
     valid: Sequence[str]
     test: Sequence[str]
@@ -88,7 +91,7 @@ class RegionFacts:
 
 
 class RegionInfo(BaseModel):
-    """What the manifest of prepared regions stores besides the arrays; chromosomes in the order of their indices."""
+    """Content of the manifest of prepared regions besides arrays; chromosomes by number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     motifs: tuple[str, ...]
@@ -105,29 +108,30 @@ class RegionInfo(BaseModel):
             return cls(**manifest.info)
         except (ValidationError, TypeError) as error:
             message = f"{folder / MANIFEST} is damaged: {str(error).splitlines()[0]}"
-            raise Refused(
-                Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")
-            ) from None
+            problem = Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")
+            raise Refused(problem) from None
 
 
 def column_groups(motifs: int, accessibility: bool, expression: bool = False) -> tuple[Group, ...]:
     """Return the groups of columns of a region: motifs, accessibility, expression on both strands."""
-    first = motifs + accessibility
-    of_accessibility = (Group("accessibility", motifs, first),) * accessibility
-    return (
-        Group("motifs", 0, motifs),
-        *of_accessibility,
-        *(Group("expression", first, first + 2),) * expression,
-    )
+    groups = [Group("motifs", 0, motifs)]
+    if accessibility:
+        groups.append(Group("accessibility", motifs, motifs + 1))
+    if expression:
+        first = groups[-1].stop
+        groups.append(Group("expression", first, first + 2))
+    return tuple(groups)
 
 
 def extra_columns(groups: Sequence[Group], accessibility: Accessibility) -> list[str]:
-    """Return the names of the columns after the motifs; that of accessibility is "open" if it is 0 or 1."""
-    names = {
-        "accessibility": ("open" if accessibility == "open" else "accessibility",),
-        "expression": ("expression_positive", "expression_negative"),
-    }
-    return [name for group in groups[1:] for name in names[group.name]]
+    """Return names of the columns after the motifs; accessibility is "open" if it is 0 or 1."""
+    names: list[str] = []
+    for group in groups[1:]:
+        if group.name == "expression":
+            names += ["expression_positive", "expression_negative"]
+        else:
+            names.append("open" if accessibility == "open" else "accessibility")
+    return names
 
 
 def unknown_values(
@@ -139,32 +143,28 @@ def unknown_values(
 ) -> list[Problem]:
     """Return values that samples need, and that are unknown in all, or of a cell type."""
     problems = []
-    if accessibility == "quantitative" and not facts.atpm:
-        problems.append(
-            ("accessibility", "the data have no accessibility as a number, only open or closed")
-        )
-    if expression and not facts.expression:
-        problems.append(("expression", "the data have no expression"))
-    required = (
-        {"open": ("accessibility", "open or atpm")}
-        if accessibility == "open" or drop_closed
-        else {}
-    )
-    required |= (
-        {"atpm": ("accessibility as a number", "atpm")} if accessibility == "quantitative" else {}
-    )
-    required |= {"expression": ("expression", "expression")} if expression else {}
-    problems += [
-        (
-            "cell_type" if split == "train" else f"{split}_cells",
-            f'the data have no {description} of "{cell}": no array {array} of it',
-        )
-        for split, names in cells.items()
-        for cell in dict.fromkeys(names)
-        for name, (description, array) in required.items()
-        if f"{name}:{cell}" in facts.unknown
-    ]
-    return [
-        Problem(message, path=("task", option), code="missing-array")
-        for option, message in problems
-    ]
+    required = {}
+    if accessibility == "open" or drop_closed:
+        required["open"] = "accessibility of", "open or atpm"
+    if accessibility == "quantitative":
+        required["atpm"] = "accessibility as a number of", "atpm"
+        if not facts.atpm:
+            message = "the data have no accessibility as a number, only open or closed"
+            problems.append(_unknown(message, "accessibility"))
+    if expression:
+        required["expression"] = "expression of", "expression"
+        if not facts.expression:
+            problems.append(_unknown("the data have no expression", "expression"))
+
+    for split, names in cells.items():
+        option = "cell_type" if split == "train" else f"{split}_cells"
+        for cell in dict.fromkeys(names):
+            for name, (description, array) in required.items():
+                if f"{name}:{cell}" in facts.unknown:
+                    message = f'the data have no {description} "{cell}": no array {array} of it'
+                    problems.append(_unknown(message, option))
+    return problems
+
+
+def _unknown(message: str, option: str) -> Problem:
+    return Problem(message, path=("task", option), code="missing-array")

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Int, Integer, Shaped
+from jaxtyping import Bool, Float, Float32, Int, Integer, Shaped
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
@@ -52,9 +53,8 @@ class Columns:
         self.by_window = spec.largest == "window" and self.accessibility == "quantitative"
         self.numbers = [matrix.number(cell) for cell in cells]
         self.motifs = len(matrix.motifs)
-        self.width = column_groups(self.motifs, self.accessibility != "none", spec.expression)[
-            -1
-        ].stop
+        groups = column_groups(self.motifs, self.accessibility != "none", spec.expression)
+        self.width = groups[-1].stop
         self.divisor = np.ones(self.width, np.float32)
         if matrix.divisor is not None:
             self.divisor[: self.motifs] = matrix.divisor
@@ -66,20 +66,17 @@ class Columns:
     ) -> Float32[Tensor, "*B L W"]:
         """Return scaled columns; padding repeats a region of the window."""
         motifs = torch.from_numpy(self.matrix.scaled(index.numpy()))
-        return (
-            torch.cat([motifs, self._extra_columns(index, cell)], -1)
-            if self.width > self.motifs
-            else motifs
-        )
+        if self.width == self.motifs:
+            return motifs
+        return torch.cat([motifs, self._extra_columns(index, cell)], -1)
 
     def in_source_units(
         self, index: Int[np.ndarray, "*B L"], cell: Int[np.ndarray, "*B 1"]
     ) -> Float32[np.ndarray, "*B L W"]:
         """Return columns as the source has them."""
-        values = (
-            self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell)).numpy()
-            * self.divisor
-        )
+        scaled = self.in_data_units(torch.from_numpy(index), torch.from_numpy(cell)).numpy()
+        values = scaled * self.divisor
+        # Scaled values were cut at 1.
         values[..., : self.motifs] = self.matrix.scores(index)
         if self.matrix.atpm is not None and self.accessibility == "quantitative":
             values[..., self.motifs] = self.matrix.atpm[index, np.array(self.numbers)[cell]]
@@ -90,43 +87,48 @@ class Columns:
         covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]],
         units: ColumnUnits | None = None,
     ) -> ColumnStats:
-        """Return mean and standard deviation of each column over the training regions of each training cell type.
+        """Return mean and standard deviation of each column over the training regions.
 
-        `covering` yields the training regions of a cell type in windows that do not overlap;
-        `units` transforms motifs.
+        A region counts once for each training cell type. `covering` yields the training regions of
+        a cell type in windows that do not overlap; `units` transforms motifs.
         """
         times = np.zeros(len(self.matrix))
         extra = []
         for cell in range(max(self.trained, 1)):
             for rows in covering(cell):
                 times[rows] += 1
-                extra.append(
-                    self._extra_columns(torch.from_numpy(rows), torch.tensor([cell])).numpy()
-                )
-        blocks = (np.flatnonzero(times[block]) + block.start for block in row_blocks(len(times)))
-        change = np.asarray if units is None else units.transformed
-        measured = ColumnStats.over(
-            (change(self.matrix.scaled(rows)), times[rows]) for rows in blocks if len(rows)
+                columns = self._extra_columns(torch.from_numpy(rows), torch.tensor([cell]))
+                extra.append(columns.numpy())
+
+        of_motifs = ColumnStats.over(self._weighted_motifs(times, units))
+        if self.width == self.motifs:
+            return of_motifs
+        rest = ColumnStats.of(np.concatenate(extra))
+        return ColumnStats(
+            mean=np.concatenate([of_motifs.mean, rest.mean]),
+            std=np.concatenate([of_motifs.std, rest.std]),
         )
-        if self.width > self.motifs:
-            rest = ColumnStats.of(np.concatenate(extra))
-            mean, std = (
-                np.concatenate(pair)
-                for pair in ((measured.mean, rest.mean), (measured.std, rest.std))
-            )
-            measured = ColumnStats(mean, std)
-        return measured
+
+    def _weighted_motifs(
+        self, times: Float[np.ndarray, " P"], units: ColumnUnits | None
+    ) -> Iterator[tuple[Float32[np.ndarray, "n M"], Float[np.ndarray, " n"]]]:
+        """Yield blocks of motifs of the regions that occur, and the number of times."""
+        for block in row_blocks(len(times)):
+            rows = np.flatnonzero(times[block]) + block.start
+            if len(rows):
+                motifs = self.matrix.scaled(rows)
+                yield motifs if units is None else units.transformed(motifs), times[rows]
 
     def _extra_columns(
         self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]
     ) -> Float32[Tensor, "*B L k"]:
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
-            column = torch.from_numpy(
-                np.asarray(self._open[cell.numpy(), index.numpy()], np.float32)
-            )
+            values = np.asarray(self._open[cell.numpy(), index.numpy()], np.float32)
+            column = torch.from_numpy(values)
             if self.by_window:
-                largest = column.amax(-1, keepdim=True)  # padding repeats the last region
+                # Padding repeats the last region, so it does not change the largest value.
+                largest = column.amax(-1, keepdim=True)
                 column = column / torch.where(largest > 0, largest, 1)
             parts.append(column[..., None])
         if self._expression is not None:
@@ -139,25 +141,29 @@ class Columns:
             return np.broadcast_to(np.float32(1), (max(len(self.numbers), 1), len(matrix)))
         if self.accessibility == "open":
             return np.stack([matrix.open[:, number] for number in self.numbers])
+
         assert matrix.atpm is not None
         column = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
         if self.by_window:
             return column
         train = column[: self.trained, matrix.rows("train")]
-        largest = train.max() if train.size and train.max() > 0 else np.float32(1)
+        largest = train.max(initial=0)
+        if largest == 0:
+            largest = np.float32(1)
         self.divisor[self.motifs] = largest
-        return np.minimum(column / largest, np.float32(1))
+        scaled: Float32[np.ndarray, "C P"] = np.minimum(column / largest, np.float32(1))
+        return scaled
 
     def _expression_columns(self) -> Float32[np.ndarray, "C P 2"]:
         matrix = self.matrix
         assert matrix.expression is not None
         columns = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
-        if matrix.atpm is not None:
-            known = np.array(
-                [f"atpm:{matrix.cells[n]}" not in matrix.unknown for n in self.numbers], np.bool_
-            )
-            closed = np.less(matrix.atpm[:, self.numbers].T, self.spec.expressed) & known[:, None]
-            columns[closed] = 0
+        if matrix.atpm is None:
+            return columns
+        # Genes are not expressed where the chromatin is closed, if accessibility is known.
+        for column, number in zip(columns, self.numbers, strict=True):
+            if f"atpm:{matrix.cells[number]}" not in matrix.unknown:
+                column[matrix.atpm[:, number] < self.spec.expressed] = 0
         return columns
 
 
@@ -173,49 +179,54 @@ class RegionSamples:
     def __init__(self, matrix: RegionMatrix, spec: Any) -> None:
         self.matrix = matrix
         self.spec = spec
-        self.space = spec.space_of(matrix.facts())
+        facts = matrix.facts()
+        self.space = spec.space_of(facts)
         self.options = WindowOptions(spec.regions, spec.step(), spec.jitter, spec.span)
+        self.chromosomes: list[str] = matrix.chromosomes.tolist()
         cells: Mapping[Split, Sequence[str]] = spec.cells()
-        trained = list(cells.get("train", ()))
         if unknown := unknown_values(
-            cells, spec.column(), spec.expression, spec.drop_closed, matrix.facts()
+            cells, spec.column(), spec.expression, spec.drop_closed, facts
         ):
             raise Refused(unknown)
-        self.cells = list(
-            dict.fromkeys([*trained, *(cell for names in cells.values() for cell in names)])
-        )
+
+        # Training cell types come first, so that their numbers are labels.
+        trained = list(cells.get("train", ()))
+        self.cells = list(dict.fromkeys([*trained, *chain.from_iterable(cells.values())]))
         self.columns = Columns(matrix, self.cells, len(trained), spec)
-        self.subset = (
-            [_open(matrix, number) for number in self.columns.numbers] if spec.drop_closed else None
-        )
-        numbers = {
-            split: [self.cells.index(cell) for cell in cells.get(split) or trained] or [0]
-            for split in get_args(Split)
-        }
-        self.windows = {split: self._cut(split, numbers[split]) for split in get_args(Split)}
+        self.subset = None
+        if spec.drop_closed:
+            self.subset = [_open(matrix, number) for number in self.columns.numbers]
+
+        self.windows: dict[Split, Windows] = {}
+        numbers: dict[Split, list[int]] = {}
+        for split in get_args(Split):
+            names = cells.get(split) or trained
+            numbers[split] = [self.cells.index(cell) for cell in names] or [0]
+            self.windows[split] = self._cut(split, numbers[split])
         self._check_windows()
-        self._chromosome = matrix.chromosome_number
-        self.chromosomes: list[str] = matrix.chromosomes.tolist()
-        self.strict = {
-            split: len(windows) for split, windows in self.windows.items()
-        }  # the first ones
+        # Held-out cell types on training chromosomes come after these windows.
+        self.strict = {split: len(windows) for split, windows in self.windows.items()}
         self.trained_chromosomes = np.zeros(0, np.int64)
         if spec.trained_chromosomes:
-            self.trained_chromosomes = np.unique(self._chromosome[matrix.rows("train")]).astype(
-                np.int64
-            )
-            for split in (split for split in get_args(Split)[1:] if cells.get(split)):
-                self.windows[split] += self._cut("train", numbers[split], covering=True)
+            train = matrix.chromosome_number[matrix.rows("train")]
+            self.trained_chromosomes = np.unique(train).astype(np.int64)
+            held_out: tuple[Split, ...] = ("valid", "test")
+            for split in held_out:
+                if cells.get(split):
+                    self.windows[split] += self._cut("train", numbers[split], covering=True)
+
         self.units = self._fit_units(spec.transform)
-        self._tss: Bool[np.ndarray, "C P"] | None = None
-        if matrix.tss is not None and any(
-            condition.name == "tss" for condition in self.space.conditions
-        ):
-            either = matrix.tss[..., 0] | matrix.tss[..., 1]
-            own = self.columns.numbers
-            self._tss = np.ascontiguousarray(
-                (either[:, own] if own else either.any(1, keepdims=True)).T
-            )
+        self._tss = self._transcription_starts()
+
+    def _transcription_starts(self) -> Bool[np.ndarray, "C P"] | None:
+        names = [condition.name for condition in self.space.conditions]
+        if self.matrix.tss is None or "tss" not in names:
+            return None
+        either = self.matrix.tss[..., 0] | self.matrix.tss[..., 1]
+        # Without cell types, transcription in any of them counts.
+        numbers = self.columns.numbers
+        of_cells = either[:, numbers] if numbers else either.any(1, keepdims=True)
+        return np.ascontiguousarray(of_cells.T)
 
     @cached_property
     def measured(self) -> ColumnStats:
@@ -227,23 +238,22 @@ class RegionSamples:
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         index, real, number = self.windows[split].take(rows, self.options.regions)
-        place = torch.from_numpy(index)
         cell = torch.from_numpy(number)
         valid = torch.from_numpy(real)
-        x0 = self.columns.in_data_units(place, cell[:, None])
+        x0 = self.columns.in_data_units(torch.from_numpy(index), cell[:, None])
         if self.spec.standardise or self.units.transform != "none":
             x0 = torch.from_numpy(self.units.forward(x0.numpy()))
         x0 = x0 * valid[..., None]
+
+        chromosome = self.matrix.chromosome_number[index[:, 0]].astype(np.int64)
+        centre = (self.matrix.start[index] + self.matrix.end[index]) // 2
         cond = {
-            "chromosome": torch.from_numpy(self._chromosome[index[:, 0]].astype(np.int64)),
-            "centre": torch.from_numpy(
-                (self.matrix.start[index] + self.matrix.end[index]) // 2 * real
-            ),
+            "chromosome": torch.from_numpy(chromosome),
+            "centre": torch.from_numpy(np.where(real, centre, 0)),
         }
         if self._tss is not None:
-            cond["tss"] = torch.from_numpy(
-                (self._tss[number[:, None], index] & real).astype(np.float32)
-            )
+            starts = self._tss[number[:, None], index] & real
+            cond["tss"] = torch.from_numpy(starts.astype(np.float32))
         if self.columns.trained:
             cond["cell"] = torch.where(cell < self.columns.trained, cell, -1)
         return Clean(x0, valid, torch.zeros(x0.shape, dtype=torch.bool), cond)
@@ -251,48 +261,51 @@ class RegionSamples:
     def training(
         self, limit: int = MAX_FIT_REGIONS, cell: int | None = None
     ) -> tuple[Float32[np.ndarray, "n W"], Bool[np.ndarray, " n"]]:
-        """Return training regions in order, in the units of the data, and which of them begin a run.
+        """Return training regions in order, in the units of the data, and which begin a run.
 
         Each occurs once for each cell type, or for the given one only. Windows are thinned out
         evenly to at most `limit` regions.
         """
-        numbers = range(max(self.columns.trained, 1)) if cell is None else [cell]
-        runs = [(rows, number) for number in numbers for rows in self._covering(number)]
-        every = max(1, -(-sum(len(rows) for rows, _ in runs) // limit))
-        thinned = runs[::every]
-        lengths = [len(rows) for rows, _ in thinned]
-        values = np.empty(
-            (sum(lengths), self.columns.width), np.float32
-        )  # a list would take as much again
-        for low, (rows, number) in zip(
-            np.cumsum([0, *lengths[:-1]]).tolist(), thinned, strict=True
-        ):
-            values[low : low + len(rows)] = self.columns.in_data_units(
-                torch.from_numpy(rows), torch.tensor([number])
-            )
-        names = self._chromosome[np.concatenate([rows for rows, _ in thinned])]
-        cells = np.repeat([number for _, number in thinned], lengths)
-        run = np.stack(
-            [names, cells] if every == 1 else [np.repeat(np.arange(len(lengths)), lengths)]
-        )
+        windows = []
+        for number in range(max(self.columns.trained, 1)) if cell is None else [cell]:
+            windows += [(rows, number) for rows in self._covering(number)]
+        every = max(1, -(-sum(len(rows) for rows, _ in windows) // limit))
+        windows = windows[::every]
+
+        # Filled in place: a list of the parts would take as much memory again.
+        lengths = [len(rows) for rows, _ in windows]
+        values = np.empty((sum(lengths), self.columns.width), np.float32)
+        low = 0
+        for rows, number in windows:
+            columns = self.columns.in_data_units(torch.from_numpy(rows), torch.tensor([number]))
+            values[low : low + len(rows)] = columns
+            low += len(rows)
+
+        if every == 1:
+            rows = np.concatenate([rows for rows, _ in windows])
+            cells = np.repeat([number for _, number in windows], lengths)
+            run = np.stack([self.matrix.chromosome_number[rows], cells])
+        else:
+            # Thinned windows are apart from each other.
+            run = np.repeat(np.arange(len(lengths)), lengths)[None]
         return values, np.r_[True, (run[:, 1:] != run[:, :-1]).any(0)]
 
     def data_warnings(self) -> Iterator[str]:
-        """Yield notes on the data, and for each split how many windows were dropped because they are too wide."""
+        """Yield notes on the data, and the number of windows that are too wide, by split."""
         yield from self.matrix.notes
         for split, windows in self.windows.items():
             if windows.wide:
-                count = f"{windows.wide:,} of {windows.wide + len(windows):,} windows"
-                yield f"{count} of {split} are wider than span = {self.options.span:,} bases and were dropped"
+                count = f"{windows.wide:,} of {windows.wide + len(windows):,} windows of {split}"
+                yield f"{count} are wider than span = {self.options.span:,} bases and were dropped"
 
     def _fit_units(self, transform: Transform) -> ColumnUnits:
         """Return the units of columns, with statistics of the training regions."""
         columns = self.columns
         quantiles = None
         if transform == "quantile":
-            quantiles = np.quantile(
-                self.training()[0][:, : columns.motifs], np.linspace(0, 1, QUANTILES), axis=0
-            )
+            values, _ = self.training()
+            levels = np.linspace(0, 1, QUANTILES)
+            quantiles = np.quantile(values[:, : columns.motifs], levels, axis=0)
             quantiles = quantiles.astype(np.float32)
         plain = ColumnStats.none(columns.width)
         units = ColumnUnits(columns.divisor, plain, transform, columns.motifs, quantiles)
@@ -318,26 +331,33 @@ class RegionSamples:
     def _check_windows(self) -> None:
         problems = []
         for split, windows in self.windows.items():
-            rows = self.matrix.rows(split)
-            if len(windows) or (split == "test" and not rows.any()):
-                continue
-            option, fix = ("regions", "lower regions") if len(windows.rows) else ("data", None)
-            message = f"the {split} split has no window of {self.options.regions} regions"
-            if windows.wide:
-                message = f"all {windows.wide:,} windows of {split} are wider than span = {self.options.span:,} bases"
-                option = "span"
-                fix = "raise span, or lower regions"
-            elif len(windows.rows):
-                names, counts = np.unique(
-                    self.matrix.chromosome[np.unique(windows.rows)], return_counts=True
-                )
-                message += f": {names[counts.argmax()]} has {counts.max()}, no chromosome has more"
-            elif self.subset is not None and rows.any():
-                message = f"no region of the {split} split is open in {', '.join(self.cells)}"
-                option = "drop_closed"
-            problems.append(Problem(message, path=("task", option), help=fix, code="no-samples"))
+            # A source need not have test chromosomes.
+            has_rows = bool(self.matrix.rows(split).any())
+            if not len(windows) and (has_rows or split != "test"):
+                problems.append(self._no_window(split, windows, has_rows=has_rows))
         if problems:
             raise Refused(problems)
+
+    def _no_window(self, split: Split, windows: Windows, *, has_rows: bool) -> Problem:
+        """Return why a split has no window."""
+        message = f"the {split} split has no window of {self.options.regions} regions"
+        option = "data"
+        fix = None
+        if windows.wide:
+            span = f"span = {self.options.span:,} bases"
+            message = f"all {windows.wide:,} windows of {split} are wider than {span}"
+            option = "span"
+            fix = "raise span, or lower regions"
+        elif len(windows.rows):
+            rows = np.unique(windows.rows)
+            names, counts = np.unique(self.matrix.chromosome[rows], return_counts=True)
+            message += f": {names[counts.argmax()]} has {counts.max()}, no chromosome has more"
+            option = "regions"
+            fix = "lower regions"
+        elif self.subset is not None and has_rows:
+            message = f"no region of the {split} split is open in {', '.join(self.cells)}"
+            option = "drop_closed"
+        return Problem(message, path=("task", option), help=fix, code="no-samples")
 
 
 def _open(matrix: RegionMatrix, cell: int) -> Bool[np.ndarray, " P"]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -60,13 +59,10 @@ def log_odds(counts: Float[np.ndarray, "W 4"]) -> Integer[np.ndarray, "W 4"]:
     if table.ndim != 2 or table.shape[1] != 4 or len(table) == 0:
         raise ValueError(f"a motif is a table of W columns by 4 bases, got the shape {table.shape}")
     if not (np.isfinite(table).all() and (table >= 0).all() and (table.sum(1) > 0).all()):
-        raise ValueError(
-            "the counts of a motif are finite and at least 0, and no column of it is empty"
-        )
+        raise ValueError("counts of a motif are finite and at least 0, and no column is empty")
     share = (table + 1 / 4) / (table.sum(1, keepdims=True) + 1)
-    scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * np.log2(share * 4)).astype(
-        np.int64
-    )
+    bits: Float[np.ndarray, "W 4"] = np.log2(share * 4)
+    scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * bits).astype(np.int64)
     return scores
 
 
@@ -94,10 +90,13 @@ def threshold(
     negative hits.
     """
     lowest, probability = score_distribution(scores)
-    reached = np.cumsum(probability[::-1])[::-1]  # of this score or more
-    rare = np.flatnonzero(reached <= p_value * (1 + 1e-9))  # tolerance for the rounding of the sum
-    best = int(scores.max(1).sum())
-    return max(min(lowest + int(rare[0]) if len(rare) else best, best), floor)
+    # Probability of each score or a higher one; the tolerance is for the rounding of the sum.
+    reached = np.cumsum(probability[::-1])[::-1]
+    rare = np.flatnonzero(reached <= p_value * (1 + 1e-9))
+    score = int(scores.max(1).sum())
+    if len(rare):
+        score = min(score, lowest + int(rare[0]))
+    return max(score, floor)
 
 
 UNKNOWN = -float(2**17)
@@ -105,12 +104,10 @@ UNKNOWN = -float(2**17)
 
 
 def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
-    """Return bases as numbers: A 0, C 1, G 2, T 3, others 4; ValueError if their lengths differ, or there are none."""
+    """Return bases as numbers: A 0, C 1, G 2, T 3, others 4; ValueError unless of one length."""
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1:
-        raise ValueError(
-            f"sequences of one length are expected, got the lengths {sorted(lengths)[:5]}"
-        )
+        raise ValueError(f"expected sequences of one length, got lengths {sorted(lengths)[:5]}")
     table = np.full(256, 4, dtype=np.uint8)
     for number, base in enumerate(BASES):
         table[[ord(base), ord(base.lower())]] = number
@@ -133,15 +130,16 @@ def scan(
     in the processor's cache; `update` is called with the number of motifs done and of all motifs.
     """
     totals = torch.zeros(len(bases), len(motifs))
-    order = sorted(range(len(motifs)), key=lambda number: len(motifs[number].scores))
+    # Motifs of one width are the channels of one convolution.
+    by_width: dict[int, list[int]] = {}
+    for number, motif in enumerate(motifs):
+        by_width.setdefault(len(motif.scores), []).append(number)
     done = 0
-    for width, group in groupby(order, key=lambda number: len(motifs[number].scores)):
-        members = list(group)
-        done += len(members)
+    for width, members in sorted(by_width.items()):
         if width <= bases.shape[1]:
-            totals[:, members] = _scan_width(
-                torch.from_numpy(bases), [motifs[number] for number in members], rows
-            )
+            of_width = [motifs[number] for number in members]
+            totals[:, members] = _scan_width(torch.from_numpy(bases), of_width, rows)
+        done += len(members)
         update(done, len(motifs))
     bits: Float32[np.ndarray, "P K"] = (totals / UNITS_PER_BIT).numpy()
     return bits
@@ -150,11 +148,13 @@ def scan(
 def _scan_width(
     bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int
 ) -> Float[Tensor, "P K"]:
-    """Convolve on both strands: three channels encode the bases, a bias the fourth; unknown bases have a channel."""
-    forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()  # K 4 W
-    both = torch.cat(
-        [forward, forward.flip(1, 2)]
-    )  # reverse complement: A <-> T, C <-> G, reversed
+    """Convolve with motifs of one width on both strands.
+
+    Three channels encode the bases, a bias the fourth; unknown bases have a channel.
+    """
+    forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()
+    # Reverse complement: A <-> T, C <-> G, reversed.
+    both = torch.cat([forward, forward.flip(1, 2)])
     weight = both[:, :-1]
     last = both[:, -1:]
     channels = torch.arange(len(BASES) - 1, dtype=torch.uint8)
@@ -166,11 +166,10 @@ def _scan_width(
     sums = []
     for chunk in torch.split(bases, rows):
         indicator = (chunk[:, None] == channels[:, None]).float()
-        excess = functional.conv1d(
-            indicator, weight - last, bias
-        ).relu_()  # score above the largest one without a hit
+        # Score above the largest one without a hit; a hit counts with its whole score.
+        excess = functional.conv1d(indicator, weight - last, bias).relu_()
         total = excess.sum(2)
-        i, k = total.nonzero(as_tuple=True)
-        total[i, k] += below[k] * excess[i, k].count_nonzero(1)
+        sequence, motif = total.nonzero(as_tuple=True)
+        total[sequence, motif] += below[motif] * excess[sequence, motif].count_nonzero(1)
         sums.append(total[:, : len(motifs)] + total[:, len(motifs) :])
     return torch.cat(sums)

@@ -61,51 +61,59 @@ class ColumnUnits:
 
     def transformed(self, scaled: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Return scaled values with the motifs transformed."""
-        return self._of_motifs(scaled, 0)
+        return self._of_motifs(scaled, inverse=False)
 
     def inverse(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Model -> scaled. Values within rounding of 0 become 0 and rank as such."""
         plain: Float32[np.ndarray, "*B W"] = values * self.standard.std + self.standard.mean
         plain[np.abs(plain) <= ROUNDING * np.abs(self.standard.mean)] = 0
-        return self._of_motifs(plain, 1)
+        return self._of_motifs(plain, inverse=True)
 
     def inverse_transform(self, values: Float[np.ndarray, "*B W"]) -> Float32[np.ndarray, "*B W"]:
-        """Model -> source, as of scikit-learn; values that were cut at 1 come back as `divisor`. Takes tensors too."""
-        source: Float32[np.ndarray, "*B W"] = (
-            self.inverse(np.asarray(values, np.float32)) * self.divisor
-        )
+        """Model -> source; values that were cut at 1 come back as `divisor`."""
+        scaled = self.inverse(np.asarray(values, np.float32))
+        source: Float32[np.ndarray, "*B W"] = scaled * self.divisor
         return source
 
     def _of_motifs(
-        self, values: Float[np.ndarray, "*B W"], way: int
+        self, values: Float[np.ndarray, "*B W"], *, inverse: bool
     ) -> Float32[np.ndarray, "*B W"]:
         if self.transform == "none":
             return values
         result = np.array(values, np.float32)
         motifs = result[..., : self.motifs]
         if self.quantiles is None:
-            function = FUNCTIONS[self.transform][way]
-            motifs[...] = function(motifs.clip(min=0))  # a prediction may be negative
-        else:
-            levels = np.linspace(0, 1, len(self.quantiles))
-            for column, knots in enumerate(self.quantiles.T):
-                pair = (levels, knots) if way else (knots, levels)
-                motifs[..., column] = np.interp(motifs[..., column], *pair)
+            forward, backward = FUNCTIONS[self.transform]
+            function = backward if inverse else forward
+            # A prediction may be negative.
+            motifs[...] = function(motifs.clip(min=0))
+            return result
+
+        levels = np.linspace(0, 1, len(self.quantiles))
+        for column, knots in enumerate(self.quantiles.T):
+            points = (levels, knots) if inverse else (knots, levels)
+            motifs[..., column] = np.interp(motifs[..., column], *points)
         return result
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays that a run and its exports keep."""
-        kept = {"divisor": self.divisor, "mean": self.standard.mean, "std": self.standard.std}
-        return kept | ({} if self.quantiles is None else {"quantiles": self.quantiles})
+        arrays = {"divisor": self.divisor, "mean": self.standard.mean, "std": self.standard.std}
+        if self.quantiles is not None:
+            arrays["quantiles"] = self.quantiles
+        return arrays
 
     @classmethod
     def read(cls, path: Path) -> ColumnUnits:
-        """Read the units that `save_assets` of the task wrote; raises Refused if they are missing or damaged."""
-        kept = load_npz(path)
+        """Read the units that a run saved; raise Refused if they are missing or damaged."""
+        arrays = load_npz(path)
         try:
-            standard = ColumnStats(kept["mean"], kept["std"])
-            names = kept["motif"]
-            transform: Any = str(kept["transform"])
-            return cls(kept["divisor"], standard, transform, len(names), kept.get("quantiles"))
+            transform: Any = str(arrays["transform"])
+            return cls(
+                divisor=arrays["divisor"],
+                standard=ColumnStats(arrays["mean"], arrays["std"]),
+                transform=transform,
+                motifs=len(arrays["motif"]),
+                quantiles=arrays.get("quantiles"),
+            )
         except (KeyError, TypeError) as error:
             raise Refused(f"{path}: damaged ({error})", code="damaged-file") from None

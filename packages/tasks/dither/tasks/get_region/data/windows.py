@@ -55,19 +55,24 @@ class Windows:
         return len(self.first)
 
     def __add__(self, other: Windows) -> Windows:
-        first = np.concatenate([self.first, other.first.astype(np.int64) + len(self.rows)])
-        parts = ((getattr(self, name), getattr(other, name)) for name in ("rows", "count", "cell"))
-        rows, count, cell = map(np.concatenate, parts)
-        return Windows(rows, first, count, cell, self.wide + other.wide)
+        shifted = other.first.astype(np.int64) + len(self.rows)
+        return Windows(
+            rows=np.concatenate([self.rows, other.rows]),
+            first=np.concatenate([self.first, shifted]),
+            count=np.concatenate([self.count, other.count]),
+            cell=np.concatenate([self.cell, other.cell]),
+            wide=self.wide + other.wide,
+        )
 
     def take(
         self, numbers: Sequence[int], length: int
     ) -> tuple[Int[np.ndarray, "B L"], Bool[np.ndarray, "B L"], Int[np.ndarray, " B"]]:
-        """Return the regions of windows (padded by repeating the last one), which of them are real, and cell types."""
+        """Return regions of windows, padded with the last one, a mask of real ones, and cells."""
         chosen = np.array(numbers, np.int64)
         if ((chosen < 0) | (chosen >= len(self))).any():
             raise IndexError(f"windows are numbered 0..{len(self) - 1}, got {list(numbers)}")
-        first, count = (array[chosen, None].astype(np.int64) for array in (self.first, self.count))
+        first = self.first[chosen, None].astype(np.int64)
+        count = self.count[chosen, None].astype(np.int64)
         step = np.arange(length)
         index = self.rows[first + np.minimum(step, count - 1)].astype(np.int64)
         return index, step < count, self.cell[chosen].astype(np.int64)
@@ -95,15 +100,26 @@ def cut_windows(
     windows = [_cut_rows(matrix, rows, options, covering=covering) for rows in runs]
     offsets = np.cumsum([0, *map(len, runs)]).tolist()
     if subset is None:
+        # All cell types have the same windows.
         windows = windows * len(cells)
         offsets = [0] * len(cells)
-    firsts = [first + offset for (first, _, _), offset in zip(windows, offsets, strict=False)]
-    labels = [np.full(len(first), cell) for (first, _, _), cell in zip(windows, cells, strict=True)]
-    columns = (firsts, [counts for _, counts, _ in windows], labels)
-    first, counts, label = (
-        _shortest(np.concatenate([np.zeros(0, np.int64), *parts])) for parts in columns
+
+    firsts = [np.zeros(0, np.int64)]
+    counts = [np.zeros(0, np.int64)]
+    labels = [np.zeros(0, np.int64)]
+    wide = 0
+    for cell, offset, (first, count, dropped) in zip(cells, offsets, windows, strict=False):
+        firsts.append(first + offset)
+        counts.append(count)
+        labels.append(np.full(len(first), cell))
+        wide += dropped
+    return Windows(
+        rows=np.concatenate(runs),
+        first=_shortest(np.concatenate(firsts)),
+        count=_shortest(np.concatenate(counts)),
+        cell=_shortest(np.concatenate(labels)),
+        wide=wide,
     )
-    return Windows(np.concatenate(runs), first, counts, label, sum(wide for _, _, wide in windows))
 
 
 def _shortest(numbers: Integer[np.ndarray, " n"]) -> Integer[np.ndarray, " n"]:
@@ -118,10 +134,10 @@ def _cut_rows(
     *,
     covering: bool,
 ) -> tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"], int]:
-    """Return first index and number of regions of each window, and the number of windows that were too wide."""
-    names = matrix.chromosome_number[rows]
+    """Return first index and size of each window, and the number of those that were too wide."""
+    chromosome = matrix.chromosome_number[rows]
     length = options.regions
-    edges = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(rows)]
+    edges = [0, *(np.flatnonzero(np.diff(chromosome)) + 1).tolist(), len(rows)]
     firsts = [np.zeros(0, np.int64)]
     counts = [np.zeros(0, np.int64)]
     for low, high in pairwise(edges):
@@ -129,7 +145,8 @@ def _cut_rows(
             first = np.arange(low, high, length)
         else:
             shifts = np.arange(-options.jitter, options.jitter + 1)
-            first = (np.arange(low, high - length + 1, options.stride)[:, None] + shifts).ravel()
+            regular = np.arange(low, high - length + 1, options.stride)
+            first = (regular[:, None] + shifts).ravel()
             first = first[(first >= low) & (first <= high - length)]
         firsts.append(first)
         counts.append(np.minimum(length, high - first))
@@ -137,5 +154,6 @@ def _cut_rows(
     count = np.concatenate(counts)
     if options.span is None or not len(first):
         return first, count, 0
-    fits = matrix.end[rows[first + count - 1]] - matrix.start[rows[first]] <= options.span
+    bases = matrix.end[rows[first + count - 1]] - matrix.start[rows[first]]
+    fits = bases <= options.span
     return first[fits], count[fits], int((~fits).sum())

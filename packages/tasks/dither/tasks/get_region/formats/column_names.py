@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import Arrays
 from .region_checks import PLACES, stack_cells
 
-__all__ = ["NAMED", "check_names", "column_arrays", "is_of_cell", "standard_names"]
+__all__ = ["NAMED", "check_names", "column_arrays", "is_of_cell", "numbered", "standard_names"]
 
 SYNONYMS: Final = {
     "chr": "chromosome",
@@ -31,19 +32,9 @@ SYNONYMS: Final = {
 NAMED: Final = ("", "peak", "peaks", "region", "regions", "name", "names")
 """Names of a first column that holds names of regions; case is ignored."""
 
-OTHERS: Final = (
-    *(
-        "name",
-        "score",
-        "strand",
-        "thickstart",
-        "thickend",
-        "itemrgb",
-        "blockcount",
-        "blocksizes",
-        "blockstarts",
-    ),
-    *("signalvalue", "pvalue", "qvalue", "peak"),
+OTHERS: Final = frozenset(
+    {"name", "score", "strand", "thickstart", "thickend", "itemrgb", "blockcount", "blocksizes"}
+    | {"blockstarts", "signalvalue", "pvalue", "qvalue", "peak"}
 )
 """Columns of BED and narrowPeak that are not motifs; case is ignored."""
 
@@ -55,7 +46,7 @@ PREFIXES: Final = {
 }
 """Values of cell types, and the prefix of their columns before the colon: one, or one per
 strand."""
-ALL_PREFIXES: Final = tuple(prefix for prefixes in PREFIXES.values() for prefix in prefixes)
+ALL_PREFIXES: Final = frozenset(chain.from_iterable(PREFIXES.values()))
 
 WORDS: Final = "|".join(sorted({*PREFIXES, *ALL_PREFIXES}, reverse=True))
 NEAR: Final = re.compile(
@@ -70,19 +61,15 @@ def column_arrays(names: Sequence[str], table: Float[np.ndarray, "P K"]) -> Arra
     cells = list(dict.fromkeys(name.partition(":")[2] for name in names if is_of_cell(name)))
     values: dict[str, dict[str, Any]] = {}
     for kind, prefixes in PREFIXES.items():
-        strands = {cell: [column.get(f"{prefix}:{cell}") for prefix in prefixes] for cell in cells}
-        if any(array is not None for of_cell in strands.values() for array in of_cell):
-            complete = {
-                cell
-                for cell, of_cell in strands.items()
-                if all(array is not None for array in of_cell)
-            }
-            stacked = {cell: np.stack(strands[cell], -1) for cell in complete}  # type: ignore[arg-type]
-            values[kind] = (
-                stacked
-                if len(prefixes) > 1
-                else {cell: array[:, 0] for cell, array in stacked.items()}
-            )
+        for cell in cells:
+            strands = [f"{prefix}:{cell}" for prefix in prefixes]
+            present = [column[strand] for strand in strands if strand in column]
+            if present:
+                of_kind = values.setdefault(kind, {})
+                # Values of one strand only count as unknown.
+                if len(present) == len(prefixes):
+                    of_kind[cell] = np.stack(present, -1) if len(prefixes) > 1 else present[0]
+
     motifs = [
         index for index, name in enumerate(names) if name not in PLACES and not is_of_cell(name)
     ]
@@ -90,18 +77,26 @@ def column_arrays(names: Sequence[str], table: Float[np.ndarray, "P K"]) -> Arra
         "features": table[:, motifs],
         "motifs": np.array([names[index] for index in motifs], np.str_),
     }
-    arrays |= {name: column[name] for name in ("start", "end") if name in column}
+    for name in ("start", "end"):
+        if name in column:
+            arrays[name] = column[name]
     return arrays | stack_cells(values, cells, len(table))
 
 
+def numbered(count: int) -> Shaped[np.ndarray, " M"]:
+    """Return names for motifs that have none."""
+    return np.array([f"motif-{number:04d}" for number in range(1, count + 1)], np.str_)
+
+
 def standard_names(names: Sequence[str]) -> list[str]:
-    """Return names of columns, with those of places replaced by "chromosome", "start" and "end"."""
-    lower = {name: name.lower().lstrip("#") for name in names if name not in PLACES}
-    standard = {name: SYNONYMS.get(low, low) for name, low in lower.items()}
-    renamed = [standard[name] if standard.get(name) in PLACES else name for name in names]
-    unique = all(
-        renamed.count(place) <= 1 for place in PLACES
-    )  # otherwise one of two may be a motif
+    """Return names of columns; those of places become "chromosome", "start" and "end"."""
+    renamed = []
+    for name in names:
+        lower = name.lower().lstrip("#")
+        standard = SYNONYMS.get(lower, lower)
+        renamed.append(standard if standard in PLACES else name)
+    # Otherwise one of two may be a motif.
+    unique = all(renamed.count(place) <= 1 for place in PLACES)
     return renamed if unique else list(names)
 
 
@@ -112,17 +107,16 @@ def is_of_cell(name: str) -> bool:
 
 
 def check_names(names: Sequence[str], path: Path) -> None:
-    """Check that no column that is not a motif would be taken for one (a label would leak), such as one of BED."""
+    """Refuse columns that are not motifs, such as those of BED: as inputs a label would leak."""
     problems: list[Problem] = []
     for name in names:
         match = NEAR.fullmatch(name)
-        if (
-            match and not is_of_cell(name) and "::" not in name
-        ):  # two colons join the names of two factors
-            word = (match[1] or match[4]).lower()
+        # Two colons join the names of two factors.
+        if match and not is_of_cell(name) and "::" not in name:
+            kind = (match[1] or match[4]).lower()
             cell = match[2] or match[3] or "CELL"
-            meant = (f'"{prefix}:{cell}"' for prefix in PREFIXES.get(word, (word,)))
-            fix = f"did you mean {' and '.join(meant)}? such columns are named PREFIX:CELL"
+            meant = " and ".join(f'"{prefix}:{cell}"' for prefix in PREFIXES.get(kind, (kind,)))
+            fix = f"did you mean {meant}? such columns are named PREFIX:CELL"
         elif name.lower() in OTHERS:
             fix = "it is a column of BED; leave it out, or rename it if it is a motif"
         else:

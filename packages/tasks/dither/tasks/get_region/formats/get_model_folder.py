@@ -1,9 +1,10 @@
 """Folders of get_model before its zarr layout: a list of cell types, and files of each.
 
-    cell_type_align.txt                a table with the columns id, celltype, cluster, datatype, expression
-    DATATYPE/ID.watac.npz              scipy CSR (P, M + 1): motifs, and accessibility as the last column
-    DATATYPE/ID.csv or ID.csv.gz       Chromosome, Start, End, ...
-    DATATYPE/ID.exp.npy, ID.tss.npy    (P, 2): expression, and transcription start sites, on both strands; optional
+    cell_type_align.txt             a table: id, celltype, cluster, datatype, expression
+    DATATYPE/ID.watac.npz           scipy CSR (P, M + 1): motifs, last the accessibility
+    DATATYPE/ID.csv or ID.csv.gz    Chromosome, Start, End, ...
+    DATATYPE/ID.exp.npy             (P, 2): expression on both strands; optional
+    DATATYPE/ID.tss.npy             (P, 2): transcription start sites on both strands; optional
 
 Cell types may have different regions. The table has the regions of all cell types; a region that a
 cell type does not have gets accessibility 0 there, so that dropping closed regions gives its own
@@ -16,14 +17,15 @@ import csv
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import Arrays, load_npz, map_npy
-from .matrices import densify, numbered
+from .column_names import numbered
+from .matrices import densify
 from .region_checks import (
     PLACES,
     RawArrays,
@@ -41,58 +43,61 @@ LIST: Final = "cell_type_align.txt"
 SUFFIXES: Final = {"expression": ".exp.npy", "tss": ".tss.npy"}
 
 
-_CellType = tuple[str, Path, Arrays]
-"""Name, stem of the files, and arrays."""
+class _CellType(NamedTuple):
+    """A row of the list, and the arrays of its files, which begin with `stem`."""
+
+    name: str
+    stem: Path
+    arrays: Arrays
 
 
 def read_folder(path: Path, *, overlaps: bool = False) -> RawArrays:
-    """Read a folder; raises Refused with every file that is missing, damaged or does not match the others."""
+    """Read a folder; raise Refused with every file that is missing, damaged, or does not match."""
     cell_types: list[_CellType] = []
     problems: list[Problem] = []
     for name, stem, has_expression in _listed(path):
         with collect_problems(problems):
-            cell_types.append((name, stem, _read(name, stem, has_expression=has_expression)))
-            raw = RawArrays(cell_types[-1][2], partial(_locate, stem))
-            check_arrays(
-                stem.parent, raw, overlaps=overlaps
-            )  # on their own, so that messages name their rows
-    counts = {name: arrays["features"].shape[1] for name, _, arrays in cell_types}
+            arrays = _read(name, stem, has_expression=has_expression)
+            cell_types.append(_CellType(name, stem, arrays))
+            # One by one, so that messages name the rows of a file.
+            raw = RawArrays(arrays, partial(_locate, stem))
+            check_arrays(stem.parent, raw, overlaps=overlaps)
+
+    counts = {cell.name: cell.arrays["features"].shape[1] for cell in cell_types}
     if len({*counts.values()}) > 1:
         shown = ", ".join(f"{name} {count}" for name, count in [*counts.items()][:5])
-        problems.append(
-            Problem(
-                f"{path}: cell types differ in the number of motifs: {shown}", code="wrong-shape"
-            )
-        )
+        message = f"{path}: cell types differ in the number of motifs: {shown}"
+        problems.append(Problem(message, code="wrong-shape"))
     if not cell_types and not problems:
         problems.append(Problem(f"{path / LIST}: no cell type", code="no-samples"))
     if problems:
         raise Refused(problems)
-    return RawArrays(
-        _joined(cell_types), table_locator(lambda row: f"row {row} of all regions together")
-    )
+    locate = table_locator(lambda row: f"row {row} of all regions together")
+    return RawArrays(_joined(cell_types), locate)
 
 
 def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
     """Yield the name of each cell type, the stem of its files, and whether its expression is known."""
     with open_table(path / LIST) as lines:
         rows = csv.DictReader(lines, skipinitialspace=True)
-        missing = [
-            name for name in ("id", "celltype", "datatype") if name not in (rows.fieldnames or ())
-        ]
+        columns = rows.fieldnames or ()
+        missing = [name for name in ("id", "celltype", "datatype") if name not in columns]
         if missing:
-            raise Refused(
-                f"{path / LIST}: line 1: no column {', '.join(missing)}", code="missing-array"
-            )
+            message = f"{path / LIST}: line 1: no column {', '.join(missing)}"
+            raise Refused(message, code="missing-array")
         for line, row in enumerate(rows, 2):
-            name, stem = (str(row[key] or "").strip() for key in ("celltype", "id"))
+            where = f"{path / LIST}: line {line}"
+            name = str(row["celltype"] or "").strip()
+            stem = str(row["id"] or "").strip()
             folder = str(row["datatype"] or "").strip()
+            # Names from data are never paths out of the folder.
             if not name or not stem or {"/", ".."} & {*stem, stem, *folder, folder}:
-                message = f"{path / LIST}: line {line}: cell type, id and datatype must be names"
+                message = f"{where}: cell type, id and datatype must be names"
                 raise Refused(message, code="invalid-sample")
             expression = str(row.get("expression", "True") or "False").strip()
-            if (known := BOOLEANS.get(expression, expression)) not in ("0", "1"):
-                message = f'{path / LIST}: line {line}: expression is "{expression[:40]}", expected True or False'
+            known = BOOLEANS.get(expression, expression)
+            if known not in ("0", "1"):
+                message = f'{where}: expression is "{expression[:40]}", expected True or False'
                 raise Refused(message, code="invalid-sample")
             yield name, path / folder / stem, known == "1"
 
@@ -100,15 +105,17 @@ def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
 def _read(name: str, stem: Path, *, has_expression: bool) -> Arrays:
     """Return the arrays of one cell type."""
     matrix = Path(f"{stem}.watac.npz")
-    table = Path(f"{stem}.csv")
     columns = densify(load_npz(matrix), matrix)
-    table = table if table.is_file() else Path(f"{table}.gz")
+    table = Path(f"{stem}.csv")
+    if not table.is_file():
+        table = Path(f"{stem}.csv.gz")
     arrays = {
         "features": columns[:, :-1],
         "motifs": numbered(columns.shape[1] - 1),
+        "cells": np.array([name]),
+        "atpm": columns[:, -1:],
         **_places(table),
     }
-    arrays |= {"cells": np.array([name]), "atpm": columns[:, -1:]}
     counts = {matrix.name: len(columns), table.name: len(arrays["start"])}
     for kind, suffix in SUFFIXES.items():
         path = Path(f"{stem}{suffix}")
@@ -116,10 +123,8 @@ def _read(name: str, stem: Path, *, has_expression: bool) -> Arrays:
             continue
         values = np.array(map_npy(path))
         if values.ndim != 2 or values.shape[1] != 2 or values.dtype.kind not in "biuf":
-            message = (
-                f"{path}: has the shape {values.shape} of {values.dtype}, expected two columns"
-            )
-            raise Refused(message, code="wrong-shape")
+            shape = f"the shape {values.shape} of {values.dtype}"
+            raise Refused(f"{path}: has {shape}, expected two columns", code="wrong-shape")
         arrays[kind] = values[:, None]
         counts[path.name] = len(values)
     if len({*counts.values()}) > 1:
@@ -149,13 +154,15 @@ def _places(path: Path) -> Arrays:
     with open_table(path) as lines:
         try:
             table = pandas.read_csv(lines, dtype=str)
-        except ValueError as error:  # of pandas
+        except ValueError as error:
             raise Refused(f"{path}: not a table ({error})", code="damaged-file") from None
     table.columns = table.columns.str.lower()
     if missing := ", ".join(sorted({*PLACES} - {*table.columns})):
         raise Refused(f"{path}: line 1: no columns {missing}", code="missing-array")
-    ends = {name: pandas.to_numeric(table[name], errors="coerce").to_numpy() for name in PLACES[1:]}
-    return {"chromosome": table["chromosome"].to_numpy(str), **ends}
+    places = {"chromosome": table["chromosome"].to_numpy(str)}
+    for name in ("start", "end"):
+        places[name] = pandas.to_numeric(table[name], errors="coerce").to_numpy()
+    return places
 
 
 def _joined(cell_types: list[_CellType]) -> Arrays:
@@ -163,21 +170,21 @@ def _joined(cell_types: list[_CellType]) -> Arrays:
     import pandas
 
     keys = [
-        pandas.MultiIndex.from_arrays([arrays[name] for name in PLACES])
-        for _, _, arrays in cell_types
+        pandas.MultiIndex.from_arrays([cell.arrays[name] for name in PLACES]) for cell in cell_types
     ]
     regions = keys[0].append(keys[1:]).drop_duplicates()
-    rank = pandas.factorize(regions.get_level_values(0))[0]  # chromosomes in the order of the files
     if not all(key.equals(keys[0]) for key in keys):
-        regions = regions[
-            np.lexsort((regions.get_level_values(2), regions.get_level_values(1), rank))
-        ]
+        # Chromosomes stay in the order of the files.
+        rank, _ = pandas.factorize(regions.get_level_values(0))
+        start, end = (regions.get_level_values(level) for level in (1, 2))
+        regions = regions[np.lexsort((end, start, rank))]
+
     size = len(regions)
-    motifs = cell_types[0][2]["motifs"]
+    motifs = cell_types[0].arrays["motifs"]
     features = np.zeros((size, len(motifs)), np.float32)
     known = np.zeros(size, bool)
     values: dict[str, dict[str, Any]] = {}
-    for (cell, stem, arrays), key in zip(cell_types, keys, strict=True):
+    for (name, stem, arrays), key in zip(cell_types, keys, strict=True):
         rows = regions.get_indexer(key)
         differs = known[rows] & ~np.isclose(features[rows], arrays["features"]).all(1)
         if differs.any():
@@ -188,15 +195,16 @@ def _joined(cell_types: list[_CellType]) -> Arrays:
         known[rows] = True
         for kind in ("atpm", *SUFFIXES):
             if kind in arrays:
-                own = values.setdefault(kind, {})[cell] = np.zeros(
-                    (size, *arrays[kind].shape[2:]), arrays[kind].dtype
-                )
-                own[rows] = arrays[kind][:, 0]
-    chromosome, start, end = (regions.get_level_values(level).to_numpy() for level in range(3))
-    places = {
-        "chromosome": chromosome.astype(np.str_),
-        "start": start.astype(np.int64),
-        "end": end.astype(np.int64),
+                # 0 in regions that the cell type does not have.
+                of_cell = np.zeros((size, *arrays[kind].shape[2:]), arrays[kind].dtype)
+                of_cell[rows] = arrays[kind][:, 0]
+                values.setdefault(kind, {})[name] = of_cell
+    stacked = stack_cells(values, [cell.name for cell in cell_types], size)
+    return {
+        **stacked,
+        "chromosome": regions.get_level_values(0).to_numpy().astype(np.str_),
+        "start": regions.get_level_values(1).to_numpy().astype(np.int64),
+        "end": regions.get_level_values(2).to_numpy().astype(np.int64),
+        "features": features,
+        "motifs": motifs,
     }
-    stacked = stack_cells(values, [cell for cell, _, _ in cell_types], size)
-    return {**stacked, **places, "features": features, "motifs": motifs}

@@ -20,127 +20,146 @@ import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 
-from .region_checks import PLACES, RawArrays, collect_problems, decoded, parse_names, stack_cells
+from .region_checks import RawArrays, collect_problems, decoded, parse_names, stack_cells
 from .zarr_array import COPY_AGAIN, ZarrArray, is_group
 
 __all__ = ["read_store"]
 
-NEEDED: Final = ("data", "peak_names", "motif_names")
+REQUIRED: Final = ("data", "peak_names", "motif_names")
 STRANDS: Final = ("expression_positive", "expression_negative")
 GROUPS: Final = ("atpm", *STRANDS, "tss")
 """Groups with one array per cell type."""
 DISPLAY_NAMES: Final = {"features": "data", "motifs": "motif_names"}
 """Arrays that have another name in a store."""
 SHOWN_CHUNKS: Final = 3
-TEXTS: Final = NEEDED[1:]
+TEXTS: Final = REQUIRED[1:]
 """Arrays whose chunks are never all fill value."""
+
+
+def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
+    """Read a store; its features stay on disk. Raise Refused for a path without a store."""
+    cells = _cells(path)
+    stored, problems, notes = _survey(path, cells, empty_chunks=empty_chunks)
+    arrays: dict[str, Any] = {}
+    if "data" in stored:
+        arrays["features"] = stored["data"]
+    if "motif_names" in stored:
+        with collect_problems(problems):
+            arrays["motifs"] = decoded(stored["motif_names"][:], f"{path}: motif_names")
+    if "peak_names" in stored:
+        with collect_problems(problems):
+            names = decoded(stored["peak_names"][:], f"{path}: peak_names")
+            arrays |= parse_names(names, lambda row: f"{path}: peak_names, row {row}")
+    with collect_problems(problems):
+        arrays |= _genes(path)
+    arrays |= _by_cell(stored, cells, problems)
+    return RawArrays(
+        arrays,
+        _locate,
+        tuple(problems),
+        lambda name: DISPLAY_NAMES.get(name, name),
+        tuple(notes),
+    )
 
 
 def _cells(path: Path) -> list[str]:
     """Return the cell types of a store, sorted."""
-    folders = (
-        folder for group in GROUPS if (path / group).is_dir() for folder in (path / group).iterdir()
-    )
-    return sorted(
-        {folder.name for folder in folders if folder.is_dir() and not folder.name.startswith(".")}
-    )
-
-
-def _survey(
-    path: Path, *, empty_chunks: bool
-) -> tuple[dict[str, ZarrArray], list[Problem], list[str]]:
-    """Return the readable arrays of a store, the problems of the others, and notes."""
     if not path.exists():
         raise Refused(f"{path}: No such file or directory", code="file-not-found")
     if not is_group(path):
         fix = "a store has .zgroup or zarr.json at its top; unpack it first if it is one file"
         raise Refused(Problem(f"{path}: not a zarr store", help=fix, code="unknown-format"))
-    cells = _cells(path)
-    existing = [
-        f"{group}/{cell}" for group in GROUPS for cell in cells if (path / group / cell).is_dir()
-    ]
-    existing += [name for name in NEEDED if (path / name).is_dir()]
+    cells = set()
+    for group in GROUPS:
+        for folder in path.glob(f"{group}/*/"):
+            if not folder.name.startswith("."):
+                cells.add(folder.name)
+    return sorted(cells)
+
+
+def _survey(
+    path: Path, cells: Sequence[str], *, empty_chunks: bool
+) -> tuple[dict[str, ZarrArray], list[Problem], list[str]]:
+    """Return the readable arrays of a store, the problems of the others, and notes."""
+    names = [f"{group}/{cell}" for group in GROUPS for cell in cells]
+    existing = [name for name in (*names, *REQUIRED) if (path / name).is_dir()]
     problems = [*_absent(path, existing, cells)]
     arrays: dict[str, ZarrArray] = {}
-    notes: list[str] = []
     for name in existing:
         with collect_problems(problems):
             arrays[name] = ZarrArray(path / name)
-    sized = ["peak_names", "data", *(name for name in arrays if name.partition("/")[0] in GROUPS)]
-    peaks = next((arrays[name].shape[:1] for name in sized if name in arrays), None)
+
+    # The number of peaks that others are compared with.
+    peaks = None
+    for name in ("peak_names", "data", *names):
+        if peaks is None and name in arrays:
+            peaks = arrays[name].shape[:1]
+
+    notes: list[str] = []
     for name, array in [*arrays.items()]:
-        wrong = [*_wrong_shape(path, name, array, peaks)]
-        if not wrong and (missing := array.missing()):
-            note = f'{path}: "{name}": {_missing_chunks(array, missing)}'
-            if name in TEXTS or not empty_chunks:
-                wrong = [Problem(note, help=COPY_AGAIN, code="missing-chunk")]
-            else:
-                notes.append(
-                    f"{note}; read as {array.fill}: left out by the writer, or the copy is incomplete"
-                )
-        problems += wrong
-        if any(problem.code != "missing-chunk" or array.fill != 0 for problem in wrong):
-            del arrays[name]  # otherwise the chunks that exist may have problems of their own
+        text = _wrong_shape(name, array, peaks)
+        if text:
+            problems.append(Problem(f'{path}: "{name}" {text}', code="wrong-shape"))
+            del arrays[name]
+            continue
+        missing = array.missing()
+        if not missing:
+            continue
+        note = f'{path}: "{name}": {_missing_chunks(array, missing)}'
+        if empty_chunks and name not in TEXTS:
+            origin = "left out by the writer, or the copy is incomplete"
+            notes.append(f"{note}; read as {array.fill}: {origin}")
+            continue
+        problems.append(Problem(note, help=COPY_AGAIN, code="missing-chunk"))
+        # The chunks of numbers that exist may have problems of their own.
+        if array.fill != 0:
+            del arrays[name]
     return arrays, problems, notes
 
 
 def _absent(path: Path, existing: Sequence[str], cells: Sequence[str]) -> Iterator[Problem]:
-    """Yield arrays that are required, or required by the others of their group."""
-    for together in (NEEDED, *([f"{strand}/{cell}" for strand in STRANDS] for cell in cells)):
-        if together is NEEDED or not {*together}.isdisjoint(existing):
-            for name in (name for name in together if name not in existing):
-                message = f'{path}: no array "{name}"; it has {", ".join(existing) or "none"}'
-                yield Problem(message, help=COPY_AGAIN, code="missing-array")
+    """Yield arrays that are required, and a strand whose other strand exists."""
+    required = [*REQUIRED]
+    for cell in cells:
+        strands = [f"{strand}/{cell}" for strand in STRANDS]
+        if not {*strands}.isdisjoint(existing):
+            required += strands
+    for name in required:
+        if name not in existing:
+            message = f'{path}: no array "{name}"; it has {", ".join(existing) or "none"}'
+            yield Problem(message, help=COPY_AGAIN, code="missing-array")
 
 
 def _missing_chunks(array: ZarrArray, missing: Sequence[tuple[int, ...]]) -> str:
     names = [
         f"{array.file_name(place)} ({array.file_rows(place)})" for place in missing[:SHOWN_CHUNKS]
     ]
-    more = f", and {len(missing) - SHOWN_CHUNKS:,} more" if len(missing) > SHOWN_CHUNKS else ""
-    return f"missing chunk{'s' * (len(missing) > 1)}: {', '.join(names)}{more}"
+    text = f"missing {'chunk' if len(missing) == 1 else 'chunks'}: {', '.join(names)}"
+    if len(missing) > SHOWN_CHUNKS:
+        text += f", and {len(missing) - SHOWN_CHUNKS:,} more"
+    return text
 
 
-def _wrong_shape(
-    path: Path,
-    name: str,
-    array: ZarrArray,
-    peaks: tuple[int, ...] | None,
-) -> Iterator[Problem]:
-    is_text = name in TEXTS
+def _wrong_shape(name: str, array: ZarrArray, peaks: tuple[int, ...] | None) -> str:
+    """Return what is wrong with type or shape of an array; "" if they are right."""
     group = name.partition("/")[0]
-    axes = 2 if group in ("data", "tss") else 1
-    text = ""
-    if array.dtype.kind not in ("US" if is_text else "biuf"):
-        text = f"holds {array.dtype}, expected {'text' if is_text else 'numbers'}"
-    elif array.ndim != axes or (group == "tss" and array.shape[1] != 2):
-        text = f"has the shape {array.shape}, expected {('(P,)', '(P, 2)' if group == 'tss' else '(P, M)')[axes - 1]}"
-    elif not is_text and array.shape[:1] != peaks:
-        text = f"has the shape {array.shape}, expected {peaks} for the peaks of the other arrays"
-    if text:
-        yield Problem(f'{path}: "{name}" {text}', code="wrong-shape")
-
-
-def read_store(path: Path, *, empty_chunks: bool = True) -> RawArrays:
-    """Read a store; its features stay on disk. Raises Refused for a path without a store."""
-    stored, problems, notes = _survey(path, empty_chunks=empty_chunks)
-    arrays: dict[str, Any] = {"features": stored["data"]} if "data" in stored else {}
-    texts = {}
-    for name in (name for name in TEXTS if name in stored):
-        with collect_problems(problems):
-            texts[name] = decoded(stored[name][:], f"{path}: {name}")
-    arrays |= {"motifs": texts["motif_names"]} if "motif_names" in texts else {}
-    if "peak_names" in texts:
-        with collect_problems(problems):
-            places = parse_names(texts["peak_names"], lambda row: f"{path}: peak_names, row {row}")
-            arrays |= dict(zip(PLACES, places, strict=True))
-    with collect_problems(problems):
-        arrays |= _genes(path)
-    of_cells = [array for name, array in stored.items() if name.partition("/")[0] in GROUPS]
-    arrays |= _by_cell(stored, _cells(path), len(of_cells[0]) if of_cells else 0, problems)
-    return RawArrays(
-        arrays, _locate, tuple(problems), lambda name: DISPLAY_NAMES.get(name, name), tuple(notes)
-    )
+    kinds, expected = ("US", "text") if name in TEXTS else ("biuf", "numbers")
+    if array.dtype.kind not in kinds:
+        return f"holds {array.dtype}, expected {expected}"
+    if group == "data":
+        is_right = array.ndim == 2
+        shape = "(P, M)"
+    elif group == "tss":
+        is_right = array.shape[1:] == (2,)
+        shape = "(P, 2)"
+    else:
+        is_right = array.ndim == 1
+        shape = "(P,)"
+    if not is_right:
+        return f"has the shape {array.shape}, expected {shape}"
+    if name not in TEXTS and array.shape[:1] != peaks:
+        return f"has the shape {array.shape}, expected {peaks} for the peaks of the other arrays"
+    return ""
 
 
 def _genes(path: Path) -> dict[str, Any]:
@@ -157,24 +176,26 @@ def _genes(path: Path) -> dict[str, Any]:
 
 
 def _by_cell(
-    stored: Mapping[str, ZarrArray],
-    cells: Sequence[str],
-    rows: int,
-    problems: list[Problem],
+    stored: Mapping[str, ZarrArray], cells: Sequence[str], problems: list[Problem]
 ) -> dict[str, Any]:
     """Return the arrays of cell types; values that are unknown of one are 0."""
     read: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-    for group, cell in (
-        (group, cell) for group in GROUPS for cell in cells if f"{group}/{cell}" in stored
-    ):
-        with collect_problems(problems):
-            read[group][cell] = stored[f"{group}/{cell}"][:]
-    plus, minus = (read[strand] for strand in STRANDS)
-    both = {cell: np.stack([plus[cell], minus[cell]], -1) for cell in plus if cell in minus}
-    values = {"atpm": read["atpm"], "expression": both, "tss": read["tss"]}
-    return stack_cells(
-        {kind: of_cells for kind, of_cells in values.items() if of_cells}, cells, rows
-    )
+    rows = 0
+    for group, of_group in read.items():
+        for cell in cells:
+            array = stored.get(f"{group}/{cell}")
+            if array is not None:
+                rows = len(array)
+                with collect_problems(problems):
+                    of_group[cell] = array[:]
+
+    plus = read.pop("expression_positive")
+    minus = read.pop("expression_negative")
+    read["expression"] = {
+        cell: np.stack([plus[cell], minus[cell]], -1) for cell in plus if cell in minus
+    }
+    known = {kind: of_cells for kind, of_cells in read.items() if of_cells}
+    return stack_cells(known, cells, rows)
 
 
 def _locate(array: str, row: int, column: str) -> str:

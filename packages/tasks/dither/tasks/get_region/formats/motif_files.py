@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Float
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.cache import fetch_wheel
@@ -25,72 +26,84 @@ from .tables import open_table
 
 __all__ = ["read_motifs", "scan_regions"]
 
+Counts = Float[np.ndarray, "_ _"]
+
 SITES = 20
 """Sites behind a probability matrix of MEME that does not state their number: its own default."""
 NUMBERS = re.compile(r"\s*(?:[ACGTacgt]\s*)?\[?((?:\s*[-+]?[\d.]+(?:[eE][-+]?\d+)?)+)\s*\]?\s*")
 
 
 def read_motifs(path: Path | None, p_value: float = 1e-4) -> list[Motif]:
-    """Read a file in MEME or JASPAR format; None reads the CORE motifs of vertebrates in JASPAR 2026.
+    """Read a file in MEME or JASPAR format; None reads vertebrates of JASPAR 2026 CORE.
 
     A motif is named by its alternative name, or by its id where names repeat. `p_value` is the
     probability of a hit in a random word. Refused with all tables that are not W columns of four
     counts.
     """
     if path is None:
-        return [
-            Motif.of(name, counts, p_value)
-            for name, counts in read_counts(fetch_wheel(*MOTIF_WHEEL)).values()
-        ]
+        newest = read_counts(fetch_wheel(*MOTIF_WHEEL)).values()
+        return [Motif.of(name, counts, p_value) for name, counts in newest]
     with open_table(path) as file:
         lines = file.read().splitlines()
-    meme = any(line.startswith("MEME version") for line in lines)
-    tables = list(_tables(lines, meme))
+    is_meme = any(line.startswith("MEME version") for line in lines)
+    tables = list(_tables(lines, _meme_counts if is_meme else _jaspar_counts, is_meme=is_meme))
     repeated = Counter(name for _, _, name, _ in tables)
     motifs = []
     problems = []
-    for line, key, name, table in tables:
+    for line, key, name, counts in tables:
         try:
-            motifs.append(Motif.of(name if repeated[name] == 1 else key, table, p_value))
+            unique = name if repeated[name] == 1 else key
+            motifs.append(Motif.of(unique, counts, p_value))
         except (ValueError, TypeError) as error:
-            problems.append(
-                Problem(f"{path}: line {line}: motif {key}: {error}", code="invalid-sample")
-            )
+            message = f"{path}: line {line}: motif {key}: {error}"
+            problems.append(Problem(message, code="invalid-sample"))
     if not tables:
-        problems.append(
-            Problem(f"{path}: no motifs in MEME or JASPAR format", code="unknown-format")
-        )
+        message = f"{path}: no motifs in MEME or JASPAR format"
+        problems.append(Problem(message, code="unknown-format"))
     if problems:
         raise Refused(problems)
     return motifs
 
 
 def _tables(
-    lines: list[str], meme: bool
-) -> Iterator[tuple[int, str, str, Shaped[np.ndarray, "_ _"]]]:
+    lines: Sequence[str], counts: Callable[[list[str]], Counts], *, is_meme: bool
+) -> Iterator[tuple[int, str, str, Counts]]:
     """Yield line number, id, name and counts of each motif; the counts may have any shape."""
-    head = re.compile(r"MOTIF\s+(\S+)(?:\s+(\S+))?" if meme else r">\s*(\S+)(?:\s+(\S+))?")
-    starts = [(number, match) for number, line in enumerate(lines) if (match := head.match(line))]
-    stops = [*(number for number, _ in starts[1:]), len(lines)]
-    for (number, match), stop in zip(starts, stops, strict=bool(starts)):
-        block = lines[number + 1 : stop]
-        sites = float(SITES)
-        if meme:
-            matrix = next(
-                (n for n, line in enumerate(block) if line.startswith("letter-probability")),
-                len(block),
-            )
-            stated = re.search(r"nsites=\s*([\d.]+)", block[matrix] if matrix < len(block) else "")
-            sites = float(stated[1]) if stated else sites
-            block = block[matrix + 1 :]
-        rows = [
-            [float(word) for word in found[1].split()]
-            for line in block
-            if (found := NUMBERS.fullmatch(line))
-        ]
-        ragged = len({len(row) for row in rows}) != 1
-        table = np.zeros((0, 0)) if ragged else np.array(rows) * sites if meme else np.array(rows).T
-        yield number + 1, match[1], match[2] or match[1], table
+    head = re.compile(r"MOTIF\s+(\S+)(?:\s+(\S+))?" if is_meme else r">\s*(\S+)(?:\s+(\S+))?")
+    matches = {number: head.match(line) for number, line in enumerate(lines)}
+    starts = [number for number, match in matches.items() if match]
+    for start, stop in pairwise([*starts, len(lines)]):
+        match = matches[start]
+        assert match is not None
+        block = list(lines[start + 1 : stop])
+        yield start + 1, match[1], match[2] or match[1], counts(block)
+
+
+def _meme_counts(lines: list[str]) -> Counts:
+    """Return counts from the probabilities and the number of sites of a motif in MEME format."""
+    for number, line in enumerate(lines):
+        if line.startswith("letter-probability"):
+            stated = re.search(r"nsites=\s*([\d.]+)", line)
+            sites = float(stated[1]) if stated else float(SITES)
+            return _numbers(lines[number + 1 :]) * sites
+    return np.zeros((0, 0))
+
+
+def _jaspar_counts(lines: list[str]) -> Counts:
+    """Return counts of a motif in JASPAR format: a row for each base."""
+    return _numbers(lines).T
+
+
+def _numbers(lines: Iterable[str]) -> Counts:
+    """Return the rows of numbers; an empty table if they differ in length."""
+    rows = []
+    for line in lines:
+        match = NUMBERS.fullmatch(line)
+        if match:
+            rows.append([float(number) for number in match[1].split()])
+    if len({len(row) for row in rows}) != 1:
+        return np.zeros((0, 0))
+    return np.array(rows)
 
 
 def scan_regions(
@@ -113,34 +126,39 @@ def scan_regions(
     features = np.zeros((len(bed.lines), len(names)), np.float32)
     arrays = {"features": features, "motifs": names}
     arrays |= from_bed(peaks, bed, peaks, arrays)
-    raw = RawArrays(
-        arrays,
-        locate_in(peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}"),
-    )
+    locate = locate_in(peaks, bed, lambda array, row, name: f"{peaks.name}, line {bed.lines[row]}")
+    raw = RawArrays(arrays, locate)
     check_arrays(peaks, raw, overlaps=overlaps)
-    chromosome, starts, ends = bed.places
+
+    chromosome = bed.places["chromosome"]
+    start = bed.places["start"]
+    end = bed.places["end"]
+    wanted = set(chromosome.tolist())
+    found = set()
+    done = 0
     problems = []
-    seen = set()
     with Progress("regions scanned") as progress:
-        for name, sequence in _chromosomes(genome, set(chromosome.tolist())):
-            seen.add(name)
+        for name, sequence in _chromosomes(genome, wanted):
+            found.add(name)
             rows = np.flatnonzero(chromosome == name)
-            for row in rows[ends[rows] > len(sequence)].tolist():
-                what = f"{peaks}: line {bed.lines[row]}: ends at {ends[row]}, but {name} has {len(sequence)} bases"
-                problems.append(Problem(what, code="out-of-range"))
+            for row in rows[end[rows] > len(sequence)].tolist():
+                where = f"{peaks}: line {bed.lines[row]}"
+                message = f"{where}: ends at {end[row]}, but {name} has {len(sequence)} bases"
+                problems.append(Problem(message, code="out-of-range"))
             if not problems:
-                longest = int(
-                    (ends - starts)[rows].max()
-                )  # shorter ones end in unknown bases, which have no hits
-                texts = [
-                    sequence[starts[row] : ends[row]].ljust(longest, "N") for row in rows.tolist()
-                ]
+                # Shorter regions end in unknown bases, which have no hits.
+                longest = int((end - start)[rows].max())
+                texts = []
+                for row in rows.tolist():
+                    texts.append(sequence[start[row] : end[row]].ljust(longest, "N"))
                 features[rows] = scan(encode(texts), scanned)
-            progress.update(sum(int((chromosome == known).sum()) for known in seen), len(features))
-    for name in sorted(set(chromosome.tolist()) - seen):
-        what = f'{genome}: no sequence "{name}", which {peaks} names'
-        fix = did_you_mean(name, seen)
-        problems.append(Problem(what, help=fix, code="unknown-value"))
+            done += len(rows)
+            progress.update(done, len(features))
+
+    for name in sorted(wanted - found):
+        message = f'{genome}: no sequence "{name}", which {peaks} names'
+        fix = did_you_mean(name, found)
+        problems.append(Problem(message, help=fix, code="unknown-value"))
     if problems:
         raise Refused(problems)
     return raw

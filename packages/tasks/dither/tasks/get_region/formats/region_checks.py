@@ -1,4 +1,4 @@
-"""Arrays read from a file in any format, and their checks: types, shapes, names, values, and the order of the regions.
+"""Checks of arrays from a file of any format: types, shapes, names, values, order of regions.
 
 Letters: P regions, M motifs, C cell types.
 """
@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
@@ -25,7 +27,6 @@ __all__ = [
     "OF_CELLS",
     "PLACES",
     "Locator",
-    "Places",
     "RawArrays",
     "check_arrays",
     "check_order",
@@ -33,9 +34,10 @@ __all__ = [
     "decoded",
     "invalid_rows",
     "label_like",
-    "limited",
+    "line_problems",
     "name_array",
     "parse_names",
+    "place_arrays",
     "stack_cells",
     "table_locator",
     "texts_of",
@@ -64,9 +66,6 @@ MISSING_VALUES: Final = ("na", "nan", "none", "null", "<na>")
 ENSEMBL: Final = re.compile(r"[0-9]{1,2}|[XYM]|MT")
 """Names of chromosomes without "chr"."""
 
-Places = tuple[Shaped[np.ndarray, " P"], Int[np.ndarray, " P"], Int[np.ndarray, " P"]]
-"""Chromosome, start and end of each region."""
-
 NAME: Final = re.compile(r"([^\s:]{1,60}):(\d{1,12})-(\d{1,12})")
 
 Locator = Callable[[str, int, str], str]
@@ -76,10 +75,10 @@ for none)."""
 
 @dataclass(frozen=True)
 class RawArrays:
-    """Arrays of one source by the names in `RegionMatrix`; those that `problems` concern may be missing.
+    """Arrays of one source by their names in `RegionMatrix`; those with `problems` may be missing.
 
-    `display_name` returns the name of an array in the source; `notes` are what is valid, but may be
-    a mistake.
+    `display_name` returns the name of an array in the source; `notes` are on data that are valid,
+    but may be a mistake.
     """
 
     arrays: dict[str, Any]
@@ -96,35 +95,36 @@ def stack_cells(
 
     Values that are unknown of some cell types only are 0, and named in `unknown` as "atpm:CELL".
     Where only atpm is known, a region is open if its atpm is above 0. `values` by kind and cell
-    type are `P`, or `P 2` for expression and tss, or None if unknown.
+    type are `P`, or `P 2` for expression and tss.
     """
     arrays: dict[str, Any] = {"cells": np.array(cells, np.str_)} if cells else {}
     unknown = []
-    for kind, given in sorted(values.items()):
-        of_cells = [given.get(cell) for cell in cells]
-        if kind == "open" and (atpm := values.get("atpm")):
-            pairs = zip(of_cells, map(atpm.get, cells), strict=True)
-            of_cells = [
-                number > 0 if own is None and number is not None else own for own, number in pairs
-            ]
-        known = [array for array in of_cells if array is not None]
-        dtype = np.result_type(np.int8 if kind == "tss" else np.float32, *known)
-        arrays[kind] = np.zeros((rows, len(cells), *(2,) * (kind in ("expression", "tss"))), dtype)
-        for number, (cell, array) in enumerate(zip(cells, of_cells, strict=True)):
-            if array is None:
-                unknown.append(f"{kind}:{cell}")
+    atpm = values.get("atpm", {})
+    for kind, by_cell in sorted(values.items()):
+        of_cells = dict(by_cell)
+        if kind == "open":
+            for cell in atpm.keys() - of_cells.keys():
+                of_cells[cell] = atpm[cell] > 0
+        strands = (2,) if kind in ("expression", "tss") else ()
+        dtype = np.result_type(np.int8 if kind == "tss" else np.float32, *of_cells.values())
+        arrays[kind] = np.zeros((rows, len(cells), *strands), dtype)
+        for number, cell in enumerate(cells):
+            if cell in of_cells:
+                arrays[kind][:, number] = of_cells[cell]
             else:
-                arrays[kind][:, number] = array
+                unknown.append(f"{kind}:{cell}")
     if "atpm" in values and "open" not in values:
-        unknown += [
-            f"open:{name.partition(':')[2]}" for name in unknown if name.startswith("atpm:")
-        ]
+        unknown += [f"open:{cell}" for cell in cells if cell not in atpm]
     return arrays | {"unknown": np.array(sorted(unknown), np.str_)}
 
 
 def table_locator(row_name: Callable[[int], str]) -> Locator:
     """Return a locator for a table whose rows `row_name` names."""
-    return lambda array, row, column: row_name(row) + (f', column "{column}"' if column else "")
+
+    def locate(array: str, row: int, column: str) -> str:
+        return row_name(row) + (f', column "{column}"' if column else "")
+
+    return locate
 
 
 @contextmanager
@@ -136,12 +136,13 @@ def collect_problems(problems: list[Problem]) -> Iterator[None]:
         problems += refused.problems
 
 
-def limited(lines: Iterator[str], count: int) -> Iterator[str]:
-    """Yield the first lines, and the number of the others."""
-    for _, line in zip(range(MAX_SHOWN), lines, strict=False):
-        yield line
+def line_problems(lines: Iterable[str], count: int, code: str) -> list[Problem]:
+    """Return the first of `count` lines as problems, and one with the number of the others."""
+    problems = [Problem(line, code=code) for line in islice(lines, MAX_SHOWN)]
     if count > MAX_SHOWN:
-        yield f"... and {count - MAX_SHOWN:,} more like the last one"
+        message = f"... and {count - MAX_SHOWN:,} more like the last one"
+        problems.append(Problem(message, code=code))
+    return problems
 
 
 def invalid_rows(
@@ -149,113 +150,129 @@ def invalid_rows(
 ) -> list[Problem]:
     """Describe the first of the wrong rows, and count the others."""
     rows = np.flatnonzero(wrong).tolist()
-    return [Problem(line, code=code) for line in limited(map(describe, rows), len(rows))]
+    return line_problems(map(describe, rows), len(rows), code)
 
 
 def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
-    """Check the arrays of a table of regions, where those of cell types may be missing; Refused with all problems."""
+    """Check the arrays of a table of regions; raise Refused with all problems.
+
+    Those of cell types may be missing.
+    """
     arrays = dict(raw.arrays)
     name_of = raw.display_name
     problems = [] if raw.problems else [*_missing(arrays, name_of)]
     for name, kinds in sorted(KINDS.items()):
         if name in arrays and arrays[name].dtype.kind not in kinds:
-            message = (
-                f'"{name_of(name)}" holds {arrays.pop(name).dtype}, expected {KIND_NAMES[kinds]}'
-            )
+            dtype = arrays.pop(name).dtype
+            message = f'"{name_of(name)}" holds {dtype}, expected {KIND_NAMES[kinds]}'
             problems.append(Problem(message, code="wrong-shape"))
-    for name, message in list(_shapes(arrays, name_of)):  # values of such an array are not checked
+    # Values of an array of another shape have no place, so they are not checked.
+    for name, message in list(_wrong_shapes(arrays, name_of)):
         problems.append(Problem(message, code="wrong-shape"))
         arrays.pop(name, None)
     problems += _names(arrays)
     problems += _values(raw.locate, arrays)
     if arrays.keys() >= {*PLACES} and arrays["start"].size:
         problems += check_order(raw.locate, arrays, overlaps=overlaps)
-    own = [
-        problem
-        if problem.message.startswith(str(path))
-        else replace(problem, message=f"{path}: {problem.message}")
-        for problem in problems
-    ]
-    if every := [*raw.problems, *own]:
-        raise Refused(list({problem.message: problem for problem in every}.values()))
+
+    by_message = {problem.message: problem for problem in raw.problems}
+    for problem in problems:
+        message = problem.message
+        if not message.startswith(str(path)):
+            message = f"{path}: {message}"
+        by_message.setdefault(message, replace(problem, message=message))
+    if by_message:
+        raise Refused(list(by_message.values()))
 
 
 def _missing(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[Problem]:
-    needed = set(KINDS) - {*OF_CELLS, *GENES, "cells"} | (arrays.keys() & {*GENES} and {*GENES})
-    if "cells" in arrays or not arrays.keys().isdisjoint(OF_CELLS):
-        needed |= {"cells", *(arrays.keys() & set(OF_CELLS) or {"open"})}
+    required = set(KINDS) - {*OF_CELLS, *GENES, "cells"}
+    if not arrays.keys().isdisjoint(GENES):
+        required |= {*GENES}
+    if not arrays.keys().isdisjoint(("cells", *OF_CELLS)):
+        required.add("cells")
+        if arrays.keys().isdisjoint(OF_CELLS):
+            required.add("open")
     existing = ", ".join(sorted({*map(name_of, arrays.keys() - {"unknown"})})) or "none"
-    for name in sorted(needed - arrays.keys()):
+    for name in sorted(required - arrays.keys()):
         yield Problem(f'no array "{name_of(name)}"; it has {existing}', code="missing-array")
 
 
-def _shapes(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    rows, columns = (*(arrays["features"].shape if "features" in arrays else ()), 0, 0)[:2]
-    regions = next((arrays[name].size for name in PLACES if name in arrays), rows)
-    motifs = arrays["motifs"].size if "motifs" in arrays else columns
-    shapes: dict[str, tuple[int, ...]] = {name: (regions,) for name in PLACES}
-    shapes |= {"motifs": (motifs,), "features": (regions, motifs)}
-    if "cells" in arrays:
-        of_cells = (regions, arrays["cells"].size)
-        shapes |= {"cells": of_cells[1:], "open": of_cells, "atpm": of_cells}
-        shapes |= {"expression": (*of_cells, 2), "tss": (*of_cells, 2)}
-    if "gene" in arrays:
-        shapes |= dict.fromkeys(GENES, (arrays["gene"].size,))
-    for name, shape in shapes.items():
+def _wrong_shapes(
+    arrays: Mapping[str, Any], name_of: Callable[[str], str]
+) -> Iterator[tuple[str, str]]:
+    """Yield arrays whose shape does not fit the others, and arrays without regions or motifs."""
+    regions = 0
+    motifs = 0
+    if "features" in arrays:
+        regions, motifs = (*arrays["features"].shape, 0, 0)[:2]
+    # Places count more than features, and of the places the first.
+    for name in reversed(PLACES):
+        if name in arrays:
+            regions = arrays[name].size
+    if "motifs" in arrays:
+        motifs = arrays["motifs"].size
+
+    for name, shape in _shapes(arrays, regions, motifs).items():
         if name in arrays and arrays[name].shape != shape:
             expected = f"expected {shape} for {regions} regions and {motifs} motifs"
             yield name, f'"{name_of(name)}" has the shape {arrays[name].shape}, {expected}'
     for name, count, items in (("start", regions, "regions"), ("motifs", motifs, "motif columns")):
-        if not count and name in arrays:
+        if name in arrays and not count:
             yield name, f"holds no {items}"
 
 
+def _shapes(arrays: Mapping[str, Any], regions: int, motifs: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {name: (regions,) for name in PLACES}
+    shapes |= {"motifs": (motifs,), "features": (regions, motifs)}
+    if "cells" in arrays:
+        cells = arrays["cells"].size
+        shapes |= {"cells": (cells,), "open": (regions, cells), "atpm": (regions, cells)}
+        shapes |= dict.fromkeys(("expression", "tss"), (regions, cells, 2))
+    if "gene" in arrays:
+        shapes |= dict.fromkeys(GENES, (arrays["gene"].size,))
+    return shapes
+
+
 def label_like(motifs: Iterable[str], cells: Iterable[str]) -> Iterator[Problem]:
-    """Yield motifs that are named like a cell type or a label: trained on, they would leak what is predicted."""
+    """Yield motifs named like a cell type or a label: as inputs they would leak the target."""
     cell_of = {cell.lower(): cell for cell in cells}
     for name in motifs:
         if name.lower() in cell_of or name.lower() in LABELS:
             cell = cell_of.get(name.lower(), "CELL")
-            fix = f'name it "open:{cell}" if it is the accessibility of a cell type; rename or remove it otherwise'
+            fix = f'name it "open:{cell}" if it is the accessibility of a cell type; '
+            fix += "rename or remove it otherwise"
             message = f'the column "{name}" is named like a cell type or a label, not like a motif'
             yield Problem(message, help=fix, code="unknown-key")
 
 
 def _names(arrays: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield names that are empty, occur twice, or are those of labels among the motifs."""
-    yield from label_like(
-        *(map(str, arrays.get(name, np.zeros(0, "U1")).ravel()) for name in ("motifs", "cells"))
-    )
-    for name in ("motifs", "cells"):
-        names = arrays.get(name, np.zeros(0, "U1"))
+    none = np.zeros(0, "U1")
+    both = {name: arrays.get(name, none).ravel() for name in ("motifs", "cells")}
+    yield from label_like(both["motifs"].tolist(), both["cells"].tolist())
+    for array, names in both.items():
         empty = np.char.strip(names) == ""
-        lines = [
-            f"number {row + 1} of the {name} has no name" for row in np.flatnonzero(empty).tolist()
-        ]
+        unnamed = np.flatnonzero(empty).tolist()
+        lines = [f"number {row + 1} of the {array} has no name" for row in unnamed]
+        yield from line_problems(lines, len(lines), "invalid-sample")
         values, times = np.unique(names[~empty], return_counts=True)
-        twice = [
-            f'"{value}" is the name of more than one of the {name}'
-            for value in values[times > 1].tolist()
-        ]
-        yield from (
-            Problem(line, code="invalid-sample") for line in limited(iter(lines), len(lines))
-        )
-        yield from (Problem(line, code="duplicate") for line in limited(iter(twice), len(twice)))
+        repeated = values[times > 1].tolist()
+        lines = [f'"{value}" is the name of more than one of the {array}' for value in repeated]
+        yield from line_problems(lines, len(lines), "duplicate")
 
 
 def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield numbers that are not allowed."""
     if "features" in arrays:
         motifs = arrays.get("motifs", np.arange(arrays["features"].shape[1]))
         yield from _numbers(
             "features", arrays["features"], lambda column: str(motifs[column]), locate
         )
-    for name in (name for name in OF_CELLS if name in arrays and "cells" in arrays):
-
-        def column_name(cell: int, strand: int = 0, name: str = name) -> str:
-            suffix = ("_positive", "_negative")[strand] if name == "expression" else ""
-            return f"{name}{suffix}:{arrays['cells'][cell]}"
-
-        yield from _numbers(name, arrays[name], column_name, locate)
+    for name in OF_CELLS:
+        if name in arrays and "cells" in arrays:
+            column_name = partial(_column_of_cell, name, arrays["cells"])
+            yield from _numbers(name, arrays[name], column_name, locate)
     for name in arrays.keys() & {"start", "end"}:
         yield from _numbers(name, arrays[name], lambda name=name: name, locate)
     if {"gene_region", "start"} <= arrays.keys():
@@ -267,6 +284,16 @@ def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
+def _column_of_cell(
+    name: str, cells: Shaped[np.ndarray, " C"], cell: int, strand: int | None = None
+) -> str:
+    """Return the name of a column of a cell type in a table."""
+    suffix = ""
+    if name == "expression" and strand is not None:
+        suffix = ("_positive", "_negative")[strand]
+    return f"{name}{suffix}:{cells[cell]}"
+
+
 def _faults(name: str, block: Shaped[np.ndarray, "n ..."]) -> dict[str, Any]:
     """Return masks of the values that are not allowed, by their description."""
     if name in ("start", "end"):
@@ -274,7 +301,8 @@ def _faults(name: str, block: Shaped[np.ndarray, "n ..."]) -> dict[str, Any]:
         return {"is not a base number (a whole number of at least 0)": ~whole}
     if name in ("open", "tss"):
         return {"is neither 0 nor 1": (block != 0) & (block != 1)}
-    if block.min() >= 0 and float(block.max()) <= LARGEST:  # false where anything is NaN
+    # False where anything is NaN.
+    if block.min() >= 0 and float(block.max()) <= LARGEST:
         return {}
     finite = np.isfinite(block)
     return {
@@ -294,67 +322,71 @@ def _numbers(
     lines: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
     unreadable: list[Problem] = []
+    # By blocks, as the values may be larger than the memory.
     for rows in row_blocks(len(values)):
         block: Any = np.zeros(0)
         with collect_problems(unreadable):
             block = np.asarray(values[rows])
-        for fault, wrong in (_faults(name, block) if block.size else {}).items():
+        if not block.size:
+            continue
+        for fault, wrong in _faults(name, block).items():
             shown = lines.setdefault(fault, [])
             counts[fault] = counts.get(fault, 0) + int(wrong.sum())
             for row, *index in np.argwhere(wrong)[: MAX_SHOWN - len(shown)].tolist():
                 where = locate(name, rows.start + row, column_name(*index))
                 shown.append(f"{where}: {block[row, *index]} {fault}")
+
     unreadable = list({problem.message: problem for problem in unreadable}.values())
     yield from unreadable[:MAX_SHOWN]
     if len(unreadable) > MAX_SHOWN:
-        yield Problem(
-            f"... and {len(unreadable) - MAX_SHOWN:,} more such problems", code=unreadable[0].code
-        )
+        message = f"... and {len(unreadable) - MAX_SHOWN:,} more such problems"
+        yield Problem(message, code=unreadable[0].code)
     for fault, shown in lines.items():
-        yield from (
-            Problem(line, code="invalid-sample") for line in limited(iter(shown), counts[fault])
-        )
+        yield from line_problems(shown, counts[fault], "invalid-sample")
 
 
 def check_order(locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool) -> Iterator[Problem]:
-    """Yield regions that are empty, unsorted or equal, that overlap unless allowed, and odd names of chromosomes."""
+    """Yield regions that are empty, unsorted, equal or overlapping, and odd chromosomes."""
     chromosome = arrays["chromosome"]
     start = arrays["start"]
     end = arrays["end"]
-    if not all((np.isfinite(ends) & (np.abs(ends) < MAX_BASE)).all() for ends in (start, end)):
-        return  # reported with the values
+    for bases in (start, end):
+        # Reported with the values.
+        if not (np.isfinite(bases) & (np.abs(bases) < MAX_BASE)).all():
+            return
 
-    def name(row: int) -> str:
-        return f"{chromosome[row]}:{start[row]:.0f}"
+    def region(row: int) -> str:
+        return f"{chromosome[row]}:{start[row]:.0f}-{end[row]:.0f}"
 
     def problems(
         wrong: Bool[np.ndarray, " P"], fault: Callable[[int], str], code: str
     ) -> list[Problem]:
         return invalid_rows(wrong, lambda row: f"{locate('start', row, '')}: {fault(row)}", code)
 
-    def order(row: int) -> str:
-        return f"regions are not sorted: {name(row)} after {name(row - 1)}; sort by chromosome and start"
+    def empty_text(row: int) -> str:
+        return f"the region ends at {end[row]:.0f}, not after its start {start[row]:.0f}"
+
+    def order_text(row: int) -> str:
+        names = [f"{chromosome[place]}:{start[place]:.0f}" for place in (row, row - 1)]
+        order = " after ".join(names)
+        return f"regions are not sorted: {order}; sort by chromosome and start"
 
     same = np.r_[False, chromosome[1:] == chromosome[:-1]]
     unsorted = same & np.r_[False, start[1:] < start[:-1]]
     copies = same & np.r_[False, (start[1:] == start[:-1]) & (end[1:] == end[:-1])]
-    ends = "the region ends at {:.0f}, not after its start {:.0f}"
+    yield from problems(end <= start, empty_text, "invalid-sample")
+    yield from problems(unsorted, order_text, "unsorted")
     yield from problems(
-        end <= start, lambda row: ends.format(end[row], start[row]), "invalid-sample"
+        copies, lambda row: f"{region(row)} equals the region before it", "duplicate"
     )
-    yield from problems(unsorted, order, "unsorted")
-    yield from problems(
-        copies, lambda row: f"{name(row)}-{end[row]:.0f} equals the region before it", "duplicate"
-    )
-    if not overlaps:  # compare each start with the largest end so far on the chromosome
+    if not overlaps:
+        # Each start is compared with the largest end so far on the chromosome.
         run = np.cumsum(~same)
         far = int(end.max()) + 1
         reach = np.r_[0, (np.maximum.accumulate(end + run * far) - run * far)[:-1]]
         crossing = same & ~unsorted & ~copies & (start < reach)
         fix = "overlaps a region before it; merge them, or set overlaps = true"
-        yield from problems(
-            crossing, lambda row: f"{name(row)}-{end[row]:.0f} {fix}", "invalid-sample"
-        )
+        yield from problems(crossing, lambda row: f"{region(row)} {fix}", "invalid-sample")
     yield from _chromosomes(lambda row: locate("chromosome", row, ""), chromosome, ~same)
 
 
@@ -363,6 +395,7 @@ def _chromosomes(
     chromosome: Shaped[np.ndarray, " P"],
     begins: Bool[np.ndarray, " P"],
 ) -> Iterator[Problem]:
+    """Yield chromosomes that occur in two places, and names that are none, or of two styles."""
     rows = np.flatnonzero(begins)
     names, first = np.unique(chromosome[rows], return_index=True)
     again = np.isin(np.arange(len(chromosome)), np.delete(rows, first))
@@ -370,38 +403,49 @@ def _chromosomes(
     yield from invalid_rows(
         again, lambda row: f"{where(row)}: {text.format(chromosome[row])}", "unsorted"
     )
-    valid = {
-        name: CHROMOSOME.fullmatch(name) and name.lower() not in MISSING_VALUES
-        for name in names.tolist()
-    }
-    odd = (
-        np.isin(chromosome, [name for name in names.tolist() if not valid[name]]) & begins & ~again
-    )
+
+    long = short = None
+    invalid = []
+    for name, row in zip(names.tolist(), rows[first].tolist(), strict=True):
+        if not CHROMOSOME.fullmatch(name) or name.lower() in MISSING_VALUES:
+            invalid.append(name)
+        if name.startswith("chr"):
+            long = long or (name, row)
+        if ENSEMBL.fullmatch(name):
+            short = short or (name, row)
     yield from invalid_rows(
-        odd, lambda row: f'{where(row)}: "{chromosome[row][:60]}" is not the name of a chromosome'
+        np.isin(chromosome, invalid) & begins & ~again,
+        lambda row: f'{where(row)}: "{chromosome[row][:60]}" is not the name of a chromosome',
     )
-    seen = dict(zip(names.tolist(), rows[first].tolist(), strict=True))
-    long = next((name for name in seen if name.startswith("chr")), None)
-    short = next((name for name in seen if ENSEMBL.fullmatch(name)), None)
     if long and short:
-        message = f'{where(seen[short])}: named "{short}", but others like "{long}"; name all chromosomes the same way'
-        yield Problem(message, code="invalid-sample")
+        message = f'{where(short[1])}: named "{short[0]}", but others like "{long[0]}"'
+        yield Problem(f"{message}; name all chromosomes the same way", code="invalid-sample")
 
 
-def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Places:
-    """Parse names of regions; raises Refused with the places, which `where` returns, of those that do not parse."""
+def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> dict[str, Any]:
+    """Return chromosome, start and end from names of regions; raise Refused with invalid ones.
+
+    `where` returns the place of a row.
+    """
     matches = [NAME.fullmatch(name) for name in names.tolist()]
     wrong = np.array([match is None for match in matches], np.bool_)
     fault = "is not a place such as chr1:9790-10675"
     if problems := invalid_rows(wrong, lambda row: f'{where(row)}: "{names[row][:40]}" {fault}'):
         raise Refused(problems)
-    groups = [match.groups() for match in matches if match]
-    chromosome, start, end = zip(*groups, strict=True) if groups else ((), (), ())
-    return np.array(chromosome, np.str_), np.array(start, np.int64), np.array(end, np.int64)
+    return place_arrays([match.groups() for match in matches if match])
+
+
+def place_arrays(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return arrays of rows that begin with chromosome, start and end."""
+    return {
+        "chromosome": np.array([row[0] for row in rows], np.str_),
+        "start": np.array([row[1] for row in rows], np.int64),
+        "end": np.array([row[2] for row in rows], np.int64),
+    }
 
 
 def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, " n"]:
-    """Return text, decoded if it is stored as bytes; raises Refused if it is neither text nor UTF-8."""
+    """Return text, decoded from UTF-8 if it is stored as bytes; raise Refused for others."""
     if values.dtype.kind == "U":
         return values
     if values.dtype.kind != "S":
@@ -411,31 +455,28 @@ def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, 
         try:
             texts.append(content.decode("utf-8"))
         except UnicodeDecodeError:
-            raise Refused(
-                f"{where}, row {row}: {content[:40]!r} is not UTF-8", code="invalid-sample"
-            ) from None
+            message = f"{where}, row {row}: {content[:40]!r} is not UTF-8"
+            raise Refused(message, code="invalid-sample") from None
     return np.array(texts, np.str_).reshape(values.shape)
 
 
 def name_array(names: Sequence[str], where: str) -> Shaped[np.ndarray, " P"]:
-    """Return names as an array, which takes the bytes of the longest for each; Refused if it is too long."""
-    if (longest := max(map(len, names), default=0)) > MAX_NAME:
-        raise Refused(
-            f"{where}: a name of {longest:,} characters, the limit is {MAX_NAME:,}",
-            code="too-large",
-        )
+    """Return names as an array, which takes the bytes of the longest for each; Refused if long."""
+    longest = max(map(len, names), default=0)
+    if longest > MAX_NAME:
+        message = f"{where}: a name of {longest:,} characters, the limit is {MAX_NAME:,}"
+        raise Refused(message, code="too-large")
     return np.array(names, np.str_)
 
 
 def texts_of(
     values: Shaped[np.ndarray, " P"], where: Callable[[int], str]
 ) -> Shaped[np.ndarray, " P"]:
-    """Return a column of names or whole numbers as text; raises Refused with rows that hold neither, such as nan."""
-    if values.dtype.kind not in "iuU":
-        wrong = np.array([not isinstance(value, str) for value in values.tolist()], np.bool_)
-        if problems := invalid_rows(
-            wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text"
-        ):
-            raise Refused(problems)
-        return name_array(values.tolist(), where(0))
-    return values.astype(np.str_)
+    """Return names or whole numbers as text; raise Refused with rows of neither, such as nan."""
+    if values.dtype.kind in "iuU":
+        return values.astype(np.str_)
+    wrong = np.array([not isinstance(value, str) for value in values.tolist()], np.bool_)
+    problems = invalid_rows(wrong, lambda row: f"{where(row)}: {str(values[row])[:40]} is not text")
+    if problems:
+        raise Refused(problems)
+    return name_array(values.tolist(), where(0))

@@ -1,4 +1,4 @@
-"""Tables of regions: .csv and .tsv (also .gz), .parquet and .h5ad.
+"""Tables of regions: .csv and .tsv (also .gz), and .parquet.
 
 A text table has the header
 
@@ -7,9 +7,7 @@ A text table has the header
 Every column that is not one of the first three and has no prefix of a cell type is a motif. Columns
 are separated by commas, or by tabs if the header has one. open:CELL is 0 or 1, atpm:CELL is a
 number; expression_positive:CELL, expression_negative:CELL, tss_positive:CELL and tss_negative:CELL
-belong to the two strands. In AnnData, regions are observations and motifs variables, with places
-and values of cell types as columns of `obs`; or cell types are observations and regions variables,
-with motifs in `varm`.
+belong to the two strands.
 """
 
 from __future__ import annotations
@@ -21,29 +19,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.limits import LINE_BYTES, max_expanded
+from dither.registry.files.limits import LINE_BYTES, max_expanded, open_file
 
 from ...missing_library import require_extra
 from ...prepared.arrays import LIMIT, Arrays
-from .column_names import NAMED, check_names, column_arrays, is_of_cell, standard_names
+from .column_names import NAMED, check_names, column_arrays, standard_names
 from .region_checks import (
-    NAME,
     PLACES,
     RawArrays,
     collect_problems,
-    limited,
-    parse_names,
+    line_problems,
     table_locator,
     texts_of,
 )
 
-__all__ = ["BOOLEANS", "open_table", "read_anndata", "read_table"]
+__all__ = ["BOOLEANS", "numeric_columns", "open_table", "read_table"]
 
 COLUMNS: Final = 100_000
 """Most columns of a text table."""
@@ -53,15 +49,17 @@ BOOLEANS: Final = {"True": "1", "TRUE": "1", "true": "1", "False": "0", "FALSE":
 class _Gzip(gzip.GzipFile):
     """A gzipped text below the size policy: its expansion, and the length of a line."""
 
-    def __init__(self, path: Path, limit: int | None) -> None:
-        super().__init__(path, "rb")
-        most = max_expanded(path.stat().st_size)
-        self._limit = most if limit is None else min(most, limit)
+    def __init__(self, file: BinaryIO, size: int, limit: int | None) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._limit = max_expanded(size)
+        if limit is not None:
+            self._limit = min(self._limit, limit)
         self._line = 0
 
     def read1(self, size: int = -1) -> bytes:
         data = super().read1(size)
         end = data.rfind(b"\n")
+        # Bytes of the last line so far.
         self._line = self._line + len(data) if end < 0 else len(data) - end - 1
         if self.tell() > self._limit or self._line > LINE_BYTES:
             raise OSError(f"more than {self._limit:,} bytes, or {LINE_BYTES:,} in a line")
@@ -70,21 +68,24 @@ class _Gzip(gzip.GzipFile):
 
 @contextmanager
 def open_table(path: Path, limit: int | None = None) -> Iterator[TextIOWrapper]:
-    """Open a text file, plain or gzipped, of at most `limit` bytes; errors while it is read are raised as Refused."""
-    if path.exists() and not path.is_file():
-        raise Refused(f"{path}: not a regular file", code="unreadable-file")
-    if limit is not None and path.exists() and (size := path.stat().st_size) > limit:
-        raise Refused(
-            f"{path}: has {size:,} bytes, the limit of a text table is {limit:,}", code="too-large"
-        )
+    """Open a text file, plain or gzipped, of at most `limit` bytes.
+
+    Errors while it is read are raised as Refused.
+    """
     try:
-        binary: Any = _Gzip(path, limit) if path.name.lower().endswith(".gz") else path.open("rb")
-        file = TextIOWrapper(binary, encoding="utf-8-sig", newline="")
+        size = path.stat().st_size
+        binary: Any = open_file(path)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", code="file-not-found") from None
-    with file:
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        raise Refused(f"{path}: {error.strerror}", code=code) from None
+    with binary:
+        if limit is not None and size > limit:
+            message = f"{path}: has {size:,} bytes, the limit of a text table is {limit:,}"
+            raise Refused(message, code="too-large")
+        if path.name.lower().endswith(".gz"):
+            binary = _Gzip(binary, size, limit)
         try:
-            yield file
+            yield TextIOWrapper(binary, encoding="utf-8-sig", newline="")
         except (EOFError, OSError, zlib.error) as error:
             raise Refused(f"{path}: damaged or cut short ({error})", code="damaged-file") from None
         except (UnicodeDecodeError, csv.Error) as error:
@@ -92,36 +93,41 @@ def open_table(path: Path, limit: int | None = None) -> Iterator[TextIOWrapper]:
 
 
 def read_table(path: Path) -> RawArrays:
-    """Read a .csv, .tsv or .parquet file; places are columns, names of regions in the first one, or missing."""
+    """Read a .csv, .tsv or .parquet file.
+
+    Places are columns, or names of regions in the first column, or missing.
+    """
     is_text = not path.name.lower().endswith(".parquet")
     frame = _read_text(path) if is_text else _read_parquet(path)
-    names = standard_names([*map(str, frame.columns)])
     originals = [*map(str, frame.columns)]
+    names = standard_names(originals)
     key, numbers = _roles(names)
     if len(frame) * len(numbers) * 8 > LIMIT:
         raise Refused(f"{path}: more than {LIMIT:,} bytes of numbers", code="too-large")
 
-    def locate(row: int) -> str:
+    def locate_row(row: int) -> str:
         return f"line {row + 2}" if is_text else f"row {row} (from 0)"
 
     columns = [(names[i], originals[i], frame.iloc[:, i].to_numpy()) for i in numbers]
-    arrays, problems = _numeric(columns, path, locate)
+    arrays, problems = numeric_columns(columns, path, locate_row)
     if key is not None:
         name = "chromosome" if names[key] == "chromosome" else "names"
+        where = "" if is_text else f', column "{originals[key]}"'
         with collect_problems(problems):
-            where = f', column "{originals[key]}"' if not is_text else ""
             texts = texts_of(
-                frame.iloc[:, key].to_numpy(), lambda row: f"{path}: {locate(row)}{where}"
+                frame.iloc[:, key].to_numpy(), lambda row: f"{path}: {locate_row(row)}{where}"
             )
             arrays[name] = np.char.strip(texts)
     if problems and any(np.isnan(arrays[name]).any() for name in PLACES[1:] if name in arrays):
+        # Their order would be reported as wrong, too.
         arrays = {name: array for name, array in arrays.items() if name not in PLACES}
+
     of_standard = dict(zip(names, originals, strict=True))
-    find = table_locator(locate)
+    locate = table_locator(locate_row)
     return RawArrays(
         arrays,
-        lambda name, row, column: find(name, row, of_standard.get(column, column)),
-        (*problems,),
+        lambda name, row, column: locate(name, row, of_standard.get(column, column)),
+        tuple(problems),
     )
 
 
@@ -157,30 +163,35 @@ def _read_text(path: Path) -> Any:
         except pandas.errors.EmptyDataError:
             frame = pandas.DataFrame(np.zeros((0, len(header))))
         except pandas.errors.ParserError as error:
-            raise Refused(
-                f"{path}: cannot be read after line 1: {error}", code="invalid-sample"
-            ) from None
+            message = f"{path}: cannot be read after line 1: {error}"
+            raise Refused(message, code="invalid-sample") from None
     if frame.shape[1] != len(header):
-        raise Refused(
-            f"{path}: line 2: has {frame.shape[1]} columns, the header {len(header)}",
-            code="invalid-sample",
-        )
+        message = f"{path}: line 2: has {frame.shape[1]} columns, the header {len(header)}"
+        raise Refused(message, code="invalid-sample")
     return frame.set_axis(header, axis=1)
 
 
 def _roles(names: Sequence[str]) -> tuple[int | None, list[int]]:
-    """Return the index of the column with chromosomes, or else names of regions, and those of numbers."""
-    named = {0} if names and names[0].lower() in NAMED else set[int]()
-    key = names.index("chromosome") if "chromosome" in names else next(iter(named), None)
-    return key, [i for i in range(len(names)) if i != key and i not in named]
+    """Return the index of the column with chromosomes or names of regions, and those of numbers."""
+    numbers = list(range(len(names)))
+    key = None
+    if names and names[0].lower() in NAMED:
+        numbers.remove(0)
+        key = 0
+    if "chromosome" in names:
+        key = names.index("chromosome")
+    return key, [index for index in numbers if index != key]
 
 
-def _numeric(
+def numeric_columns(
     columns: Sequence[tuple[str, str, Shaped[np.ndarray, " P"]]],
     path: Path,
     locate: Callable[[int], str],
 ) -> tuple[Arrays, list[Problem]]:
-    """Return the arrays of columns by standard and own name, with NaN in places and 0 in others for invalid numbers."""
+    """Return the arrays of columns, given standard name, own name and values of each.
+
+    Invalid numbers are problems, and NaN in places, 0 in other columns.
+    """
     import pandas
 
     check_names([name for name, _, _ in columns], path)
@@ -192,20 +203,18 @@ def _numeric(
         if values.dtype.kind in "biuf":
             table[:, place] = values
             continue
-        numbers = pandas.to_numeric(
-            [BOOLEANS.get(text, text) for text in map(str, values.tolist())], errors="coerce"
-        )
-        bad = np.flatnonzero(np.isnan(numbers)).tolist()
-        table[:, place] = np.where(np.isnan(numbers), np.nan if standard in PLACES else 0, numbers)
-        if len(bad) == len(values) > 1:
+        texts = [BOOLEANS.get(text, text) for text in map(str, values.tolist())]
+        numbers = pandas.to_numeric(texts, errors="coerce")
+        invalid = np.isnan(numbers)
+        table[:, place] = np.where(invalid, np.nan if standard in PLACES else 0, numbers)
+        if len(values) > 1 and invalid.all():
             message = f'{path}: the column "{name}" holds text such as "{str(values[0])[:40]}"'
             problems.append(Problem(message, code="wrong-shape"))
-        else:
-            wrong += [
-                f'{path}: {locate(row)}, column "{name}": "{values[row]!s:.40}" is not a number'
-                for row in bad
-            ]
-    problems += [Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))]
+            continue
+        for row in np.flatnonzero(invalid).tolist():
+            text = f'"{values[row]!s:.40}" is not a number'
+            wrong.append(f'{path}: {locate(row)}, column "{name}": {text}')
+    problems += line_problems(wrong, len(wrong), "invalid-sample")
     return column_arrays([name for name, _, _ in columns], table), problems
 
 
@@ -216,103 +225,17 @@ def _read_parquet(path: Path) -> Any:
 
     try:
         metadata = parquet.read_metadata(path)
-        most = max_expanded(path.stat().st_size)
-        if (size := metadata.num_rows * metadata.num_columns * 8) > (limit := min(LIMIT, most)):
+        size = metadata.num_rows * metadata.num_columns * 8
+        limit = min(LIMIT, max_expanded(path.stat().st_size))
+        if size > limit:
             raise Refused(f"{path}: takes {size:,} bytes, the limit is {limit:,}", code="too-large")
         frame = parquet.read_table(path).to_pandas()
     except (OSError, ValueError, ArrowException) as error:
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "damaged-file"
-        raise Refused(
-            f"{path}: cannot be read as parquet ({str(error)[:200]})", code=code
-        ) from None
+        message = f"{path}: cannot be read as parquet ({str(error)[:200]})"
+        raise Refused(message, code=code) from None
     if {*PLACES} & {*standard_names([*map(str, frame.index.names)])}:
         return frame.reset_index()
     if frame.index.to_numpy().dtype.kind not in "biuf" and "peak" not in frame.columns:
         frame.insert(0, "peak", frame.index)
     return frame
-
-
-def read_anndata(path: Path) -> RawArrays:
-    """Read an .h5ad file; raises Refused without anndata, or if it is damaged or does not hold regions and motifs."""
-    require_extra("anndata", str(path))
-    import anndata  # type: ignore[import-not-found,unused-ignore]
-
-    try:
-        file = anndata.read_h5ad(path)
-    except Exception as error:  # readers of AnnData and HDF5 raise almost anything
-        message = f"{path}: cannot be read as AnnData ({type(error).__name__}: {str(error)[:160]})"
-        raise Refused(message, code="damaged-file") from None
-    if file.X is None:
-        raise Refused(f"{path}: no matrix X", code="missing-array")
-    if file.shape[0] * file.shape[1] * 4 > LIMIT:
-        raise Refused(
-            f"{path}: the matrix of shape {file.shape} is above {LIMIT:,} bytes", code="too-large"
-        )
-    names, motifs = (index.to_numpy().astype(np.str_) for index in (file.obs_names, file.var_names))
-    by_cell: Arrays = {}
-    if len(motifs) and NAME.fullmatch(motifs[0]) and not (len(names) and NAME.fullmatch(names[0])):
-        names, file, by_cell = motifs, file.T, _of_cells(file.T, path)
-        motifs = by_cell["motifs"]
-    columns = dict(
-        zip(standard_names(list(map(str, file.obs.columns))), file.obs.columns, strict=True)
-    )
-    known = [name for name in columns if name in PLACES[1:] or ":" in name]
-    obs = [(name, str(columns[name]), file.obs[columns[name]].to_numpy()) for name in known]
-    obs = [
-        row for row in obs if is_of_cell(row[0]) or row[0] in PLACES or row[2].dtype.kind in "biuf"
-    ]
-
-    def locate(array: str, row: int, column: str) -> str:
-        where = f"{'X' if array == 'features' else 'obs'}, row {row} (from 0)"
-        return where + (
-            f', column "{columns.get(column, column) if array in PLACES else column}"'
-            if column
-            else ""
-        )
-
-    arrays, problems = _numeric(obs, path, lambda row: f"obs, row {row} (from 0)")
-    del arrays["features"], arrays["motifs"]
-    with collect_problems(problems):
-        if all(name in columns for name in PLACES):
-            chromosome = file.obs[columns["chromosome"]].to_numpy()
-            arrays["chromosome"] = texts_of(
-                chromosome, lambda row: f"{path}: {locate('chromosome', row, 'chromosome')}"
-            )
-        else:
-            places = parse_names(names, lambda row: f"{path}: obs_names, row {row} (from 0)")
-            arrays |= dict(zip(PLACES, places, strict=True))
-    arrays |= by_cell or {"features": _dense(file.X), "motifs": motifs}
-    shown = (
-        {"features": "varm", "open": "X", "atpm": "X"}
-        if by_cell
-        else {"features": "X", "motifs": "var_names"}
-    )
-    return RawArrays(arrays, locate, tuple(problems), lambda name: shown.get(name, name))
-
-
-def _dense(matrix: Any) -> Shaped[np.ndarray, "P K"]:
-    return np.asarray(matrix if isinstance(matrix, np.ndarray) else matrix.toarray())
-
-
-def _of_cells(file: Any, path: Path) -> Arrays:
-    """Return motifs, cell types and accessibility of regions x cell types; motifs are a table in `obsm`."""
-    tables = {name: file.obsm[name] for name in file.obsm}
-    if len(tables) != 1 and "motifs" not in tables:
-        present = ", ".join(tables) or "none"
-        message = (
-            f"{path}: variables are regions, but their motifs are not in varm; it has {present}"
-        )
-        fix = 'store the motifs as varm["motifs"], a DataFrame, or regions as observations and motifs as variables'
-        raise Refused(Problem(message, help=fix, code="wrong-shape"))
-    table = tables.get("motifs", next(iter(tables.values())))
-    features = _dense(table.to_numpy() if hasattr(table, "columns") else table)
-    values = _dense(file.X)
-    names = [f"motif-{number:04d}" for number in range(1, features.shape[1] + 1)]
-    binary = bool(np.isin(values, (0, 1)).all())
-    return {
-        "features": features,
-        "motifs": np.array(list(map(str, getattr(table, "columns", names))), np.str_),
-        "cells": file.var_names.to_numpy().astype(np.str_),
-        "open" if binary else "atpm": values,
-        "unknown": np.zeros(0, np.str_),
-    }

@@ -10,6 +10,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from jaxtyping import Shaped
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.limits import read_bytes
 
-from .region_checks import limited, name_array
+from .region_checks import line_problems, name_array
 
 __all__ = ["COPY_AGAIN", "ZarrArray", "is_group"]
 
@@ -28,32 +29,13 @@ MAX_ARRAY = 1 << 34
 MAX_CHUNK = 1 << 31
 """Bytes in memory."""
 CODECS: Final = frozenset(
-    (
-        "adler32",
-        "astype",
-        "bitround",
-        "blosc",
-        "bytes",
-        "bz2",
-        "crc32",
-        "crc32c",
-        "delta",
-        "fixedscaleoffset",
-        "fletcher32",
-        "gzip",
-        "jenkins_lookup3",
-        "json2",
-        "lz4",
-        "lzma",
-        "packbits",
-        "quantize",
-        "sharding_indexed",
-        "shuffle",
-        "transpose",
-        "vlen-utf8",
-        "zlib",
-        "zstd",
-    )
+    # checksums
+    {"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"}
+    # compressors
+    | {"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"}
+    # filters and layouts
+    | {"astype", "bitround", "bytes", "delta", "fixedscaleoffset", "json2", "packbits", "quantize"}
+    | {"sharding_indexed", "shuffle", "transpose", "vlen-utf8"}
 )
 """Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as
 pickles."""
@@ -63,38 +45,45 @@ Chunk = tuple[int, ...]
 
 
 class ZarrArray:
-    """The zarr array in a folder, whose rows are read on request; Refused if its header is not readable."""
+    """The zarr array in a folder; rows are read on request. Refused if its header is damaged."""
 
     def __init__(self, folder: Path) -> None:
-        import zarr  # it takes half a second
+        # It takes half a second.
+        import zarr
 
         if not any((folder / name).is_file() for name in (".zarray", "zarr.json")):
             message = f"{folder}: neither .zarray nor zarr.json; the store is incomplete"
             raise Refused(Problem(message, help=COPY_AGAIN, code="file-not-found"))
         _check_codecs(folder)
         try:
-            with warnings.catch_warnings(action="ignore"):  # text in format 3 is not specified yet
+            # Text in format 3 is not specified yet.
+            with warnings.catch_warnings(action="ignore"):
                 self._array: Any = zarr.open_array(str(folder), mode="r")
-        except Exception as error:  # zarr raises almost anything for a damaged header
-            raise Refused(
-                f"{folder}: cannot be opened: {_text(error)}", code="damaged-file"
-            ) from None
+        # zarr raises almost anything for a damaged header.
+        except Exception as error:
+            message = f"{folder}: cannot be opened: {_text(error)}"
+            raise Refused(message, code="damaged-file") from None
         self.folder = folder
         self.fill = self._array.fill_value
         self.shape: tuple[int, ...] = tuple(self._array.shape)
         self.ndim = len(self.shape)
         is_text = self._array.dtype.kind in "TO"
-        self.dtype: np.dtype[Any] = np.dtype(np.str_) if is_text else np.dtype(self._array.dtype)
+        self.dtype: np.dtype[Any] = np.dtype(np.str_ if is_text else self._array.dtype)
         self.chunks: Chunk = tuple(self._array.chunks)
         self.files: Chunk = tuple(self._array.shards or self.chunks)
         self._check_limits()
-        codecs = getattr(self._array.metadata, "codecs", ())
-        starts = any("start" in str(getattr(codec, "index_location", "")) for codec in codecs)
-        self._index = (
-            16 * math.prod(n // c for n, c in zip(self.files, self.chunks, strict=True)) * starts
-        )
         blosc = any("Blosc" in type(codec).__name__ for codec in self._array.compressors)
         self._is_blosc = blosc and not self._array.shards
+        self._index_bytes = self._index_at_start()
+
+    def _index_at_start(self) -> int:
+        """Return the bytes of the index of a shard, if it is at the start of the file."""
+        for codec in getattr(self._array.metadata, "codecs", ()):
+            if "start" in str(getattr(codec, "index_location", "")):
+                # Offset and length of each chunk.
+                chunks = (n // c for n, c in zip(self.files, self.chunks, strict=True))
+                return 16 * math.prod(chunks)
+        return 0
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -106,24 +95,25 @@ class ZarrArray:
         try:
             if not any(self._damage(place) for place in self.grid(low, high)):
                 return self._decode(slice(low, max(low, high)))
-        except Exception as error:  # codecs raise almost anything for damaged bytes
+        # Codecs raise almost anything for damaged bytes.
+        except Exception as error:
             raised = _text(error)
         messages = [*self._damaged_files(low, high)] or [f"{self.folder}: {raised}"]
-        shown = limited(iter(messages), len(messages))
-        raise Refused([Problem(message, help=COPY_AGAIN, code="damaged-file") for message in shown])
+        problems = line_problems(messages, len(messages), "damaged-file")
+        raise Refused([replace(problem, help=COPY_AGAIN) for problem in problems])
 
     def missing(self) -> list[Chunk]:
-        """Return the grid positions of files that do not exist; zarr reads the fill value for them."""
+        """Return the grid positions of missing files; zarr reads the fill value for them."""
         return [
             place for place in self.grid() if not (self.folder / self.file_name(place)).exists()
         ]
 
     def grid(self, low: int = 0, high: int | None = None) -> Iterator[Chunk]:
-        """Yield the grid positions of the files of some rows: of shards where there are any, otherwise of chunks."""
+        """Yield the grid positions of the files of some rows, all by default."""
         height = self.files[0]
-        rows = len(self) if high is None else high
+        end = len(self) if high is None else high
         across = (range(-(-n // c)) for n, c in zip(self.shape[1:], self.files[1:], strict=True))
-        return product(range(low // height, -(-rows // height)), *across)
+        return product(range(low // height, -(-end // height)), *across)
 
     def file_name(self, place: Sequence[int]) -> str:
         """Return the path of a file below the folder."""
@@ -146,19 +136,16 @@ class ZarrArray:
             error = self._damage(place)
             try:
                 if not error:
-                    self._decode(
-                        *(
-                            slice(n * size, (n + 1) * size)
-                            for n, size in zip(place, self.files, strict=True)
-                        )
-                    )
+                    ranges = zip(place, self.files, strict=True)
+                    self._decode(*(slice(n * size, (n + 1) * size) for n, size in ranges))
             except Exception as raised:
                 error = _text(raised)
             if error:
-                yield f"{self.folder / self.file_name(place)}: {self.file_rows(place)} cannot be read: {error}"
+                file = self.folder / self.file_name(place)
+                yield f"{file}: {self.file_rows(place)} cannot be read: {error}"
 
     def _damage(self, place: Chunk) -> str:
-        """Return damage that zarr does not notice: a file too large, an empty shard, the length of Blosc data."""
+        """Return damage that zarr does not notice: size of the file, index, length of Blosc data."""
         path = self.folder / self.file_name(place)
         if not path.is_file():
             return "not a regular file" if path.exists() else ""
@@ -170,9 +157,9 @@ class ZarrArray:
             return f"it has {size:,} bytes, the limit is {limit:,}"
         declared = size
         with path.open("rb") as file:
-            # An index at the start: offset and length of each chunk, all bits set if it is empty
-            if self._index:
-                ends = np.frombuffer(file.read(self._index), "<u8").reshape(-1, 2)
+            if self._index_bytes:
+                ends = np.frombuffer(file.read(self._index_bytes), "<u8").reshape(-1, 2)
+                # All bits of an empty chunk are set.
                 declared = int(ends[ends[:, 0] < 2**64 - 1].sum(1).max(initial=0))
             elif self._is_blosc:
                 declared = int.from_bytes(file.read(16)[12:], "little")
@@ -180,42 +167,47 @@ class ZarrArray:
 
     def _check_limits(self) -> None:
         if not 1 <= self.ndim <= 3 or 0 in self.chunks:
-            message = f"shape {self.shape} in chunks of {self.chunks}, expected 1 to 3 axes and chunks of at least 1"
+            found = f"shape {self.shape} in chunks of {self.chunks}"
+            message = f"{found}, expected 1 to 3 axes and chunks of at least 1"
             raise Refused(f"{self.folder}: {message}", code="wrong-shape")
         if self.dtype.kind not in "biufUS":
-            raise Refused(
-                f"{self.folder}: holds {self.dtype}, expected numbers or text", code="wrong-shape"
-            )
-        for name, shape, limit in (
-            ("the array", self.shape, MAX_ARRAY),
-            ("a chunk", self.chunks, MAX_CHUNK),
-        ):
-            if (total := math.prod(shape) * max(self.dtype.itemsize, 1)) > limit:
-                raise Refused(
-                    f"{self.folder}: {name} takes {total:,} bytes, the limit is {limit:,}",
-                    code="too-large",
-                )
+            message = f"{self.folder}: holds {self.dtype}, expected numbers or text"
+            raise Refused(message, code="wrong-shape")
+        self._check_size("the array", self.shape, MAX_ARRAY)
+        self._check_size("a chunk", self.chunks, MAX_CHUNK)
+
+    def _check_size(self, name: str, shape: Chunk, limit: int) -> None:
+        size = math.prod(shape) * max(self.dtype.itemsize, 1)
+        if size > limit:
+            message = f"{self.folder}: {name} takes {size:,} bytes, the limit is {limit:,}"
+            raise Refused(message, code="too-large")
 
 
 def _check_codecs(folder: Path) -> None:
-    """Refuse codecs that are not in `CODECS`, in the headers of both formats; nothing has been opened by then."""
-    fields = "compressor", "filters", "codecs", "storage_transformers"
+    """Refuse codecs that are not in `CODECS`, in the headers of both formats, before opening."""
     for file, key in ((".zarray", "id"), ("zarr.json", "name")):
-        found = [_header(folder / file).get(field) for field in fields]
-        while found:
-            codec = found.pop()
-            if isinstance(codec, list):
-                found += codec
-            elif codec is not None:
-                name = codec.get(key) if isinstance(codec, dict) else codec
+        header = _header(folder / file)
+        for field in ("compressor", "filters", "codecs", "storage_transformers"):
+            for name in _codec_names(header.get(field), key):
                 if not isinstance(name, str) or name.removeprefix("numcodecs.") not in CODECS:
-                    message = (
-                        f"codec {str(name)[:100]!r} is not read; known: {', '.join(sorted(CODECS))}"
-                    )
+                    known = ", ".join(sorted(CODECS))
+                    message = f"codec {str(name)[:100]!r} is not read; known: {known}"
                     raise Refused(f"{folder / file}: {message}", code="unknown-format")
-                inner = codec.get("configuration") if isinstance(codec, dict) else None
-                if isinstance(inner, dict):  # a shard has codecs of its own
-                    found += [inner.get("codecs"), inner.get("index_codecs")]
+
+
+def _codec_names(codec: Any, key: str) -> Iterator[Any]:
+    """Yield the names of a codec or a list of codecs, and of the codecs of a shard."""
+    if isinstance(codec, list):
+        for inner in codec:
+            yield from _codec_names(inner, key)
+    elif isinstance(codec, dict):
+        yield codec.get(key)
+        inner = codec.get("configuration")
+        if isinstance(inner, dict):
+            yield from _codec_names(inner.get("codecs"), key)
+            yield from _codec_names(inner.get("index_codecs"), key)
+    elif codec is not None:
+        yield codec
 
 
 def _text(error: Exception) -> str:
@@ -224,9 +216,9 @@ def _text(error: Exception) -> str:
 
 def is_group(folder: Path) -> bool:
     """Whether a folder holds a zarr group."""
-    return (folder / ".zgroup").is_file() or _header(folder / "zarr.json").get(
-        "node_type"
-    ) == "group"
+    if (folder / ".zgroup").is_file():
+        return True
+    return _header(folder / "zarr.json").get("node_type") == "group"
 
 
 def _header(path: Path) -> dict[str, Any]:

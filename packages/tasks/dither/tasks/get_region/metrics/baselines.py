@@ -147,7 +147,7 @@ class Baselines:
 
         Columns between, such as accessibility, are inputs, too, if they are never masked.
         """
-        masked = batch.target.any((0, 1))
+        masked = np.asarray(batch.target.any((0, 1)))
         extra = [number for number in range(self.motifs, column) if not masked[number]]
         inputs = (*range(self.motifs), *extra)
         rows = batch.target[..., column]
