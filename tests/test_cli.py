@@ -232,6 +232,21 @@ def test_a_plugin_file_adds_commands(tmp_path, cli):
     assert "ZeroDivisionError" in cli("hello", "-p", str(file), code=2).err
 
 
+ENGINE_COMMANDS = COMMANDS.replace("(app):", "(app, engine):").replace(
+    'print("hello", name)',
+    """from pathlib import Path
+        from dither.registry.contracts.commands import RunOptions
+        model = engine.load(Path(name), RunOptions(changes=["sampler.temperature=0.5"]))
+        like = model.task.like(2, 0)
+        print(tuple(model.sample(like, 0).shape), tuple(model.log_clean(like).shape[:2]))""",
+)
+
+
+def test_a_command_of_a_plugin_applies_the_model_of_a_run(trained, tmp_path, cli):
+    (file := tmp_path / "greeter.py").write_text(ENGINE_COMMANDS)
+    assert cli("hello", "--name", str(trained[1]), "-p", str(file), code=3).out == "(2, 8) (2, 8)\n"
+
+
 def test_commands_of_plugins_run_with_garbage_collection(tmp_path, cli):
     (file := tmp_path / "greeter.py").write_text(
         COMMANDS.replace('"hello", name', '__import__("gc").isenabled()')
@@ -433,10 +448,12 @@ def test_run_sample_evaluate_and_resume(trained, tmp_path, capsys):
     assert (run / "metrics.jsonl").read_bytes() == before
     printed("--resume", str(run), "--set", "train.steps=5")
     assert (run.parent / "latest").resolve() == run
+    output = printed("--resume", str(run), "--set", "train.steps=6")
+    assert f"dither sample '{run}'" in output, "commands can be pasted"
     steps = [
         json.loads(line).get("step") for line in (run / "metrics.jsonl").read_text().splitlines()
     ]
-    assert max(step for step in steps if step is not None) == 5
+    assert max(step for step in steps if step is not None) == 6
 
 
 def test_experiments_are_found_by_name_in_any_folder_and_copied(tmp_path, monkeypatch, cli):
@@ -454,6 +471,23 @@ def test_experiments_are_found_by_name_in_any_folder_and_copied(tmp_path, monkey
         "exists already"
         in cli("new", "experiment", "mine.toml", "--from", "language_model/quick", code=2).err
     )
+
+
+def test_a_copied_experiment_has_its_own_name_and_no_results(tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    words = ["new", "experiment", "my plans.toml", "--from", "bubble_diagram/quick"]
+    printed = cli(*words, "train.steps=3", "sampler.use=ancestral", "sampler.steps=5").out
+    assert printed.endswith("next: dither run 'my plans.toml'\n")
+    text = Path("my plans.toml").read_text()
+    for absent in ("schema", "Result", "experiments.run"):
+        assert absent not in text
+    copy = load_experiment("my plans.toml").experiment
+    original = load_experiment("bubble_diagram/quick").experiment
+    assert (copy.name, copy.train.steps, copy.sampler.steps) == ("my-plans", 3, 5)
+    same = {"name", "sampler", "train"}
+    assert copy.model_dump(exclude=same) == original.model_dump(exclude=same)
+    assert "[unknown-key]" in cli(*words[:2], "b.toml", *words[3:], "train.stpes=3", code=2).err
+    assert not Path("b.toml").exists()
 
 
 @pytest.mark.parametrize("task", ["bubble-diagram", "get-region", "language-model"])

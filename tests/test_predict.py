@@ -171,3 +171,38 @@ def test_all_problems_are_printed_and_nothing_is_written(folder, cli):
     assert messages.count(" is negative") == 2
     assert "Traceback" not in messages
     assert not (folder / "arrays").exists()
+
+
+CELL_NAMES = ["a/../../../x", "T/NK", "T_NK"]
+
+
+def test_names_of_cell_types_are_never_paths(folder, cli, monkeypatch):
+    """`T/NK` and `T_NK` are two files, and no name leaves the folder."""
+    monkeypatch.setitem(sys.modules, "umap", None)  # slow
+    lines = [TABLE[0].replace("atpm:K562,atpm:HepG2", ",".join(f"atpm:{c}" for c in CELL_NAMES))]
+    for line in TABLE[1:]:
+        place, values = line.split(",")[:3], line.split(",")[3:]
+        lines.append(",".join([*place, "1", *values]))
+    (folder / "regions.csv").write_text("\n".join(lines) + "\n")
+    text = PREPARED.replace('["K562", "HepG2"]', str(CELL_NAMES).replace("'", '"'))
+    (folder / "prepared.toml").write_text(text)
+    cli("prepare", "get", "regions.csv", "--out", "arrays")
+    cli("run", "prepared.toml", "--runs", "deep/runs")
+    (run,) = folder.glob("deep/runs/*-*")
+    before = {path for path in folder.rglob("*") if not path.is_relative_to(run)}
+
+    printed = cli("predict", str(run), "--export", "bedgraph", "--split", "all").out
+    files = [Path(line) for line in printed.splitlines()]
+    assert len({file.name for file in files}) == len(files) == 3
+    for verb in ("predict", "attribute", "embed"):
+        folders = set()
+        for cell in CELL_NAMES:
+            words = [verb, str(run), "--split", "all", "--cell", cell]
+            written = [Path(line) for line in cli(*words).out.splitlines()]
+            files += written
+            folders |= {file.parent for file in written}
+        assert len(folders) == 3, verb
+    for file in files:
+        assert file.is_file()
+        assert file.resolve().is_relative_to(run.resolve()), file
+    assert {path for path in folder.rglob("*") if not path.is_relative_to(run)} == before
