@@ -1,12 +1,10 @@
 """What every test of the house shares."""
 
-import atexit
 import contextlib
 import gc
 import importlib
 import os
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +18,6 @@ from dither.registry.config.errors import CODES, Refused
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("house")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-state = tempfile.TemporaryDirectory(prefix="dither-state-")
-atexit.register(state.cleanup)
-os.environ["XDG_STATE_HOME"] = (
-    state.name
-)  # plugin files of tests have not run for whoever runs the tests
 
 
 def pytest_collection_finish() -> None:

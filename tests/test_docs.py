@@ -77,7 +77,7 @@ def test_the_plugin_of_the_readme_works(tmp_path):
     assert base
     (tmp_path / "mine.toml").write_text(toml.replace(base[1], str(ROOT / base[1])))
     schedule = load_experiment(tmp_path / "mine.toml").experiment.process.schedule
-    assert type(schedule).__module__.startswith("dither.registry.plugins.plugin_files.")
+    assert type(schedule).__module__.startswith("dither_plugin_")
     t = torch.linspace(0.01, 0.99, 9, dtype=torch.float64, requires_grad=True)
     noise = schedule.build()(t)
     (gradient,) = torch.autograd.grad(noise.sigma.sum(), t)
@@ -187,7 +187,7 @@ def test_the_policy_example_is_valid(tmp_path):
     (text,) = blocks(PLUGIN_PAGE, "toml")
     (tmp_path / "registry.toml").write_text(text)
     policy = read_policy(tmp_path / "registry.toml")
-    assert policy.known_parts().keys() == {"embedding:wavelet"}
+    assert policy.known_components().keys() == {"embedding:wavelet"}
 
 
 def test_documented_commands_exist():

@@ -7,8 +7,8 @@ import pytest
 
 from dither.engine.cli import doctor
 from dither.registry import Catalog
-from dither.registry.plugins.discovery import PluginStatus
 from dither.registry.plugins.policy import Policy
+from dither.registry.plugins.status import PluginStatus
 
 
 def codes(findings):
@@ -58,17 +58,16 @@ def test_requirements_of_registry_toml():
     plugins = plugins_of(PluginStatus("a", "loaded", "dist-a", "2.0"))
     found = codes(doctor.check_policy(None, policy, plugins))
     assert found == [("ok", ""), ("broken", "unknown-plugin"), ("broken", "unknown-plugin")]
-    entry = {"plugin": "mine", "rev": 1, "options": "sha256:0"}
-    policy = Policy.model_validate({"components": {"block": {"gone": entry}}})
+    policy = Policy.model_validate({"components": {"mine": {"block": ["gone"]}}})
     assert codes(doctor.check_policy(None, policy, plugins)) == [
         ("ok", ""),
-        ("note", "lockfile-outdated"),
+        ("note", "registry-outdated"),
     ]
 
 
 def test_every_problem_of_registry_toml_is_a_finding(tmp_path):
     (tmp_path / "registry.toml").write_text(
-        '[plugins]\nblok = []\nrequire = ["a>>1"]\n[prefer]\nx = 3\n'
+        '[plugins]\nblok = []\nrequire = ["a>>1"]\n[known.a]\nx = 3\n'
     )
     broken = [
         finding.message
@@ -78,7 +77,7 @@ def test_every_problem_of_registry_toml_is_a_finding(tmp_path):
     assert [message.partition(":")[0] for message in broken[:3]] == [
         "plugins.blok",
         "plugins.require",
-        "prefer.x",
+        "known.a.install",
     ]
     assert "registry.toml:2" in broken[0]
 

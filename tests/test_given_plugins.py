@@ -1,4 +1,4 @@
-"""Plugin files inside runs, exports and sweeps from other users: no command executes them without `-p`."""
+"""Plugin files inside runs, exports and sweeps are executed as recorded, or if `-p` names them."""
 
 import json
 import shutil
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import dither
+from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
-from dither.engine.config.plugins import came_with_run
-from dither.engine.sweeps import launch
+from dither.engine.config.plugins import recorded_checksums
 from dither.engine.sweeps.directory import SweepDirectory
 from dither.engine.sweeps.point_process import run_point
 from dither.registry.config.errors import Refused
@@ -45,52 +45,69 @@ def dither_cli(*words):
 
 
 @pytest.fixture(scope="module")
-def foreign(tmp_path_factory):
-    """A run, an export and a sweep of another user, whose plugin file creates a flag file when it is executed."""
-    folder = tmp_path_factory.mktemp("foreign")
-    flag = folder / "ran"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder / "their-state"))
-        code = TOY.read_text() + f"\nopen({str(flag)!r}, 'a').close()\n"
-        (folder / "toy_plugin.py").write_text(code)
-        (folder / "parent.toml").write_text(TEXT)
-        (folder / "exp.toml").write_text('extends = "parent.toml"')
-        assert dither_cli("run", folder / "exp.toml", "--runs", folder / "runs")[0] == 0
-        (run,) = (folder / "runs").glob("*-*")
-        assert dither_cli("export", run, "--out", folder / "export")[0] == 0
-        document, _ = open_experiment(folder / "exp.toml")
-        made = SweepDirectory.create(folder / "sweeps", document, ["dither"])
-        made.record([made.add("0-seed=0", {"seed": 0}, load_experiment(folder / "exp.toml"))])
-        sweep = made.path
+def shared(tmp_path_factory):
+    """A run, an export and a sweep, whose plugin file creates a flag file when it is executed."""
+    folder = tmp_path_factory.mktemp("shared")
+    code = TOY.read_text() + f"\nopen({str(folder / 'ran')!r}, 'a').close()\n"
+    (folder / "toy_plugin.py").write_text(code)
+    (folder / "parent.toml").write_text(TEXT)
+    (folder / "exp.toml").write_text('extends = "parent.toml"')
+    assert dither_cli("run", folder / "exp.toml", "--runs", folder / "runs")[0] == 0
+    (run,) = (folder / "runs").glob("*-*")
+    assert dither_cli("export", run, "--out", folder / "export")[0] == 0
+    document, _ = open_experiment(folder / "exp.toml")
+    sweep = SweepDirectory.create(folder / "sweeps", document, ["dither"])
+    sweep.record([sweep.add("0-seed=0", {"seed": 0}, load_experiment(folder / "exp.toml"))])
     run.rename(folder / "run")
-    sweep.rename(folder / "sweep")
+    sweep.path.rename(folder / "sweep")
     (folder / "toy_plugin.py").unlink()
-    assert flag.exists()
-    flag.unlink()
     return folder
 
 
 @pytest.fixture
-def copies(foreign, monkeypatch, tmp_path):
-    """Copies of these on a machine where nothing of them has been executed yet."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def copies(shared, monkeypatch, tmp_path):
+    """Copies of these, without the flag."""
     monkeypatch.chdir(tmp_path)
     for name in ("run", "export", "sweep"):
-        shutil.copytree(foreign / name, tmp_path / name)
-    (foreign / "ran").unlink(missing_ok=True)
+        shutil.copytree(shared / name, tmp_path / name)
+    (shared / "ran").unlink(missing_ok=True)
     return tmp_path
 
 
-def test_commands_that_only_read_do_not_execute_plugins(copies, foreign):
+def change_plugins(folder):
+    """Append to every plugin file below a folder."""
+    for file in folder.rglob("toy_plugin.py"):
+        with file.open("a") as text:
+            text.write("# changed\n")
+
+
+def test_commands_that_only_read_do_not_execute_plugins(copies, shared):
+    change_plugins(copies)
     for words in (
-        "runs list .", "runs verify run", "report run", "diff run run", "export run --to again", "sweep status sweep",
+        "runs list .", "runs verify run", "report run", "diff run run", "export run --out again", "sweep status sweep",
         "report sweep",
     ):  # fmt: skip
         assert dither_cli(*words.split())[0] == 0, words
-    assert not (foreign / "ran").exists()
+    assert not (shared / "ran").exists()
 
 
-def test_no_command_executes_the_plugin_without_a_flag(copies, foreign):
+def test_plugins_are_executed_as_they_were_recorded(copies, shared):
+    for words in (
+        "evaluate run",
+        "run --resume run --set train.steps=3",
+        "validate run/resolved.toml",
+        "resolve export/experiment.toml",
+    ):
+        assert dither_cli(*words.split())[0] == 0, words
+    for folder in ("run", "export"):
+        system = dither.load(folder)
+        assert len(dither.draw(system, system.task.like(2, seed=0), seed=0)) == 2
+    assert run_point(copies / "sweep" / "0-seed=0") == 0
+    assert (shared / "ran").exists()
+
+
+def test_no_command_executes_a_changed_plugin_without_a_flag(copies, shared):
+    change_plugins(copies)
     for words in (
         "evaluate run", "sample run", "sample run --export dot", "run --resume run --set train.steps=3",
         "run --resume run --set train.steps=3 --accept-changes", "run run/resolved.toml",
@@ -116,119 +133,59 @@ def test_no_command_executes_the_plugin_without_a_flag(copies, foreign):
         )
         assert "[untrusted-plugin]" in dither_cli("validate", f"{file}.toml")[1], file
     (copies / "own.toml").write_text('extends = "run/resolved.toml"\n')
-    assert dither_cli("validate", "own.toml")[0] == 2, "an own file that extends a foreign one"
-    for folder in ("run", "export"):
-        with pytest.raises(Refused, match="untrusted-plugin"):
-            dither.load(folder)
+    assert dither_cli("validate", "own.toml")[0] == 2, "an own file that extends one of a run"
+    with pytest.raises(Refused, match="untrusted-plugin"):
+        dither.load("run")
+    with pytest.raises(Damaged):
+        dither.load("export")
     assert run_point(copies / "sweep" / "0-seed=0") == 2, "as `dither sweep --resume` starts it"
-    assert not (foreign / "ran").exists()
+    assert not (shared / "ran").exists()
     assert not (copies / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "words", [["evaluate", "run"], ["run", "--resume", "run", "--set", "train.steps=3"]]
-)
-def test_a_plugin_executed_with_a_flag_is_trusted_afterwards(copies, foreign, words):
-    assert dither_cli(*words, "-p", "run/plugins/toy_plugin.py")[0] == 0
-    assert (foreign / "ran").exists()
-    assert dither_cli("evaluate", "run")[0] == 0, "the same content was executed before"
-    with (copies / "run" / "plugins" / "toy_plugin.py").open("a") as file:
-        file.write("# more\n")
-    assert "[untrusted-plugin]" in dither_cli("evaluate", "run")[1]
-
-
-def test_loading_and_points_take_plugins(copies, monkeypatch):
-    for folder in ("run", "export"):
-        system = dither.load(folder, plugins=[f"{folder}/plugins/toy_plugin.py"])
-        assert len(dither.draw(system, system.task.like(2, seed=0), seed=0)) == 2
+def test_a_flag_executes_a_changed_plugin(copies, shared):
+    change_plugins(copies)
+    longer = ["run", "--resume", "run", "--set", "train.steps=3", "--accept-changes"]
+    assert dither_cli(*longer, "-p", "run/plugins/toy_plugin.py")[0] == 0
+    assert (shared / "ran").exists()
+    assert dither_cli("evaluate", "run")[0] == 0, "the run recorded the accepted content"
     point = copies / "sweep" / "0-seed=0"
-    shutil.copytree("sweep", "other")
     assert run_point(point, [str(point / "plugins" / "toy_plugin.py")]) == 0
-    (copies / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(copies / "file"))
-    assert run_point(copies / "other" / point.name, trust=True) == 0, "without a state folder"
-
-
-def test_without_a_state_folder_the_flag_is_required_each_time(copies, monkeypatch):
-    (copies / "state").touch()
-    flag = ["-p", "run/plugins/toy_plugin.py"]
-    assert dither_cli("evaluate", "run", *flag)[0] == 0
-    assert "[untrusted-plugin]" in dither_cli("evaluate", "run")[1]
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", str(copies / "state"))
-    assert dither_cli("evaluate", "run", *flag)[0] == 0
 
 
 def test_files_next_to_an_experiment_do_not_make_it_a_run(tmp_path):
     (tmp_path / "deep").mkdir()
     for name in ("manifest.json", "MANIFEST.json"):
-        (tmp_path / name).touch()
-    assert not came_with_run(tmp_path / "exp.toml")
-    assert not came_with_run(tmp_path / "deep" / "exp.toml")
+        (tmp_path / name).write_text('{"plugins": {"x": {"sha256": "0"}}}')
+    assert recorded_checksums(tmp_path) is None
+    assert recorded_checksums(tmp_path / "deep") is None
     for name in ("resolved.toml", "weights.safetensors"):
         (tmp_path / name).touch()
-        assert came_with_run(tmp_path / "exp.toml")
-        assert came_with_run(tmp_path / "deep" / "exp.toml")
+        assert recorded_checksums(tmp_path) == {"0"}
+        assert recorded_checksums(tmp_path / "deep") == {"0"}
         (tmp_path / name).unlink()
-
-
-def test_a_link_to_a_point_is_still_part_of_a_sweep(copies, monkeypatch):
-    (copies / "away" / "far").mkdir(parents=True)
-    (copies / "sweep" / "0-seed=0").rename(copies / "away" / "far" / "point")
-    (copies / "sweep" / "0-seed=0").symlink_to(copies / "away" / "far" / "point")
-    assert came_with_run(copies / "sweep" / "0-seed=0" / "experiment.toml")
-    monkeypatch.chdir(copies / "sweep")
-    assert came_with_run(Path("0-seed=0/experiment.toml"))
 
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """An own experiment without a writable state folder."""
+    """An own experiment."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "state").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "toy_plugin.py").write_text(TOY.read_text())
     (tmp_path / "exp.toml").write_text(TEXT)
     return tmp_path
 
 
-def test_a_run_warns_that_nothing_was_recorded_and_how_to_resume(own):
-    code, output = dither_cli("run", "exp.toml")
-    hint = f"to resume, name the plugin files: -p {own / 'toy_plugin.py'}"
-    assert code == 0
-    assert output.count("the state folder is not writable") == 1
-    assert "".join(hint.split()) in "".join(output.split())
-    (run,) = (own / "runs").glob("*-*")
-    longer = ["run", "--resume", run, "--set", "train.steps=3"]
-    assert "[untrusted-plugin]" in dither_cli(*longer)[1]
-    assert dither_cli(*longer, "-p", own / "toy_plugin.py")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("search", "more"), [(False, []), (False, ["--executor", "local"]), (True, [])]
-)
-def test_only_points_of_a_new_sweep_are_trusted(own, monkeypatch, search, more):
-    given = []
-    monkeypatch.setattr(
-        launch, "run_points", lambda source, jobs, console, select, keep_going: given.append(select)
-    )
-    monkeypatch.setattr(
-        launch, "_submit", lambda sweep, executor, select, console: given.append(select)
-    )
+@pytest.mark.parametrize("search", [False, True])
+def test_points_of_a_sweep_execute_their_copies(own, search):
     if search:
         (own / "exp.toml").write_text(
             TEXT + "[sweep.search]\ntrials = 1\nspace = { seed = [1, 2] }\n"
         )
-    _, output = dither_cli("sweep", "exp.toml", *([] if search else ["--sweep", "seed=[1]"]), *more)
-    assert given == [("--trusted",)], output
-    (sweep,) = (own / "runs").glob("*-*")
-    dither_cli("sweep", "--resume", sweep, "-p", "toy_plugin.py", *more)
-    assert given[1:] == [("toy_plugin.py",)]
+    code, output = dither_cli("sweep", "exp.toml", *([] if search else ["--sweep", "seed=[1]"]))
+    assert code == 0, output
 
 
-def test_an_export_describes_its_space_with_a_trusted_or_given_plugin(
-    own, foreign, monkeypatch, text_experiment
-):
+def test_an_export_describes_its_space_with_the_recorded_or_a_given_plugin(own, text_experiment):
     (own / "a.txt").write_text("some words of a text\n" * 40)
     (own / "watch.py").write_text(
         "from dither.registry import hookimpl\n@hookimpl\ndef after_step(step): pass\n"
@@ -240,9 +197,8 @@ def test_an_export_describes_its_space_with_a_trusted_or_given_plugin(
     def space(name):
         return json.loads((own / name / "MANIFEST.json").read_text())["space"]
 
-    code, output = dither_cli("export", run, "--out", "blind")
-    assert (code, space("blind")) == (0, None)
-    assert output.count("the space of a sample is unknown") == 1
+    assert dither_cli("export", run, "--out", "recorded")[0] == 0
+    assert space("recorded")["fields"]
     code, output = dither_cli("export", run, "--out", "output", "-p", "watch.py")
     assert code == 0
     assert "is not output" not in output

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,16 +33,6 @@ def test_a_run_resumes_from_another_folder_and_with_moved_data(
 ):
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").glob("*-*")
-    early = Path(
-        shutil.copytree(run, tmp_path / "early")
-    )  # as of an early version, with relative paths
-    resolved = early / "resolved.toml"
-    resolved.write_text(resolved.read_text().rpartition("# sha256")[0].replace(f"{project}/", ""))
-    manifest = json.loads((early / "manifest.json").read_text())
-    (early / "manifest.json").write_text(
-        json.dumps({key: value for key, value in manifest.items() if key != "sha256"})
-    )
-    assert main(["run", "--resume", str(early), "--set", "train.steps=3"]) == 0
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main(["evaluate", str(run)]) == 0
     assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
@@ -155,17 +144,17 @@ def test_a_sweep_outside_the_project_keeps_its_policy(project, tmp_path):
     assert governing_policy_file(point.path / "experiment.toml") == project / "registry.toml"
 
 
-def test_a_policy_inside_a_run_is_ignored(tmp_path):
-    run = tmp_path / "mine" / "runs" / "given"
+def test_the_policy_of_a_run_is_that_of_its_start_or_the_nearest_one(tmp_path):
+    run = tmp_path / "mine" / "runs" / "run"
     run.mkdir(parents=True)
-    for place in (run, tmp_path / "mine", tmp_path):
+    for place in (tmp_path / "mine", tmp_path):
         (place / "registry.toml").write_text("")
-    for planted in (
-        run / "registry.toml",
-        run / "other.toml",
-        tmp_path / "nowhere" / "registry.toml",
+    for manifest in (
+        {},
+        {"registry": None},
+        {"registry": str(tmp_path / "gone" / "registry.toml")},
     ):
-        (run / "manifest.json").write_text(json.dumps({"registry": str(planted)}))
+        (run / "manifest.json").write_text(json.dumps(manifest))
         assert governing_policy_file(run / "resolved.toml") == tmp_path / "mine" / "registry.toml"
     (run / "manifest.json").write_text(json.dumps({"registry": str(tmp_path / "registry.toml")}))
     assert governing_policy_file(run / "resolved.toml") == tmp_path / "registry.toml"

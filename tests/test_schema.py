@@ -22,7 +22,7 @@ from dither.registry.config.validation import dump, validate
 from dither.registry.kinds import BlockSpec, ScheduleSpec
 from dither.registry.plugins.describe import describe
 from dither.registry.plugins.manager import load_plugins
-from dither.registry.spec.base import Alias, components_in
+from dither.registry.spec.base import components_in
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "experiments").rglob("*.toml"))
@@ -198,10 +198,6 @@ class Plain(BlockSpec):
     """A block with every sort of option."""
 
     name: ClassVar[str] = "plain"
-    aliases: ClassVar[tuple[Alias, ...]] = (
-        Alias("simple", "9"),
-        Alias("basic", "9", lambda options: {"width": options["size"]}),
-    )
     width: int = Field(ge=1)
     """Words that agree."""
     shape: Literal["a", "b"] | Annotated[float, Field(gt=0)] = "a"
@@ -247,8 +243,6 @@ def small() -> dict:
     ("block", "wrong"),
     [
         ("plain", []),
-        ("simple", []),
-        ("basic", []),
         ("plane", [""]),
         (
             {
@@ -262,8 +256,7 @@ def small() -> dict:
             [],
         ),
         ({"use": "plain", "width": 0}, ["width"]),
-        ({"use": "simple", "widht": 3}, ["widht"]),
-        ({"use": "basic", "size": 3}, []),
+        ({"use": "plain", "widht": 3}, ["widht"]),
         ({"use": "plain", "shape": "c"}, ["shape"]),
         ({"use": "plain", "shape": True}, ["shape"]),
         ({"use": "other", "shape": True}, []),
@@ -291,7 +284,7 @@ def test_a_component_is_checked_at_its_key(small, block, wrong):
 
 def test_descriptions_and_defaults(small):
     kind = small["definitions"]["block"]["properties"]
-    assert kind["use"]["enum"][:3] == ["basic", "other", "plain"]
+    assert kind["use"]["enum"][:2] == ["other", "plain"]
     assert kind["maybe"] == {"type": "integer", "minimum": 2}
     assert kind["width"] == {"description": "Other words. / Words that agree."}
     assert (
@@ -313,9 +306,9 @@ def test_required_options_are_required_in_files_that_extend_no_other(small):
 
 
 def test_a_name_of_two_plugins_must_be_written_with_its_plugin():
-    yours = type("Yours", (Plain,), {"name": "other", "aliases": ()})
-    for prefer, wrong in (({}, ["block.use"]), ({"block:other": "mine"}, [])):
-        catalog = Catalog(prefer=prefer)
+    yours = type("Yours", (Plain,), {"name": "other"})
+    for owners, wrong in (({}, ["block.use"]), ({"block:other": ["mine"]}, [])):
+        catalog = Catalog(owners=owners)
         catalog.add("mine", [Other])
         catalog.add("yours", [yours])
         made = schema_of(Holder, catalog, title="t")

@@ -114,7 +114,7 @@ def toy_plugin():
     return [
         module
         for name, module in sys.modules.items()
-        if name.startswith("dither.registry.plugins.plugin_files.toy_plugin_")
+        if name.startswith("dither_plugin_toy_plugin_")
     ][-1]
 
 

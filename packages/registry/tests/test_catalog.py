@@ -143,8 +143,11 @@ def test_two_plugins_with_one_name_are_both_kept(catalog, refused):
         catalog.find("block", "plain")
     assert '"ours/plain", "theirs/plain"' in str(info.value)
     assert catalog.find("block", "theirs/plain").spec is Other
-    catalog.prefer["block:plain"] = "theirs"
+    catalog.owners["block:plain"] = ["theirs"]
     assert catalog.find("block", "plain").spec is Other
+    catalog.owners["block:plain"] = ["ours", "theirs"]
+    with refused("ambiguous-component"):
+        catalog.find("block", "plain")
 
 
 def test_components_of_a_plugin_are_added_all_or_none(catalog):
@@ -160,7 +163,6 @@ def test_components_of_a_plugin_are_added_all_or_none(catalog):
     for bad, message in (
         (made(BlockSpec, build=Plain.build), "kebab-case"),
         (made(Plain, name="Not_Kebab"), "kebab-case"),
-        (made(Plain, aliases=("old",)), "Alias"),
         (made(BlockSpec, name="unbuilt"), "Made.*build"),
         (int, "not a Spec class"),
         (Spec, "subclass a kind"),

@@ -72,7 +72,7 @@ def catalog_of(*parts: type[Spec]) -> Catalog:
     return catalog
 
 
-FILE = "dither.registry.plugins.plugin_files.kit"  # like components of a file, whose Specs may import torch
+FILE = "dither_plugin_kit"  # like components of a file, whose Specs may import torch
 sys.modules[FILE] = sys.modules[__name__]
 Mix.__module__ = Straight.__module__ = FILE
 OURS = catalog_of(Mix, Straight)

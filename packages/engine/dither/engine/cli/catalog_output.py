@@ -176,8 +176,6 @@ def show_component(plugins: Plugins, component: Component, as_json: bool) -> Non
     plugin = f"{facts['plugin']} {facts['version']}".strip()
     for key, value in (facts["contracts"] | {"plugin": plugin, "source": facts["source"]}).items():
         grid.add_row(Text(key, style="cyan"), Text(value, overflow="fold"))
-    if facts["aliases"]:
-        grid.add_row(Text("former names", style="cyan"), Text(", ".join(facts["aliases"])))
     if facts["used_in"]:
         grid.add_row(
             Text("used in", style="cyan"), Text(", ".join(facts["used_in"]), overflow="fold")

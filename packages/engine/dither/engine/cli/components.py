@@ -117,7 +117,8 @@ def cached_components() -> tuple[list[Any], list[str]]:
 def _cache_key() -> dict[str, Any]:
     """Return everything besides files that decides which plugins are loaded."""
     from dither.registry.plugins.discovery import installed_plugins
-    from dither.registry.plugins.policy import ALLOWED, policy_file
+    from dither.registry.plugins.manager import ALLOWED
+    from dither.registry.plugins.policy import policy_file
 
     installed = []
     for plugins in installed_plugins().values():

@@ -18,9 +18,14 @@ from rich.text import Text
 
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.files.cache import cache_folder
-from dither.registry.plugins.lockfile import check_lockfile
 from dither.registry.plugins.manager import Plugins, load_plugins
-from dither.registry.plugins.policy import Policy, find_policy, policy_file, required_plugins
+from dither.registry.plugins.policy import (
+    Policy,
+    check_components,
+    find_policy,
+    policy_file,
+    required_plugins,
+)
 
 from .output import echo_json
 
@@ -127,11 +132,11 @@ def check_policy(path: Path | None, policy: Policy, plugins: Plugins) -> Iterato
         topic, "ok", str(path) if path else "none at or above this folder; none is required"
     )
     yield from _findings(topic, required_plugins(policy, plugins.reports)[1])
-    problems = check_lockfile(policy, plugins) if any(policy.components.values()) else []
+    problems = check_components(policy, plugins) if policy.components else []
     if problems:
         message = f"{len(problems)} components differ from the list"
         advice = "dither registry check lists all"
-        yield Finding(topic, "note", message, advice, "lockfile-outdated")
+        yield Finding(topic, "note", message, advice, "registry-outdated")
 
 
 def _findings(topic: str, problems: Sequence[Problem]) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ plugins_group = typer.Typer(cls=Group, no_args_is_help=False)
 app.add_typer(plugins_group, name="plugins")
 registry = typer.Typer(
     cls=Group,
-    help="Lock the installed components in registry.toml, or check them.",
+    help="List the installed components in registry.toml, or check the list.",
     no_args_is_help=True,
 )
 app.add_typer(registry, name="registry")
@@ -70,26 +70,17 @@ def doctor(runs: Runs = Path("runs"), plugins: PluginNames = None, as_json: Json
 
 
 @registry.command(epilog="Example: dither registry sync")
-def sync(
-    file: File = None,
-    accept: Annotated[
-        bool,
-        typer.Option(
-            "--accept", help="Accept changed options of a component with an unchanged revision."
-        ),
-    ] = False,
-) -> None:
-    """Write the installed components into registry.toml, below its policy.
+def sync(file: File = None) -> None:
+    """Write the names of the installed components into registry.toml; other tables stay.
 
     DITHER_PLUGINS=a,b leaves out other plugins.
     """
-    from dither.registry.plugins.lockfile import sync_lockfile
     from dither.registry.plugins.manager import load_plugins
-    from dither.registry.plugins.policy import Policy, policy_file, read_policy
+    from dither.registry.plugins.policy import Policy, policy_file, read_policy, sync_components
 
     path = file or policy_file(Path()) or Path("registry.toml")
-    loaded = load_plugins(policy=read_policy(path) if path.is_file() else Policy())
-    changes = sync_lockfile(path, loaded, accept)
+    policy = read_policy(path) if path.is_file() else Policy()
+    changes = sync_components(path, load_plugins(policy=policy))
     typer.echo("\n".join([*changes, f"{path}: {len(changes)} changes"]))
 
 
@@ -97,18 +88,17 @@ def sync(
 def check(file: File = None) -> None:
     """Compare the installed components with registry.toml, as CI does."""
     from dither.registry.config.errors import Refused
-    from dither.registry.plugins.lockfile import check_lockfile
     from dither.registry.plugins.manager import load_plugins
-    from dither.registry.plugins.policy import policy_file, read_policy
+    from dither.registry.plugins.policy import check_components, policy_file, read_policy
 
     path = file or policy_file(Path())
     if path is None or not path.is_file():
         text = f"{path or 'registry.toml'} does not exist; `dither registry sync` writes one"
         raise Refused(text, code="file-not-found")
     policy = read_policy(path)
-    if problems := check_lockfile(policy, load_plugins(policy=policy)):
+    if problems := check_components(policy, load_plugins(policy=policy)):
         raise Refused(problems)
-    typer.echo(f"{path}: {sum(map(len, policy.components.values()))} components, all as installed")
+    typer.echo(f"{path}: {len(policy.owners())} components, all as installed")
 
 
 @app.command()

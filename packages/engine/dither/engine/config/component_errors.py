@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from dither.registry.config.errors import Refused
 from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.discovery import describe_exception
+from dither.registry.plugins.status import describe_exception
 from dither.registry.spec.base import Spec, WrongReturnError
 
 __all__ = ["ComponentFailed", "annotate_build_errors", "attribute_errors", "title"]

@@ -9,11 +9,11 @@ from typing import Any
 
 from dither.registry.config.document import Document, Layer, find_experiment
 from dither.registry.config.errors import Origin, Problem, Refused, dotted, nearest
-from dither.registry.config.validation import alias_warnings, problems_of, validate
+from dither.registry.config.validation import problems_of, validate
 from dither.registry.kinds import LossSpec, ModelSpec, ProcessSpec, SamplerSpec
 from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.discovery import PluginError
 from dither.registry.plugins.manager import Plugins, load_plugins
+from dither.registry.plugins.status import PluginError
 from dither.registry.spec.base import Options, Slot, Spec, components_in
 from dither.registry.spec.misfit import Misfit, below
 from dither.registry.spec.misfit import Path as KeyPath
@@ -31,7 +31,6 @@ __all__ = [
     "load_for_sampling",
     "open_experiment",
     "override_texts",
-    "renamed_keys",
     "select",
     "settings",
 ]
@@ -56,7 +55,6 @@ def load_experiment(
     changes: Mapping[str, Any] | Iterable[str] = (),
     removals: Iterable[str] = (),
     select: Sequence[str] | None = None,
-    trust: bool = False,
 ) -> Loaded:
     """Read and check an experiment file.
 
@@ -65,14 +63,11 @@ def load_experiment(
         changes: Values by key, such as `{"train.steps": 10}`, or `key=value` as after --set.
         removals: Keys as after --unset.
         select: Plugins as after -p.
-        trust: Also run unknown plugin files that came with a run; see `load_named`.
 
     Raises:
         Refused: With a problem for everything that is wrong.
     """
-    return check_experiment(
-        *open_experiment(path, override_texts(changes), removals, select, trust)
-    )
+    return check_experiment(*open_experiment(path, override_texts(changes), removals, select))
 
 
 def override_texts(changes: Mapping[str, Any] | Iterable[str]) -> list[str]:
@@ -89,31 +84,16 @@ def open_experiment(
     changes: Iterable[str] = (),
     removals: Iterable[str] = (),
     select: Sequence[str] | None = None,
-    trust: bool = False,
 ) -> tuple[Document, Plugins]:
     """Read an experiment file and load its plugins, or raise `Refused`; arguments as for `load_experiment`."""
     path = find_experiment(Path(path))
-    document = renamed_keys(Document.load(path, changes, removals))
+    document = Document.load(path, changes, removals)
     plugins = load_plugins(
         select, policy=governing_policy(path), named=names_in(document), lazy=True
     )
     plugins.require()
-    load_named(plugins, document, trust)
+    load_named(plugins, document)
     return document, plugins
-
-
-def renamed_keys(document: Document) -> Document:
-    """Return a document whose list `train.trackers`, of earlier versions, is `tracking.use`."""
-    old = ("train", "trackers")
-    new = ("tracking", "use")
-    table = document.tree.get("tracking", {})
-    if (trackers := document.at(old)) is not None and isinstance(table, dict):
-        del document.tree["train"]["trackers"]
-        given = document.given.pop(old)
-        if "use" not in table:
-            document.tree["tracking"] = {**table, "use": trackers}
-            document.given[new] = given
-    return document
 
 
 def check_experiment(document: Document, plugins: Plugins) -> Loaded:
@@ -151,7 +131,7 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     if misfits:
         raise Refused(problems_of(misfits, document))
     warnings = [replace(problem, level="warning") for problem in problems_of(warned, document)]
-    return Loaded(experiment, document, plugins, (*alias_warnings(experiment, document), *warnings))
+    return Loaded(experiment, document, plugins, tuple(warnings))
 
 
 class _WithoutTask(Options):

@@ -1,8 +1,8 @@
-"""Provenance of a run: its components, plugins and data, so that it resumes with the same ones or not at all.
+"""Provenance of a run: its components, plugins and data, so that it resumes with the same or not at all.
 
-manifest.json holds `parts` (component name and option fingerprint by place), `plugins` (source,
-version and checksum) and `data` (checksum of the files that each data option names), and again
-under `resumed` what has changed since.
+manifest.json holds `parts` (pinned name and names of options by place), `plugins` (source, version
+and checksum) and `data` (checksum of the files that each data option names), and again under
+`resumed` what has changed since.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dither.registry.config.errors import Problem, Refused, dotted
+from dither.registry.config.errors import Problem, dotted
 from dither.registry.spec.base import components_in, path_mark
-from dither.registry.spec.fingerprint import fingerprint
 
 from .experiment import Experiment
 from .load_experiment import Loaded
@@ -32,7 +31,6 @@ __all__ = [
     "recorded",
 ]
 
-KEYS = ("parts", "plugins", "data")
 FULL_HASH_LIMIT = 1 << 26
 """Bytes up to which data are hashed in full; of larger data, `BLOCKS` evenly spaced blocks."""
 BLOCKS = 1024
@@ -42,7 +40,7 @@ ZARR_FILES = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
 
 def provenance(loaded: Loaded) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the provenance of an experiment: the tables of `KEYS`."""
+    """Return the provenance of an experiment by the keys of manifest.json."""
     return {
         "parts": component_record(loaded),
         "plugins": plugin_record(loaded),
@@ -50,89 +48,93 @@ def provenance(loaded: Loaded) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def component_record(loaded: Loaded) -> dict[str, dict[str, str]]:
-    """Return the pinned name of every component, and the fingerprint of its options, by place."""
-    return {
-        dotted(path): {"part": loaded.plugins.catalog.pin(spec), "options": fingerprint(type(spec))}
-        for path, spec in components_in(loaded.experiment)
-    }
+def component_record(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """Return the pinned name of every component, and the names of its options, by place."""
+    record = {}
+    for path, spec in components_in(loaded.experiment):
+        options = sorted(type(spec).model_fields)
+        record[dotted(path)] = {"part": loaded.plugins.catalog.pin(spec), "options": options}
+    return record
 
 
 def plugin_record(loaded: Loaded) -> dict[str, dict[str, str]]:
-    """Return the distribution or file, the version, and the sha256 of a file of every active plugin, by name."""
-    return {
-        status.name: {
-            "from": status.source.rpartition("/")[2] if status.sha256 else status.source,
+    """Return source, version and, of a file, the sha256 of every active plugin, by name."""
+    record = {}
+    for status in loaded.plugins.active:
+        source = Path(status.source).name if status.sha256 else status.source
+        record[status.name] = {
+            "from": source,
             "version": status.version,
             "sha256": status.sha256,
         }
-        for status in loaded.plugins.active
-    }
+    return record
 
 
 def recorded(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return a table of a manifest as of the last time that the run was started or resumed."""
-    entries = [
-        manifest,
-        *(entry for entry in manifest.get("resumed", ()) if isinstance(entry, dict)),
-    ]
-    return next((entry[key] for entry in reversed(entries) if isinstance(entry.get(key), dict)), {})
+    for entry in (*reversed(manifest.get("resumed", ())), manifest):
+        if isinstance(entry, dict) and isinstance(entry.get(key), dict):
+            table: dict[str, Any] = entry[key]
+            return table
+    return {}
 
 
 def _tables(manifest: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
-    return {
-        name: table for name, table in recorded(manifest, key).items() if isinstance(table, dict)
-    }
+    tables = recorded(manifest, key).items()
+    return {name: table for name, table in tables if isinstance(table, dict)}
 
 
 def changes(
     manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mapping[str, Any]]
 ) -> list[Problem]:
-    """Return what differs from the last start of a run; `now` is the `provenance` of the experiment to resume it."""
+    """Return what differs from the last start of a run.
+
+    Args:
+        manifest: Of the run.
+        loaded: The experiment to resume it.
+        now: The `provenance` of that experiment.
+    """
     components = [
-        *_changed_components(_tables(manifest, "parts"), now["parts"], loaded),
+        *_changed_options(_tables(manifest, "parts"), now["parts"], loaded),
         *_changed_plugins(_tables(manifest, "plugins"), now["plugins"], now["parts"]),
     ]
     data = changed_data(_tables(manifest, "data"), now["data"])
-    messages = {"changed-components": components, "changed-data": data}
-    return [Problem(message, code=code) for code, found in messages.items() for message in found]
+    problems = [Problem(message, code="changed-components") for message in components]
+    problems += [Problem(message, code="changed-data") for message in data]
+    return problems
 
 
 def changed_plugin_files(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
-    """Return a message for every plugin file in use whose content differs from the one that the run last used."""
+    """Return a message for every plugin file whose content the run did not use last."""
     before = _tables(manifest, "plugins")
-    return list(
-        _changed_plugins(before, plugin_record(loaded), component_record(loaded), versions=False)
-    )
+    now = plugin_record(loaded)
+    return list(_changed_plugins(before, now, component_record(loaded), versions=False))
 
 
-def _changed_components(
+def _changed_options(
     before: Mapping[str, Any], now: Mapping[str, Any], loaded: Loaded
 ) -> Iterator[str]:
+    """Yield components with options that they did not have, or no longer have.
+
+    resolved.toml holds the values of all options, so that changed defaults do not matter; another
+    component or revision differs there.
+    """
     for path, spec in components_in(loaded.experiment):
         place = dotted(path)
         old = before.get(place, {})
-        new = now[place]
-        try:  # it may have been renamed since
-            name = loaded.plugins.catalog.find(spec.kind, str(old.get("part"))).pinned
-        except Refused:
+        names = old.get("options")
+        if old.get("part") != now[place]["part"] or not isinstance(names, list):
             continue
-        if name == new["part"] and new["options"] != old.get(
-            "options"
-        ):  # other names differ in resolved.toml, too
-            table = loaded.document.at(path)
-            options = {key: getattr(spec, key) for key in type(spec).model_fields}
-            added = {
-                key: value
-                for key, value in options.items()
-                if isinstance(table, dict) and key not in table
-            }
-            shown = ", ".join(
-                f"{key} = {json.dumps(v, default=str)}" for key, v in added.items() if v is not None
-            )
-            yield f"{place}: the options of {name} changed" + (
-                f"; new options: {shown}" if added else ""
-            )
+        added = [name for name in now[place]["options"] if name not in names]
+        removed = [name for name in names if name not in now[place]["options"]]
+        notes = []
+        if added:
+            values = (f"{key} = {json.dumps(getattr(spec, key), default=str)}" for key in added)
+            notes.append(f"new options: {', '.join(values)}")
+        if removed:
+            notes.append(f"removed options: {', '.join(map(str, removed))}")
+        if notes:
+            yield f"{place}: the options of {old['part']} changed; {'; '.join(notes)}"
 
 
 def _changed_plugins(
@@ -142,11 +144,9 @@ def _changed_plugins(
     versions: bool = True,
 ) -> Iterator[str]:
     """Yield changed files and versions of the plugins whose components are in use."""
-    used = {
-        record["part"].partition("/")[0]
-        for key, record in parts.items()
-        if not key.startswith("tracking.")
-    }
+    # Trackers do not change results.
+    pins = [record["part"] for place, record in parts.items() if not place.startswith("tracking.")]
+    used = {pin.partition("/")[0] for pin in pins}
     for name, old in before.items():
         if name not in used or name not in now:
             continue
@@ -154,72 +154,85 @@ def _changed_plugins(
         if new["sha256"] != old.get("sha256"):
             yield f'plugin file {new["from"]} of plugin "{name}" changed'
         elif versions and new["version"] != old.get("version"):
-            yield f'plugin "{name}" ({new["from"]}): version {old.get("version")} -> {new["version"]}'
+            change = f"version {old.get('version')} -> {new['version']}"
+            yield f'plugin "{name}" ({new["from"]}): {change}'
 
 
 def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield changed contents; data options that were added or removed are reported as changed options."""
+    """Yield changed contents; data options that were added or removed are changed options."""
     for place, new in now.items():
         old = before.get(place, new)
         if old["sha256"] == new["sha256"]:
             continue
-        sizes = [f"{entry['files']:,} files of {entry['bytes']:,} bytes" for entry in (old, new)]
-        change = "contents differ" if sizes[0] == sizes[1] else f"{sizes[0]} -> {sizes[1]}"
+        old_size = _size(old)
+        new_size = _size(new)
+        change = "contents differ" if old_size == new_size else f"{old_size} -> {new_size}"
         yield f"the data of {place} changed ({new['first']}): {change}"
 
 
+def _size(record: Mapping[str, Any]) -> str:
+    return f"{record['files']:,} files of {record['bytes']:,} bytes"
+
+
 def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    """Return number, bytes and hash of the files that each path option of a data component names, by place."""
-    found = {}
+    """Return number, bytes and hash of the files that each path option of data names, by place."""
+    record = {}
     for path, spec in components_in(experiment):
-        names = [name for name, info in type(spec).model_fields.items() if path_mark(info)]
-        for name in names if spec.kind == "data" else ():
-            if files := sorted(_files(getattr(spec, name))):
-                found[dotted((*path, name))] = _hash_files(files)
-    return found
+        if spec.kind != "data":
+            continue
+        for name, info in type(spec).model_fields.items():
+            if path_mark(info) and (files := sorted(_files(getattr(spec, name)))):
+                record[dotted((*path, name))] = _hash_files(files)
+    return record
 
 
 def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
-    """Yield the files that an option names by path, by folder, or by pattern; hidden ones only if zarr wrote them."""
-    options: Sequence[str | Path] = [option] if isinstance(option, str | Path) else option or ()
-    for value in (option for option in options if option):
-        with suppress(
-            ValueError, RuntimeError
-        ):  # not a valid pattern; the component that reads it says so
+    """Yield the files that an option names by path, by folder, or by pattern."""
+    options = [option] if isinstance(option, str | Path) else option or ()
+    for value in filter(None, options):
+        # An invalid pattern is reported by the component that reads it.
+        with suppress(ValueError, RuntimeError):
             path = Path(value).expanduser()
-            for match in (
-                [path]
-                if path.exists()
-                else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-            ):
+            matches = [path]
+            if not path.exists():
+                matches = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+            for match in matches:
                 if match.is_file():
                     yield match
-                for below in match.rglob("*"):
-                    names = set(below.relative_to(match).parts) - ZARR_FILES
-                    if below.is_file() and not any(name.startswith(".") for name in names):
-                        yield below
+                yield from filter(Path.is_file, _visible(match))
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """Yield the content of a folder; of hidden files only those of zarr."""
+    for path in folder.rglob("*"):
+        names = set(path.relative_to(folder).parts) - ZARR_FILES
+        if not any(name.startswith(".") for name in names):
+            yield path
 
 
 def _hash_files(files: Sequence[Path]) -> dict[str, Any]:
-    """Return the fingerprint of files. Their folder is not part of it, so that data may be moved."""
+    """Return the fingerprint of files, without their folder, so that data may be moved."""
     sizes = [path.stat().st_size for path in files]
-    total = sum(sizes)
+    size_sum = sum(sizes)
+    step = 1 if size_sum <= FULL_HASH_LIMIT else size_sum // BLOCKS
     digest = hashlib.sha256()
-    step = 1 if total <= FULL_HASH_LIMIT else total // BLOCKS
     before = 0
     for path, size in zip(files, sizes, strict=True):
-        digest.update(f"{path.name if len(files) > 1 else ''} {size}\n".encode())
-        if offsets := range(-before % step, size, step):  # files without a block are not opened
+        name = path.name if len(files) > 1 else ""
+        digest.update(f"{name} {size}\n".encode())
+        # Blocks are evenly spaced over all files; those without a block are not opened.
+        offsets = range(-before % step, size, step)
+        if step == 1 and size:
+            digest.update(path.read_bytes())
+        elif offsets:
             with path.open("rb") as file:
-                if step == 1:
-                    digest.update(file.read())
-                for offset in offsets if step > 1 else ():
+                for offset in offsets:
                     file.seek(offset)
                     digest.update(file.read(BLOCK))
         before += size
     return {
         "first": files[0].name,
         "files": len(files),
-        "bytes": total,
+        "bytes": size_sum,
         "sha256": digest.hexdigest(),
     }

@@ -17,8 +17,6 @@ from .run_directory import flat, read_manifest, resolved_file
 
 __all__ = ["compare", "read_side"]
 
-FINGERPRINT = " option types"
-"""Suffix of the place of a component for the fingerprint of its option types."""
 Side = dict[str, dict[str, Any]]
 """Values by section and dotted key: parts (pinned components), options, plugins, and of a run
 environment and git."""
@@ -41,12 +39,8 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
         key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")
     }
     record = {key: table for key, table in record.items() if isinstance(table, dict)}
-    made = {
-        place: part for place, part in record.get("parts", {}).items() if isinstance(part, dict)
-    }
-    prints = {place + FINGERPRINT: part.get("options") for place, part in made.items()}
     side = {
-        "parts": parts | prints,
+        "parts": parts,
         "options": {k: v for k, v in options.items() if not k.endswith(".use")},
     }
     return side | {
@@ -67,7 +61,4 @@ def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
         sections[section] = {
             key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)
         }
-    parts = sections["parts"]
-    for place in [place for place in parts if place + FINGERPRINT in parts]:
-        del parts[place + FINGERPRINT]  # another component has other options anyway
     return sections

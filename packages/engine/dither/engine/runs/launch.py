@@ -26,13 +26,13 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.config.validation import located
 from dither.registry.contracts.protocols import DataWarnings, Split
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
-from dither.registry.plugins.discovery import PluginError, describe_exception
+from dither.registry.plugins.status import PluginError, describe_exception
 
 from ..checkpoints.checkpoint import Checkpoints, Damaged, Saver, Scores
 from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
-from ..config.plugins import governing_policy_file, unrecorded_plugins
+from ..config.plugins import governing_policy_file
 from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import Ranks, is_lost_rank, join_ranks
 from ..files.metrics_file import BEGINNING, changed_lines
@@ -85,10 +85,8 @@ def run(
         joined = join_ranks(train.device, train.timeout, report)
         with stop_on_signals() as stop, joined as ranks, located(loaded.document):
             if ranks.is_main:
-                for line in (*loaded.warnings, *unrecorded_plugins(loaded.plugins.files)):
+                for line in (*loaded.warnings, *loaded.plugins.observe()):
                     say(errors, line, "yellow")
-                loaded.plugins.warn = lambda line: say(errors, line, "yellow")
-                loaded.plugins.observe()
             else:
                 console.quiet = True
             if ranks.restarts and resume is None:

@@ -29,7 +29,7 @@ from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
 from dither.registry.files.limits import read_text
 
 from ..config.experiment import Experiment
-from ..config.load_experiment import Loaded, renamed_keys
+from ..config.load_experiment import Loaded
 from ..config.paths import absolute_paths, not_a_run
 from ..files.checksums import (
     KEY,
@@ -163,16 +163,14 @@ class RunDirectory:
 
     def _read_resolved(self, loaded: Loaded) -> dict[str, Any]:
         """Return the experiment of this run with the present names of components and defaults of new options."""
-        document = renamed_keys(Document.read(self.path / "resolved.toml"))
+        document = Document.read(self.path / "resolved.toml")
         try:
             tree = dump(
                 validate(Experiment, document, loaded.plugins.catalog), loaded.plugins.catalog
             )
         except Refused:  # it names a component that no longer exists
             tree = document.tree
-        return absolute_paths(
-            tree, Path.cwd(), loaded.plugins.catalog
-        )  # early runs may hold relative paths
+        return tree
 
     def accept(self, loaded: Loaded) -> None:
         """Write resolved.toml and copies of the plugin files."""

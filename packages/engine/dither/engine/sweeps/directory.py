@@ -162,14 +162,24 @@ class SweepDirectory:
     def add(self, name: str, values: Mapping[str, Any], loaded: Loaded) -> PointFolder:
         """Make the folder of a point, with its experiment and plugin files."""
         folder = PointFolder(self.path / name, dict(values))
-        _write_experiment(folder.path, resolved(loaded), loaded.plugins)
+        self._write_experiment(folder.path, resolved(loaded), loaded.plugins)
         return folder
 
     def copy_base(self, document: Document, plugins: Plugins) -> None:
         """Write base/experiment.toml, from which a search makes further points; `extends` is merged."""
         tree = absolute_paths(document.tree, Path.cwd(), plugins.catalog)
         tree["plugins"] = [*(f"plugins/{file.name}" for file in plugins.files), *plugins.requested]
-        _write_experiment(self.path / "base", tree, plugins)
+        self._write_experiment(self.path / "base", tree, plugins)
+
+    def _write_experiment(self, folder: Path, tree: Mapping[str, Any], plugins: Plugins) -> None:
+        folder.mkdir()
+        checksums = self.facts.setdefault("plugins", {})
+        for file, status in plugins.files.items():
+            (folder / "plugins").mkdir(exist_ok=True)
+            shutil.copyfile(file, folder / "plugins" / file.name)
+            # The points run these copies only if they are as recorded in sweep.json.
+            checksums[file.name] = {"sha256": status.sha256}
+        (folder / "experiment.toml").write_text(tomlkit.dumps(tree), encoding="utf-8")
 
     def record(self, folders: Iterable[PointFolder] = ()) -> None:
         self.facts["points"] = [
@@ -196,14 +206,6 @@ def _values(file: Path) -> dict[str, Any]:
         return dict(json.loads(read_text(file))["values"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-
-
-def _write_experiment(folder: Path, tree: Mapping[str, Any], plugins: Plugins) -> None:
-    folder.mkdir()
-    for file in plugins.files:
-        (folder / "plugins").mkdir(exist_ok=True)
-        shutil.copyfile(file, folder / "plugins" / file.name)
-    (folder / "experiment.toml").write_text(tomlkit.dumps(tree), encoding="utf-8")
 
 
 MAX_METRICS = 5  # in the printed table; --json and the page have all

@@ -18,12 +18,11 @@ from dither.registry.plugins.install_command import optional_import
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
-from ..config.plugins import unrecorded_plugins
 from ..files.resource_errors import shortage
 from ..runs.progress import Screen, say
 from ..runs.signals import STOPPED
 from .directory import RESUMABLE, SweepDirectory, rows_of, show_rows, write_json
-from .point_process import EXHAUSTED, TRUSTED, run_job
+from .point_process import EXHAUSTED, run_job
 from .points import Point, add_axes, read_points
 from .scheduler import FAILED, PointList, run_points
 from .search import Trials, read_search
@@ -138,42 +137,38 @@ def start_sweep(
     else:
         points = check_points(document, plugins, read_points(document))
         say(console, f"{len(points)} points, all valid")
-    for line in unrecorded_plugins(plugins.files):
-        say(console, line, "yellow")
     if settings.dry_run:
         for point, _ in points:
             say(console, point.name)
         return 0
     sweep = SweepDirectory.create(runs, document, argv, **facts)
-    sweep.record([sweep.add(point.name, point.by_key, loaded) for point, loaded in points])
     if facts:
         sweep.copy_base(document, plugins)
-    return _run_sweep(sweep, settings, console, fresh=True)
+    sweep.record([sweep.add(point.name, point.by_key, loaded) for point, loaded in points])
+    return _run_sweep(sweep, settings, console)
 
 
 def resume_sweep(path: Path, settings: Settings, console: Console | None = None) -> int:
     """Run the unfinished points of a sweep directory; return the exit code as `start_sweep`."""
-    return _run_sweep(SweepDirectory.open(path), settings, console or Screen(), fresh=False)
+    return _run_sweep(SweepDirectory.open(path), settings, console or Screen())
 
 
 def _run_sweep(
     sweep: SweepDirectory,
     settings: Settings,
     console: Console,
-    fresh: bool,
 ) -> int:
-    """Run the points of a sweep; `fresh` if this process has just copied their plugin files, so that they may run."""
+    """Run the points of a sweep."""
     say(console, str(sweep.path))
-    arguments = (*settings.select, *((TRUSTED,) if fresh else ()))
     if executor := settings.cluster(sweep.path / "jobs"):
-        _submit(sweep, executor, arguments, console)
+        _submit(sweep, executor, settings.select, console)
         return 0
     if sweep.facts.get("search"):
-        source: PointList = Trials(sweep, console, settings.select, fresh)
+        source: PointList = Trials(sweep, console, settings.select)
     else:
         source = PointList(sweep.folders())
     try:
-        code = run_points(source, settings.jobs, console, arguments, settings.keep_going)
+        code = run_points(source, settings.jobs, console, settings.select, settings.keep_going)
     except OSError as error:
         if not (lacking := shortage(error)):
             raise

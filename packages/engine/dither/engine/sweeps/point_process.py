@@ -16,11 +16,8 @@ from ..files.resource_errors import shortage
 from ..runs.signals import STOPPED, Stopped, stop_on_signals
 from .directory import PointFolder, now
 
-__all__ = ["BUSY", "ENDS", "EXHAUSTED", "TRUSTED", "main", "run_job", "run_point"]
+__all__ = ["BUSY", "ENDS", "EXHAUSTED", "main", "run_job", "run_point"]
 
-TRUSTED = "--trusted"
-"""Argument that allows the plugin files of a point: they are copies of files that its author has
-just run."""
 CRASHED = 1
 REFUSED = 2
 EXHAUSTED = 5
@@ -38,13 +35,13 @@ ENDS = {
 """Meaning of the exit codes of a run."""
 
 
-def run_point(folder: Path, select: Sequence[str] | None = None, *, trust: bool = False) -> int:
+def run_point(folder: Path, select: Sequence[str] | None = None) -> int:
     """Run or resume the point of a folder, with plugins as after -p; return the exit code of its run."""
     point = PointFolder(folder, {})
     try:
         if lock := point.claim():
             with lock:
-                return _attempt(point, select, trust)
+                return _attempt(point, select)
         _print_error(f"{folder}: {ENDS[BUSY]}")
         return BUSY
     except (
@@ -54,7 +51,7 @@ def run_point(folder: Path, select: Sequence[str] | None = None, *, trust: bool 
         return EXHAUSTED if shortage(error) else CRASHED
 
 
-def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
+def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     before = point.status()
     if before["state"] == "done":  # by another process, between submission and now
         return 0
@@ -68,7 +65,7 @@ def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> i
     code = CRASHED
     try:
         with stop_on_signals():  # until the run installs its own handlers
-            code = _run(point, select, trust)
+            code = _run(point, select)
     except Stopped:
         code = STOPPED
     except Refused as refused:
@@ -88,13 +85,13 @@ def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> i
     return code
 
 
-def _run(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
+def _run(point: PointFolder, select: Sequence[str] | None) -> int:
     from ..config.load_experiment import load_experiment
     from ..runs.launch import run
 
     run_directory = point.run_directory()
     file = (run_directory or point.path) / ("resolved.toml" if run_directory else "experiment.toml")
-    loaded = load_experiment(file, select=select or None, trust=trust)
+    loaded = load_experiment(file, select=select or None)
     argv = (
         ["--resume", str(run_directory)]
         if run_directory
@@ -104,9 +101,9 @@ def _run(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `FOLDER [--trusted] [PLUGIN ...]`."""
-    folder, *select = [argument for argument in arguments if argument != TRUSTED]
-    return run_point(Path(folder), select, trust=TRUSTED in arguments)
+    """Run `FOLDER [PLUGIN ...]`."""
+    folder, *select = arguments
+    return run_point(Path(folder), select)
 
 
 def run_job(folder: str, arguments: Sequence[str]) -> None:

@@ -164,20 +164,19 @@ def _read_space(document: Document) -> list[Key]:
 
 
 class Trials(PointList):
-    """The points of a search; other processes may run some of them. `trust` allows its copies of plugin files."""
+    """The points of a search; other processes may run some of them."""
 
     def __init__(
         self,
         sweep: SweepDirectory,
         console: Console,
         select: Sequence[str] = (),
-        trust: bool = False,
     ) -> None:
         super().__init__(sweep.folders())
         self.sweep = sweep
         self.console = console
         base = sweep.path / "base" / "experiment.toml"
-        self.base, self.plugins = open_experiment(base, select=select or None, trust=trust)
+        self.base, self.plugins = open_experiment(base, select=select or None)
         self.search, self.space = read_search(self.base, self.plugins)
         if sweep.facts["search"] != self.search.model_dump():  # base/experiment.toml was edited
             sweep.facts["search"] = self.search.model_dump()

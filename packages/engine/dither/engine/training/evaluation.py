@@ -27,7 +27,7 @@ from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
 from dither.registry.kinds import ModelSpec
 from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.discovery import describe_exception
+from dither.registry.plugins.status import describe_exception
 from dither.registry.spec.base import Spec, WrongReturnError, shown
 
 from ..config.component_errors import title

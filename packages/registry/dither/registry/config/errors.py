@@ -42,7 +42,6 @@ CODES: dict[str, str] = {
     "misfit": "Components, or options of one component, are incompatible.",
     "process-mismatch": "The sampler or loss requires another kind of process or prediction.",
     "signal-left-at-end": "The schedule leaves too much signal at t = 1 for sampling to start from the prior.",
-    "deprecated-name": "The component was renamed; the old name still works.",
     "no-effect": "The option has no effect in this combination.",
     # files
     "file-not-found": "The file or folder does not exist.",
@@ -67,7 +66,7 @@ CODES: dict[str, str] = {
     "plugin-blocked": "The policy in registry.toml blocks the plugin.",
     "plugin-conflict": "Two plugins register the same name.",
     "missing-dependency": "An optional dependency is not installed.",
-    "lockfile-outdated": "registry.toml does not match the installed components.",
+    "registry-outdated": "registry.toml does not match the installed components.",
     # runs
     "not-a-run": "The folder is not a run or a sweep directory.",
     "run-locked": "Another process is using the run.",
@@ -76,7 +75,7 @@ CODES: dict[str, str] = {
     "damaged-checkpoint": "A checkpoint is incomplete or does not match its checksums.",
     "changed-components": "Components or options differ from those the run was made with.",
     "changed-data": "The data differ from those the run was made with.",
-    "untrusted-plugin": "A plugin file inside a run made elsewhere is not executed without --plugin.",
+    "untrusted-plugin": "A plugin file differs from the one that its run recorded; -p executes it.",
     "non-finite": "A loss, gradient or weight is NaN or inf.",
     "out-of-memory": "The machine or the device has too little memory.",
     "disk-full": "The disk or quota is full.",

@@ -176,15 +176,7 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
         }
         rest = {key: value for key, value in table.items() if key != "type"}
         definitions[name] = {**rest, "properties": {"use": True, **own}}
-        migrated = {
-            alias.name for alias in part.spec.aliases if alias.migrate
-        }  # these have other options
-        forms = [
-            form
-            for form in names[part.pinned]
-            if form.rpartition("/")[2].partition("@")[0] not in migrated
-        ]
-        called = {"required": ["use"], "properties": {"use": {"enum": forms}}}
+        called = {"required": ["use"], "properties": {"use": {"enum": names[part.pinned]}}}
         rules.append({"if": called, "then": {"$ref": f"#/definitions/{name}"}})
     every = sorted(chain(*names.values()), key=lambda form: ("/" in form, "@" in form, form))
     name_of = {"type": "string", "enum": every} if every else {"type": "string"}
@@ -222,8 +214,7 @@ def _names(kind: str, parts: list[Component], catalog: Catalog) -> dict[str, lis
     """Return every way to name each component, by its pinned name; an ambiguous short name belongs to none."""
     names: dict[str, list[str]] = {}
     for part in parts:
-        called = [part.name, *(alias.name for alias in part.spec.aliases)]
-        forms = [form for name in called for form in (name, f"{name}@{part.rev}")]
+        forms = [part.name, f"{part.name}@{part.rev}"]
         names[part.pinned] = []
         for form in (*forms, *(f"{part.plugin}/{form}" for form in forms)):
             with suppress(Refused):

@@ -16,14 +16,13 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from ..plugins.catalog import Catalog
-from ..spec.base import Options, Place, Spec, components_in, default_part, path_mark
+from ..spec.base import Options, Place, Spec, default_part, path_mark
 from ..spec.misfit import Misfit, Path
 from .document import Document
 from .errors import MAX_PROBLEMS, Problem, Refused, did_you_mean, nearest, omitted_problems
 
 __all__ = [
     "PATTERN_MESSAGE",
-    "alias_warnings",
     "dump",
     "located",
     "path_options",
@@ -192,24 +191,6 @@ def path_options(
         yield from path_options(
             *_descend(annotation, key, value, catalog), catalog, (*path, key), kind
         )
-
-
-def alias_warnings(options: Options, document: Document) -> list[Problem]:
-    """Return a warning for each component that the document calls by an earlier name."""
-    warnings = []
-    for path, spec in components_in(options):
-        given = document.at(path)
-        use = given.get("use") if isinstance(given, dict) else given
-        name = use.rpartition("/")[2].partition("@")[0] if isinstance(use, str) else spec.name
-        for alias in spec.aliases:
-            if alias.name == name != spec.name:
-                text = f'{spec.kind} "{name}" was renamed to "{spec.name}"; version {alias.removed_in} removes "{name}"'
-                origin = document.origin((*path, "use"))
-                help_text = f'write "{spec.name}"'
-                warnings.append(
-                    Problem(text, path, origin, help_text, level="warning", code="deprecated-name")
-                )
-    return warnings
 
 
 def _code(detail: Detail) -> str:

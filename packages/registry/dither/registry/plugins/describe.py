@@ -59,7 +59,6 @@ def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
         "kind": spec.kind,
         "name": spec.name,
         "rev": spec.rev,
-        "aliases": [alias.name for alias in spec.aliases],
         "plugin": part.plugin,
         "pinned": part.pinned,
         "doc": inspect.cleandoc(spec.__doc__ or ""),

@@ -1,34 +1,38 @@
-"""Installed plugins, found by their entry points without importing anything, their states, and errors of hooks."""
+"""Discovery of plugins: entry points of installed distributions, and single files.
+
+Entry points are found without importing anything. A file is imported as a module of its own.
+"""
 
 from __future__ import annotations
 
-import importlib
-import traceback
+import hashlib
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from pathlib import Path
-from typing import Literal
+from types import ModuleType
 
-from ..config.errors import Refused
+from ..files.limits import read_bytes
 
-__all__ = [
-    "GROUP",
-    "Installed",
-    "PluginError",
-    "PluginStatus",
-    "State",
-    "describe_exception",
-    "installed_plugins",
-]
+__all__ = ["FILE_MODULE", "GROUP", "Installed", "import_file", "installed_plugins", "invalid_name"]
 
 GROUP = "dither.plugins"
+"""Group of the entry points."""
+FILE_MODULE = "dither_plugin_"
+"""Prefix of the modules of one-file plugins."""
+INVALID_NAME = re.compile(r"""[/@"\\,]|^no:|\.py$|^\s|\s$|^$""")
+"""Names that a pin, a list of names or -p could not express."""
 
 
 @dataclass(frozen=True)
 class Installed:
-    """One entry point of the group: a plugin's name, distribution and version, and what is wrong with the metadata."""
+    """An entry point, with its distribution.
+
+    `failure` says why it cannot be used, such as damaged metadata.
+    """
 
     name: str
     distribution: str
@@ -38,112 +42,76 @@ class Installed:
 
 
 def installed_plugins() -> dict[str, list[Installed]]:
-    """Return the entry points by name, sorted, intact ones first; more than one of a name is a conflict."""
-    found: dict[str, list[Installed]] = {}
+    """Return the entry points by name, sorted; more than one of a name is a clash."""
+    plugins: dict[str, list[Installed]] = {}
+    # Intact ones come first, so that a damaged copy of a plugin does not hide it.
     for plugin in sorted(_plugins(), key=lambda plugin: (plugin.name, plugin.failure)):
-        same = found.setdefault(plugin.name, [])
-        if not (plugin.failure and same):
-            same.append(plugin)
-    return found
+        same_name = plugins.setdefault(plugin.name, [])
+        if not (plugin.failure and same_name):
+            same_name.append(plugin)
+    return plugins
 
 
 def _plugins() -> Iterator[Installed]:
     try:
         yield from [_identify(point, point.dist) for point in entry_points(group=GROUP)]
-    except Exception:  # one unreadable entry_points.txt of any package fails the whole call
+    except Exception:
+        # One unreadable entry_points.txt of any package fails the whole call.
         for dist in distributions():
             yield from _plugins_of(dist)
 
 
 def _plugins_of(dist: Distribution) -> list[Installed]:
-    """Return the plugins of a distribution; if its entry points cannot be read, it is one plugin that failed."""
+    """Return the plugins of a distribution; unreadable entry points are one failed plugin."""
     text = ""
     try:
         text = dist.read_text("entry_points.txt") or ""
         return [_identify(point, dist) for point in dist.entry_points.select(group=GROUP)]
     except Exception as error:
-        name = _identify(EntryPoint("", "", GROUP), dist).distribution
-        failed = Installed(
-            name,
-            name,
-            "",
-            EntryPoint(name, name, GROUP),
-            f"its entry_points.txt is damaged: {error}",
-        )
         content = error.object if isinstance(error, UnicodeDecodeError) else text.encode()
-        return [failed] if GROUP.encode() in content else []
+        if GROUP.encode() not in content:
+            return []
+        name = _identify(EntryPoint("", "", GROUP), dist).distribution
+        point = EntryPoint(name, name, GROUP)
+        return [Installed(name, name, "", point, f"its entry_points.txt is damaged: {error}")]
 
 
 def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:
     name = version = None
-    with suppress(Exception):  # damaged metadata raises many types
-        metadata = dist.metadata  # type: ignore[union-attr]  # parsed at each access
-        name = metadata["Name"]
-        version = metadata["Version"]
-    failure = (
-        ""
-        if name and version
-        else "the metadata of its distribution lacks the name or version; reinstall it"
-    )
+    if dist is not None:
+        # Damaged metadata raises many types.
+        with suppress(Exception):
+            metadata = dist.metadata
+            name = metadata["Name"]
+            version = metadata["Version"]
+    failure = ""
+    if not (name and version):
+        failure = "the metadata of its distribution lacks the name or version; reinstall it"
     return Installed(point.name, name or "?", version or "", point, failure)
 
 
-State = Literal["available", "loaded", "failed", "blocked", "clash"]
+def invalid_name(name: str) -> str:
+    """Return why a plugin cannot have this name, or an empty string."""
+    if name.isprintable() and not INVALID_NAME.search(name):
+        return ""
+    return f"{name!r} is not a valid plugin name: pins and -p could not express it"
 
 
-@dataclass(frozen=True)
-class PluginStatus:
-    """The state of one plugin; available: not imported yet, clash: two plugins have this name and neither is used.
-
-    `source` is its distribution or file, `reason` why it cannot be used, `sha256` that of a
-    one-file plugin. Once loaded, it has hooks, a number of components (`parts`), and whether its
-    import was the first to import torch.
-    """
-
-    name: str
-    state: State
-    source: str
-    version: str = ""
-    reason: str = ""
-    sha256: str = ""
-    hooks: tuple[str, ...] = ()
-    parts: int = 0
-    imports_torch: bool = False
-    seconds: float = 0.0
-
-    @property
-    def origin(self) -> str:
-        """The distribution with its version, or the file."""
-        return f"{self.source} {self.version}".strip()
-
-
-class PluginError(Exception):
-    """A hook of a plugin raised; the cause is the exception it raised."""
-
-    def __init__(self, report: PluginStatus, hook: str, error: BaseException) -> None:
-        self.plugin = report.name
-        self.hook = hook
-        super().__init__(
-            f'plugin "{report.name}" ({report.origin}) failed in {hook}: {describe_exception(error)}'
-        )
-
-    @property
-    def detail(self) -> str:
-        """The traceback of the cause, or the problems of a `Refused`."""
-        if isinstance(self.__cause__, Refused):
-            return str(self.__cause__)
-        return "".join(traceback.format_exception(self.__cause__)).rstrip()
-
-
-def describe_exception(error: BaseException) -> str:
-    """Return type and message of an exception, and the file and line that raised it."""
-    if isinstance(error, Refused):
-        return "; ".join(problem.message for problem in error.problems)
-    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")
-    ]
-    own = {Path(__file__).parents[1], Path(importlib.__file__).parent}
-    if frames and not own & set(Path(frames[-1].filename).parents):
-        reason += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
-    return reason
+def import_file(path: Path) -> tuple[ModuleType, str]:
+    """Import a file, again if it was imported before; return the module and its sha256."""
+    # The code that runs is the code that is hashed. Byte code is neither read nor written, since it
+    # may be older than an edit within the same second.
+    source = read_bytes(path)
+    file = str(path.resolve())
+    stem = re.sub(r"\W", "_", path.stem)
+    name = f"{FILE_MODULE}{stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
+    module = ModuleType(name)
+    module.__file__ = file
+    # Dataclasses and pydantic look up their module while it runs.
+    sys.modules[name] = module
+    try:
+        exec(compile(source, file, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module, hashlib.sha256(source).hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache
@@ -18,188 +18,204 @@ from typing import Any
 
 import pluggy
 
-from ..config.errors import Problem, Refused, did_you_mean, nearest
+from ..config.errors import Problem, Refused, did_you_mean
 from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from ..spec.misfit import misfits_of
 from .catalog import Catalog
-from .discovery import (
-    Installed,
-    PluginError,
-    PluginStatus,
-    State,
-    describe_exception,
-    installed_plugins,
-)
-from .policy import Policy, is_called, misnamed, required_plugins, select_plugins
+from .discovery import Installed, import_file, installed_plugins, invalid_name
+from .policy import Policy, required_plugins
+from .status import PluginError, PluginStatus, State, describe_exception
 
-__all__ = ["Plugins", "default_catalog", "load_plugins"]
+__all__ = ["ALLOWED", "Plugins", "default_catalog", "load_plugins"]
 
-STRICT = "DITHER_STRICT_PLUGINS"
-"""Environment variable: reject everything if one plugin cannot be loaded."""
+ALLOWED = "DITHER_PLUGINS"
+"""Environment variable: the only plugins that may be used, separated by commas; empty for none."""
 CODES = {"failed": "plugin-failed", "clash": "plugin-conflict", "blocked": "plugin-blocked"}
 
 
 class Plugins:
     """The plugins of one session: hooks, catalogue and states.
 
-    `requested` are the installed plugins that were requested by name; `warn` is called with one
-    line if a run hook failed and the policy is to continue.
+    Attributes:
+        policy: The content of registry.toml.
+        catalog: The components of the plugins that are loaded; it loads others as it needs them.
+        manager: The hooks.
+        requested: Installed plugins that were requested by name.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
-        self.catalog = Catalog(self.policy.prefer, self.policy.known_parts(), self.policy.owners())
+        self.catalog = Catalog(self.policy.known_components(), self.policy.owners())
         self.catalog.load = self.load
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(Hooks)
-        self.warn: Callable[[str], None] = lambda line: print(line, file=sys.stderr)  # noqa: T201
         self.requested: list[str] = []
-        self._reports: dict[str, PluginStatus] = {}
+        self._statuses: dict[str, PluginStatus] = {}
         self._pending: dict[str, Installed] = {}
-        self._silenced: set[str] = set()
 
     @property
     def reports(self) -> list[PluginStatus]:
-        return list(self._reports.values())
+        """The states of all plugins."""
+        return list(self._statuses.values())
 
     @property
     def files(self) -> dict[Path, PluginStatus]:
-        return {Path(report.source).resolve(): report for report in self.reports if report.sha256}
+        """The one-file plugins, by path."""
+        return {Path(status.source).resolve(): status for status in self.reports if status.sha256}
 
     @property
     def active(self) -> list[PluginStatus]:
-        """The active plugins: one of their components is used, or they were requested, or they observe the run."""
-        return [report for report in self.reports if report.name in self.catalog.used]
+        """The plugins of which a component is used, that were requested, or that observe a run."""
+        return [status for status in self.reports if status.name in self.catalog.used]
 
     def register(self, name: str, plugin: Any) -> None:
-        """Register a plugin object, as a whole or not at all; raise ValueError or TypeError if it is invalid."""
+        """Register a plugin object, as a whole or not at all.
+
+        Raises ValueError or TypeError if it is invalid.
+        """
         self._register(name, plugin)
         self.catalog.used.add(name)
 
     def _register(self, name: str, plugin: Any) -> None:
         try:
             self.manager.register(plugin, name)
-            _require_hooks(self.manager, plugin)
+            _check_hooks(self.manager, plugin)
             callers = self.manager.get_hookcallers(plugin) or []
             for caller in callers:
                 if caller.name == REGISTRATION:
                     (impl,) = (impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
-                    offered: Any = impl.function()
-                    self.catalog.add(name, offered)
+                    specs: Any = impl.function()
+                    self.catalog.add(name, specs)
         except BaseException:
             if self.manager.get_plugin(name) is plugin:
                 self.manager.unregister(plugin)
             raise
-        before = self._reports.get(name) or PluginStatus(name, "loaded", type(plugin).__name__)
-        hooks = tuple(sorted(caller.name for caller in callers))
-        self._reports[name] = replace(
-            before, state="loaded", hooks=hooks, parts=self.catalog.count(name)
+        before = self._statuses.get(name) or PluginStatus(name, "loaded", type(plugin).__name__)
+        self._statuses[name] = replace(
+            before,
+            state="loaded",
+            hooks=tuple(sorted(caller.name for caller in callers)),
+            parts=self.catalog.count(name),
         )
 
-    def note(self, plugins: Sequence[Installed], state: State, reason: str = "") -> None:
-        """Note an installed plugin, or several of one name, and whether it may be used."""
+    def add_installed(
+        self, plugins: Sequence[Installed], state: State = "available", reason: str = ""
+    ) -> None:
+        """Add an installed plugin, or several of one name, without importing it."""
         sources = sorted((plugin.distribution, plugin.version) for plugin in plugins)
-        source, version = (", ".join(words) for words in zip(*sources, strict=True))
-        report = PluginStatus(plugins[0].name, state, source, version, reason)
+        status = PluginStatus(
+            name=plugins[0].name,
+            state=state,
+            source=", ".join(distribution for distribution, _ in sources),
+            version=", ".join(version for _, version in sources),
+            reason=reason,
+        )
         if state == "available":
-            self._reports[report.name] = report
-            self._pending[report.name] = plugins[0]
+            self._statuses[status.name] = status
+            self._pending[status.name] = plugins[0]
         else:
-            self._fail(report)
+            self._set_unusable(status)
 
-    def _fail(self, report: PluginStatus) -> None:
-        self._reports[report.name] = report
-        self.catalog.unavailable[report.name] = f"{report.state}, {report.reason}"
-        if report.state != "blocked":
-            text = f'plugin "{report.name}" ({report.origin}) may register it, but is not loaded: {report.reason}'
-            self.catalog.notes.append(text)
+    def _set_unusable(self, status: PluginStatus) -> None:
+        self._statuses[status.name] = status
+        # A blocked plugin is not worth a note: somebody decided not to use it.
+        if status.state != "blocked":
+            plugin = f'plugin "{status.name}" ({status.origin})'
+            note = f"{plugin} may register it, but is not loaded: {status.reason}"
+            self.catalog.notes.append(note)
 
     def load(self, name: str | None = None) -> None:
-        """Import an installed plugin, or all, unless that was done; `reports` records failures."""
-        for each in [name] if name is not None else list(self._pending):
-            if each in self._pending:
-                self._import(each, self._pending.pop(each))
+        """Import an installed plugin, or all, unless that was done; `reports` has the failures."""
+        for pending in [name] if name is not None else list(self._pending):
+            if pending in self._pending:
+                self._import(pending, self._pending.pop(pending))
 
     def _import(self, name: str, plugin: Installed) -> None:
         began = time.perf_counter()
         torch_before = "torch" in sys.modules
         try:
-            with redirect_stdout(sys.stderr):  # stdout is for results
+            # stdout is for results.
+            with redirect_stdout(sys.stderr):
                 self._register(name, plugin.point.load())
         except (Exception, SystemExit) as error:
-            self._fail(
-                replace(self._reports[name], state="failed", reason=describe_exception(error))
-            )
-        except BaseException:  # interrupted: the next use tries again
+            reason = describe_exception(error)
+            self._set_unusable(replace(self._statuses[name], state="failed", reason=reason))
+        except BaseException:
+            # Interrupted: the next use tries again.
             self._pending[name] = plugin
             raise
-        imports_torch = not torch_before and "torch" in sys.modules
-        seconds = time.perf_counter() - began
-        self._reports[name] = replace(
-            self._reports[name], imports_torch=imports_torch, seconds=seconds
+        self._statuses[name] = replace(
+            self._statuses[name],
+            imports_torch=not torch_before and "torch" in sys.modules,
+            seconds=time.perf_counter() - began,
         )
 
     def request(self, name: str) -> None:
-        """Load a plugin although none of its components is named; raise `Refused` if it cannot be used."""
+        """Load a plugin although none of its components is named, or raise `Refused`."""
         self._activate(name)
         if name not in self.requested:
             self.requested.append(name)
 
     def _activate(self, name: str) -> None:
         self.load(name)
-        report = self._reports.get(name)
-        if report is None:
-            known = f"installed: {', '.join(self._reports)}; install the package of another, or give its file: ./x.py"
-            hint = did_you_mean(name, self._reports, known)
+        status = self._statuses.get(name)
+        if status is None:
+            installed = ", ".join(self._statuses)
+            advice = f"installed: {installed}; install its package, or give its file: ./x.py"
+            hint = did_you_mean(name, self._statuses, advice)
             raise Refused(Problem(f'unknown plugin "{name}"', help=hint, code="unknown-plugin"))
-        if report.state != "loaded":
-            text = (
-                f'plugin "{name}" ({report.origin}) cannot be used: {report.state}, {report.reason}'
-            )
-            raise Refused(text, code=CODES[report.state])
+        if status.state != "loaded":
+            reason = f"cannot be used: {status.state}, {status.reason}"
+            raise Refused(f'plugin "{name}" ({status.origin}) {reason}', code=CODES[status.state])
         self.catalog.used.add(name)
 
     def load_file(self, path: Path) -> None:
-        """Load a one-file plugin; raise `Refused` if its name, the stem, is invalid or taken, or it fails."""
-        from .plugin_files import import_file
+        """Load a one-file plugin; its name is the stem of the file.
 
+        Raises `Refused` if the name is invalid, taken or blocked, or the plugin fails.
+        """
         name = path.stem.replace("_", "-")
         if not path.is_file():
             raise Refused(f"plugin file {path} does not exist", code="file-not-found")
-        if reason := misnamed(name):
+        if reason := invalid_name(name):
             raise Refused(f"plugin file {path}: {reason}", code="invalid-value")
-        if there := self._reports.get(name):
-            text = f'plugin file {path} has the name "{name}" of {there.origin}, which is {there.state}'
-            raise Refused(text, code="plugin-conflict")
-        if any(is_called(block, name) for block in self.policy.plugins.block):
-            raise Refused(
-                f'plugin file {path}: registry.toml blocks "{name}"', code="plugin-blocked"
-            )
+        if other := self._statuses.get(name):
+            taken = f'the name "{name}" of {other.origin}, which is {other.state}'
+            raise Refused(f"plugin file {path} has {taken}", code="plugin-conflict")
+        if self.policy.blocks(name):
+            text = f'plugin file {path}: registry.toml blocks "{name}"'
+            raise Refused(text, code="plugin-blocked")
         try:
             with redirect_stdout(sys.stderr):
                 module, sha256 = import_file(path)
-                self._reports[name] = PluginStatus(name, "loaded", str(path), sha256=sha256)
+                self._statuses[name] = PluginStatus(name, "loaded", str(path), sha256=sha256)
                 self.register(name, module)
         except (Exception, SystemExit) as error:
-            self._reports[name] = PluginStatus(
-                name, "failed", str(path), reason=describe_exception(error)
-            )
-            text = f"plugin file {path} failed to load: {describe_exception(error)}"
+            reason = describe_exception(error)
+            self._statuses[name] = PluginStatus(name, "failed", str(path), reason=reason)
+            text = f"plugin file {path} failed to load: {reason}"
             raise Refused(text, code="plugin-failed") from error
 
-    def observe(self) -> None:
-        """Load all installed plugins, let those with run hooks observe under autoload; warn of failed ones."""
+    def observe(self) -> list[str]:
+        """Load all installed plugins for a run; those with run hooks take part.
+
+        Returns a warning for each that cannot.
+        """
         self.load()
-        for report in self.reports:
-            if report.state in ("failed", "clash"):
-                self.warn(
-                    f'plugin "{report.name}" ({report.origin}) takes no part: {report.state}, {report.reason}'
-                )
-            elif self.policy.plugins.autoload and set(report.hooks) & RUN_HOOKS:
-                self.catalog.used.add(report.name)
+        warnings = []
+        for status in self.reports:
+            if status.state in ("failed", "clash"):
+                reason = f"takes no part: {status.state}, {status.reason}"
+                warnings.append(f'plugin "{status.name}" ({status.origin}) {reason}')
+            elif not RUN_HOOKS.isdisjoint(status.hooks):
+                self.catalog.used.add(status.name)
+        return warnings
 
     def require(self) -> None:
-        """Load the plugins that registry.toml requires; raise `Refused` with a problem for each that cannot be used."""
+        """Load the plugins that registry.toml requires.
+
+        Raises `Refused` with a problem for each that cannot be used.
+        """
         names, problems = required_plugins(self.policy, self.reports)
         for name in names:
             try:
@@ -212,36 +228,30 @@ class Plugins:
     def call_each(
         self, name: str, *, yield_errors: bool = False, **arguments: Any
     ) -> Iterable[tuple[str, Any]]:
-        """Call a hook of the active plugins, one by one, each with the arguments it takes; yield (plugin, result).
+        """Call a hook of the active plugins one by one; yield (plugin, result).
 
-        A plugin that raises is a PluginError: raised, yielded as its result with `yield_errors`, or
-        a warning if it observes a run and registry.toml says to continue. Outside a run, a
-        `Refused` is raised as it is.
+        A plugin that raises is a PluginError, raised or, with `yield_errors`, yielded as its
+        result. Outside a run, a `Refused` is raised as it is.
         """
         caller: pluggy.HookCaller = getattr(self.manager.hook, name)
-        for impl in reversed(
-            caller.get_hookimpls()
-        ):  # the order of pluggy, which starts with tryfirst
-            if impl.plugin_name in self._silenced or impl.plugin_name not in self.catalog.used:
+        # The order of pluggy, which starts with tryfirst.
+        for impl in reversed(caller.get_hookimpls()):
+            if impl.plugin_name not in self.catalog.used:
                 continue
             try:
                 result: Any = impl.function(*(arguments[argument] for argument in impl.argnames))
-                result = (
-                    misfits_of(result) if name == CHECK else result
-                )  # a check may raise while it yields
+                # A check may raise while it yields.
+                if name == CHECK:
+                    result = misfits_of(result)
             except (Exception, SystemExit) as error:
-                failed = PluginError(self._reports[impl.plugin_name], name, error)
+                failed = PluginError(self._statuses[impl.plugin_name], name, error)
                 if yield_errors:
                     yield impl.plugin_name, failed
                     continue
                 if isinstance(error, Refused) and name not in RUN_HOOKS:
                     raise
-                if self.policy.plugins.on_observer_error == "raise" or name not in RUN_HOOKS:
-                    raise failed from error
-                self._silenced.add(impl.plugin_name)
-                self.warn(f"{failed}; its hooks are not called again in this run")
-            else:
-                yield impl.plugin_name, result
+                raise failed from error
+            yield impl.plugin_name, result
 
 
 def load_plugins(
@@ -251,61 +261,98 @@ def load_plugins(
     named: Collection[str] = (),
     lazy: bool = False,
 ) -> Plugins:
-    """Find the installed plugins, import those that the policy allows, and load one-file plugins.
+    """Find the installed plugins, import those that may be used, and load one-file plugins.
 
-    `select` has values of -p (NAME, `no:NAME`, or a path that ends in .py); `named` are plugins
-    that the experiment requests. With `lazy`, a plugin is imported when the catalogue needs it.
-    Raises `Refused` if a selected plugin is not installed, a file fails, or under
-    DITHER_STRICT_PLUGINS=1 any plugin fails.
+    Args:
+        select: Values of -p: NAME, `no:NAME`, or a path that ends in .py.
+        files: Further one-file plugins.
+        policy: The content of registry.toml.
+        named: Plugins that the experiment requests.
+        lazy: Import a plugin when the catalogue needs it.
+
+    Raises:
+        Refused: A selected plugin is not installed or blocked, or a file fails.
     """
+    select = select or ()
     plugins = Plugins(policy)
-    found = installed_plugins()
-    blocked, requested, selected = select_plugins(select or (), found, plugins.policy, named)
-    for name, points in found.items():
+    installed = installed_plugins()
+    names = [value for value in select if not value.endswith(".py")]
+    requested = [name for name in names if not name.startswith("no:")]
+    excluded = [name.removeprefix("no:") for name in names if name.startswith("no:")]
+    _check_installed("-p", [*requested, *excluded], installed)
+
+    blocked = _blocked(installed, plugins.policy, {*requested, *named}, excluded)
+    for name, points in installed.items():
         if name in blocked:
-            plugins.note(points, "blocked", blocked[name])
-        elif reason := misnamed(name) or points[0].failure:
-            plugins.note(points, "failed", reason)
+            plugins.add_installed(points, "blocked", blocked[name])
+        elif reason := invalid_name(name) or points[0].failure:
+            plugins.add_installed(points, "failed", reason)
         elif len(points) > 1:
-            plugins.note(
-                points, "clash", "more than one distribution has an entry point of this name"
-            )
+            reason = "more than one distribution has an entry point of this name"
+            plugins.add_installed(points, "clash", reason)
         else:
-            plugins.note(points, "available")
-    strict = os.environ.get(STRICT, "") not in ("", "0")
-    if strict or not lazy:
+            plugins.add_installed(points)
+
+    if not lazy:
         plugins.load()
-    failed = [report for report in plugins.reports if report.state in ("failed", "clash")]
-    if strict and failed:
-        raise Refused(
-            [
-                Problem(f'plugin "{r.name}" ({r.origin}): {r.reason}', code=CODES[r.state])
-                for r in failed
-            ]
-        )
     for name in requested:
         plugins.request(name)
-    for path in (*selected, *files):
+    for path in (*(Path(value) for value in select if value.endswith(".py")), *files):
         plugins.load_file(path)
     return plugins
 
 
-def _require_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
-    """Raise ValueError if a plugin implements no hook, an unknown one, or a wrapper around the hooks of others."""
+def _blocked(
+    installed: Mapping[str, Sequence[Installed]],
+    policy: Policy,
+    requested: Collection[str],
+    excluded: Collection[str],
+) -> dict[str, str]:
+    """Return the plugins that must not be imported, each with the rule that blocks it."""
+    variable = os.environ.get(ALLOWED)
+    allowed: Collection[str] = installed
+    if variable is not None:
+        allowed = [name.strip() for name in variable.split(",") if name.strip()]
+        _check_installed(ALLOWED, allowed, installed)
+
+    blocked = {}
+    for name, points in installed.items():
+        if policy.blocks(name, *(point.distribution for point in points)):
+            blocked[name] = "registry.toml"
+        elif name in excluded:
+            blocked[name] = f"-p no:{name}"
+        elif name not in allowed and name not in requested:
+            blocked[name] = f"not in {ALLOWED}"
+    return blocked
+
+
+def _check_installed(source: str, names: Collection[str], installed: Collection[str]) -> None:
+    problems = []
+    for name in sorted(set(names) - set(installed)):
+        close = did_you_mean(name, installed, "")
+        hint = f"{close} installed: {', '.join(sorted(installed)) or 'none'}".lstrip()
+        problem = Problem(f'{source}: unknown plugin "{name}"', help=hint, code="unknown-plugin")
+        problems.append(problem)
+    if problems:
+        raise Refused(problems)
+
+
+def _check_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
+    """Raise ValueError for a plugin without hooks, with an unknown one, or with a wrapper."""
     known = {hook for hook in vars(Hooks) if not hook.startswith("_")}
-    marked = {name: manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)}
-    hooks = {name: options for name, options in marked.items() if options is not None}
-    for name, options in hooks.items():
+    is_marked = False
+    for name in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, name)
+        if options is None:
+            continue
+        is_marked = True
         if (options.get("specname") or name) not in known:
-            close = nearest(name, known)
-            raise ValueError(
-                f'unknown hook "{name}"' + (f', did you mean "{close}"?' if close else "")
-            )
+            hint = did_you_mean(name, known, "")
+            raise ValueError(f'unknown hook "{name}"' + (f", {hint}" if hint else ""))
         if options.get("wrapper") or options.get("hookwrapper"):
-            raise ValueError(
-                f'"{name}" is a wrapper; hooks are called one by one, so there is nothing to wrap'
-            )
-    if not hooks:
+            reason = "hooks are called one by one, so there is nothing to wrap"
+            raise ValueError(f'"{name}" is a wrapper; {reason}')
+    if not is_marked:
         raise ValueError("no function is marked with @hookimpl")
 
 

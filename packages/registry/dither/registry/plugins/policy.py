@@ -1,39 +1,57 @@
-"""Which plugins may be used: registry.toml, environment variables and `-p`, decided before anything is imported."""
+"""registry.toml: plugins that are blocked or required, and the components of each package.
+
+    [plugins]
+    block = ["experimental"]
+    require = ["wavelet>=0.2"]
+
+    [known.wavelet]
+    provides = ["block:wavelet"]
+    install = "pip install dither-wavelet"
+
+    [components.processes]          # written by `dither registry sync`
+    process = ["absorbing", "uniform"]
+
+The tables of components say which plugin provides a name, so that an experiment imports only the
+plugins it uses, and a newly installed one cannot take over a name.
+"""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
-from ..config.errors import Problem, Refused, did_you_mean
+from ..config.errors import Problem, Refused, nearest
+from ..files.atomic import atomic_write
+from ..kinds import KINDS
 from ..spec.base import Options
-from .discovery import Installed, PluginStatus
+from .status import PluginStatus
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+    from .manager import Plugins
+
 __all__ = [
-    "Entry",
+    "Known",
     "PluginPolicy",
     "Policy",
+    "check_components",
     "find_policy",
     "is_called",
-    "misnamed",
     "policy_file",
     "read_policy",
     "required_plugins",
-    "select_plugins",
+    "sync_components",
 ]
 
-ALLOWED = "DITHER_PLUGINS"
-"""Environment variable: the only plugins that may be used, separated by commas; empty for none."""
-INVALID_NAME = re.compile(r"""[/@"\\,]|^no:|\.py$|^\s|\s$|^$""")
-"""Names that a pin, a list of names or -p could not express."""
+NAME = "registry.toml"
+OUTDATED = "registry-outdated"
+SYNC = "dither registry sync"
+Components = dict[str, dict[str, list[str]]]
+"""Names of components by plugin and kind."""
 
 
 class Known(Options):
@@ -48,60 +66,39 @@ class Known(Options):
 class PluginPolicy(Options):
     """Which plugins may be loaded."""
 
-    autoload: bool = True
-    """Whether every installed plugin may be used; if false, only those that are required or
-    requested by name."""
+    block: list[str] = []
+    """Plugins that are never imported, by their own or their distribution's name."""
     require: list[str] = []
     """Plugins that must be installed, by their own or their distribution's name, with versions:
     `wavelet>=0.2`."""
-    block: list[str] = []
-    """Plugins that are never imported, by their own or their distribution's name."""
-    on_observer_error: Literal["raise", "warn-once"] = "raise"
-    """What a run does if a run hook raises: stop, or warn once and continue without that plugin's
-    hooks."""
 
     @field_validator("require")
     @classmethod
     def _requirements(cls, value: list[str]) -> list[str]:
-        if not value:  # the import takes 15 ms
+        # The import takes 15 ms.
+        if not value:
             return value
         from packaging.requirements import InvalidRequirement, Requirement
 
         for text in value:
             try:
-                wanted = Requirement(text)
+                requirement = Requirement(text)
             except InvalidRequirement:
-                wanted = None
-            if wanted is None or wanted.url or wanted.extras or wanted.marker:
-                raise ValueError(
-                    f'"{text}" is not a requirement; write a name with versions, as in "wavelet>=0.2"'
-                )
+                requirement = None
+            if requirement is None or requirement.url or requirement.extras or requirement.marker:
+                hint = 'write a name with versions, as in "wavelet>=0.2"'
+                raise ValueError(f'"{text}" is not a requirement; {hint}')
         return value
-
-
-class Entry(Options):
-    """One component in the generated catalogue."""
-
-    plugin: str
-    """The plugin that registers it."""
-    rev: int = Field(ge=1)
-    """Its revision."""
-    since: str = ""
-    """Version of the plugin in which it was first seen."""
-    options: str
-    """Fingerprint of its options."""
 
 
 class Policy(Options):
     """The content of registry.toml."""
 
     plugins: PluginPolicy = Field(default_factory=PluginPolicy)
-    prefer: dict[str, str] = {}
-    """Which plugin a short name means: `"block:adaln-zero" = "core-blocks"`."""
     known: dict[str, Known] = {}
     """Plugins by name that may be missing."""
-    components: dict[str, dict[str, Entry]] = {}
-    """The catalogue by kind and name, written by `dither registry sync`."""
+    components: Components = {}
+    """Names of components by plugin and kind, written by `dither registry sync`."""
 
     @property
     def require(self) -> list[Requirement]:
@@ -112,32 +109,43 @@ class Policy(Options):
 
         return [Requirement(text) for text in self.plugins.require]
 
-    def owners(self) -> dict[str, str]:
-        """Return `{"kind:name": plugin}` for the catalogued names of a single plugin."""
-        return {
-            f"{k}:{name}": entry.plugin
-            for k, names in self.components.items()
-            for name, entry in names.items()
-        }
+    def blocks(self, *names: str) -> bool:
+        """Return whether a plugin with one of these names is never imported."""
+        return any(is_called(blocked, *names) for blocked in self.plugins.block)
 
-    def known_parts(self) -> dict[str, str]:
+    def owners(self) -> dict[str, list[str]]:
+        """Return `{"kind:name": plugins}` of the listed components."""
+        owners: dict[str, list[str]] = {}
+        for plugin, kind, name in _rows(self.components):
+            owners.setdefault(f"{kind}:{name}", []).append(plugin)
+        return owners
+
+    def known_components(self) -> dict[str, str]:
         """Return `{"kind:name": how to get the plugin that provides it}`."""
-        catalogued = {
-            key: f'plugin "{plugin}", which is not loaded here (dither plugins shows why)'
-            for key, plugin in self.owners().items()
-        }
-        return catalogued | {
-            part: f'plugin "{name}": {known.install}'
-            for name, known in self.known.items()
-            for part in known.provides
-        }
+        components = {}
+        for plugin, kind, name in _rows(self.components):
+            where = f'plugin "{plugin}", which is not loaded here (dither plugins shows why)'
+            components[f"{kind}:{name}"] = where
+        for plugin, known in self.known.items():
+            for component in known.provides:
+                components[component] = f'plugin "{plugin}": {known.install}'
+        return components
+
+
+def _rows(components: Components) -> Iterator[tuple[str, str, str]]:
+    for plugin, kinds in components.items():
+        for kind, names in kinds.items():
+            for name in names:
+                yield plugin, kind, name
 
 
 def policy_file(start: Path) -> Path | None:
     """Return the nearest registry.toml in or above a folder, if there is one."""
     folder = start.resolve()
-    paths = (above / "registry.toml" for above in (folder, *folder.parents))
-    return next((path for path in paths if path.is_file()), None)
+    for above in (folder, *folder.parents):
+        if (above / NAME).is_file():
+            return above / NAME
+    return None
 
 
 def read_policy(path: Path) -> Policy:
@@ -149,95 +157,9 @@ def read_policy(path: Path) -> Policy:
 
 
 def find_policy(start: Path) -> Policy:
-    """Read the nearest registry.toml in or above a folder; without one, return the policy that allows everything."""
+    """Read the nearest registry.toml in or above a folder; without one, everything is allowed."""
     path = policy_file(start)
     return Policy() if path is None else read_policy(path)
-
-
-def select_plugins(
-    given: Sequence[str],
-    found: Mapping[str, Sequence[Installed]],
-    policy: Policy,
-    named: Collection[str] = (),
-) -> tuple[dict[str, str], list[str], list[Path]]:
-    """Decide which of the installed plugins may be used; for the arguments see `load_plugins`.
-
-    Returns the plugins that must not be imported, each with the rule that blocks it, and plugins
-    and files to load. Raises `Refused` if a name is not that of an installed plugin, or a requested
-    plugin is blocked.
-    """
-    files = [Path(name) for name in given if name.endswith(".py")]
-    requested, refused = _split(name for name in given if not name.endswith(".py"))
-    listed = os.environ.get(ALLOWED)
-    allowed, disallowed = _split(name.strip() for name in (listed or "").split(",") if name.strip())
-    problems = _unknown("-p", {*requested, *refused}, found) + _unknown(
-        ALLOWED, {*allowed, *disallowed}, found
-    )
-    if problems:
-        raise Refused(problems)
-    blocked = dict.fromkeys(disallowed, f"{ALLOWED}={listed}") | {
-        name: f"-p no:{name}" for name in refused
-    }
-    only = None if listed is None or (disallowed and not allowed) else allowed
-    for name, points in found.items():
-        names = (name, *(point.distribution for point in points))
-        if any(is_called(block, *names) for block in policy.plugins.block):
-            blocked[name] = "registry.toml"
-        elif name in requested or name in named:
-            continue
-        elif only is not None and name not in only:
-            blocked.setdefault(name, f"not in {ALLOWED}")
-        elif not policy.plugins.autoload and not any(
-            is_called(wanted.name, *names) for wanted in policy.require
-        ):
-            blocked.setdefault(name, "registry.toml: autoload is off, and it is not required")
-    for name in requested:
-        if name in blocked:
-            raise Refused(
-                f'-p {name}: plugin "{name}" is blocked ({blocked[name]})', code="plugin-blocked"
-            )
-    return blocked, requested, files
-
-
-def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the names, and those written `no:NAME`."""
-    each = list(dict.fromkeys(names))
-    return [n for n in each if not n.startswith("no:")], [
-        n.removeprefix("no:") for n in each if n.startswith("no:")
-    ]
-
-
-def _unknown(source: str, names: Collection[str], known: Collection[str]) -> list[Problem]:
-    problems = []
-    for name in sorted(set(names) - set(known)):
-        help_text = f"{did_you_mean(name, known, '')} installed: {', '.join(sorted(known)) or 'none'}".lstrip()
-        problems.append(
-            Problem(f'{source}: unknown plugin "{name}"', help=help_text, code="unknown-plugin")
-        )
-    return problems
-
-
-def required_plugins(
-    policy: Policy, reports: Sequence[PluginStatus]
-) -> tuple[list[str], list[Problem]]:
-    """Return the plugins that registry.toml requires, and a problem for each that is missing or of another version."""
-    names: list[str] = []
-    problems = []
-    for wanted in policy.require:
-        here = [report for report in reports if is_called(wanted.name, report.name, report.source)]
-        fit = [
-            report.name
-            for report in here
-            if report.state not in ("available", "loaded")  # loading it raises with the reason
-            or wanted.specifier.contains(report.version or "0", prereleases=True)
-        ]
-        if not fit:
-            found = f"but {here[0].origin} is installed" if here else "which is not installed"
-            problems.append(
-                Problem(f'registry.toml requires "{wanted}", {found}', code="unknown-plugin")
-            )
-        names += fit
-    return names, problems
 
 
 def is_called(name: str, *names: str) -> bool:
@@ -247,7 +169,107 @@ def is_called(name: str, *names: str) -> bool:
     return canonicalize_name(name) in map(canonicalize_name, names)
 
 
-def misnamed(name: str) -> str:
-    """Return why a plugin cannot have this name, or an empty string."""
-    valid = name.isprintable() and not INVALID_NAME.search(name)
-    return "" if valid else f"{name!r} is not a valid plugin name: pins and -p could not express it"
+def required_plugins(
+    policy: Policy, statuses: Sequence[PluginStatus]
+) -> tuple[list[str], list[Problem]]:
+    """Return the plugins that registry.toml requires, and a problem for each unmet requirement."""
+    names: list[str] = []
+    problems = []
+    for requirement in policy.require:
+        installed = [s for s in statuses if is_called(requirement.name, s.name, s.source)]
+        suitable = [status.name for status in installed if _meets(status, requirement)]
+        if not suitable:
+            reason = "which is not installed"
+            if installed:
+                reason = f"but {installed[0].origin} is installed"
+            text = f'registry.toml requires "{requirement}", {reason}'
+            problems.append(Problem(text, code="unknown-plugin"))
+        names += suitable
+    return names, problems
+
+
+def _meets(status: PluginStatus, requirement: Requirement) -> bool:
+    # Loading one in another state raises with its reason, which says more than a version.
+    if status.state not in ("available", "loaded"):
+        return True
+    return requirement.specifier.contains(status.version or "0", prereleases=True)
+
+
+def check_components(policy: Policy, plugins: Plugins) -> list[Problem]:
+    """Return every difference between the tables of components and the plugins they list."""
+    listed = set(_rows(policy.components))
+    registered = set(_rows(_registered(plugins)))
+    if listed:
+        # A plugin that only some machines have is not in the file, and no difference.
+        registered = {row for row in registered if row[0] in policy.components}
+    problems = [_missing(row, registered, plugins) for row in sorted(listed - registered)]
+    for plugin, kind, name in sorted(registered - listed):
+        text = f'{kind} "{name}" of plugin "{plugin}" is not in registry.toml'
+        problems.append(Problem(text, help=SYNC, code=OUTDATED))
+    return problems
+
+
+def _missing(
+    row: tuple[str, str, str], registered: set[tuple[str, str, str]], plugins: Plugins
+) -> Problem:
+    plugin, kind, name = row
+    states = {status.name: status.state for status in plugins.reports}
+    state = states.get(plugin, "not installed")
+    hint = SYNC
+    if state == "loaded":
+        reason = "does not register it"
+        others = [other for owner, k, other in registered if (owner, k) == (plugin, kind)]
+        if close := nearest(name, others):
+            reason += f'; did you mean "{close}"?'
+    else:
+        reason = f"is {state}"
+        if state != "not installed":
+            hint = "dither plugins shows why"
+    text = f'{kind} "{name}" is in registry.toml, but plugin "{plugin}" {reason}'
+    return Problem(text, help=hint, code=OUTDATED)
+
+
+def _registered(plugins: Plugins) -> Components:
+    """Return the components of the loaded plugins, each table in the order of `KINDS`."""
+    components: Components = {}
+    for component in plugins.catalog.parts():
+        kinds = components.setdefault(component.plugin, {})
+        kinds.setdefault(component.kind, []).append(component.name)
+    order = list(KINDS)
+    for plugin, kinds in components.items():
+        components[plugin] = {kind: kinds[kind] for kind in sorted(kinds, key=order.index)}
+    return dict(sorted(components.items()))
+
+
+def sync_components(path: Path, plugins: Plugins) -> list[str]:
+    """Write the tables of components; return a line for each component added or removed.
+
+    Other tables and comments stay as they are, and so do tables of plugins that are blocked or
+    failed. Raises `Refused` if the file is invalid or cannot be written.
+    """
+    import tomlkit
+
+    before = read_policy(path).components if path.exists() else {}
+    unusable = {status.name for status in plugins.reports if status.state != "loaded"}
+    after = {plugin: kinds for plugin, kinds in before.items() if plugin in unusable}
+    after = dict(sorted((after | _registered(plugins)).items()))
+    try:
+        document = tomlkit.parse(path.read_bytes().decode("utf-8-sig") if path.exists() else "")
+        document.pop("components", None)
+        sections = [tomlkit.dumps(document).rstrip()]
+        if after:
+            sections.append(tomlkit.dumps({"components": after}).rstrip())
+        text = "\n\n".join(filter(None, sections)) + "\n"
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        text = f"{path} cannot be written: {error.strerror}"
+        raise Refused(text, code="unreadable-file") from None
+
+    rows_before = set(_rows(before))
+    rows_after = set(_rows(after))
+    lines = []
+    for plugin, kind, name in sorted(rows_before ^ rows_after):
+        change = "added" if (plugin, kind, name) in rows_after else "removed"
+        lines.append(f"{change} {kind} {plugin}/{name}")
+    return lines

@@ -1,10 +1,9 @@
 """Spec, Slot, options and compatibility checks."""
 
-from .base import Alias, Options, PathStr, Slot, Spec, named
+from .base import Options, PathStr, Slot, Spec, named
 from .misfit import Misfit, Path, below, raise_misfits
 
 __all__ = [
-    "Alias",
     "Misfit",
     "Options",
     "Path",

@@ -20,7 +20,6 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from .misfit import Misfit, Path
 
 __all__ = [
-    "Alias",
     "Options",
     "PathMark",
     "PathStr",
@@ -42,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PathMark:
-    """Annotation of a string that is the path of a file or folder, or a pattern, unless it matches `unless` (regex)."""
+    """Annotation of a string that is a path or a pattern, unless it matches `unless` (regex)."""
 
     unless: str = ""
 
@@ -56,12 +55,14 @@ are."""
 
 
 def path_mark(option: Any) -> PathMark | None:
-    """Return the mark of a field or annotation that declares paths, also inside a list; None for any other."""
-    if isinstance(option, PathMark) or option is FilePath:
-        return option if isinstance(option, PathMark) else PathMark()
-    inner = (
-        (option.annotation, *option.metadata) if isinstance(option, FieldInfo) else get_args(option)
-    )
+    """Return the mark of a field or annotation that declares paths, also inside a list."""
+    if isinstance(option, PathMark):
+        return option
+    if option is FilePath:
+        return PathMark()
+    inner = get_args(option)
+    if isinstance(option, FieldInfo):
+        inner = (option.annotation, *option.metadata)
     return next(filter(None, map(path_mark, inner)), None)
 
 
@@ -83,29 +84,22 @@ class Options(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_default_parts(cls, given: Any) -> Any:
-        """Merge a table without `use` into the default component of a slot; convert strings to paths."""
-        if not isinstance(given, Mapping):
-            return given
-        fields = cls.model_fields
-        files = {
-            key
-            for key, value in given.items()
-            if key in fields and _holds(fields[key].annotation, FilePath)
-        }
-        given = (
-            {key: _as_path(value) if key in files else value for key, value in given.items()}
-            if files
-            else given
-        )
-        parts = {
-            key: merge_tables(part, value)
-            for key, value in given.items()
-            if isinstance(value, Mapping)
-            and "use" not in value
-            and (part := default_part(cls.model_fields.get(key)))
-        }
-        return {**given, **parts} if parts else given
+    def _with_default_parts(cls, table: Any) -> Any:
+        """Merge a table without `use` into the default component of a slot; convert paths."""
+        if not isinstance(table, Mapping):
+            return table
+        changed = {}
+        for key, value in table.items():
+            field = cls.model_fields.get(key)
+            if field is None:
+                continue
+            if isinstance(value, Mapping):
+                default = default_part(field)
+                if default is not None and "use" not in value:
+                    changed[key] = merge_tables(default, value)
+            elif _holds(field.annotation, FilePath):
+                changed[key] = _as_path(value)
+        return {**table, **changed} if changed else table
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -114,40 +108,28 @@ class Options(BaseModel):
         """Add the help text of every option."""
         from .option_docs import docs_of
 
-        made = handler(schema)
-        properties = handler.resolve_ref_schema(made).get("properties", {})
+        json_schema = handler(schema)
+        properties = handler.resolve_ref_schema(json_schema).get("properties", {})
         for name, words in docs_of(cls).items():
             if name in properties:
                 properties[name].setdefault("description", words)
-        return made
-
-
-@dataclass(frozen=True)
-class Alias:
-    """An earlier name of a component, which works with a warning that names the version that removes it.
-
-    `migrate` converts options of the earlier name to current ones; by default they are the same.
-    """
-
-    name: str
-    removed_in: str
-    migrate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        return json_schema
 
 
 class Spec(Options):
-    """Options of one component. Subclass a kind of `dither.registry.kinds`, set `name`, and implement `build`.
+    """Options of one component.
 
-    The first line of the class docstring is the summary in lists. `build` imports the
-    implementation, so that a Spec is read without torch.
+    Subclass a kind of `dither.registry.kinds`, set `name`, and implement `build`. The first line of
+    the class docstring is the summary in lists. `build` imports the implementation, so that a Spec
+    is read without torch.
     """
 
-    kind: ClassVar[str]
-    name: ClassVar[str]
+    kind: ClassVar[str] = ""
+    """Set by the kinds."""
+    name: ClassVar[str] = ""
+    """Name in kebab-case, unique in its kind and plugin."""
     rev: ClassVar[int] = 1
     """The revision; raise it when options change, or the same options give other results."""
-    aliases: ClassVar[tuple[Alias, ...]] = ()
-    """Earlier names."""
-
     built_attributes: ClassVar[tuple[str, ...]] = ("__call__",)
     """Attributes that the result of `build` must have."""
 
@@ -160,21 +142,24 @@ class Spec(Options):
 
     def check_built(self, built: Any) -> None:
         """Raise WrongReturnError if this cannot be the component."""
-        if missing := [name for name in self.built_attributes if not hasattr(built, name)]:
-            raise WrongReturnError(
-                f"build returned {shown(built)}, which lacks {', '.join(missing)}"
-            )
+        missing = [name for name in self.built_attributes if not hasattr(built, name)]
+        if missing:
+            reason = f"build returned {shown(built)}, which lacks {', '.join(missing)}"
+            raise WrongReturnError(reason)
 
     def check(self, *given: Any, **named: Any) -> Iterable[Misfit]:
         """Yield incompatibilities without torch; most kinds are given the arguments of `build`."""
         return ()
 
     def warn(self, *given: Any, **named: Any) -> Iterable[Misfit]:
-        """Yield warnings about valid options that are likely a mistake, given the arguments of `check`."""
+        """Yield warnings about valid options that are likely a mistake; arguments as `check`."""
         return ()
 
     def traits(self) -> frozenset[str]:
-        """Return properties that these options guarantee, such as "zero-init"; the conformance kit checks each."""
+        """Return properties that these options guarantee, such as "zero-init".
+
+        The conformance kit checks each.
+        """
         return frozenset()
 
 
@@ -217,8 +202,8 @@ class Place:
         def parse(value: Any, info: ValidationInfo) -> Spec:
             if isinstance(value, Spec):
                 if value.kind != source.kind:
-                    text = f'"{value.name}" is {with_article(value.kind)}, not {with_article(source.kind)}'
-                    raise PydanticCustomError("wrong_kind", text)
+                    kinds = f"{with_article(value.kind)}, not {with_article(source.kind)}"
+                    raise PydanticCustomError("wrong_kind", f'"{value.name}" is {kinds}')
                 return value
             catalog = (info.context or {}).get("catalog")
             if catalog is None:
@@ -244,9 +229,9 @@ class Place:
 
 S = TypeVar("S", bound=Spec)
 Slot = Annotated[S, Place()]
-"""`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4
-}`.
+"""An option that takes a component.
 
+`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4 }`.
 With a default, a table without `use` changes options of the default component.
 """
 
@@ -268,29 +253,30 @@ def _as_path(value: Any) -> Any:
 
 def default_part(info: FieldInfo | None) -> dict[str, Any] | None:
     """Return the default component of a slot as a table; None without one."""
-    if (
-        info is None
-        or not isinstance(info.default, dict)
-        or not isinstance(info.default.get("use"), str)
-    ):
+    if info is None or not isinstance(info.default, dict):
         return None
-    within = (
-        item for inner in get_args(info.annotation) for item in getattr(inner, "__metadata__", ())
-    )
-    return (
-        info.default if any(isinstance(item, Place) for item in (*info.metadata, *within)) else None
-    )
+    default: dict[str, Any] = info.default
+    if not isinstance(default.get("use"), str):
+        return None
+
+    # pydantic moves the annotation of `Slot[X]` to the field, but not that of `Slot[X] | None`.
+    metadata = list(info.metadata)
+    for alternative in get_args(info.annotation):
+        metadata += getattr(alternative, "__metadata__", ())
+    return default if any(isinstance(item, Place) for item in metadata) else None
 
 
 def merge_tables(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table overridden by another; inner tables are merged if they use the same component."""
-    found = dict(table)
+    merged = dict(table)
     for key, value in over.items():
-        before: Any = found.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        same = both and value.get("use", before.get("use")) == before.get("use")
-        found[key] = merge_tables(before, value) if same else value
-    return found
+        before: Any = merged.get(key)
+        merged[key] = value
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            name = before.get("use")
+            if value.get("use", name) == name:
+                merged[key] = merge_tables(before, value)
+    return merged
 
 
 def components_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, Spec]]:
@@ -300,15 +286,18 @@ def components_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, Spec]]:
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, Options):
         items = ((key, getattr(value, key)) for key in type(value).model_fields)
-    elif isinstance(value, dict | list | tuple):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
+    elif isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
     for key, inner in items:
         yield from components_in(inner, (*path, key))
 
 
 def with_article(kind: str) -> str:
     """Return a kind with its indefinite article."""
-    return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'u', 'lr-')) else 'a'} {kind}"
+    article = "an" if kind.startswith(("a", "e", "i", "o", "u", "lr-")) else "a"
+    return f"{article} {kind}"
 
 
 def summary_of(spec: type[Options]) -> str:

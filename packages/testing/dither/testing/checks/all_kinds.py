@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dither.registry import Options, Refused
 from dither.registry.config.validation import dump
+from dither.registry.plugins.discovery import FILE_MODULE
 from dither.registry.spec.option_docs import docs_of
 
 from ..check_utils import NotApplicable, assert_equal, seed_cpu
@@ -109,7 +110,7 @@ def spec_without_torch(s: Situation) -> None:
 
 
 def _is_installed(module: str) -> bool:
-    from_file = module.startswith("dither.registry.plugins.plugin_files.")
+    from_file = module.startswith(FILE_MODULE)
     return not from_file and getattr(sys.modules[module], "__spec__", None) is not None
 
 

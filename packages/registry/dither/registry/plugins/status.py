@@ -1,0 +1,87 @@
+"""The state of a plugin, and errors that plugins raise."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..config.errors import Refused
+
+__all__ = ["PluginError", "PluginStatus", "State", "describe_exception"]
+
+State = Literal["available", "loaded", "failed", "blocked", "clash"]
+"""available: not imported yet; clash: two plugins have this name, and neither is used."""
+MACHINERY = frozenset({Path(__file__).parents[1], Path(importlib.__file__).parent})
+"""Folders whose frames say nothing about the place of an error."""
+
+
+@dataclass(frozen=True)
+class PluginStatus:
+    """The state of one plugin.
+
+    Attributes:
+        name: Name of its entry point, or stem of its file.
+        state: Whether it can be used.
+        source: Its distribution or file.
+        version: Version of its distribution.
+        reason: Why it cannot be used.
+        sha256: Checksum of a one-file plugin.
+        hooks: Hooks that it implements, once loaded.
+        parts: Number of its components, once loaded.
+        imports_torch: Whether its import was the first to import torch.
+        seconds: Duration of its import.
+    """
+
+    name: str
+    state: State
+    source: str
+    version: str = ""
+    reason: str = ""
+    sha256: str = ""
+    hooks: tuple[str, ...] = ()
+    parts: int = 0
+    imports_torch: bool = False
+    seconds: float = 0.0
+
+    @property
+    def origin(self) -> str:
+        """The distribution with its version, or the file."""
+        return f"{self.source} {self.version}".strip()
+
+
+class PluginError(Exception):
+    """A hook of a plugin raised; the cause is the exception it raised."""
+
+    def __init__(self, status: PluginStatus, hook: str, error: BaseException) -> None:
+        self.plugin = status.name
+        self.hook = hook
+        where = f'plugin "{status.name}" ({status.origin}) failed in {hook}'
+        super().__init__(f"{where}: {describe_exception(error)}")
+
+    @property
+    def detail(self) -> str:
+        """The traceback of the cause, or the problems of a `Refused`."""
+        if isinstance(self.__cause__, Refused):
+            return str(self.__cause__)
+        return "".join(traceback.format_exception(self.__cause__)).rstrip()
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return type and message of an exception, and the file and line that raised it."""
+    if isinstance(error, Refused):
+        return "; ".join(problem.message for problem in error.problems)
+
+    reason = type(error).__name__
+    if str(error):
+        reason += f": {error}"
+
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in frames if not frame.filename.startswith("<")]
+    if frames:
+        file = Path(frames[-1].filename)
+        if MACHINERY.isdisjoint(file.parents):
+            reason += f" ({file.name}:{frames[-1].lineno})"
+    return reason
