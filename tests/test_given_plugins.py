@@ -13,6 +13,7 @@ from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
 from dither.engine.config.plugins import recorded_checksums
+from dither.engine.runs import exports
 from dither.engine.sweeps.directory import SweepDirectory
 from dither.engine.sweeps.point_process import run_point
 from dither.registry.config.errors import Refused
@@ -151,6 +152,15 @@ def test_a_flag_executes_a_changed_plugin(copies, shared):
     assert dither_cli("evaluate", "run")[0] == 0, "the run recorded the accepted content"
     point = copies / "sweep" / "0-seed=0"
     assert run_point(point, [str(point / "plugins" / "toy_plugin.py")]) == 0
+
+
+def test_plugins_of_a_download_are_executed_only_if_they_are_named(copies, shared, monkeypatch):
+    monkeypatch.setattr(exports, "download", lambda name: copies / "export")
+    with pytest.raises(Refused, match="untrusted-plugin"):
+        dither.load("somebody/model")
+    assert not (shared / "ran").exists()
+    system = dither.load("somebody/model", plugins=["export/plugins/toy_plugin.py"])
+    assert len(dither.draw(system, system.task.like(2, seed=0), seed=0)) == 2
 
 
 def test_files_next_to_an_experiment_do_not_make_it_a_run(tmp_path):

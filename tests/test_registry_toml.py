@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from dither.registry.plugins.manager import load_plugins
-from dither.registry.plugins.policy import check_components, read_policy, sync_components
+from dither.registry.plugins.policy import read_policy
+from dither.registry.plugins.registry_file import check_components, sync_components
 
 FILE = Path(__file__).parents[1] / "registry.toml"
 OURS = "core-blocks,embeddings,engine,losses,processes,tasks"

@@ -5,7 +5,8 @@ import pytest
 from dither.registry import hookimpl
 from dither.registry.kinds import BlockSpec, LossSpec
 from dither.registry.plugins.manager import Plugins
-from dither.registry.plugins.policy import check_components, read_policy, sync_components
+from dither.registry.plugins.policy import read_policy
+from dither.registry.plugins.registry_file import check_components, sync_components
 from dither.registry.plugins.status import PluginStatus
 
 

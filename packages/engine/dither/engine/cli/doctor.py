@@ -19,13 +19,8 @@ from rich.text import Text
 from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.files.cache import cache_folder
 from dither.registry.plugins.manager import Plugins, load_plugins
-from dither.registry.plugins.policy import (
-    Policy,
-    check_components,
-    find_policy,
-    policy_file,
-    required_plugins,
-)
+from dither.registry.plugins.policy import Policy, find_policy, policy_file, required_plugins
+from dither.registry.plugins.registry_file import check_components
 
 from .output import echo_json
 

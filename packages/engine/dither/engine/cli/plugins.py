@@ -76,7 +76,8 @@ def sync(file: File = None) -> None:
     DITHER_PLUGINS=a,b leaves out other plugins.
     """
     from dither.registry.plugins.manager import load_plugins
-    from dither.registry.plugins.policy import Policy, policy_file, read_policy, sync_components
+    from dither.registry.plugins.policy import Policy, policy_file, read_policy
+    from dither.registry.plugins.registry_file import sync_components
 
     path = file or policy_file(Path()) or Path("registry.toml")
     policy = read_policy(path) if path.is_file() else Policy()
@@ -89,7 +90,8 @@ def check(file: File = None) -> None:
     """Compare the installed components with registry.toml, as CI does."""
     from dither.registry.config.errors import Refused
     from dither.registry.plugins.manager import load_plugins
-    from dither.registry.plugins.policy import check_components, policy_file, read_policy
+    from dither.registry.plugins.policy import policy_file, read_policy
+    from dither.registry.plugins.registry_file import check_components
 
     path = file or policy_file(Path())
     if path is None or not path.is_file():

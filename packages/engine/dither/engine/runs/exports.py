@@ -33,6 +33,7 @@ from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, check_experiment, open_experiment, override_texts
 from ..config.paths import absolute_path
+from ..config.plugins import names_in
 from ..files.checksums import MANIFEST, verify, write_manifest
 from ..training.lora import write_merged
 from .loading import WEIGHTS, Which, build, find_checkpoint, load_run, on_device
@@ -111,14 +112,17 @@ def load(
         device: auto, cpu or cuda.
         changes: As of `load_experiment`: options of sampling, and for an export also paths of its
             data.
-        plugins: As after -p. A plugin file of a run or export from another machine only runs if it
-            is named here.
+        plugins: As after -p. A plugin file of a repository only runs if a copy is named here, one
+            of a run or export only as it was recorded, or if it is named here.
 
     Raises:
         Refused: The path is neither a run nor an export. Damaged: Files do not match their
             checksums.
     """
-    path = download(str(path)) if is_hub_name(path) else Path(path)
+    if is_hub_name(path):
+        path = download(str(path))
+        _require_named(path, plugins or ())
+    path = Path(path)
     changes = override_texts(changes)
     if not (path / WEIGHTS).is_file():
         return load_run(
@@ -172,6 +176,17 @@ def load(
         system, _ = build(on_device(loaded, device), task=cast(Task, task))
     load_weights(path / WEIGHTS, system.model)
     return system.eval()
+
+
+def _require_named(folder: Path, plugins: Sequence[str]) -> None:
+    """Refuse plugin files of a download, which recorded its own checksums, unless they are named."""
+    named = {Path(plugin).name for plugin in plugins}
+    for plugin in names_in(Document.load(folder / EXPERIMENT)):
+        if plugin.endswith(".py") and Path(plugin).name not in named:
+            file = folder / plugin
+            hint = f"read it; to run it, pass load(..., plugins=['{file}'])"
+            message = f"the plugin file {file} was downloaded"
+            raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
 
 
 def _anchor(document: Document, folder: Path, catalog: Catalog) -> None:

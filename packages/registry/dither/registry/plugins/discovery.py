@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.abc import InspectLoader
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from ..files.limits import read_bytes
 
@@ -99,8 +100,6 @@ def invalid_name(name: str) -> str:
 
 def import_file(path: Path) -> tuple[ModuleType, str]:
     """Import a file, again if it was imported before; return the module and its sha256."""
-    # The code that runs is the code that is hashed. Byte code is neither read nor written, since it
-    # may be older than an edit within the same second.
     source = read_bytes(path)
     file = str(path.resolve())
     stem = re.sub(r"\W", "_", path.stem)
@@ -110,8 +109,25 @@ def import_file(path: Path) -> tuple[ModuleType, str]:
     # Dataclasses and pydantic look up their module while it runs.
     sys.modules[name] = module
     try:
-        exec(compile(source, file, "exec"), module.__dict__)
+        _SourceLoader(source, file).exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module, hashlib.sha256(source).hexdigest()
+
+
+class _SourceLoader(InspectLoader):
+    """Runs the source that was hashed.
+
+    Byte code is neither read nor written: it may be older than an edit within the same second.
+    """
+
+    def __init__(self, source: bytes, file: str) -> None:
+        self.source = source
+        self.file = file
+
+    def get_source(self, fullname: str) -> str:
+        return self.source.decode()
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        return self.source_to_code(self.source, self.file)

@@ -23,33 +23,27 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
-from ..config.errors import Problem, Refused, nearest
-from ..files.atomic import atomic_write
-from ..kinds import KINDS
+from ..config.errors import Problem
 from ..spec.base import Options
 from .status import PluginStatus
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from .manager import Plugins
-
 __all__ = [
+    "Components",
     "Known",
     "PluginPolicy",
     "Policy",
-    "check_components",
+    "component_rows",
     "find_policy",
     "is_called",
     "policy_file",
     "read_policy",
     "required_plugins",
-    "sync_components",
 ]
 
 NAME = "registry.toml"
-OUTDATED = "registry-outdated"
-SYNC = "dither registry sync"
 Components = dict[str, dict[str, list[str]]]
 """Names of components by plugin and kind."""
 
@@ -116,14 +110,14 @@ class Policy(Options):
     def owners(self) -> dict[str, list[str]]:
         """Return `{"kind:name": plugins}` of the listed components."""
         owners: dict[str, list[str]] = {}
-        for plugin, kind, name in _rows(self.components):
+        for plugin, kind, name in component_rows(self.components):
             owners.setdefault(f"{kind}:{name}", []).append(plugin)
         return owners
 
     def known_components(self) -> dict[str, str]:
         """Return `{"kind:name": how to get the plugin that provides it}`."""
         components = {}
-        for plugin, kind, name in _rows(self.components):
+        for plugin, kind, name in component_rows(self.components):
             where = f'plugin "{plugin}", which is not loaded here (dither plugins shows why)'
             components[f"{kind}:{name}"] = where
         for plugin, known in self.known.items():
@@ -132,7 +126,8 @@ class Policy(Options):
         return components
 
 
-def _rows(components: Components) -> Iterator[tuple[str, str, str]]:
+def component_rows(components: Components) -> Iterator[tuple[str, str, str]]:
+    """Yield plugin, kind and name of each component."""
     for plugin, kinds in components.items():
         for kind, names in kinds.items():
             for name in names:
@@ -193,83 +188,3 @@ def _meets(status: PluginStatus, requirement: Requirement) -> bool:
     if status.state not in ("available", "loaded"):
         return True
     return requirement.specifier.contains(status.version or "0", prereleases=True)
-
-
-def check_components(policy: Policy, plugins: Plugins) -> list[Problem]:
-    """Return every difference between the tables of components and the plugins they list."""
-    listed = set(_rows(policy.components))
-    registered = set(_rows(_registered(plugins)))
-    if listed:
-        # A plugin that only some machines have is not in the file, and no difference.
-        registered = {row for row in registered if row[0] in policy.components}
-    problems = [_missing(row, registered, plugins) for row in sorted(listed - registered)]
-    for plugin, kind, name in sorted(registered - listed):
-        text = f'{kind} "{name}" of plugin "{plugin}" is not in registry.toml'
-        problems.append(Problem(text, help=SYNC, code=OUTDATED))
-    return problems
-
-
-def _missing(
-    row: tuple[str, str, str], registered: set[tuple[str, str, str]], plugins: Plugins
-) -> Problem:
-    plugin, kind, name = row
-    states = {status.name: status.state for status in plugins.reports}
-    state = states.get(plugin, "not installed")
-    hint = SYNC
-    if state == "loaded":
-        reason = "does not register it"
-        others = [other for owner, k, other in registered if (owner, k) == (plugin, kind)]
-        if close := nearest(name, others):
-            reason += f'; did you mean "{close}"?'
-    else:
-        reason = f"is {state}"
-        if state != "not installed":
-            hint = "dither plugins shows why"
-    text = f'{kind} "{name}" is in registry.toml, but plugin "{plugin}" {reason}'
-    return Problem(text, help=hint, code=OUTDATED)
-
-
-def _registered(plugins: Plugins) -> Components:
-    """Return the components of the loaded plugins, each table in the order of `KINDS`."""
-    components: Components = {}
-    for component in plugins.catalog.parts():
-        kinds = components.setdefault(component.plugin, {})
-        kinds.setdefault(component.kind, []).append(component.name)
-    order = list(KINDS)
-    for plugin, kinds in components.items():
-        components[plugin] = {kind: kinds[kind] for kind in sorted(kinds, key=order.index)}
-    return dict(sorted(components.items()))
-
-
-def sync_components(path: Path, plugins: Plugins) -> list[str]:
-    """Write the tables of components; return a line for each component added or removed.
-
-    Other tables and comments stay as they are, and so do tables of plugins that are blocked or
-    failed. Raises `Refused` if the file is invalid or cannot be written.
-    """
-    import tomlkit
-
-    before = read_policy(path).components if path.exists() else {}
-    unusable = {status.name for status in plugins.reports if status.state != "loaded"}
-    after = {plugin: kinds for plugin, kinds in before.items() if plugin in unusable}
-    after = dict(sorted((after | _registered(plugins)).items()))
-    try:
-        document = tomlkit.parse(path.read_bytes().decode("utf-8-sig") if path.exists() else "")
-        document.pop("components", None)
-        sections = [tomlkit.dumps(document).rstrip()]
-        if after:
-            sections.append(tomlkit.dumps({"components": after}).rstrip())
-        text = "\n\n".join(filter(None, sections)) + "\n"
-        with atomic_write(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        text = f"{path} cannot be written: {error.strerror}"
-        raise Refused(text, code="unreadable-file") from None
-
-    rows_before = set(_rows(before))
-    rows_after = set(_rows(after))
-    lines = []
-    for plugin, kind, name in sorted(rows_before ^ rows_after):
-        change = "added" if (plugin, kind, name) in rows_after else "removed"
-        lines.append(f"{change} {kind} {plugin}/{name}")
-    return lines

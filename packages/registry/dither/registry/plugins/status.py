@@ -78,8 +78,8 @@ def describe_exception(error: BaseException) -> str:
     if str(error):
         reason += f": {error}"
 
-    frames = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in frames if not frame.filename.startswith("<")]
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if not frame.filename.startswith("<")]
     if frames:
         file = Path(frames[-1].filename)
         if MACHINERY.isdisjoint(file.parents):
