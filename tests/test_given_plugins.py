@@ -85,7 +85,7 @@ def change_plugins(folder):
 def test_commands_that_only_read_do_not_execute_plugins(copies, shared):
     change_plugins(copies)
     for words in (
-        "runs list .", "runs verify run", "report run", "diff run run", "export run --out again", "sweep status sweep",
+        "runs list .", "runs verify run", "report run", "runs diff run run", "export run --out again", "sweep status sweep",
         "report sweep",
     ):  # fmt: skip
         assert dither_cli(*words.split())[0] == 0, words
@@ -113,7 +113,7 @@ def test_no_command_executes_a_changed_plugin_without_a_flag(copies, shared):
         "evaluate run", "sample run", "sample run --export dot", "run --resume run --set train.steps=3",
         "run --resume run --set train.steps=3 --accept-changes", "run run/resolved.toml",
         "run run/resolved.toml --accept-changes", "bench run/resolved.toml", "validate run/resolved.toml",
-        "explain run/resolved.toml", "resolve export/experiment.toml", "diff run/resolved.toml run",
+        "resolve export/experiment.toml", "runs diff run/resolved.toml run",
         "sweep run/resolved.toml --sweep seed=[1]",
     ):  # fmt: skip
         code, output = dither_cli(*words.split())

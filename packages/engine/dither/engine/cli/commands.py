@@ -128,9 +128,9 @@ def _add_plugin_commands(files: Sequence[str], word: str | None) -> None:
     Refused if plugins fail to load and `word` may be one of their commands.
     """
     from dither.registry.config.errors import Refused, nearest
-    from dither.registry.plugins.status import PluginError
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import find_policy
+    from dither.registry.plugins.status import PluginError
 
     try:
         plugins = load_plugins(files, policy=find_policy(Path()))

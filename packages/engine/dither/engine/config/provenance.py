@@ -189,7 +189,9 @@ def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
 def _files(option: str | Path | Sequence[str | Path] | None) -> Iterator[Path]:
     """Yield the files that an option names by path, by folder, or by pattern."""
     options: Sequence[str | Path] = [option] if isinstance(option, str | Path) else option or ()
-    for value in filter(None, options):
+    for value in options:
+        if not value:
+            continue
         # An invalid pattern is reported by the component that reads it.
         with suppress(ValueError, RuntimeError):
             path = Path(value).expanduser()
