@@ -85,8 +85,8 @@ def change_plugins(folder):
 def test_commands_that_only_read_do_not_execute_plugins(copies, shared):
     change_plugins(copies)
     for words in (
-        "runs list .", "runs verify run", "report run", "runs diff run run", "export run --out again", "sweep status sweep",
-        "report sweep",
+        "runs list .", "runs verify run", "report run", "runs diff run run", "export run --out again",
+        "sweep status sweep", "report sweep",
     ):  # fmt: skip
         assert dither_cli(*words.split())[0] == 0, words
     assert not (shared / "ran").exists()
