@@ -85,6 +85,7 @@ def ancestral(kind: str, predict: str, precision: str) -> Step:
             if kind == "absorbing"
             else State.of(like.x0)
         )
-        process.step(state, session(state, torch.tensor([t])), now, then, like)
+        plan = process.begin_step(state, now, then, like)
+        plan.complete(session(state, torch.tensor([t]), at=plan.at))
 
     return step

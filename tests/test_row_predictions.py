@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dither.engine.sampling import session as sessions
 from dither.engine.sampling.session import ModelCalls, Session
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace
@@ -60,8 +59,9 @@ def catalog():
 class Whole(Session):
     """A session that calls the model at once for every position."""
 
-    def __call__(self, state: State, t: Tensor) -> Any:
-        return self.system.denoise(state, t, self.branches[0].clean)
+    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> Any:
+        pred = self.system.denoise(state, t, self.branches[0].clean)
+        return pred if at is None else pred.at(at)
 
 
 def system_of(kind: str, predict: str) -> Diffusion:
@@ -122,16 +122,9 @@ def walks() -> list[Any]:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("spec", "kind", "predict"), walks())
-def test_rowwise_and_whole_predictions_give_the_same_states(
-    monkeypatch, spec, kind: str, predict: str
-) -> None:
+def test_rowwise_and_whole_predictions_give_the_same_states(spec, kind: str, predict: str) -> None:
     system, like = system_of(kind, predict), like_of()
     found = []
-    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
-    monkeypatch.setitem(
-        sessions.CHUNK, "cpu", 7 * V
-    )  # several chunks, and pieces that do not fill them
-    monkeypatch.setattr(sessions, "CPU_PIECE", 3 * V)
     for session in (Whole(system, like), Session(system, like)):
         torch.manual_seed(11)
         states = list(spec.build()(system.process, session, like))
@@ -146,9 +139,7 @@ def test_rowwise_and_whole_predictions_give_the_same_states(
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> None:
-    """Only positions that the step may change are read: under absorbing those that are unmasked, in pieces."""
-    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
-    monkeypatch.setitem(sessions.CHUNK, "cpu", 2 * V)
+    """Only positions that the step may change are read: under absorbing those that are unmasked."""
     system, like = system_of(kind, "posterior"), Clean.of(torch.zeros(8, LENGTH, dtype=torch.long))
     read, made = [], system.process.read
     monkeypatch.setattr(
@@ -157,8 +148,8 @@ def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> No
     session = Session(system, like)
     now, then = (system.process.schedule(torch.full((8,), t)) for t in (0.5, 0.4))
     state = system.process.corrupt(like, torch.full((8,), 0.5)).state
-    new = system.process.step(state, session(state, torch.full((8,), 0.5)), now, then, like)
-    assert all(shape[1] <= 2 for shape in read)
+    step = system.process.begin_step(state, now, then, like)
+    new = step.complete(session(state, torch.full((8,), 0.5), at=step.at))
     if kind == "absorbing":
         assert sum(shape[1] for shape in read) == int((new.x != state.x).sum()) > 0
     else:  # of positions at t = 0.5 a step to 0.4 moves 1 in 6 at most: 1 - alpha_ts over 1 - alpha_t is 1/3
@@ -167,9 +158,8 @@ def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> No
 
 @torch.no_grad()
 @pytest.mark.parametrize("size", [LENGTH, 4, 2])
-def test_blocks_between_cached_positions(monkeypatch, size: int) -> None:
+def test_blocks_between_cached_positions(size: int) -> None:
     """The dual cache: the first call of a block equals one of the whole sample; all do with one block."""
-    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
     system, like, calls = system_of("absorbing", "posterior"), like_of(), ModelCalls()
     options = {"use": "semi-autoregressive", "size": size, "inner": {"use": "ordered", "steps": 3}}
     found, seen = [], []
@@ -193,19 +183,17 @@ def test_blocks_between_cached_positions(monkeypatch, size: int) -> None:
 
 
 @torch.no_grad()
-def test_rows_read_later_are_those_of_the_whole(monkeypatch) -> None:
-    """The trunk may skip positions that are not requested; reading others calls it again."""
-    monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
+def test_rows_are_those_of_the_whole_and_none_calls_no_model() -> None:
     system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
     state, t, calls = State.of(like.x0), torch.full((2,), 0.5), ModelCalls()
-    pred = Session(system, like, calls)(state, t)
+    session = Session(system, like, calls)
     few = torch.zeros(2, LENGTH, dtype=torch.bool)
     few[0, 1] = few[1, 4] = True
-    whole = system.denoise(state, t, like).log_clean()
+    whole = system.denoise(state, t, like)
     for where in (few, ~few):
-        torch.testing.assert_close(
-            torch.cat([rows.log_clean() for rows in pred.rows(where)], 1)[0], whole[where]
-        )
-    torch.testing.assert_close(pred.log_clean(), whole)
-    assert pred.log_context().shape == pred.log_score().shape == (2, LENGTH, V)
+        rows = session(state, t, at=where)
+        torch.testing.assert_close(rows.log_clean()[0], whole.log_clean()[where])
+        torch.testing.assert_close(rows.log_score()[0], whole.log_score()[where])
+    assert calls.rows == 4
+    assert session(state, t, at=few & ~few).log_context().shape == (1, 0, V)
     assert calls.rows == 4

@@ -59,9 +59,9 @@ class Counting(Session):
         rows = (x == self.mask).any(1).sum()
         self.counts += torch.stack([rows, rows * x.shape[1]])
 
-    def __call__(self, state: State, t: Tensor) -> Any:
+    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> Any:
         self.count(state.x)
-        return super().__call__(state, t)
+        return super().__call__(state, t, at)
 
     def refresh(self, x: Tensor, t: Tensor, start: int) -> None:
         self.count(x)
@@ -74,7 +74,7 @@ class Exact:
     def __init__(self, process: TokenProcess) -> None:
         self.process, self.calls = process, torch.zeros(ROWS)
 
-    def __call__(self, state: State, t: Tensor) -> Any:
+    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> Any:
         x = state.x
         self.calls += (x == IDS).any(1)
         seen = torch.where(
@@ -88,7 +88,8 @@ class Exact:
             )
         log_p = (torch.stack(ahead, 1) * torch.stack(behind[::-1], 1)).log()
         raw = torch.nn.functional.pad(log_p, (0, 1), value=-torch.inf)
-        return self.process.read(raw, state, self.process.schedule(t))
+        pred = self.process.read(raw, state, self.process.schedule(t))
+        return pred if at is None else pred.at(at)
 
 
 @torch.no_grad()

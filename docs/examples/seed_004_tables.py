@@ -55,11 +55,12 @@ class Trained:
         torch.manual_seed(1)
         self.model = default_catalog().parse("model", MODEL).build(SPACE)
 
-    def __call__(self, state: State, t: Tensor):
+    def __call__(self, state: State, t: Tensor, at: Tensor | None = None):
         """Denoise."""
         valid = torch.ones_like(state.x, dtype=torch.bool)
         raw = self.model(state, self.process.level(t), valid, {})
-        return self.process.read(raw, state, self.process.schedule(t))
+        pred = self.process.read(raw, state, self.process.schedule(t))
+        return pred if at is None else pred.at(at)
 
     def measure(self, loss, x0: Tensor) -> tuple[Clean, Measured]:
         """A loss at random times."""

@@ -298,7 +298,7 @@ class Recording:
         self.inner, self.calls = inner, []
 
     def __call__(self, process, session, like):
-        def recorded(state, t):
+        def recorded(state, t, at):
             prediction = session(state, t)
             self.calls.append(
                 (
@@ -308,7 +308,7 @@ class Recording:
                     prediction.log_clean().clone(),
                 )
             )
-            return prediction
+            return prediction.at(at)
 
         yield from self.inner(process, recorded, like)
 

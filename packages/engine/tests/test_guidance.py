@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from dither.engine.config.options import Guidance
-from dither.engine.sampling import session as sessions
 from dither.engine.sampling.session import ModelCalls, Session
 from dither.engine.training.diffusion import Diffusion
 from dither.processes.features.gaussian import GaussianProcess
@@ -201,24 +200,15 @@ def denoiser(space, **options):
     return model
 
 
-def test_guided_rows_are_those_of_the_whole(monkeypatch):
+def test_guided_rows_are_those_of_the_whole():
     process = Absorbing().build(TEXT)
     system = system_of(process, denoiser(process.space), 2.5)
     state, t = process.prior(LIKE), torch.full((5,), 0.5)
     where = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)) < 0.5
     with torch.no_grad():
         whole = Session(system, LIKE)(state, t)
-        assert whole.head is None
-        monkeypatch.setattr(sessions, "MIN_ROWWISE", 0)
-        monkeypatch.setattr(sessions, "CHUNK", {"cpu": 8})
-        rowwise = Session(system, LIKE)(state, t)
-        assert rowwise.head is not None
-        parts = list(rowwise.rows(where))
-        assert len(parts) > 1
-        torch.testing.assert_close(
-            torch.cat([p.log_clean() for p in parts], 1)[0], whole.log_clean()[where]
-        )
-        torch.testing.assert_close(Session(system, LIKE)(state, t).log_clean(), whole.log_clean())
+        rows = Session(system, LIKE)(state, t, at=where)
+        torch.testing.assert_close(rows.log_clean()[0], whole.log_clean()[where])
 
 
 @pytest.mark.parametrize("weight", [None, 1.0, 2.5])
@@ -237,10 +227,6 @@ def test_each_branch_has_its_own_cache(weight):
         session = Session(system, like)
         session.append(x[:, :2])
         said = session(State.of(x[:, 2:]), t).log_clean()
-        late = session(State.of(x[:, 2:]), t)
-        session.append(torch.tensor([[0, 0], [1, 1]]))
-        with pytest.raises(RuntimeError, match="append"):
-            late.log_clean()
     led = told if weight in (None, 1.0) else plain + weight * (told - plain)
     wanted = process.read(led, State.of(x[:, 2:]), process.schedule(t)).log_clean()
     torch.testing.assert_close(said, wanted, atol=1e-5, rtol=1e-5)

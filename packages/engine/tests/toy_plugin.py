@@ -10,7 +10,7 @@ from torch import nn
 
 from dither.registry import Field as SpaceField
 from dither.registry import TokenSpace, hookimpl
-from dither.registry.contracts.protocols import Picture
+from dither.registry.contracts.protocols import Picture, Process
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State, over
 from dither.registry.kinds import (
     LossSpec,
@@ -98,7 +98,7 @@ class Words(TaskSpec):
         return WordsTask(self.size, self.poison)
 
 
-class MaskProcess:
+class MaskProcess(Process):
     def __init__(self, space):
         self.space = space.with_mask()
         self.mask = self.space.fields[0].mask

@@ -115,7 +115,11 @@ class Oracle:
     def append(self, x: Tensor) -> None:
         self.context = torch.cat([self.context.expand(len(x), -1), x], 1)
 
-    def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
+    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> CategoricalPrediction:
+        pred = self.predict(state, t)
+        return pred if at is None else pred.at(at)
+
+    def predict(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.calls += 1
         noise = self.process.schedule(t.double())
         evidence = Posterior(
@@ -201,17 +205,18 @@ class Recorder:
         self.process, self.logits, self.session = process, logits, session
         self.states, self.times = list[Tensor](), list[Tensor]()
 
-    def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
+    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> CategoricalPrediction:
         self.states.append(state.x)
         self.times.append(t)
         if self.session is not None:
-            return self.session(state, t)
+            return self.session(state, t, at)
         logits = torch.nn.functional.pad(
             self.logits, (0, self.process.space.vocab - self.logits.shape[-1])
         )
-        return self.process.read(
+        pred = self.process.read(
             logits.expand(len(state.x), -1, -1), state, self.process.schedule(t)
         )
+        return pred if at is None else pred.at(at)
 
 
 @pytest.fixture(scope="session")

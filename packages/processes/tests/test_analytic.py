@@ -63,9 +63,10 @@ def test_draws_count_what_is_negative_as_nothing(part, likely, kind: str) -> Non
     score = 2 * torch.randn(process.space.vocab, dtype=torch.float64)
     seen: list[State] = []
 
-    def session(state: State, time: Tensor) -> CategoricalPrediction:
+    def session(state: State, time: Tensor, at: Tensor) -> CategoricalPrediction:
         seen.append(state)
-        return process.read(score.expand(n, 1, -1), state, process.schedule(time.double()))
+        pred = process.read(score.expand(n, 1, -1), state, process.schedule(time.double()))
+        return pred.at(at)
 
     list(
         Analytic(steps=1, t_min=0.5).build()(

@@ -34,12 +34,14 @@ class Script:
         self.remembered: list[Tensor] = []
         self.start = 0
 
-    def __call__(self, state: State, t: Tensor) -> Any:
+    def __call__(self, state: State, t: Tensor, at: Tensor | None = None) -> Any:
         width = state.x.shape[1]
         self.calls.append((self.start, width))
         raw = torch.full((*state.x.shape, self.process.space.vocab), -1e4)
         target = self.text[:, self.start : self.start + width, None]
-        return self.process.read(raw.scatter_(-1, target, 0.0), state, self.process.schedule(t))
+        raw.scatter_(-1, target, 0.0)
+        pred = self.process.read(raw, state, self.process.schedule(t))
+        return pred if at is None else pred.at(at)
 
     def append(self, x: Tensor) -> None:
         self.remembered.append(x)

@@ -86,9 +86,9 @@ def test_known_values_are_exact_with_any_number_of_particles_and_seen_from_the_f
     seen = []
 
     class Spy(OracleSession):
-        def __call__(self, state, t):
+        def __call__(self, state, t, at=None):
             seen.append(state.x.clone())
-            return super().__call__(state, t)
+            return super().__call__(state, t, at)
 
     known = torch.tensor([False, True]).expand(ROWS, 2)
     like = Clean.of(torch.full((ROWS, 2), 2), known=known)

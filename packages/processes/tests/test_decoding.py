@@ -9,7 +9,6 @@ from dither.processes.samplers.confidence import Ordered
 from dither.processes.samplers.particle_gibbs import log_step_prob
 from dither.processes.samplers.self_correction import SelfCorrect
 from dither.processes.timestep_sampling import time_of
-from dither.registry.contracts import records
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import Field, TokenSpace
 
@@ -79,10 +78,6 @@ def test_semi_autoregressive_blocks(part, process_of, recorder, oracle, likely, 
     spec = part("sampler", "semi-autoregressive", size=size, inner="first-hitting")
     assert spec.traits() == {"exact-distribution"}
     like = Clean.of(torch.ones(n, 3).long(), known=known)
-    with pytest.raises(TypeError, match="RefreshingSession"):
-        list(
-            part("sampler", "semi-autoregressive", approximate=True).build()(process, session, like)
-        )
     (*_, x) = spec.build()(process, session, like)
     assert likely(2 * x[: n // 2, 0] + x[: n // 2, 2], JOINT[:, 1].flatten()) > 1e-3
     free = x[n // 2 :]
@@ -243,15 +238,7 @@ def test_the_conditional_law(part, text_process, oracle) -> None:
     )  # the noise of the rows is 0.03
 
 
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_the_probability_of_a_step_is_that_of_its_draws(
-    text_process, oracle, likely, monkeypatch, everywhere
-) -> None:
-    if everywhere:  # as on an accelerator
-        monkeypatch.setattr(records, "true_everywhere", lambda mask: not any(mask.stride()))
-        monkeypatch.setattr(
-            records, "readable_rows", lambda _, chosen: chosen.new_ones(()).expand(chosen.shape)
-        )
+def test_the_probability_of_a_step_is_that_of_its_draws(text_process, oracle, likely) -> None:
     process, rows = (
         text_process("marginal", 2, 3, predict="posterior", schedule="log-linear"),
         20_000,
@@ -264,7 +251,9 @@ def test_the_probability_of_a_step_is_that_of_its_draws(
     for place in (0, 1):
         given = Clean.of(state.x, known=(torch.arange(2) == place).expand(rows, 2))
         p = [
-            log_step_prob(process, state, pred, now, then, torch.full_like(state.x, y), given)[0]
+            log_step_prob(
+                process, state, pred.at(given.known), now, then, torch.full_like(state.x, y), given
+            )[0]
             for y in range(3)
         ]
         assert float(torch.stack(p).exp().sum()) == pytest.approx(1)

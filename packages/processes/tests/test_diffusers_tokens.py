@@ -53,9 +53,10 @@ class Session:
     def append(self, x: Tensor) -> None:
         self.past = torch.cat([self.past, x], 1)
 
-    def __call__(self, state: State, t: Tensor):
+    def __call__(self, state: State, t: Tensor, at: Tensor | None = None):
         logits = self.model(torch.cat([self.past, state.x], 1)).logits[:, self.past.shape[1] :]
-        return self.process.read(logits, state, self.process.schedule(t.double()))
+        pred = self.process.read(logits, state, self.process.schedule(t.double()))
+        return pred if at is None else pred.at(at)
 
 
 def masked(process_of):

@@ -16,6 +16,7 @@ from dither.processes.flow_matching.specs import Kappa, RectifiedFlow
 from dither.processes.samplers.discrete_flow import DiscreteFlow
 from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.registry.contracts.records import Clean, State
 from dither.registry.contracts.spaces import FeatureSpace, Field, TokenSpace
 
@@ -150,20 +151,33 @@ def test_flows_move_each_value_to_its_quantile(
 
 
 @pytest.mark.parametrize("corrector", [0.0, 1.5])
-def test_a_step_jumps_with_the_integrated_rates(part, likely, process_of, corrector: float) -> None:
-    """From x_t = 1 with p(x_0 | x_t) given: to y at the rates of the module, over one step from t = .8 to .5."""
+def test_a_step_jumps_with_the_integrated_rates(
+    likely, process_of, monkeypatch, corrector: float
+) -> None:
+    """From x_t = 1 with p(x_0 | x_t) given: to y at the rates of the module, over one step from t = 1 to .5."""
     n, process = 20_000, process_of("marginal", TokenSpace((Field("text", 1, 3),)))
     p, prior = torch.tensor([0.5, 0.2, 0.3]), process.prior_probs()[0]
-    now, then = (process.schedule(torch.full((n,), t)) for t in (0.8, 0.5))
-    pred = process.read(p.log().expand(n, 1, 3), State.of(torch.ones(n, 1, dtype=torch.long)), now)
-    state, like = State.of(torch.ones(n, 1).long()), Clean.of(torch.zeros(n, 1).long())
-    x = DiscreteFlow(corrector=corrector).step(process, state, pred, now, then, like).x
+    now, then = (process.schedule(torch.full((n,), t)) for t in (1.0, 0.5))
+
+    def session(state: State, t: Tensor, at: Tensor) -> CategoricalPrediction:
+        return process.read(p.log().expand(n, 1, 3), state, process.schedule(t)).at(at)
+
+    like = Clean.of(torch.zeros(n, 1).long())
+    start = State.of(torch.ones(n, 1).long())
+    monkeypatch.setattr(process, "prior", prior_once(process.prior, start))
+    x, _ = DiscreteFlow(corrector=corrector, steps=1, t_min=0.5).build()(process, session, like)
     lost = [1 - float((-noise.sigma[0]).exp()) for noise in (now, then)]
     forward = (1 + corrector) * torch.tensor(lost[0] / lost[1]).log()
     back = corrector * (now.sigma[0] - then.sigma[0])
     jumps = (1 - (-forward - back).exp()) * (forward * p + back * prior) / (forward + back)
     jumps[1] += 1 - jumps.sum()
     assert likely(x, jumps) > 1e-3
+
+
+def prior_once(prior, start: State):
+    """Return a prior whose first state is `start`."""
+    starts = [start]
+    return lambda like: starts.pop() if starts else prior(like)
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 3.0])

@@ -2,8 +2,21 @@
 
 import torch
 
-from dither.registry.contracts.protocols import sample_prediction
-from dither.registry.contracts.records import Clean, Noise, Noised, State
+from dither.registry.contracts.protocols import (
+    GaussianProcess,
+    MaskedFeatureProcess,
+    Process,
+    TokenProcess,
+    sample_prediction,
+)
+from dither.registry.contracts.records import (
+    Clean,
+    Noise,
+    Noised,
+    State,
+    TokenPrediction,
+    TokenStep,
+)
 from dither.registry.contracts.spaces import FeatureSpace, Field, TokenSpace
 
 P = torch.tensor([0.5, 0.3, 0.2])
@@ -20,7 +33,7 @@ TOKEN_SAMPLERS = (
 )
 
 
-class Foreign:
+class Foreign(Process):
     """What all three processes share."""
 
     def schedule(self, t):
@@ -37,7 +50,7 @@ class Foreign:
         raise NotImplementedError("sampling does not corrupt")
 
 
-class ForeignPrediction:
+class ForeignPrediction(TokenPrediction):
     """p(x_0 | x_t) of independent tokens."""
 
     def __init__(self, state, noise):
@@ -54,7 +67,7 @@ class ForeignPrediction:
         return (self.log_clean().exp() / odds).scatter(-1, self.state.x[..., None], 1.0).log()
 
 
-class ForeignTokens(Foreign):
+class ForeignTokens(Foreign, TokenProcess):
     """An absorbing process; a `TokenProcess`."""
 
     absorbing = True
@@ -73,19 +86,21 @@ class ForeignTokens(Foreign):
     def read(self, raw, state, noise):
         return ForeignPrediction(state, noise)
 
-    def step(self, state, pred, now, then, like):
-        stays = torch.rand(state.x.shape) < then.one_minus_alpha(state.x) / now.one_minus_alpha(
-            state.x
-        )
-        return State.of(
-            torch.where(stays & (state.x == MASK), MASK, self.finish(state, pred, like))
-        )
+    def begin_step(self, state, now, then, like):
+        stays = then.one_minus_alpha(state.x) / now.one_minus_alpha(state.x)
+        shown = (torch.rand(state.x.shape) >= stays) & (state.x == MASK)
+
+        def complete(rows):
+            ids = rows.log_clean()[0].exp().multinomial(1)[:, 0]
+            return State.of(state.x.masked_scatter(shown, ids))
+
+        return TokenStep(shown, complete)
 
     def finish(self, state, pred, like):
         return torch.distributions.Categorical(logits=pred.log_clean()).sample()
 
 
-class ForeignGaussian(Foreign):
+class ForeignGaussian(Foreign, GaussianProcess):
     """Gaussian noise; a `GaussianProcess`."""
 
     space = FeatureSpace(3, 2)
@@ -116,10 +131,9 @@ class ForeignGaussian(Foreign):
         return self.replace(state, pred.x0, like).x
 
 
-class ForeignMasks(Foreign):
+class ForeignMasks(Foreign, MaskedFeatureProcess):
     """Masked positions; a `MaskedFeatureProcess`."""
 
-    fixed_time = None
     space = FeatureSpace(3, 2)
 
     def prior(self, like):
@@ -152,8 +166,9 @@ class ForeignMasks(Foreign):
 
 
 def model_of(process, value=7.0):
-    def model(state, t):
-        return process.read(torch.full(state.x.shape, value), state, process.schedule(t))
+    def model(state, t, at=None):
+        pred = process.read(torch.full(state.x.shape, value), state, process.schedule(t))
+        return pred if at is None else pred.at(at)
 
     return model
 

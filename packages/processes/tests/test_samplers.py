@@ -14,7 +14,7 @@ from dither.processes.schedules.sigma import Geometric
 from dither.processes.timestep_sampling import time_of
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.contracts.records import Clean, Noise, State
+from dither.registry.contracts.records import Clean, Noise, State, TokenPrediction
 
 KINDS = ("absorbing", "uniform", "marginal", "hybrid")
 
@@ -25,11 +25,17 @@ def noise_of(sigma: float, rows: int) -> Noise:
     )
 
 
-class Foreign:
+class Foreign(TokenPrediction):
     """A third-party prediction with only the members of the protocol."""
 
     def __init__(self, pred: CategoricalPrediction) -> None:
-        self.log_clean, self.log_score = pred.log_clean, pred.log_score
+        self.pred = pred
+
+    def log_clean(self) -> Tensor:
+        return self.pred.log_clean()
+
+    def log_score(self) -> Tensor:
+        return self.pred.log_score()
 
 
 @pytest.mark.parametrize("meaning", ["posterior", "plug-in", "score"])
@@ -106,10 +112,10 @@ def test_euler_leaves_with_one_minus_exp_of_the_rate(part, text_process, likely)
     )
     seen: list[Tensor] = []
 
-    def session(state: State, t: Tensor) -> CategoricalPrediction:
+    def session(state: State, t: Tensor, at: Tensor) -> CategoricalPrediction:
         seen.append(state.x)
         score = (1.0 + (torch.arange(3) - state.x[..., None]) % 3).log()
-        return process.read(score, state, process.schedule(t))
+        return process.read(score, state, process.schedule(t)).at(at)
 
     list(
         part("sampler", "euler", steps=1, t_min=0.0).build()(
@@ -128,8 +134,8 @@ def test_euler_is_stable_where_plain_euler_is_not(part, text_process) -> None:
     process = text_process("uniform", 4, 5, schedule={"use": "geometric"})
     like = Clean.of(torch.randint(0, 5, (3, 4)), known=torch.rand(3, 4) < 0.5)
 
-    def session(state: State, t: Tensor) -> CategoricalPrediction:
-        return process.read(90.0 * torch.randn(3, 4, 5), state, process.schedule(t))
+    def session(state: State, t: Tensor, at: Tensor) -> CategoricalPrediction:
+        return process.read(90.0 * torch.randn(3, 4, 5), state, process.schedule(t)).at(at)
 
     states = list(part("sampler", "euler", steps=4).build()(process, session, like))
     assert len(states) == 5
@@ -148,10 +154,10 @@ def test_first_hitting_order_and_times(text_process) -> None:
     like = Clean.of(torch.zeros(n, 3, dtype=torch.long), known=known)
     seen, times = [process.prior(like).x], []
 
-    def session(state: State, t: Tensor) -> CategoricalPrediction:
+    def session(state: State, t: Tensor, at: Tensor) -> CategoricalPrediction:
         assert torch.equal(state.x, seen[-1])
         times.append(t)
-        return process.read(torch.zeros(n, 3, 3), state, process.schedule(t))
+        return process.read(torch.zeros(n, 3, 3), state, process.schedule(t)).at(at)
 
     for x in FirstHitting().build()(process, session, like):
         seen.append(x)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from dither.registry import Space, TokenSpace
+from dither.registry.contracts.protocols import GaussianProcess
 from dither.registry.contracts.records import Clean, Noise, Noised, State
 
 __all__ = [
@@ -216,8 +217,9 @@ def gaussian_scales(process: Any, noise: Noise, like: Tensor) -> tuple[Tensor, T
     """Return the factors of x_0 and eps in x_t: their squares add up to 1, or they do (`linear_path`)."""
     a = noise.alpha(like).sqrt()
     b = noise.one_minus_alpha(like).sqrt()
-    norm = a + b if getattr(process, "linear_path", False) else 1.0
-    return a / norm, b / norm
+    if isinstance(process, GaussianProcess) and process.linear_path:
+        return a / (a + b), b / (a + b)
+    return a, b
 
 
 def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L V"]:

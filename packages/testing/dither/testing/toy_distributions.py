@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -141,12 +141,15 @@ class OracleSession:
         self.prior = prior
         self.before: Int[Tensor, "B P"] | None = None
 
-    def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
+    def __call__(
+        self, state: State, t: Float[Tensor, "B *L"], at: Bool[Tensor, "B L"] | None = None
+    ) -> Any:
         noise = self.process.schedule(t)
         raw = exact_outputs(state, noise, self.prior, self.before)[self.predict].float()
-        return self.process.read(
-            raw.clamp_min(-60.0) if self.predict == "score" else raw, state, noise
-        )
+        if self.predict == "score":
+            raw = raw.clamp_min(-60.0)
+        pred = self.process.read(raw, state, noise)
+        return pred if at is None else pred.at(at)
 
     def append(self, x: Int[Tensor, "B P"]) -> None:
         self.before = x.clone() if self.before is None else torch.cat([self.before, x], 1)

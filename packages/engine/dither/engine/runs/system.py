@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
-from dither.registry.contracts.protocols import PredictsValues, Split, TimelessProcess
+from dither.registry.contracts.protocols import PredictsValues, Split
 from dither.registry.contracts.records import Clean, State
 
 from ..sampling.session import draw
@@ -118,7 +118,7 @@ class SystemModel:
         clean = clean.to(self.device)
         process = self.system.process
         time = 1.0
-        if isinstance(process, TimelessProcess) and process.fixed_time is not None:
+        if process.fixed_time is not None:
             time = process.fixed_time
         t = torch.full((len(clean.valid),), time, device=self.device)
         return clean, process.prior(clean), t

@@ -1,14 +1,12 @@
-"""The model as samplers see it, with its head applied only at the positions that are read, and the drawing of samples.
+"""The model as samplers see it, and the drawing of samples.
 
-Letters: B batch, N samples or chosen positions, n those of one chunk, L length, M features, V
-vocabulary, D width. `X` is the shape of a sample: `B L` or `B L M`.
+Letters: B batch, N samples or chosen positions, L length, M features, V vocabulary, D width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, cast, overload
 
 import torch
@@ -17,48 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.contracts.protocols import Denoiser
-from dither.registry.contracts.records import (
-    Clean,
-    Noise,
-    State,
-    none_chosen,
-    over,
-    prediction_rows,
-)
-from dither.registry.contracts.spaces import TokenSpace
+from dither.registry.contracts.protocols import Denoiser, TokenProcess
+from dither.registry.contracts.records import Clean, Noise, State, over
+from dither.registry.contracts.spaces import Space, TokenSpace
 from dither.registry.spec.base import shown
 
 from ..training.device import to_device
 from ..training.diffusion import Diffusion, linear_head
 from ..training.randomness import Stream, seed_generators
+from .classifier_free_guidance import guided
 
-__all__ = ["ModelCalls", "RowHead", "RowwisePrediction", "Session", "draw", "guided", "walk"]
-
-
-MIN_ROWWISE = 1 << 22
-"""Numbers of raw output above which the head is applied to chosen positions only."""
-
-CHUNK = {"cpu": 1 << 23, "cuda": 1 << 26}
-"""Numbers that the head computes at a time: fewer would read its weights too often, more would take
-memory."""
-
-CPU_PIECE = 1 << 20
-"""Numbers of a chunk that are converted at a time on a CPU, so that they stay in its caches."""
-
-
-def guided(
-    cond: Float[Tensor, "..."], uncond: Float[Tensor, "..."], weight: float
-) -> Float[Tensor, "..."]:
-    """Return `uncond + weight * (cond - uncond)`, classifier-free guidance; an id that either excludes stays excluded.
-
-    For features x_0, eps and velocity are each linear in the score at a given x_t, so this is
-    guidance of the score (Ho and Salimans, 2022). For tokens raw output is log-probabilities up to
-    a constant per position, or log ratios: p is proportional to cond^weight / uncond^(weight - 1)
-    (Nisonoff et al., 2024; Schiff et al., 2024).
-    """
-    excluded = cond.isneginf() | uncond.isneginf()
-    return torch.lerp(uncond, cond, weight).masked_fill(excluded, -torch.inf)
+__all__ = ["ModelCalls", "Session", "draw", "walk"]
 
 
 @dataclass
@@ -68,22 +35,6 @@ class ModelCalls:
     rows: int = 0
 
 
-class RowHead:
-    """A head that is one linear map, converted to the precision of its products once; the result is float32 or more."""
-
-    def __init__(self, linear: nn.Linear, precision: str) -> None:
-        dtype = torch.bfloat16 if precision == "bfloat16" else linear.weight.dtype
-        self.weight = linear.weight.detach().to(dtype)
-        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
-
-    def __call__(self, h: Float[Tensor, "N D"]) -> Iterator[Float[Tensor, "1 n V"]]:
-        """Yield raw output in chunks of positions."""
-        size = max(1, CHUNK.get(h.device.type, CHUNK["cpu"]) // len(self.weight))
-        for part in torch.split(h.to(self.weight.dtype), size):
-            raw = functional.linear(part, self.weight, self.bias)[None]
-            yield raw.to(torch.promote_types(raw.dtype, torch.float32))
-
-
 @dataclass(frozen=True)
 class Branch:
     """Inputs of one call of the model: valid and cond of `clean`, and a cache of `start` finished positions."""
@@ -91,137 +42,6 @@ class Branch:
     clean: Clean
     cache: Any
     start: int = 0
-
-
-class RowwisePrediction:
-    """A `RowPrediction` of a token process. The model is called on first use: never if nothing is read.
-
-    Under guidance of a `weight` there is a conditional and an unconditional branch. `head` is the
-    head if it can be applied to single positions; `calls` counts calls.
-    """
-
-    def __init__(
-        self,
-        system: Diffusion,
-        state: State,
-        t: Float[Tensor, "B *L"],
-        branches: list[Branch],
-        weight: float,
-        head: RowHead | None,
-        calls: ModelCalls,
-    ) -> None:
-        self.system = system
-        self.t = t
-        self.branches = branches
-        self.weight = weight
-        self.calls = calls
-        self.state = replace(state, x=state.x.clone())  # the caller may write to its own
-        rowwise = head is not None and state.x.numel() * len(head.weight) > MIN_ROWWISE
-        self.head = head if rowwise else None
-        self.chosen_only = rowwise
-        self.predict = getattr(system.process, "predict", None)
-        self._h: list[Tensor] | None = None
-        self._requested: Tensor | None = None
-
-    def log_clean(self) -> Float[Tensor, "B L V"]:
-        return cast(Tensor, self.whole().log_clean())
-
-    def log_context(self) -> Float[Tensor, "B L V"]:
-        return cast(Tensor, self.whole().log_context())
-
-    def log_score(self) -> Float[Tensor, "B L V"]:
-        return cast(Tensor, self.whole().log_score())
-
-    def warped(self, warp: Callable[[Tensor], Tensor]) -> RowwisePrediction:
-        """Return a prediction of the same output, with `warp` applied to log p(x_0 | the other positions)."""
-        return _Warped(self, warp)
-
-    def whole(self) -> Any:
-        return self._whole
-
-    def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
-        """Yield predictions of the chosen positions in order, each as one sample `1 n V`."""
-        if none_chosen(where):
-            return
-        if self.head is None:
-            yield from prediction_rows(self._whole, where)
-            return
-        noise = self.system.process.schedule(self.t)
-        start = 0
-        sigma, rate = (
-            over(part, self.state.x).expand(where.shape)[where][None]
-            for part in (noise.sigma, noise.rate)
-        )
-        x = self.state.x[where][None]
-        for raw in self._raw_rows(where):
-            part = slice(start, start + raw.shape[1])
-            yield self.system.process.read(
-                raw, State.of(x[:, part]), Noise(sigma[:, part], rate[:, part])
-            )
-            start = part.stop
-
-    def _raw_rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Float[Tensor, "1 n V"]]:
-        first = self._h is None
-        head = cast(RowHead, self.head)
-        if self._h is None or (
-            self._requested is not None and bool((where & ~self._requested).any())
-        ):
-            self._run_trunk(where if first else None)
-        assert self._h is not None
-        for raws in zip(*(head(h[where]) for h in self._h), strict=True):
-            raw = raws[0] if len(raws) == 1 else guided(raws[0], raws[1], self.weight)
-            size = max(1, CPU_PIECE // raw.shape[-1]) if raw.device.type == "cpu" else raw.shape[1]
-            yield from torch.split(raw, size, 1)
-
-    @cached_property
-    def _whole(self) -> Any:
-        system = self.system
-        state = self.state
-        if self.head is not None:
-            everywhere = torch.ones_like(state.x, dtype=torch.bool)
-            raw = torch.cat(list(self._raw_rows(everywhere)), 1).view(*state.x.shape, -1)
-        else:
-            self._count_calls()
-            raws = [
-                system.raw(state, self.t, branch.clean, branch.cache) for branch in self.branches
-            ]
-            raw = raws[0] if len(raws) == 1 else guided(raws[0], raws[1], self.weight)
-        return system.process.read(raw, state, system.process.schedule(self.t))
-
-    def _run_trunk(self, requested: Bool[Tensor, "B L"] | None) -> None:
-        """Call the model up to its head; it may skip positions that are not requested."""
-        system = self.system
-        state = replace(self.state, requested=requested)
-        self._count_calls()
-        self._h = [
-            system.call(system.trunk, state, self.t, b.clean, cache=b.cache) for b in self.branches
-        ]
-        self._requested = requested
-
-    def _count_calls(self) -> None:
-        if any(
-            branch.cache is not None and branch.cache.length != branch.start
-            for branch in self.branches
-        ):
-            raise RuntimeError(
-                "the cache has changed since this prediction was requested; read it before `append`"
-            )
-        self.calls.rows += len(self.state.x) * len(self.branches)
-
-
-class _Warped(RowwisePrediction):
-    def __init__(self, inner: RowwisePrediction, warp: Callable[[Tensor], Tensor]) -> None:
-        self.inner = inner
-        self.warp = warp
-        self.predict = "plug-in"
-        self.chosen_only = inner.chosen_only
-
-    def whole(self) -> Any:
-        return self.inner.whole().warped(self.warp)
-
-    def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
-        for rows in self.inner.rows(where):
-            yield rows.warped(self.warp)
 
 
 class Session:
@@ -236,50 +56,67 @@ class Session:
     def __init__(self, system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> None:
         self.system = system
         self.calls = calls or ModelCalls()
-        self.weight = 1.0 if system.guidance is None else system.guidance.weight
+        self.scale = 1.0
         self.branches = [Branch(like, None)]
-        if (
-            system.guidance is not None
-            and self.weight != 1
-            and system.guidance.condition in like.cond
-        ):
-            cond = {
-                name: value
-                for name, value in like.cond.items()
-                if name != system.guidance.condition
-            }
+        guidance = system.guidance
+        if guidance is not None and guidance.weight != 1 and guidance.condition in like.cond:
+            cond = {name: value for name, value in like.cond.items() if name != guidance.condition}
+            self.scale = guidance.weight
             self.branches.append(Branch(replace(like, cond=cond), None))
-        self._rowwise = bool(getattr(system.process, "reads_rows", False))
-        linear = linear_head(system) if self._rowwise else None
-        self._head = None if linear is None else RowHead(linear, system.precision)
+        self._head = _row_head(system)
 
-    def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
-        """Denoise: return the prediction for a state at time t."""
-        system = self.system
+    def __call__(
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None = None,
+    ) -> Any:
+        """Run the model on a state at time t; return the prediction, or that of the positions `at` as `1 N V`."""
         process = self.system.process
-        branches = [replace(branch, clean=self._piece(state.x, branch)) for branch in self.branches]
-        if self._rowwise:
-            return RowwisePrediction(
-                system, state, t, branches, self.weight, self._head, self.calls
-            )
-        self.calls.rows += len(state.x) * len(branches)
-        if len(branches) == 1:
-            return system.denoise(state, t, branches[0].clean, branches[0].cache)
-        with_, without = (system.raw(state, t, branch.clean, branch.cache) for branch in branches)
-        raw = guided(with_, without, self.weight)
-        return process.read(raw, state, process.schedule(t))
+        noise = process.schedule(t)
+        if at is None:
+            return process.read(self._run(state, t), state, noise)
+
+        if not at.any():
+            # Nothing depends on the model: the prediction of no position, from a batch of no samples.
+            nothing = torch.zeros(0, state.x.shape[1], _vocab(process.space), device=at.device)
+            return process.read(nothing, state[:0], noise[:0]).at(at[:0])
+
+        if self._head is None:
+            return process.read(self._run(state, t), state, noise).at(at)
+
+        rows = State.of(state.x[at][None])
+        sigma = over(noise.sigma, state.x).expand(at.shape)[at]
+        rate = over(noise.rate, state.x).expand(at.shape)[at]
+        return process.read(self._run(state, t, at), rows, Noise(sigma[None], rate[None]))
+
+    def _run(
+        self, state: State, t: Float[Tensor, "B *L"], at: Bool[Tensor, "B L"] | None = None
+    ) -> Any:
+        """Return the raw output of the model under guidance, of all positions or of those `at`, `1 N V`."""
+        system = self.system
+        raws = []
+        for branch in self.branches:
+            clean = self._piece(state.x, branch)
+            self.calls.rows += len(state.x)
+            if at is None:
+                raws.append(system.raw(state, t, clean, branch.cache))
+            else:
+                requested = replace(state, requested=at)
+                h = system.call(system.trunk, requested, t, clean, cache=branch.cache)
+                raws.append(cast(_RowHead, self._head)(h[at])[None])
+        return raws[0] if len(raws) == 1 else guided(raws[0], raws[1], self.scale)
 
     def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Append finished positions to the KV cache, at t = 0; later calls see them as context."""
         system = self.system
         t = torch.zeros(len(x), device=x.device)
         for i, branch in enumerate(self.branches):
-            cache = (
-                cast(Denoiser, system.model).new_cache() if branch.cache is None else branch.cache
-            )
-            system.call(
-                system.trunk, State.of(x), t, self._piece(x, branch), cache=cache, keep=True
-            )
+            cache = branch.cache
+            if cache is None:
+                cache = cast(Denoiser, system.model).new_cache()
+            clean = self._piece(x, branch)
+            system.call(system.trunk, State.of(x), t, clean, cache=cache, keep=True)
             self.branches[i] = replace(branch, cache=cache, start=branch.start + x.shape[1])
 
     def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
@@ -292,7 +129,7 @@ class Session:
             system.call(system.trunk, state, t, clean, cache=cache, keep=True)
             cache.rewind(start)
             self.branches[i] = replace(branch, cache=cache, start=start)
-        self.calls.rows += len(x) * len(self.branches)
+            self.calls.rows += len(x)
 
     def _piece(self, x: Tensor, branch: Branch) -> Clean:
         """Return the part of the sample that x is, after the cached positions."""
@@ -308,6 +145,34 @@ class Session:
         if start + length > whole:
             raise ValueError(f"positions {start}..{start + length} of a sample that has {whole}")
         return like.slice_positions(start, start + length)
+
+
+def _vocab(space: Space) -> int:
+    if not isinstance(space, TokenSpace):
+        raise TypeError(f"single positions are predicted for tokens only, not for {space}")
+    return space.vocab
+
+
+class _RowHead:
+    """A head that is one linear map, converted to the precision of its products once; the result is float32 or more."""
+
+    def __init__(self, linear: nn.Linear, precision: str) -> None:
+        dtype = torch.bfloat16 if precision == "bfloat16" else linear.weight.dtype
+        self.weight = linear.weight.detach().to(dtype)
+        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+
+    def __call__(self, h: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+        raw = functional.linear(h.to(self.weight.dtype), self.weight, self.bias)
+        return raw.to(torch.promote_types(raw.dtype, torch.float32))
+
+
+def _row_head(system: Diffusion) -> _RowHead | None:
+    """Return the head as a function of single positions; None if it or the process depends on the position."""
+    process = system.process
+    linear = linear_head(system)
+    if linear is None or not isinstance(process, TokenProcess) or len(process.prior_probs()) > 1:
+        return None
+    return _RowHead(linear, system.precision)
 
 
 @torch.no_grad()

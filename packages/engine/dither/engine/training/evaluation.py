@@ -21,7 +21,6 @@ from dither.registry.contracts.protocols import (
     PredictionMetric,
     SampledMetrics,
     Split,
-    TimelessProcess,
 )
 from dither.registry.contracts.records import Clean, Measured, Noised
 from dither.registry.contracts.spaces import TokenSpace
@@ -107,7 +106,7 @@ def _batches(
     process = system.process
     for repeat in range(repeats):
         seed_generators(device, Stream.EVALUATION, seed, repeat)
-        if isinstance(process, TimelessProcess) and process.fixed_time is not None:
+        if process.fixed_time is not None:
             times = torch.full((count,), process.fixed_time)
         else:
             times = system.times(count)[torch.randperm(count)]

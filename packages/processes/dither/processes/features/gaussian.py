@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dither.registry.contracts import protocols
 from dither.registry.contracts.records import Clean, Noise, Noised, State, over
 from dither.registry.contracts.spaces import FeatureSpace, Space
 
@@ -62,7 +63,7 @@ class GaussianPrediction:
         return self.b * self.x + self.a * self.raw
 
 
-class GaussianProcess:
+class GaussianProcess(protocols.GaussianProcess):
     """Variance-preserving Gaussian noise, everywhere or where a mask picks.
 
     With a mask the rest of a sample stays visible and clean, and `State.noisy` marks the noisy
@@ -97,8 +98,13 @@ class GaussianProcess:
         self.masks = None if mask is None else Masks(space, mask, group, exact, block)
         self.ratio = ratio
         self.schedule = timesteps.schedule
-        self.times = timesteps.times
-        self.level = timesteps.level
+        self.timesteps = timesteps
+
+    def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
+        return self.timesteps.times(n, device)
+
+    def level(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L"]:
+        return self.timesteps.level(t)
 
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed and unpicked values do not change, and their eps is 0."""

@@ -13,7 +13,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.contracts.protocols import ValueDistribution, sample_prediction
+from dither.registry.contracts.protocols import (
+    MaskedFeatureProcess,
+    ValueDistribution,
+    sample_prediction,
+)
 from dither.registry.contracts.records import Clean, Noise, Noised, State, over
 from dither.registry.contracts.spaces import FeatureSpace, Space
 
@@ -72,7 +76,7 @@ class MaskedDistributionPrediction:
         return self.distribution.squared_errors(x0, target_mask)
 
 
-class MaskedRegionProcess:
+class MaskedRegionProcess(MaskedFeatureProcess):
     """Each unit is masked with probability 1 - alpha, or with one ratio at every time.
 
     With a fixed ratio states do not depend on time and steps change nothing: `finish` fills in
@@ -95,13 +99,17 @@ class MaskedRegionProcess:
         self.masks = Masks(space, mask, group, exact, block)
         self.ratio = ratio
         self.schedule = timesteps.schedule
-        self.times = timesteps.times
-        self.level = timesteps.level
-        self.fixed_time: float | None = None
+        self.timesteps = timesteps
         if ratio is not None:
             self.fixed_time = max(
                 float(time_of(timesteps.schedule, wide(torch.tensor(ratio)))), timesteps.t_min
             )
+
+    def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
+        return self.timesteps.times(n, device)
+
+    def level(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L"]:
+        return self.timesteps.level(t)
 
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Mask units; fixed values do not change."""

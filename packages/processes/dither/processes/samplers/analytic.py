@@ -13,16 +13,19 @@ Letters: B batch, L length, N rows, V vocabulary.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
+from .ancestral import sample_tokens
 from .options import TokenSteps
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from dither.registry.contracts.protocols import TokenProcess
-    from dither.registry.contracts.records import Clean, Noise, State
+    from dither.registry.contracts.protocols import Session, TokenProcess
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["Analytic", "step_odds"]
 
@@ -36,54 +39,45 @@ class Analytic(TokenSteps):
     name = "analytic"
     requires = "tokens"
 
-    def step(
-        self,
-        process: TokenProcess,
-        state: State,
-        pred: Any,
-        now: Noise,
-        then: Noise,
-        like: Clean,
-    ) -> State:
-        """Draw x_s given x_t; a prediction of clean ids takes the step of the process."""
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean
+    ) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield the state after every step, the clean sample last."""
         import torch
 
-        from dither.registry.contracts.records import (
-            State,
-            over,
-            prediction_rows,
-            put_rows,
-            readable_rows,
-            select_rows,
-        )
+        from dither.registry.contracts.records import State
 
         from ..precision import wide
+        from ..timestep_sampling import time_rows
         from ..tokens.categorical import draw
-        from ..tokens.posterior import lookup
+        from ..tokens.temperature import warp_prediction
+        from ..tokens.unmasking import fill, uncertain
 
-        if getattr(pred, "predict", "score") != "score":
-            return process.step(state, pred, now, then, like)
-        x = state.x
-        prior = process.prior_probs(state.x.device)
-        gap = wide(over(now.since(then).sigma, x)).expand(x.shape)
-        chosen = ~like.fixed & (lookup(prior, x) > 0) & (gap > 0)
-        where = readable_rows(pred, chosen)
-        ids = select_rows(x, where).clone()
-        gaps = select_rows(gap, where)
-        start = 0
-        places = torch.arange(x.shape[1], device=x.device).expand(x.shape)
-        prior = prior if len(prior) == 1 else prior[select_rows(places, where)]
-        for rows in prediction_rows(pred, where):
-            log_score = rows.log_score()[0]
-            part = slice(start, start + len(log_score))
-            rest = prior if len(prior) == 1 else prior[part]
+        if process.predict != "score" or self.warps():
+            yield from sample_tokens(process, model, like, self)
+            return
+
+        x = process.prior(like).x
+        prior = process.prior_probs(x.device)
+        position = torch.arange(x.shape[1], device=x.device).expand(x.shape)
+        times = time_rows(self.steps, self.t_min, like)
+        for t, s in pairwise(times):
+            gap = process.schedule(t).since(process.schedule(s))
+            gap_sigma = wide(gap.sigma)[:, None].expand(x.shape)
+            at = uncertain(process, x, like) & (gap_sigma > 0)
+            log_score = model(State.of(x), t, at=at).log_score()[0]
+
             # Below its rounding an entry of a score has no significant digits, and all entries may
             # be so small.
             least = torch.finfo(log_score.dtype).eps
-            odds = step_odds(log_score, ids[part], rest, gaps[part], least=least)
-            ids[part] = draw(odds)
-            start = part.stop
-        return State.of(put_rows(x, chosen, ids, where))
+            rows_prior = prior if len(prior) == 1 else prior[position[at]]
+            odds = step_odds(log_score, x[at], rows_prior, gap_sigma[at], least=least)
+            x = x.masked_scatter(at, draw(odds))
+            yield x
+
+        where = uncertain(process, x, like)
+        rows = warp_prediction(model(State.of(x), times[-1], at=where), self)
+        yield fill(x, where, rows)
 
 
 def step_odds(

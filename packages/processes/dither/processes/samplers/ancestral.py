@@ -6,6 +6,7 @@ Letters: B batch, L length, M features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -16,13 +17,13 @@ from dither.registry.kinds import ModelFacts, ProcessFacts
 from .options import TokenSteps
 
 if TYPE_CHECKING:
-    from jaxtyping import Shaped
+    from jaxtyping import Int, Shaped
     from torch import Tensor
 
-    from dither.registry.contracts.protocols import Process, Session
+    from dither.registry.contracts.protocols import Process, Session, TokenProcess
     from dither.registry.contracts.records import Clean
 
-__all__ = ["Ancestral"]
+__all__ = ["Ancestral", "sample_tokens"]
 
 
 class Ancestral(TokenSteps):
@@ -51,13 +52,45 @@ class Ancestral(TokenSteps):
         """Yield every state, the clean sample last; a process whose states do not depend on time takes one call."""
         import torch
 
-        from dither.registry.contracts.protocols import TimelessProcess
+        from dither.registry.contracts.protocols import TokenProcess
 
+        from ..timestep_sampling import time_rows
         from ..tokens.temperature import warp_prediction
 
-        if isinstance(process, TimelessProcess) and process.fixed_time is not None:
-            t = torch.full((len(like.valid),), process.fixed_time, device=like.valid.device)
-            state = process.prior(like)
-            yield process.finish(state, warp_prediction(model(state, t), self), like)
+        if isinstance(process, TokenProcess):
+            yield from sample_tokens(process, model, like, self)
             return
-        yield from super().sample(process, model, like)
+
+        state = process.prior(like)
+        schedule = process.schedule
+        times = time_rows(self.steps, self.t_min, like)
+        if process.fixed_time is not None:
+            times = torch.full_like(times[:1], process.fixed_time)
+        for t, s in pairwise(times):
+            pred = warp_prediction(model(state, t), self)
+            state = process.step(state, pred, schedule(t), schedule(s), like)
+            yield state.x
+        pred = warp_prediction(model(state, times[-1]), self)
+        yield process.finish(state, pred, like)
+
+
+def sample_tokens(
+    process: TokenProcess, model: Session, like: Clean, options: TokenSteps
+) -> Iterator[Int[Tensor, "B L"]]:
+    """Yield every state, the clean sample last; the model predicts only positions that may change."""
+    from ..timestep_sampling import time_rows
+    from ..tokens.temperature import warp_prediction
+    from ..tokens.unmasking import fill, uncertain
+
+    state = process.prior(like)
+    schedule = process.schedule
+    times = time_rows(options.steps, options.t_min, like)
+    for t, s in pairwise(times):
+        step = process.begin_step(state, schedule(t), schedule(s), like)
+        rows = warp_prediction(model(state, t, at=step.at), options)
+        state = step.complete(rows)
+        yield state.x
+
+    where = uncertain(process, state.x, like)
+    rows = warp_prediction(model(state, times[-1], at=where), options)
+    yield fill(state.x, where, rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dither.registry.contracts.protocols import Session, TokenProcess
-    from dither.registry.contracts.records import Clean
+    from dither.registry.contracts.records import Clean, TokenPrediction
 
 __all__ = ["Ordered"]
 
@@ -80,21 +80,68 @@ class Ordered(TokenSampler):
         from dither.registry.contracts.records import State
 
         from ..timestep_sampling import reveal_counts, time_of
-        from ..tokens.unmasking import fully_masked
+        from ..tokens.temperature import warp_prediction
+        from ..tokens.unmasking import fill, fully_masked, top_positions
 
         x, masked = fully_masked(process, like, self.name)
-        total = masked.sum(1)
         revealed = False
-        adaptive = self.threshold is not None or self.entropy_bound is not None
-        counts = _until_clean(masked) if adaptive else reveal_counts(process, total, self.steps)
-        for due, share in counts:
+        if self.threshold is None and self.entropy_bound is None:
+            calls = reveal_counts(process, masked.sum(1), self.steps)
+        else:
+            calls = _until_clean(masked)
+        for due, share in calls:
             t = time_of(process.schedule, share).to(torch.get_default_dtype())
-            x, chosen = _unmask(x, model(State.of(x), t), masked, due, share, self)
+            if self.by == "random":
+                # No score depends on the model, so that it predicts the chosen positions only.
+                chosen = top_positions(torch.rand(x.shape, device=x.device), masked, due)
+                rows = model(State.of(x), t, at=chosen)
+                x = fill(x, chosen, warp_prediction(rows, self))
+            else:
+                rows = model(State.of(x), t, at=masked)
+                x, chosen = self._unmask(x, rows, masked, due, share)
             masked &= ~chosen
             revealed = True
             yield x
         if not revealed:
             yield x
+
+    def _unmask(
+        self,
+        x: Int[Tensor, "B L"],
+        rows: TokenPrediction,
+        masked: Bool[Tensor, "B L"],
+        due: Int[Tensor, " B"],
+        share: Float[Tensor, " B"],
+    ) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
+        """Draw the ids of the `due` positions of highest score; return the new state and these positions."""
+        import torch
+
+        from ..precision import wide
+        from ..tokens.categorical import draw_log
+        from ..tokens.temperature import warp_prediction
+        from ..tokens.unmasking import fill, gumbel, log_prob, top_positions
+
+        drawn = x
+        if self.by == "drawn":
+            ids = draw_log(warp_prediction(rows, self).log_clean()[0])
+            drawn = x.masked_scatter(masked, ids)
+            row_scores = log_prob(rows, ids)
+        else:
+            row_scores = _scores(rows.log_clean()[0].exp(), self.by).float()
+        score = torch.zeros(x.shape, dtype=row_scores.dtype, device=x.device)
+        score = score.masked_scatter(masked, row_scores)
+        if self.noise:
+            score = wide(score) + self.noise * share[:, None] * gumbel(score)
+
+        if self.threshold is not None:
+            due = _count_likely(score, masked, self.threshold).maximum(due)
+        if self.entropy_bound is not None:
+            due = _count_certain(score, masked, self.entropy_bound).maximum(due)
+        chosen = top_positions(score, masked, due)
+        if self.by == "drawn":
+            return torch.where(chosen, drawn, x), chosen
+        rows = rows.at(chosen[masked][None])
+        return fill(x, chosen, warp_prediction(rows, self)), chosen
 
 
 def _until_clean(
@@ -109,72 +156,25 @@ def _until_clean(
         yield left.clamp_max(1), wide(left) / total.clamp_min(1)
 
 
-def _count_parallel(
-    score: Float[Tensor, "B L"],
-    masked: Bool[Tensor, "B L"],
-    due: Int[Tensor, " B"],
-    options: Ordered,
+def _count_likely(
+    score: Float[Tensor, "B L"], masked: Bool[Tensor, "B L"], threshold: float
 ) -> Int[Tensor, " B"]:
-    """Return how many positions of highest score may be unmasked together, at least `due`."""
-    if options.threshold is not None:  # the score is the log-probability of the likeliest id
-        return ((score >= math.log(options.threshold)) & masked).sum(1).maximum(due)
+    """Return how many positions have a likeliest id of at least this probability, whose logarithm is the score."""
+    return ((score >= math.log(threshold)) & masked).sum(1)
+
+
+def _count_certain(
+    score: Float[Tensor, "B L"], masked: Bool[Tensor, "B L"], bound: float
+) -> Int[Tensor, " B"]:
+    """Return how many positions have entropies that, without the largest one, add up to at most the bound."""
     entropy = -score.masked_fill(~masked, -math.inf).sort(1, descending=True).values
     risk = entropy.nan_to_num(posinf=0.0).cumsum(1) - entropy
-    within = (
-        ((risk <= (options.entropy_bound or 0.0)) & entropy.isfinite()).long().cumprod(1).sum(1)
-    )
-    return within.maximum(due)
+    within = (risk <= bound) & entropy.isfinite()
+    return within.long().cumprod(1).sum(1)
 
 
-def _unmask(
-    x: Int[Tensor, "B L"],
-    pred: Any,
-    masked: Bool[Tensor, "B L"],
-    due: Int[Tensor, " B"],
-    share: Float[Tensor, " B"],
-    options: Ordered,
-) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
-    """Draw the ids of the `due` positions of highest score; return the new state and these positions."""
-    import torch
-
-    from ..precision import wide
-    from ..tokens.temperature import warp_prediction
-    from ..tokens.unmasking import fill, gumbel, log_prob, top_positions
-
-    warped = warp_prediction(pred, options)
-    drawn = x
-    if options.by == "drawn":
-        drawn = fill(x, warped, masked)
-        score = log_prob(pred, drawn, masked)
-    else:
-        score = _scores(pred, masked, options.by)
-    if options.noise:
-        score = wide(score) + options.noise * share[:, None] * gumbel(score)
-    if options.threshold is not None or options.entropy_bound is not None:
-        due = _count_parallel(score, masked, due, options)
-    chosen = top_positions(score, masked, due)
-    return (
-        torch.where(chosen, drawn, x) if options.by == "drawn" else fill(x, warped, chosen)
-    ), chosen
-
-
-def _scores(pred: Any, masked: Bool[Tensor, "B L"], by: str) -> Float[Tensor, "B L"]:
-    """Return the score of each masked position; the highest are unmasked first."""
-    import torch
-
-    from dither.registry.contracts.records import put_rows, readable_rows
-
-    from ..tokens.prediction import clean_rows
-
-    score = torch.zeros(masked.shape, device=masked.device)
-    if by == "random":
-        return torch.rand_like(score)
-    read = readable_rows(pred, masked)
-    rows = [_row_scores(log_p.exp(), by) for log_p in clean_rows(pred, read)]
-    return put_rows(score, masked, torch.cat([score[:0, 0], *rows]).to(score.dtype), read)
-
-
-def _row_scores(p: Float[Tensor, "N V"], by: str) -> Float[Tensor, " N"]:
+def _scores(p: Float[Tensor, "N V"], by: str) -> Float[Tensor, " N"]:
+    """Return the score of each position; the highest are unmasked first."""
     import torch
 
     if by == "confidence":

@@ -13,15 +13,20 @@ Letters: B batch, L length.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from .options import TokenSteps
 
 if TYPE_CHECKING:
-    from dither.registry.contracts.protocols import TokenProcess
-    from dither.registry.contracts.records import Clean, Noise, State
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from dither.registry.contracts.protocols import Session, TokenProcess
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["DiscreteFlow"]
 
@@ -38,32 +43,40 @@ class DiscreteFlow(TokenSteps):
     """Strength of the corrector, which replaces tokens by noise and draws them again; 0 for
     none."""
 
-    def step(
-        self,
-        process: TokenProcess,
-        state: State,
-        pred: Any,
-        now: Noise,
-        then: Noise,
-        like: Clean,
-    ) -> State:
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean
+    ) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield the state after every step, the clean sample last."""
         import torch
 
-        from dither.registry.contracts.records import State, over
+        from dither.registry.contracts.records import State
 
         from ..precision import wide
-        from ..tokens.posterior import lookup
-        from ..tokens.unmasking import fill
+        from ..timestep_sampling import time_rows
+        from ..tokens.temperature import warp_prediction
+        from ..tokens.unmasking import fill, uncertain
 
-        x = state.x
-        before, after = (wide(over(noise.sigma, x)) for noise in (now, then))
-        forward = ((-(-before).expm1()).log() - (-(-after).expm1()).log()) * (1 + self.corrector)
-        back = self.corrector * (before - after)
-        u = torch.rand_like(back.expand(x.shape))
-        rate = (forward + back).expand(x.shape)
-        jumps = (u < -(-rate).expm1()) & ~like.fixed
-        from_prior = jumps & (torch.rand_like(u) * rate < back)
-        # Where the prior cannot produce x_t it is clean, and p(x_0 | x_t) is all on it.
-        to_clean = jumps & ~from_prior & (lookup(process.prior_probs(x.device), x) > 0)
-        new = torch.where(from_prior, process.prior(like).x, x)
-        return State.of(fill(new, pred, to_clean))
+        x = process.prior(like).x
+        times = time_rows(self.steps, self.t_min, like)
+        for t, s in pairwise(times):
+            sigma = wide(process.schedule(t).sigma)[:, None]
+            sigma_s = wide(process.schedule(s).sigma)[:, None]
+            log_noise = (-(-sigma).expm1()).log()
+            log_noise_s = (-(-sigma_s).expm1()).log()
+
+            # Rates integrated over the step: to x_0, and back to the prior by the corrector.
+            forward = (log_noise - log_noise_s) * (1 + self.corrector)
+            back = self.corrector * (sigma - sigma_s)
+            rate = (forward + back).expand(x.shape)
+            jumps = (torch.rand_like(rate) < -(-rate).expm1()) & ~like.fixed
+            from_prior = jumps & (torch.rand_like(rate) * rate < back)
+            to_clean = jumps & ~from_prior & uncertain(process, x, like)
+
+            rows = warp_prediction(model(State.of(x), t, at=to_clean), self)
+            x = torch.where(from_prior, process.prior(like).x, x)
+            x = fill(x, to_clean, rows)
+            yield x
+
+        where = uncertain(process, x, like)
+        rows = warp_prediction(model(State.of(x), times[-1], at=where), self)
+        yield fill(x, where, rows)

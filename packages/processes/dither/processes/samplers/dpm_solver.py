@@ -58,7 +58,7 @@ class DPMSolver(GaussianSampler):
                     gap > 0, gap, torch.inf
                 )  # first order if no time has passed
                 line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
-            if getattr(process, "linear_path", False):
+            if process.linear_path:
                 before, after = (path_norm(noise, line).to(line.dtype) for noise in (now, then))
                 x = _solve(state.x * before, line, now, then, h) / after
             else:

@@ -8,15 +8,20 @@ batch, L length.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from .options import TokenSteps
 
 if TYPE_CHECKING:
-    from dither.registry.contracts.protocols import TokenProcess
-    from dither.registry.contracts.records import Clean, Noise, State
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from dither.registry.contracts.protocols import Session, TokenProcess
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["Euler"]
 
@@ -30,54 +35,47 @@ class Euler(TokenSteps):
     """Steps; the model is called once more, at the end. The distribution of samples is exact in the
     limit of many."""
 
-    def step(
-        self,
-        process: TokenProcess,
-        state: State,
-        pred: Any,
-        now: Noise,
-        then: Noise,
-        like: Clean,
-    ) -> State:
+    def sample(
+        self, process: TokenProcess, model: Session, like: Clean
+    ) -> Iterator[Int[Tensor, "B L"]]:
+        """Yield the state after every step, the clean sample last."""
         import torch
 
-        from dither.registry.contracts.records import (
-            State,
-            over,
-            prediction_rows,
-            put_rows,
-            readable_rows,
-            select_rows,
-        )
+        from dither.registry.contracts.records import State
 
         from ..precision import wide
+        from ..timestep_sampling import time_rows
         from ..tokens.categorical import draw_log
         from ..tokens.posterior import lookup
         from ..tokens.prediction import log_leaving
+        from ..tokens.temperature import warp_prediction
+        from ..tokens.unmasking import fill, uncertain
 
-        x = state.x
-        prior_prob = lookup(process.prior_probs(x.device), x)
-        scale = wide(over(now.since(then).sigma, x)) * prior_prob
-        u = torch.rand_like(scale)
-        chosen = ~like.fixed & (scale > 0)
-        if (
-            getattr(pred, "predict", "score") != "score"
-        ):  # then p_t(x) is at least (1 - alpha) prior(x)
-            least = -(-wide(over(now.sigma, x))).expm1() * prior_prob
-            chosen &= u < -(-scale * (1 - least) / least).expm1()
-        where = readable_rows(pred, chosen)
-        start = 0
-        us = select_rows(u, where)
-        scales = select_rows(scale, where)
-        ids = select_rows(x, where).clone()
-        for rows in prediction_rows(pred, where):
-            log_rate = log_leaving(rows, ids[start:])
-            part = slice(start, start + len(log_rate))
-            leaves = us[part] < -(-scales[part] * wide(log_rate).exp()).expm1()
-            read = readable_rows(None, leaves)
-            for leaving in prediction_rows(rows, read[None]):
-                old = select_rows(ids[part], read)
-                log_score = leaving.log_score()[0].scatter(-1, old[:, None], -torch.inf)
-                ids[part] = put_rows(ids[part], leaves, draw_log(log_score), read)
-            start = part.stop
-        return State.of(put_rows(x, chosen, ids, where))
+        x = process.prior(like).x
+        predicts_scores = process.predict == "score" and not self.warps()
+        times = time_rows(self.steps, self.t_min, like)
+        for t, s in pairwise(times):
+            now = process.schedule(t)
+            gap = now.since(process.schedule(s))
+            prior_prob = lookup(process.prior_probs(x.device), x)
+            scale = wide(gap.sigma)[:, None] * prior_prob
+            u = torch.rand_like(scale)
+            at = ~like.fixed & (scale > 0)
+            if not predicts_scores:
+                # p_t(x) is then at least (1 - alpha) prior(x), which bounds the rate to leave x.
+                least = -(-wide(now.sigma)[:, None]).expm1() * prior_prob
+                at &= u < -(-scale * (1 - least) / least).expm1()
+
+            rows = warp_prediction(model(State.of(x), t, at=at), self)
+            total_rate = scale[at] * wide(log_leaving(rows, x[at][None])[0]).exp()
+            leaves = u[at] < -(-total_rate).expm1()
+            jumps = at.masked_scatter(at, leaves)
+            log_odds = (
+                rows.at(leaves[None]).log_score()[0].scatter(-1, x[jumps][:, None], -torch.inf)
+            )
+            x = x.masked_scatter(jumps, draw_log(log_odds))
+            yield x
+
+        where = uncertain(process, x, like)
+        rows = warp_prediction(model(State.of(x), times[-1], at=where), self)
+        yield fill(x, where, rows)

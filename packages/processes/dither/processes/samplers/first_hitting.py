@@ -52,10 +52,10 @@ class FirstHitting(TokenSampler):
         calls = int(masked.sum(1).max())
         for _ in range(calls):
             t, level = next_time(process.schedule, level, masked)
-            chosen = top_positions(
-                torch.zeros_like(masked, dtype=level.dtype), masked, masked.sum(1).clamp_max(1)
-            )
-            x = fill(x, warp_prediction(model(State.of(x), t), self), chosen)
+            score = torch.zeros_like(masked, dtype=level.dtype)
+            chosen = top_positions(score, masked, masked.sum(1).clamp_max(1))
+            rows = warp_prediction(model(State.of(x), t, at=chosen), self)
+            x = fill(x, chosen, rows)
             masked = masked & ~chosen
             yield x
         if not calls:

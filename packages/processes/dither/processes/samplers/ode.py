@@ -78,7 +78,7 @@ class ODE(ProcessSampler):
         from ..timestep_sampling import time_of
 
         state = process.prior(like)
-        linear = getattr(process, "linear_path", False)
+        linear = process.linear_path
         moves = ~like.fixed if state.noisy is None else state.noisy
 
         def factor(u: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -16,18 +15,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dither.registry.contracts.protocols import GaussianProcess, Process, Sampler, Session
-    from dither.registry.contracts.records import Clean, Noise, State
+    from dither.registry.contracts.records import Clean
 
 __all__ = ["GaussianSampler", "ProcessSampler", "TokenSampler", "TokenSteps", "no_effect"]
 
 REQUIRED = {
-    "any": ("Process", ""),
-    "tokens": ("TokenProcess", "a process over tokens"),
-    "mask": ("TokenProcess", "a process that masks tokens"),
-    "gaussian": ("GaussianProcess", "a process that adds Gaussian noise"),
-    "hidden": ("MaskedFeatureProcess", "a process that masks features"),
+    "any": "a process",
+    "tokens": "a process over tokens",
+    "mask": "a process that masks tokens",
+    "gaussian": "a process that adds Gaussian noise",
+    "hidden": "a process that masks features",
 }
-"""The protocol of what a sampler requires, and a description."""
+"""A description of what a sampler requires."""
 
 
 class ProcessSampler(SamplerSpec):
@@ -41,11 +40,11 @@ class ProcessSampler(SamplerSpec):
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless the process is of the required sort."""
         yield from super().check(process, model)
-        is_tokens = process.space.data == "tokens"
-        if not {"any": True, "tokens": is_tokens}.get(
-            self.requires, process.prior == self.requires
-        ):
-            message = f'sampler "{self.name}" requires {REQUIRED[self.requires][1]}, not process "{process.name}"'
+        serves = self.requires in ("any", process.prior)
+        if self.requires == "tokens":
+            serves = process.space.data == "tokens"
+        if not serves:
+            message = f'sampler "{self.name}" requires {REQUIRED[self.requires]}, not process "{process.name}"'
             yield Misfit(
                 message, (), ("process",), 'use sampler "ancestral"', code="process-mismatch"
             )
@@ -63,10 +62,16 @@ class ProcessSampler(SamplerSpec):
         """Yield from `sample`; TypeError if the built process lacks the protocol that the sampler requires."""
         from dither.registry.contracts import protocols
 
-        protocol = REQUIRED[self.requires][0]
-        if not isinstance(process, getattr(protocols, protocol)):
+        required = {
+            "any": protocols.Process,
+            "tokens": protocols.TokenProcess,
+            "mask": protocols.TokenProcess,
+            "gaussian": protocols.GaussianProcess,
+            "hidden": protocols.MaskedFeatureProcess,
+        }[self.requires]
+        if not isinstance(process, required):
             raise TypeError(
-                f'sampler "{self.name}" requires a {protocol}, not {type(process).__name__}'
+                f'sampler "{self.name}" requires a {required.__name__}, not {type(process).__name__}'
             )
         yield from self.sample(process, model, like, **more)
 
@@ -102,41 +107,6 @@ class TokenSteps(TokenSampler):
     """Steps; the model is called once more, at the end."""
     t_min: float = Field(1e-3, ge=0, lt=1)
     """Time of the last state; from there the sample is drawn clean."""
-
-    def sample(
-        self, process: Any, model: Session, like: Clean
-    ) -> Iterator[Shaped[Tensor, "B L *M"]]:
-        """Yield the state after every `step`, the clean sample last."""
-        from ..timestep_sampling import time_rows
-        from ..tokens.temperature import warp_prediction
-
-        state = process.prior(like)
-        schedule = process.schedule
-        times = time_rows(self.steps, self.t_min, like)
-        for t, s in pairwise(times):
-            state = self.step(
-                process,
-                state,
-                warp_prediction(model(state, t), self),
-                schedule(t),
-                schedule(s),
-                like,
-            )
-            yield state.x
-        yield process.finish(state, warp_prediction(model(state, times[-1]), self), like)
-
-    def step(
-        self,
-        process: Any,
-        state: State,
-        pred: Any,
-        now: Noise,
-        then: Noise,
-        like: Clean,
-    ) -> State:
-        """Draw x_s given x_t; `process` is a `TokenProcess` if the sampler requires tokens."""
-        stepped: State = process.step(state, pred, now, then, like)
-        return stepped
 
 
 class GaussianSampler(ProcessSampler):

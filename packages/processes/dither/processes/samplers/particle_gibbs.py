@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from dither.registry import Misfit
 from dither.registry.contracts.spaces import TokenSpace
 from dither.registry.kinds import ModelFacts, ProcessFacts
 
+from .ancestral import sample_tokens
 from .constraint_smc import particle_weights
 from .options import TokenSteps, no_effect
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dither.registry.contracts.protocols import Session, TokenProcess
-    from dither.registry.contracts.records import Clean, Noise, State
+    from dither.registry.contracts.records import Clean, Noise, State, TokenPrediction
 
 __all__ = ["ParticleGibbs", "log_step_prob"]
 
@@ -72,41 +73,53 @@ class ParticleGibbs(TokenSteps):
         from dither.registry.contracts.records import State
 
         from ..timestep_sampling import time_rows
+        from ..tokens.unmasking import fill, log_prob, uncertain
+
+        known = like.known
+        if not bool(known.any()):
+            yield from sample_tokens(process, model, like, self)
+            return
 
         times = time_rows(self.steps, self.t_min, like)
-        known = like.known
-        free = replace(
-            like, known=torch.zeros_like(known)
-        )  # known tokens are noised like the others
-        weighted = bool(known.any())
+        # Known tokens are noised like all others.
+        free = replace(like, known=torch.zeros_like(known))
         best: Tensor | None = None
-        for _ in range(1 + self.sweeps if weighted else 1):
+        for _ in range(1 + self.sweeps):
             path = _forward_path(process, like.x0 if best is None else best, times, free)
-            x = torch.stack(
-                [process.prior(free).x for _ in range(self.particles if weighted else 1)]
-            )
+            x = torch.stack([process.prior(free).x for _ in range(self.particles)])
             x = torch.where(known, path[0], x)
             if best is not None:
                 x[0] = path[0]
             log_w = torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
+
             for i, (t, s) in enumerate(pairwise(times)):
                 now = process.schedule(t)
                 then = process.schedule(s)
                 for p, state in enumerate(map(State.of, x)):
-                    pred: Any = model(state, t)
-                    log_w[p] += log_step_prob(process, state, pred, now, then, path[i + 1], like)
-                    x[p] = torch.where(
-                        known, path[i + 1], process.step(state, pred, now, then, free).x
+                    step = process.begin_step(state, now, then, free)
+                    at = step.at | known
+                    rows = model(state, t, at=at)
+                    log_w[p] += log_step_prob(
+                        process, state, rows.at(known[at][None]), now, then, path[i + 1], like
                     )
+                    new = step.complete(rows.at(step.at[at][None])).x
+                    x[p] = torch.where(known, path[i + 1], new)
                 if best is not None:
                     x[0] = path[i + 1]
-                x, log_w = _resampled(x, log_w, kept=best is not None)
+                x, log_w = _resampled(x, log_w, keep_first=best is not None)
                 yield torch.where(known, like.x0, x[-1])
+
             for p, state in enumerate(map(State.of, x)):
-                pred = model(state, times[-1])
-                log_clean = pred.log_clean().gather(-1, like.x0[..., None])[..., 0]
-                log_w[p] += torch.where(known, log_clean.double(), 0.0).sum(1)
-                x[p] = torch.where(known, like.x0, process.finish(state, pred, free))
+                where = uncertain(process, state.x, free)
+                at = where | known
+                rows = model(state, times[-1], at=at)
+                log_known = log_prob(rows.at(known[at][None]), like.x0[known])
+                log_w[p] += (
+                    torch.zeros_like(known, dtype=log_w.dtype)
+                    .masked_scatter(known, log_known.double())
+                    .sum(1)
+                )
+                x[p] = torch.where(known, like.x0, fill(state.x, where, rows.at(where[at][None])))
             if best is not None:
                 x[0] = best
             chosen = particle_weights(log_w).T.multinomial(1)[:, 0]
@@ -133,46 +146,52 @@ def _forward_path(
 def log_step_prob(
     process: TokenProcess,
     state: State,
-    pred: Any,
+    rows: TokenPrediction,
     now: Noise,
     then: Noise,
     x_s: Int[Tensor, "B L"],
     like: Clean,
 ) -> Float[Tensor, " B"]:
-    """Return the log-probability of the known positions of `x_s` given the later state, under the model."""
+    """Return the log-probability of the known positions of `x_s` given the later state, under the model.
+
+    `rows` is the prediction of the known positions.
+    """
     import torch
 
-    from dither.registry.contracts.records import over, put_rows, readable_rows, select_rows
+    from dither.registry.contracts.records import over
 
     from ..precision import wide
     from ..tokens.posterior import Posterior, lookup
-    from ..tokens.prediction import context_rows
+    from ..tokens.prediction import log_context
 
     assert isinstance(process.space, TokenSpace)
     x = state.x
-    where = readable_rows(pred, like.known)
-    prior = process.prior_probs(state.x.device)
-    posterior = Posterior(x, now, prior, process.space.clean().to(x.device, non_blocking=True))
-    ids = torch.stack([select_rows(each, where) for each in (x, x_s)])
-    log_m = torch.zeros(ids.shape, dtype=torch.float64, device=x.device)
-    for part, log in context_rows(pred, posterior, where):
-        log_m[:, part] = log.gather(-1, ids[:, part].T).T.double()
-    log_alpha, log_alpha_s = (
-        select_rows(-wide(over(noise.sigma, x)).expand(x.shape), where) for noise in (now, then)
-    )
-    prior_t, prior_s = (select_rows(lookup(prior, each), where) for each in (x, x_s))
-    kept = (log_alpha - log_alpha_s).exp()
-    p_t = (log_alpha + log_m[0]).exp() - log_alpha.expm1() * prior_t
-    p_s = (log_alpha_s + log_m[1]).exp() - log_alpha_s.expm1() * prior_s
-    reached = kept * (ids[0] == ids[1]) + (1 - kept) * prior_t
-    log_p = reached.log() + p_s.log() - p_t.log()
-    return put_rows(log_p.new_zeros(x.shape), like.known, log_p, where).sum(1)
+    known = like.known
+    prior = process.prior_probs(x.device)
+    posterior = Posterior(x, now, prior, process.space.clean().to(x.device))
+    log_m = log_context(rows, posterior.at(known))[0].double()
+    ids = x[known]
+    ids_s = x_s[known]
+    m_t = log_m.gather(-1, ids[:, None])[:, 0].exp()
+    m_s = log_m.gather(-1, ids_s[:, None])[:, 0].exp()
+    prior_t = lookup(prior, x)[known]
+    prior_s = lookup(prior, x_s)[known]
+    log_alpha_t = -wide(over(now.sigma, x)).expand(x.shape)[known]
+    log_alpha_s = -wide(over(then.sigma, x)).expand(x.shape)[known]
+
+    # p(x_s | x_t) = q(x_t | x_s) p_s(x_s) / p_t(x_t)
+    alpha_ts = (log_alpha_t - log_alpha_s).exp()
+    q = torch.where(ids == ids_s, alpha_ts, 0.0) + (1 - alpha_ts) * prior_t
+    p_t = log_alpha_t.exp() * m_t - log_alpha_t.expm1() * prior_t
+    p_s = log_alpha_s.exp() * m_s - log_alpha_s.expm1() * prior_s
+    log_p = q.log() + p_s.log() - p_t.log()
+    return log_p.new_zeros(x.shape).masked_scatter(known, log_p).sum(1)
 
 
 def _resampled(
-    x: Int[Tensor, "P B L"], log_w: Float[Tensor, "P B"], kept: bool
+    x: Int[Tensor, "P B L"], log_w: Float[Tensor, "P B"], keep_first: bool
 ) -> tuple[Int[Tensor, "P B L"], Float[Tensor, "P B"]]:
-    """Draw particles by weight in samples whose effective number is below half; `kept`: the first one stays."""
+    """Draw particles by weight in samples whose effective number is below half."""
     import torch
 
     weights = particle_weights(log_w)
@@ -180,6 +199,7 @@ def _resampled(
     ancestors = weights.T.multinomial(len(x), replacement=True).T
     same = torch.arange(len(x), device=x.device)[:, None].expand_as(ancestors)
     ancestors = torch.where(poor, ancestors, same)
-    if kept:
+    if keep_first:
         ancestors[0] = 0
-    return x[ancestors, torch.arange(x.shape[1], device=x.device)], torch.where(poor, 0.0, log_w)
+    x = x[ancestors, torch.arange(x.shape[1], device=x.device)]
+    return x, torch.where(poor, 0.0, log_w)

@@ -48,18 +48,26 @@ class PredictorCorrector(TokenSteps):
         """Yield the state after every step, the clean sample last."""
         from ..timestep_sampling import time_rows
         from ..tokens.temperature import warp_prediction
+        from ..tokens.unmasking import fill, uncertain
 
         state = process.prior(like)
-        schedule = process.schedule
         times = time_rows(self.steps, self.t_min, like)
         for t, s in pairwise(times):
             r = s + self.reach * (t - s)
-            now = schedule(t)
-            up = schedule(r)
-            then = schedule(s)
-            state = process.step(state, warp_prediction(model(state, t), self), now, then, like)
+            now = process.schedule(t)
+            up = process.schedule(r)
+            then = process.schedule(s)
+
+            step = process.begin_step(state, now, then, like)
+            rows = warp_prediction(model(state, t, at=step.at), self)
+            state = step.complete(rows)
             for _ in range(self.corrections):
                 state = process.renoise(state, up.since(then), like)
-                state = process.step(state, warp_prediction(model(state, r), self), up, then, like)
+                step = process.begin_step(state, up, then, like)
+                rows = warp_prediction(model(state, r, at=step.at), self)
+                state = step.complete(rows)
             yield state.x
-        yield process.finish(state, warp_prediction(model(state, times[-1]), self), like)
+
+        where = uncertain(process, state.x, like)
+        rows = warp_prediction(model(state, times[-1], at=where), self)
+        yield fill(state.x, where, rows)

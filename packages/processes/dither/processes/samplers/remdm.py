@@ -20,7 +20,7 @@ from dither.registry.kinds import ModelFacts, ProcessFacts
 from .options import TokenSteps, no_effect
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int, Shaped
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from dither.registry.contracts.protocols import Schedule, Session, TokenProcess
@@ -108,23 +108,86 @@ class ReMDM(TokenSteps):
         masked = free
         confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
         times = even_times(self.steps, self.t_min, x.device)
-        shown, model_times = _plan(process.schedule, times, self)
-        shares, host_times = torch.stack((shown, times)).tolist()  # one synchronisation
-        for i, (now, then) in enumerate(pairwise(shares)):
-            pred = model(State.of(x), model_times[i].expand(len(x)))
-            in_loop = self.t_off <= host_times[i + 1] and host_times[i] <= self.t_on
-            p_remask, p_unmask = _probabilities(now, then, masked, free, confidence, in_loop, self)
+        shown, model_times = self._plan(process.schedule, times)
+        for i, (now, then) in enumerate(pairwise(shown.tolist())):
+            in_loop = bool(times[i + 1] >= self.t_off) and bool(times[i] <= self.t_on)
+            if self.strategy in ("conf", "conf-compensated"):
+                p_remask, p_unmask = self._by_confidence(now, then, masked, free, confidence)
+            else:
+                p_remask = self._sigma(max_remask_prob(now, then), in_loop)
+                p_unmask = unmask_prob(now, then, p_remask)
             u = torch.rand_like(confidence)
             remask = free & ~masked & (u < p_remask)
             unmask = masked & (u < p_unmask)
-            x = fill(torch.where(remask, blank, x), warp_prediction(pred, self), unmask)
-            if self.strategy in ("conf", "conf-compensated"):
-                confidence = torch.where(unmask, log_prob(pred, x, unmask).exp(), confidence)
+
+            rows = model(State.of(x), model_times[i].expand(len(x)), at=unmask)
+            x = fill(torch.where(remask, blank, x), unmask, warp_prediction(rows, self))
             masked = (masked | remask) & ~unmask
+            if self.strategy in ("conf", "conf-compensated"):
+                confidence = confidence.masked_scatter(unmask, log_prob(rows, x[unmask]).exp())
             yield x
-        state = State.of(x)
-        pred = warp_prediction(model(state, model_times[-1].expand(len(x))), self)
-        yield process.finish(state, pred, like)
+
+        rows = model(State.of(x), model_times[-1].expand(len(x)), at=masked)
+        yield fill(x, masked, warp_prediction(rows, self))
+
+    def _plan(
+        self, schedule: Schedule, times: Float[Tensor, " K"]
+    ) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
+        """Return the share of tokens to show at each time, and the time to give to the model."""
+        import torch
+
+        from ..precision import wide
+        from ..timestep_sampling import time_of
+
+        if self.strategy != "loop":
+            alpha = (-schedule(wide(times)).sigma).exp()
+            # Sampling starts from masks only, as if alpha(1) were 0.
+            return (alpha - alpha[0]) / (1 - alpha[0]), times
+
+        # Outside the loop the share grows linearly, from 0 to alpha_on and from there to 1.
+        u = wide(times)
+        rising = self.alpha_on * (1 - u) / (1 - self.t_on)
+        ending = 1 - (1 - self.alpha_on) * u / self.t_off
+        shown = torch.where(u > self.t_off, self.alpha_on, ending)
+        shown = torch.where(u > self.t_on, rising, shown)
+        return shown, time_of(schedule, 1 - shown).to(times.dtype)
+
+    def _eta(self) -> float:
+        """Return the amount of remasking of a step."""
+        eta = ETA[self.strategy] if self.eta is None else self.eta
+        if self.eta_steps is not None:
+            eta = min(1.0, eta * self.eta_steps / self.steps)
+        return eta
+
+    def _sigma(self, largest: float, in_loop: bool) -> float:
+        """Return the probability of a shown token to be masked again, at most `largest`."""
+        if self.strategy == "rescale":
+            return self._eta() * largest
+        if self.strategy == "loop" and not in_loop:
+            return 0.0
+        return min(self._eta(), largest)
+
+    def _by_confidence(
+        self,
+        now: float,
+        then: float,
+        masked: Bool[Tensor, "B L"],
+        free: Bool[Tensor, "B L"],
+        confidence: Float[Tensor, "B L"],
+    ) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B 1"] | float]:
+        """Return the probabilities to be masked again, the higher the less likely a token, and to be unmasked."""
+        import torch
+
+        seen = free & ~masked
+        share = (-confidence).masked_fill(~seen, -torch.inf).softmax(1).nan_to_num(0.0)
+        remask = self._eta() * max_remask_prob(now, then) * share
+        if self.strategy == "conf":
+            return remask, unmask_prob(now, then, 0.0)
+
+        # As many are unmasked as the schedule lacks after the expected remasking.
+        missing = free.sum(1) * then - torch.where(seen, 1 - remask, 0.0).sum(1)
+        unmask = (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)
+        return remask, unmask[:, None]
 
 
 def max_remask_prob(shown: float, later: float) -> float:
@@ -134,56 +197,6 @@ def max_remask_prob(shown: float, later: float) -> float:
 
 def unmask_prob(shown: float, later: float, sigma: float) -> float:
     """Return the probability to unmask a token (eq. 6): the share of shown tokens goes from `shown` to `later`."""
-    return min(1.0, max(0.0, (later - (1 - sigma) * shown) / (1 - shown))) if shown < 1 else 1.0
-
-
-def _plan(
-    schedule: Schedule, times: Float[Tensor, " K"], options: ReMDM
-) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"]]:
-    """Return the share of tokens to show at each time, and the time to give to the model."""
-    import torch
-
-    from ..precision import wide
-    from ..timestep_sampling import time_of
-
-    if options.strategy != "loop":
-        alpha = (-schedule(wide(times)).sigma).exp()
-        # Sampling starts from masks only, as if alpha(1) were 0.
-        return (alpha - alpha[0]) / (1 - alpha[0]), times
-    u = wide(times)
-    alpha_on = options.alpha_on
-    rising = alpha_on * (1 - u) / (1 - options.t_on)
-    ending = 1 - (1 - alpha_on) * u / options.t_off
-    shown = torch.where(u > options.t_on, rising, torch.where(u > options.t_off, alpha_on, ending))
-    return shown, time_of(schedule, 1 - shown).to(times.dtype)
-
-
-def _probabilities(
-    now: float,
-    then: float,
-    masked: Bool[Tensor, "B L"],
-    free: Bool[Tensor, "B L"],
-    confidence: Float[Tensor, "B L"],
-    in_loop: bool,
-    options: ReMDM,
-) -> tuple[Shaped[Tensor, "..."] | float, Shaped[Tensor, "..."] | float]:
-    """Return the probability of shown tokens to be masked, and of masked ones to be unmasked."""
-    import torch
-
-    eta = ETA[options.strategy] if options.eta is None else options.eta
-    if options.eta_steps is not None:
-        eta = min(1.0, eta * options.eta_steps / options.steps)
-    most = max_remask_prob(now, then)
-    if options.strategy in ("conf", "conf-compensated"):
-        seen = free & ~masked
-        remask = (
-            eta * most * (-confidence).masked_fill(~seen, -torch.inf).softmax(1).nan_to_num(0.0)
-        )
-        if options.strategy == "conf":
-            return remask, unmask_prob(now, then, 0.0)
-        missing = free.sum(1) * then - torch.where(seen, 1 - remask, 0.0).sum(1)
-        return remask, (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)[:, None]
-    sigma = {"cap": min(eta, most), "rescale": eta * most, "loop": min(eta, most) * in_loop}[
-        options.strategy
-    ]
-    return sigma, unmask_prob(now, then, sigma)
+    if shown >= 1:
+        return 1.0
+    return min(1.0, max(0.0, (later - (1 - sigma) * shown) / (1 - shown)))

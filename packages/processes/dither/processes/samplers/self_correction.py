@@ -82,10 +82,9 @@ class SelfCorrect(TokenSampler):
         """Yield every state of the draft and of its corrections, the corrected sample last."""
         import torch
 
-        from dither.registry.contracts.records import State, put_rows, readable_rows
+        from dither.registry.contracts.records import State
 
         from ..tokens.categorical import draw_log
-        from ..tokens.prediction import clean_rows
         from ..tokens.temperature import warp_options
         from ..tokens.unmasking import top_positions
 
@@ -97,19 +96,14 @@ class SelfCorrect(TokenSampler):
         for _ in range(self.iterations):
             if not bool(active.any()):
                 return
-            pred = model(State.of(x), t)
             where = free & active[:, None]
-            read = readable_rows(pred, where)
-            drafts = list[torch.Tensor]()
-            scores = list[torch.Tensor]()
-            for log_p in clean_rows(pred, read):
-                warped = warp_options(log_p, self)
-                drafts.append(draw_log(warped))
-                scores.append(warped.gather(-1, drafts[-1][:, None])[:, 0])
-            draft = put_rows(x, where, torch.cat(drafts), read)
-            score = put_rows(
-                torch.zeros_like(x, dtype=scores[0].dtype), where, torch.cat(scores), read
-            )
+            log_p = warp_options(model(State.of(x), t, at=where).log_clean()[0], self)
+            ids = draw_log(log_p)
+            draft = x.masked_scatter(where, ids)
+
+            # Of the tokens that would change, the likeliest replacements are accepted.
+            log_p_draft = log_p.gather(-1, ids[:, None])[:, 0]
+            score = torch.zeros_like(x, dtype=log_p.dtype).masked_scatter(where, log_p_draft)
             chosen = top_positions(score, where & (draft != x), active * self.tokens)
             x = torch.where(chosen, draft, x)
             active = active & chosen.any(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 from .options import ProcessSampler
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Shaped
+    from jaxtyping import Bool, Float, Int, Shaped
     from torch import Tensor
 
     from dither.registry.contracts.protocols import Sampler, Session, TokenProcess
@@ -93,37 +93,27 @@ class SemiAutoregressive(ProcessSampler):
         *,
         inner: Sampler,
     ) -> Iterator[Int[Tensor, "B L"]]:
-        """Yield every state of the whole sample, the clean sample last.
-
-        TypeError if `approximate` and the session cannot cache unfinished positions.
-        """
+        """Yield every state of the whole sample, the clean sample last."""
         import torch
-
-        from dither.registry.contracts.protocols import RefreshingSession
 
         from ..tokens.unmasking import fully_masked
 
-        if self.approximate and not isinstance(model, RefreshingSession):
-            raise TypeError(
-                f"approximate = true requires a RefreshingSession, not {type(model).__name__}"
-            )
         whole, free = fully_masked(process, like, self.name)
         masks = whole.masked_fill(~free, -1)
-        has_free = torch.stack(
-            [part.any() for part in torch.split(free, self.size, 1)]
-        ).tolist()  # one synchronisation
-        for start, some in zip(range(0, whole.shape[1], self.size), has_free, strict=True):
+        for start in range(0, whole.shape[1], self.size):
             block = torch.zeros_like(free)
             block[:, start : start + self.size] = True
-            if some:
-                template = replace(like, x0=whole, known=like.known | ~(block & free))
-                if self.approximate:
-                    template = template.slice_positions(start, start + self.size)
-                session = _BlockSession(process, model, whole, masks, start, self.approximate)
-                for x in inner(process, session, template):
-                    whole = session.join(x)
-                    yield whole
-        if not any(has_free):
+            drawn = block & free
+            if not drawn.any():
+                continue
+            template = replace(like, x0=whole, known=like.known | ~drawn)
+            if self.approximate:
+                template = template.slice_positions(start, start + self.size)
+            session = _BlockSession(process, model, whole, masks, start, self.approximate)
+            for x in inner(process, session, template):
+                whole = session.join(x)
+                yield whole
+        if not free.any():
             yield whole
 
 
@@ -147,7 +137,7 @@ class _BlockSession:
         self.whole = whole
         self.masks = masks
         self.start = start
-        self.refresh = getattr(model, "refresh", None) if cached else None
+        self.refresh_due = cached
 
     def join(self, x: Int[Tensor, "B S"]) -> Int[Tensor, "B L"]:
         """Return the whole sample with a state of the block."""
@@ -155,11 +145,12 @@ class _BlockSession:
 
         if x.shape == self.whole.shape:
             return x
-        return torch.cat(
-            [self.whole[:, : self.start], x, self.whole[:, self.start + x.shape[1] :]], 1
-        )
+        end = self.start + x.shape[1]
+        return torch.cat([self.whole[:, : self.start], x, self.whole[:, end:]], 1)
 
-    def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> object:
+    def __call__(
+        self, state: State, t: Float[Tensor, "B *L"], at: Bool[Tensor, "B L"] | None = None
+    ) -> Any:
         import torch
 
         from ..precision import wide
@@ -167,12 +158,16 @@ class _BlockSession:
 
         whole = self.join(state.x)
         free = self.masks >= 0
-        share = wide((free & (whole == self.masks)).sum(1)) / free.sum(1).clamp_min(1)
+        masked = (free & (whole == self.masks)).sum(1)
+        share = wide(masked) / free.sum(1).clamp_min(1)
         t = time_of(self.process.schedule, share).to(torch.get_default_dtype())
-        if self.refresh is not None:
-            self.refresh(whole, t, self.start)
-            self.refresh = None
-        return self.model(state, t)
+        if self.refresh_due:
+            self.model.refresh(whole, t, self.start)
+            self.refresh_due = False
+        return self.model(state, t, at)
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Finished positions stay in the state."""
+
+    def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
+        self.model.refresh(x, t, start)

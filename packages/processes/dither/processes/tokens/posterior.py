@@ -22,15 +22,22 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from dither.registry.contracts.records import Noise, over, select_rows
+from dither.registry.contracts.records import Noise, over
 
 from ..precision import wide
 from .categorical import block_sums
 
-__all__ = ["Posterior", "lookup"]
+__all__ = ["Posterior", "lookup", "noise_at"]
 
 LARGE_VOCAB = 4096
 """Number of ids above which `context_of_score` computes in the precision of the score."""
+
+
+def noise_at(noise: Noise, where: Bool[Tensor, "B L"]) -> Noise:
+    """Return the noise of the chosen positions, in order, as one sample `1 N`."""
+    sigma = over(noise.sigma, where).expand(where.shape)
+    rate = over(noise.rate, where).expand(where.shape)
+    return Noise(sigma[where][None], rate[where][None])
 
 
 def lookup(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Tensor, "B L"]:
@@ -80,22 +87,16 @@ class Posterior:
         gain = torch.logaddexp(torch.zeros_like(log_replaced), self.log_alpha - log_replaced)
         return gain.masked_fill(self.determined, 0.0)
 
-    def rows(self, where: Bool[Tensor, "B L"]) -> Posterior:
-        """Return the chosen positions as one sample, `1 n`."""
-
-        def chosen(value: Tensor) -> Tensor:
-            return select_rows(over(value, self.x).expand(self.x.shape), where)[None]
-
+    def at(self, where: Bool[Tensor, "B L"]) -> Posterior:
+        """Return the chosen positions, in order, as one sample `1 N`."""
         prior = self.prior
         clean = self.clean
         if len(prior) > 1:
-            place = select_rows(
-                torch.arange(where.shape[1], device=where.device).expand(where.shape), where
-            )
-            prior = prior[place]
-            clean = clean[place]
-        noise = Noise(chosen(self.noise.sigma), chosen(self.noise.rate))
-        return Posterior(select_rows(self.x, where)[None], noise, prior, clean)
+            position = torch.arange(where.shape[1], device=where.device).expand(where.shape)[where]
+            prior = prior[position]
+            clean = clean[position]
+        noise = noise_at(self.noise, where)
+        return Posterior(self.x[where][None], noise, prior, clean)
 
     def normalize(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Normalise logits over the possible clean ids; where x_0 is determined, all mass is on x (SUBS of MDLM)."""

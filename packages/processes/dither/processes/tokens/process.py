@@ -18,16 +18,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dither.registry.contracts import protocols
 from dither.registry.contracts.records import (
     Clean,
     Measured,
     Noise,
     Noised,
     State,
+    TokenPrediction,
+    TokenStep,
     over,
-    put_rows,
-    readable_rows,
-    select_rows,
 )
 from dither.registry.contracts.spaces import Space, TokenSpace
 
@@ -44,8 +44,8 @@ from .nelbo import (
     place_times,
 )
 from .posterior import Posterior, lookup
-from .prediction import CategoricalPrediction, context_rows
-from .unmasking import fill
+from .prediction import CategoricalPrediction, log_context
+from .unmasking import fill, uncertain
 
 if TYPE_CHECKING:
     from ..options import PredictionType
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["TokenProcess"]
 
 
-class TokenProcess:
+class TokenProcess(protocols.TokenProcess):
     """Absorbing, uniform, or any other prior.
 
     Args:
@@ -65,11 +65,7 @@ class TokenProcess:
 
     Attributes:
         absorbing: Whether the prior is all on one id.
-        reads_rows: Whether `read` may be called with chosen positions, so that samplers need not
-            hold all logits.
     """
-
-    reads_rows = True
 
     def __init__(
         self,
@@ -95,14 +91,18 @@ class TokenProcess:
         self.timesteps = timesteps
         self._most_masked = lru_cache(16)(partial(most_masked, timesteps, estimator))
         self.schedule = timesteps.schedule
-        self.times = timesteps.times
-        self.level = timesteps.level
         self.table = Constant(prior)
         self.clean = Constant(clean)
         self.reached = Constant(clean | (prior > 0))
         self._reaches_all = bool((clean | (prior > 0)).all())
         self._cumulative = Constant(prior.cumsum(-1))
         self._single = Constant(prior.argmax(-1))
+
+    def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
+        return self.timesteps.times(n, device)
+
+    def level(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L"]:
+        return self.timesteps.level(t)
 
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed values do not change."""
@@ -169,54 +169,48 @@ class TokenProcess:
         """Return the state at t = 1: draws from the prior, with fixed values in place."""
         return State.of(torch.where(like.fixed, like.x0, self._draw_prior(like.x0)))
 
-    def step(
-        self,
-        state: State,
-        pred: Any,
-        now: Noise,
-        then: Noise,
-        like: Clean,
-    ) -> State:
+    def begin_step(self, state: State, now: Noise, then: Noise, like: Clean) -> TokenStep:
         """Draw x_s given x_t: from sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), exactly.
 
         With the context m and alpha_ts = alpha_t / alpha_s it is a mixture, up to a factor: stay,
         with weight alpha_ts (alpha_s m(x) + (1 - alpha_s) prior(x)); a draw from m, (1 - alpha_ts)
-        prior(x) alpha_s; and one from the prior, (1 - alpha_ts) prior(x) (1 - alpha_s). The
-        uniforms are drawn first, so that the prediction is read only where it matters: not where x
-        would stay even if m(x) were 0, nor where m(x) is 0 and the prior is drawn.
+        prior(x) alpha_s; and one from the prior, (1 - alpha_ts) prior(x) (1 - alpha_s).
         """
         x = state.x
         posterior = self.posterior(state, now)
         prior_prob = lookup(self.table.on(x.device), x)
-        log_kept, log_alpha = (-wide(over(noise.sigma, x)) for noise in (now.since(then), then))
-        least = -log_kept.exp() * log_alpha.expm1() * prior_prob
-        move = -log_kept.expm1() * prior_prob
-        u = _uniform(x)
-        from_model = _uniform(x) < log_alpha.exp()
-        surplus = u * (least + move) - least
-        leaves = ~like.fixed & ~posterior.determined & (surplus >= 0)
-        new = torch.where(leaves & ~from_model, self._draw_prior(x), x)
-        chosen = leaves & (from_model | lookup(self.clean.on(x.device), x))
-        where = readable_rows(pred, chosen)
-        most = surplus / ((log_kept + log_alpha).exp() * (1 - u)).clamp_min(
-            torch.finfo(u.dtype).tiny
-        )
-        old, drawn, most, from_model = (
-            select_rows(value, where) for value in (x, new, most, from_model)
-        )
-        ids = torch.where(from_model, old, drawn)
-        for part, log_m in context_rows(pred, posterior, where):
-            moves = wide(log_m.gather(-1, old[part, None])[:, 0]).exp() <= most[part]
-            draws = moves & from_model[part]
-            chunk = torch.where(moves, drawn[part], old[part])
-            read = readable_rows(None, draws)
-            ids[part] = put_rows(chunk, draws, draw_log(select_rows(log_m, read)), read)
-        return State.of(put_rows(new, chosen, ids, where))
+        log_alpha_ts = -wide(over(now.since(then).sigma, x))
+        log_alpha_s = -wide(over(then.sigma, x))
+        least_stay = -log_alpha_ts.exp() * log_alpha_s.expm1() * prior_prob
+        move = -log_alpha_ts.expm1() * prior_prob
 
-    def finish(self, state: State, pred: Any, like: Clean) -> Int[Tensor, "B L"]:
+        # x stays if u (stay + move) < stay. Where that holds even for m(x) = 0, the model is not needed.
+        u = _uniform(x)
+        from_model = _uniform(x) < log_alpha_s.exp()
+        surplus = u * (least_stay + move) - least_stay
+        may_move = ~like.fixed & ~posterior.determined & (surplus >= 0)
+        new = torch.where(may_move & ~from_model, self._draw_prior(x), x)
+
+        # An id that clean data cannot hold has m(x) = 0: it moves, and only a draw from m needs the model.
+        at = may_move & (from_model | lookup(self.clean.on(x.device), x))
+        tiny = torch.finfo(u.dtype).tiny
+        largest_m = surplus / ((log_alpha_ts + log_alpha_s).exp() * (1 - u)).clamp_min(tiny)
+
+        def complete(rows: TokenPrediction) -> State:
+            log_m = log_context(rows, posterior.at(at))[0]
+            m = wide(log_m.gather(-1, x[at][:, None])[:, 0]).exp()
+            moves = m <= largest_m[at]
+            ids = torch.where(moves, new[at], x[at])
+            draws = moves & from_model[at]
+            ids = ids.masked_scatter(draws, draw_log(log_m[draws]))
+            return State.of(new.masked_scatter(at, ids))
+
+        return TokenStep(at, complete)
+
+    def finish(self, state: State, pred: TokenPrediction, like: Clean) -> Int[Tensor, "B L"]:
         """Draw clean ids from p(x_0 | x_t) at every position whose clean id is uncertain."""
-        chosen = ~like.fixed & (lookup(self.table.on(state.x.device), state.x) > 0)
-        return fill(state.x, pred, chosen)
+        where = uncertain(self, state.x, like)
+        return fill(state.x, where, pred.at(where))
 
     def bound(self, clean: Clean, measured: Measured, denoise: Denoise) -> Measured:
         """Return the bound on -log p(x_0) in nats per position: the measured loss plus its two ends."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..precision import wide
+from .prediction import CategoricalPrediction
+
+if TYPE_CHECKING:
+    from dither.registry.contracts.records import Prediction
+
+    from ..samplers.options import TokenSampler
 
 __all__ = ["FEW", "warp_log_probs", "warp_options", "warp_prediction"]
 
@@ -18,22 +24,22 @@ FEW = 1024
 selected."""
 
 
-def warp_prediction(pred: Any, options: Any) -> Any:
-    """Apply temperature, top-k and top-p of a `TokenSampler` to a prediction, before x_t is taken into account.
+def warp_prediction(pred: Prediction, options: TokenSampler) -> Any:
+    """Apply temperature, top-k and top-p to a prediction, before x_t is taken into account.
 
     They change p(x_0 | the other positions), so that they mean the same under every process.
-    TypeError if some option is set, and the prediction has no method `warped`.
+    TypeError if an option is set and the prediction is not a `CategoricalPrediction`.
     """
     if not options.warps():
         return pred
-    if not hasattr(pred, "warped"):
+    if not isinstance(pred, CategoricalPrediction):
         raise TypeError(
             f"temperature, top_k and top_p require a CategoricalPrediction, not {type(pred).__name__}"
         )
     return pred.warped(partial(warp_options, options=options))
 
 
-def warp_options(log_p: Float[Tensor, "*B V"], options: Any) -> Float[Tensor, "*B V"]:
+def warp_options(log_p: Float[Tensor, "*B V"], options: TokenSampler) -> Float[Tensor, "*B V"]:
     """Apply temperature, top-k and top-p of a sampler to log-probabilities."""
     return warp_log_probs(log_p, options.temperature, options.top_k, options.top_p)
 

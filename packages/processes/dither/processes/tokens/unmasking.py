@@ -1,21 +1,24 @@
-"""Shared steps of samplers that unmask tokens. Letters: B batch, L length, V vocabulary."""
+"""Shared steps of samplers of tokens. Letters: B batch, L length, N chosen positions, V vocabulary."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dither.registry.contracts.protocols import TokenProcess
-from dither.registry.contracts.records import Clean, put_rows, readable_rows, select_rows
+from dither.registry.contracts.records import Clean, TokenPrediction
 
 from ..precision import wide, wide_dtype
+from .categorical import draw_log
 from .posterior import lookup
-from .prediction import clean_rows, sample_clean
 
-__all__ = ["fill", "fully_masked", "gumbel", "log_prob", "top_positions"]
+__all__ = ["fill", "fully_masked", "gumbel", "log_prob", "top_positions", "uncertain"]
+
+
+def uncertain(process: TokenProcess, x: Int[Tensor, "B L"], like: Clean) -> Bool[Tensor, "B L"]:
+    """Return where the clean id may differ from x: positions that the prior can have produced."""
+    return ~like.fixed & (lookup(process.prior_probs(x.device), x) > 0)
 
 
 def fully_masked(
@@ -28,25 +31,19 @@ def fully_masked(
     if not process.absorbing:
         raise TypeError(f'sampler "{sampler}" requires an absorbing TokenProcess')
     x = process.prior(like).x
-    return x, (lookup(process.prior_probs(x.device), x) > 0) & ~like.fixed
+    return x, uncertain(process, x, like)
 
 
-def fill(x: Int[Tensor, "B L"], pred: Any, where: Bool[Tensor, "B L"]) -> Int[Tensor, "B L"]:
-    """Return x with ids drawn from p(x_0 | x_t) at the chosen positions."""
-    read = readable_rows(pred, where)
-    return put_rows(x, where, sample_clean(pred, read), read)
+def fill(
+    x: Int[Tensor, "B L"], where: Bool[Tensor, "B L"], rows: TokenPrediction
+) -> Int[Tensor, "B L"]:
+    """Return x with ids drawn from p(x_0 | x_t) at the chosen positions, given their prediction."""
+    return x.masked_scatter(where, draw_log(rows.log_clean()))
 
 
-def log_prob(pred: Any, x: Int[Tensor, "B L"], where: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
-    """Return log p(x_0 = x | x_t) at the chosen positions, 0 elsewhere."""
-    read = readable_rows(pred, where)
-    ids = select_rows(x, read)
-    rows = list[Tensor]()
-    for log_p in clean_rows(pred, read):
-        rows.append(log_p.gather(-1, ids[: len(log_p), None])[:, 0])
-        ids = ids[len(log_p) :]
-    zeros = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
-    return put_rows(zeros, where, torch.cat([zeros[:0, 0], *map(wide, rows)]), read)
+def log_prob(rows: TokenPrediction, ids: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """Return log p(x_0 = id | x_t) at the chosen positions, given their prediction."""
+    return wide(rows.log_clean()[0].gather(-1, ids[:, None])[:, 0])
 
 
 def top_positions(

@@ -42,9 +42,9 @@ __all__ = [  # noqa: F405
     "Split",
     "State",
     "Task",
-    "TimelessProcess",
     "TokenPrediction",
     "TokenProcess",
+    "TokenStep",
     "Tracker",
 ]
 

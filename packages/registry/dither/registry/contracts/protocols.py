@@ -7,13 +7,23 @@ head width. `B L *M` is `B L` for tokens, `B L M` for features.
 # ruff: noqa: F403, F405
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from .records import Clean, Context, Measured, Noise, Noised, State
+from .records import (
+    Clean,
+    Context,
+    Measured,
+    Noise,
+    Noised,
+    State,
+    TokenPrediction,
+    TokenStep,
+)
 from .spaces import Space
 from .task_protocols import *
 
@@ -40,7 +50,6 @@ __all__ = [
     "PredictsValues",
     "Process",
     "RatioSums",
-    "RefreshingSession",
     "SampleMetric",
     "SampledMetrics",
     "Sampler",
@@ -49,7 +58,6 @@ __all__ = [
     "ShowsTrajectories",
     "Split",
     "Task",
-    "TimelessProcess",
     "TokenProcess",
     "Tracker",
     "TrainedModel",
@@ -67,7 +75,7 @@ position only."""
 
 @runtime_checkable
 class Process(Protocol):
-    """Adds noise to clean samples, and removes it step by step.
+    """Adds noise to clean samples, and removes it step by step; classes inherit from it.
 
     The optional method `limit_counts(clean, noised) -> Noised` sets and enforces `most_visible` or
     `most_requested` of a batch at times from `times`, with which a GPU skips positions; it may
@@ -75,26 +83,32 @@ class Process(Protocol):
     """
 
     schedule: Schedule
+    space: Space
+    """The space the model must serve: that of the task, possibly with MASK added."""
+    fixed_time: float | None = None
+    """The time used for evaluation and sampling if states do not depend on time."""
 
-    @property
-    def space(self) -> Space:
-        """The space the model must serve: that of the task, possibly with MASK added."""
-
+    @abstractmethod
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
         """Draw training times, one in each of n equal strata of the time range."""
 
+    @abstractmethod
     def level(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L"]:
         """Return the noise level at t in the form the model is conditioned on."""
 
+    @abstractmethod
     def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed values are kept. A single time is that of all samples."""
 
+    @abstractmethod
     def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> Any:
         """Return the prediction of a raw model output: a `TokenPrediction` or a `FeaturePrediction`."""
 
+    @abstractmethod
     def prior(self, like: Clean) -> State:
         """Draw the state at t = 1, with the fixed values of `like` in place."""
 
+    @abstractmethod
     def step(
         self,
         state: State,
@@ -105,6 +119,7 @@ class Process(Protocol):
     ) -> State:
         """Draw x_s given x_t and a prediction, for s < t; `now` is the noise at t, `then` at s."""
 
+    @abstractmethod
     def finish(self, state: State, pred: Any, like: Clean) -> Shaped[Tensor, "B L *M"]:
         """Return a clean sample from the last state."""
 
@@ -131,38 +146,54 @@ class ImportanceSampledProcess(Protocol):
 
 
 @runtime_checkable
-class TimelessProcess(Protocol):
-    """A process whose states may be independent of time, although the model is conditioned on one."""
-
-    fixed_time: float | None
-    """The time used for evaluation and sampling, or None if states depend on time."""
-
-
-@runtime_checkable
 class TokenProcess(Process, Protocol):
     """A process over ids with q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) prior, required by samplers of tokens.
 
-    With the optional attribute `reads_rows = True`, `read` also takes chosen positions (`1 n`).
+    `read` acts on each position by itself: if the prior is the same everywhere, it is also called
+    with chosen positions, as one sample `1 N V` with one noise level per position.
     """
 
     absorbing: bool
     """Whether the prior is all on one id (MASK), so that a token changes at most once."""
+    predict: Literal["posterior", "plug-in", "score"] = "posterior"
+    """Whether the raw output of the model gives probabilities of clean ids, or scores."""
 
+    @abstractmethod
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
         """Return the prior, one row per position or one for all positions; rows sum to 1."""
 
+    @abstractmethod
     def renoise(self, state: State, gap: Noise, like: Clean) -> State:
         """Draw x_t given x_s for t > s, with the noise between the two times; fixed values stay as they are."""
+
+    @abstractmethod
+    def begin_step(self, state: State, now: Noise, then: Noise, like: Clean) -> TokenStep:
+        """Draw the random numbers of a step from x_t to x_s, and return what the model must predict."""
+
+    def step(
+        self,
+        state: State,
+        pred: TokenPrediction,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+    ) -> State:
+        """Draw x_s given x_t and the prediction of all positions."""
+        step = self.begin_step(state, now, then, like)
+        return step.complete(pred.at(step.at))
 
 
 @runtime_checkable
 class GaussianProcess(Process, Protocol):
     """A process that adds Gaussian noise to features, required by DDIM, DPM-Solver, the ODE and RePaint.
 
-    With the optional attribute `linear_path = True`, x_t = (a x_0 + b eps) / (a + b) with a =
-    sqrt(alpha) and b = sqrt(1 - alpha), as in flow matching; otherwise it is a x_0 + b eps.
+    x_t = a x_0 + b eps, with a = sqrt(alpha) and b = sqrt(1 - alpha).
     """
 
+    linear_path: bool = False
+    """Whether x_t = (a x_0 + b eps) / (a + b) instead, as in flow matching."""
+
+    @abstractmethod
     def step(
         self,
         state: State,
@@ -179,11 +210,13 @@ class GaussianProcess(Process, Protocol):
         `eps` is the standard normal noise to add; by default it is drawn.
         """
 
+    @abstractmethod
     def add_noise(
         self, x: Float[Tensor, "B L M"], noise: Noise, where: Bool[Tensor, "B L M"]
     ) -> tuple[State, Float[Tensor, "B L M"]]:
         """Draw x_t given x_0 where `where`; return the state and the noise that was added."""
 
+    @abstractmethod
     def replace(self, state: State, x: Float[Tensor, "B L M"], like: Clean) -> State:
         """Return the state with the values of `x` where the state is noisy."""
 
@@ -192,18 +225,19 @@ class GaussianProcess(Process, Protocol):
 class MaskedFeatureProcess(Process, Protocol):
     """A process that masks U units of features (values, groups of columns or positions), for ordered samplers."""
 
-    fixed_time: float | None
-    """As of a `TimelessProcess`."""
-
+    @abstractmethod
     def units(self, masked: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
         """Return which units are masked."""
 
+    @abstractmethod
     def unit_sums(self, values: Float[Tensor, "B L M"]) -> Float[Tensor, "B U"]:
         """Sum values over the elements of each unit."""
 
+    @abstractmethod
     def elements(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
         """Return the elements that belong to the chosen units."""
 
+    @abstractmethod
     def reveal(
         self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
     ) -> State:
@@ -214,16 +248,20 @@ class MaskedFeatureProcess(Process, Protocol):
 class Session(Protocol):
     """The model as a sampler calls it: states in, predictions out, with a cache of finished positions."""
 
-    def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
-        """Return the prediction for a state at time t."""
+    def __call__(
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        at: Bool[Tensor, "B L"] | None = None,
+    ) -> Any:
+        """Run the model on a state at time t, and return the prediction.
+
+        With `at`, for processes over tokens, the head is applied to the chosen positions only; their
+        prediction is returned in order, as one sample `1 N V`. If none is chosen the model is not run.
+        """
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Append finished positions to the cache; later calls attend to them."""
-
-
-@runtime_checkable
-class RefreshingSession(Session, Protocol):
-    """A session that can also cache positions which are not finished."""
 
     def refresh(self, x: Shaped[Tensor, "B L"], t: Float[Tensor, "B *L"], start: int) -> None:
         """Cache the keys and values of a whole state at time t; later states are its positions from `start` on."""

@@ -9,7 +9,8 @@ x0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -26,16 +27,11 @@ __all__ = [
     "Noise",
     "Noised",
     "Prediction",
-    "RowPrediction",
     "State",
     "TokenPrediction",
+    "TokenStep",
     "first_rows",
-    "none_chosen",
     "over",
-    "prediction_rows",
-    "put_rows",
-    "readable_rows",
-    "select_rows",
     "true_everywhere",
 ]
 
@@ -227,13 +223,44 @@ class Noised(_TensorRecord):
 
 @runtime_checkable
 class TokenPrediction(Protocol):
-    """A prediction of the clean tokens, as probabilities or as scores."""
+    """A prediction of the clean tokens, as probabilities or as scores; classes inherit from it."""
 
+    @abstractmethod
     def log_clean(self) -> Float[Tensor, "B L V"]:
         """Return log p(x_0 | x_t), normalised; -inf on impossible ids."""
 
+    @abstractmethod
     def log_score(self) -> Float[Tensor, "B L V"]:
         """Return log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
+
+    def at(self, where: Bool[Tensor, "B L"]) -> TokenPrediction:
+        """Return the prediction of the chosen positions, in order, as one sample `1 N V`."""
+        return _ChosenPositions(self, where)
+
+
+@dataclass(frozen=True)
+class _ChosenPositions(TokenPrediction):
+    whole: TokenPrediction
+    where: Bool[Tensor, "B L"]
+
+    def log_clean(self) -> Float[Tensor, "1 N V"]:
+        return self.whole.log_clean()[self.where][None]
+
+    def log_score(self) -> Float[Tensor, "1 N V"]:
+        return self.whole.log_score()[self.where][None]
+
+
+@dataclass(frozen=True)
+class TokenStep:
+    """A reverse step whose random numbers are drawn, before the model is called.
+
+    Attributes:
+        at: Positions whose next id depends on the prediction.
+        complete: Prediction of these positions, `1 N V` -> the state at the earlier time.
+    """
+
+    at: Bool[Tensor, "B L"]
+    complete: Callable[[TokenPrediction], State]
 
 
 @runtime_checkable
@@ -252,51 +279,6 @@ class FeaturePrediction(Protocol):
 Prediction = TokenPrediction | FeaturePrediction
 
 
-@runtime_checkable
-class RowPrediction(Protocol):
-    """A `TokenPrediction` that can be read at single positions.
-
-    With an attribute `chosen_only` that is true, it is read at the chosen positions also on an
-    accelerator.
-    """
-
-    def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
-        """Yield predictions of the chosen positions in order, each as one sample `1 n V`; none if none is chosen."""
-
-
-@dataclass(frozen=True)
-class _SelectedRows:
-    """Chosen positions of a prediction that exists as a whole."""
-
-    pred: Any
-    where: Bool[Tensor, "B L"]
-
-    def log_clean(self) -> Float[Tensor, "1 N V"]:
-        return select_rows(self.pred.log_clean(), self.where)[None]
-
-    def log_score(self) -> Float[Tensor, "1 N V"]:
-        return select_rows(self.pred.log_score(), self.where)[None]
-
-
-def prediction_rows(pred: Any, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
-    """Yield predictions of the chosen positions of any `TokenPrediction`, as `RowPrediction.rows` does."""
-    if isinstance(pred, RowPrediction):
-        yield from pred.rows(where)
-    elif not none_chosen(where):
-        yield _SelectedRows(pred, where)
-
-
-def readable_rows(pred: Any, chosen: Bool[Tensor, "*B L"]) -> Bool[Tensor, "*B L"]:
-    """Return where to read a prediction: at the chosen positions.
-
-    On an accelerator, where their number would have to be read back, everywhere, as a mask of
-    stride 0, unless the prediction is `chosen_only`.
-    """
-    if chosen.device.type == "cpu" or getattr(pred, "chosen_only", False):
-        return chosen
-    return chosen.new_ones(()).expand(chosen.shape)
-
-
 def first_rows(chosen: Bool[Tensor, " N"], most: int) -> Int[Tensor, " most"]:
     """Return the indices of at most `most` chosen rows in order, then of others: a shape that the host knows."""
     return (~chosen).byte().argsort(stable=True)[:most]
@@ -305,32 +287,6 @@ def first_rows(chosen: Bool[Tensor, " N"], most: int) -> Int[Tensor, " most"]:
 def true_everywhere(mask: Shaped[Tensor, "..."]) -> bool:
     """Whether a mask on an accelerator is known to be True without reading it: by convention one of stride 0 is."""
     return mask.dtype == torch.bool and mask.device.type != "cpu" and not any(mask.stride())
-
-
-def none_chosen(where: Bool[Tensor, "*B L"]) -> bool:
-    """Whether no position is chosen."""
-    return not (true_everywhere(where) or where.any())
-
-
-def select_rows(
-    values: Shaped[Tensor, "*B L *V"], where: Bool[Tensor, "*B L"]
-) -> Shaped[Tensor, "N *V"]:
-    """Return the values at the positions of a mask, in order."""
-    return values.flatten(0, where.ndim - 1) if true_everywhere(where) else values[where]
-
-
-def put_rows(
-    x: Shaped[Tensor, "*B L"],
-    chosen: Bool[Tensor, "*B L"],
-    rows: Shaped[Tensor, " N"],
-    where: Bool[Tensor, "*B L"],
-) -> Shaped[Tensor, "*B L"]:
-    """Return x with `rows` at the chosen positions; the rows are those of `where = readable_rows(pred, chosen)`."""
-    return (
-        torch.where(chosen, rows.view_as(x), x)
-        if true_everywhere(where)
-        else x.masked_scatter(chosen, rows)
-    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from dither.registry.contracts.records import Clean, State
@@ -39,17 +39,20 @@ ROWS = 800
 
 
 class RandomSession:
-    """A `RefreshingSession` with the same random output at every time."""
+    """A `Session` with the same random output at every time."""
 
     def __init__(self, process: Any, seed: int) -> None:
         self.process = process
         self.seed = seed
 
-    def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
+    def __call__(
+        self, state: State, t: Float[Tensor, "B *L"], at: Bool[Tensor, "B L"] | None = None
+    ) -> Any:
         raw = random_output(
             self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed
         )
-        return self.process.read(raw, state, self.process.schedule(t))
+        pred = self.process.read(raw, state, self.process.schedule(t))
+        return pred if at is None else pred.at(at)
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         pass

@@ -74,11 +74,12 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
     import torch
     from torch.nn.functional import log_softmax, one_hot
 
+    from dither.registry.contracts.protocols import Process
     from dither.registry.contracts.records import Noised, State
 
     mask = space.table(lambda field: torch.tensor(field.mask))  # rows
 
-    class Masking:
+    class Masking(Process):
         def __init__(self) -> None:
             self.space: Space = space
             self.schedule = schedule

@@ -1,0 +1,23 @@
+"""Classifier-free guidance (Ho and Salimans, 2022): `uncond + scale * (cond - uncond)`."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["guided"]
+
+
+def guided(
+    cond: Float[Tensor, "..."], uncond: Float[Tensor, "..."], scale: float
+) -> Float[Tensor, "..."]:
+    """Return `uncond + scale * (cond - uncond)`; an id that either excludes stays excluded.
+
+    For features x_0, eps and velocity are each linear in the score at a given x_t, so this is
+    guidance of the score. For tokens raw output is log-probabilities up to a constant per position,
+    or log ratios: p is proportional to cond^scale / uncond^(scale - 1) (Nisonoff et al., 2024;
+    Schiff et al., 2024).
+    """
+    excluded = cond.isneginf() | uncond.isneginf()
+    return torch.lerp(uncond, cond, scale).masked_fill(excluded, -torch.inf)
