@@ -358,7 +358,7 @@ MUTANTS = [
         "sampler:euler",  # the last step is too large
         samples_exact_distribution=function(
             call=lambda inner, proc, session, like: inner(
-                proc, lambda state, t: session(state, (t * 0.4).clamp_min(1e-3)), like
+                proc, lambda state, t, at: session(state, (t * 0.4).clamp_min(1e-3), at), like
             )
         ),
     ),

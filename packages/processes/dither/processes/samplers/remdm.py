@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from dither.registry.contracts.protocols import Schedule, Session, TokenProcess
     from dither.registry.contracts.records import Clean
+
+Probability: TypeAlias = "float | Tensor"
+"""One for all tokens, or one per token."""
 
 __all__ = ["ETA", "ReMDM", "max_remask_prob", "unmask_prob"]
 
@@ -109,13 +112,13 @@ class ReMDM(TokenSteps):
         confidence = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
         times = even_times(self.steps, self.t_min, x.device)
         shown, model_times = self._plan(process.schedule, times)
+        grid = times.tolist()
         for i, (now, then) in enumerate(pairwise(shown.tolist())):
-            in_loop = bool(times[i + 1] >= self.t_off) and bool(times[i] <= self.t_on)
             if self.strategy in ("conf", "conf-compensated"):
                 p_remask, p_unmask = self._by_confidence(now, then, masked, free, confidence)
             else:
-                p_remask = self._sigma(max_remask_prob(now, then), in_loop)
-                p_unmask = unmask_prob(now, then, p_remask)
+                in_loop = self.t_off <= grid[i + 1] and grid[i] <= self.t_on
+                p_remask, p_unmask = self._at_one_rate(now, then, in_loop)
             u = torch.rand_like(confidence)
             remask = free & ~masked & (u < p_remask)
             unmask = masked & (u < p_unmask)
@@ -159,13 +162,17 @@ class ReMDM(TokenSteps):
             eta = min(1.0, eta * self.eta_steps / self.steps)
         return eta
 
-    def _sigma(self, largest: float, in_loop: bool) -> float:
-        """Return the probability of a shown token to be masked again, at most `largest`."""
+    def _at_one_rate(
+        self, now: float, then: float, in_loop: bool
+    ) -> tuple[Probability, Probability]:
+        """Return sigma, the probability of any shown token to be masked again, and that to be unmasked."""
+        largest = max_remask_prob(now, then)
+        sigma = min(self._eta(), largest)
         if self.strategy == "rescale":
-            return self._eta() * largest
+            sigma = self._eta() * largest
         if self.strategy == "loop" and not in_loop:
-            return 0.0
-        return min(self._eta(), largest)
+            sigma = 0.0
+        return sigma, unmask_prob(now, then, sigma)
 
     def _by_confidence(
         self,
@@ -174,7 +181,7 @@ class ReMDM(TokenSteps):
         masked: Bool[Tensor, "B L"],
         free: Bool[Tensor, "B L"],
         confidence: Float[Tensor, "B L"],
-    ) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B 1"] | float]:
+    ) -> tuple[Probability, Probability]:
         """Return the probabilities to be masked again, the higher the less likely a token, and to be unmasked."""
         import torch
 

@@ -260,7 +260,7 @@ class ProcessFacts:
             flow-velocity.
         prior: The distribution at t = 1: all on MASK, uniform over clean ids, their frequencies, a
             mixture of MASK and clean ids; Gaussian noise; hidden features.
-        timeless: Whether states are independent of time; see `TimelessProcess`.
+        timeless: Whether states are independent of time; see `Process.fixed_time`.
         masked: Whether noise is added only to a mask's selection, next to values that stay clean.
         linear_path: Whether the factors of x_0 and Gaussian noise add up to 1 (flow matching), not
             their squares.
