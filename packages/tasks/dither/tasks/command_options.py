@@ -36,8 +36,10 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a value (repeatable)."),
 ]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Number of samples.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed.")]
+Count = Annotated[
+    int, typer.Option("--count", "-n", metavar="NUMBER", min=1, help="Number of samples.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="NUMBER", min=0, help="Seed.")]
 Out = Annotated[Path | None, typer.Option("--out", help="New folder; by default inside the run.")]
 ExportFormats = Annotated[
     list[str] | None,

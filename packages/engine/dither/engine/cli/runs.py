@@ -174,8 +174,10 @@ def report(
 def sample(
     run_directory: RunDirectory,
     words: Assignments = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of samples.")] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed.")] = 0,
+    count: Annotated[
+        int, typer.Option("--count", "-n", metavar="NUMBER", min=1, help="Number of samples.")
+    ] = 16,
+    seed: Annotated[int, typer.Option("--seed", metavar="NUMBER", min=0, help="Seed.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="New folder; by default inside the run.")
     ] = None,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.contracts.commands import Engine
+from dither.registry.contracts.commands import Engine, RunOptions
 
 from ..command_options import (
     Checkpoint,
@@ -21,11 +21,6 @@ from ..command_options import (
     run_options,
     split_words,
 )
-
-if TYPE_CHECKING:
-    from dither.registry.contracts.protocols import TrainedModel
-
-    from .task import RegionWindows
 
 __all__ = ["add_commands"]
 
@@ -65,15 +60,11 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         plugins: PluginNames = None,
     ) -> None:
         """Predict the unknown columns of regions: of another split, cell type or source."""
-        from .predict import DataRequest, predict
+        from .predict import predict
 
         data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
-        split = split or ("all" if data else "valid")
-        with engine.new_folder(run, ("predict", _folder_name(split, cell, data)), out) as folder:
-            model = engine.load(run, options)
-            request = DataRequest(folder, data, split, cell, export or ())
-            _echo(predict(_regions(model), model, request))
+        _apply(engine, predict, run, options, out, _Regions(data, split, cell, export))
 
     @app.command(epilog="Example: dither attribute runs/RUN --split test")
     def attribute(
@@ -87,15 +78,11 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         plugins: PluginNames = None,
     ) -> None:
         """Attribute predictions of regions to motifs: gradient x input, and knock-out."""
-        from .predict import DataRequest, attribute
+        from .predict import attribute
 
         data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
-        split = split or ("all" if data else "valid")
-        with engine.new_folder(run, ("attribute", _folder_name(split, cell, data)), out) as folder:
-            model = engine.load(run, options)
-            request = DataRequest(folder, data, split, cell)
-            _echo(attribute(_regions(model), model, request))
+        _apply(engine, attribute, run, options, out, _Regions(data, split, cell))
 
     @app.command(epilog="Example: dither embed runs/RUN --split test")
     def embed(
@@ -110,35 +97,43 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         plugins: PluginNames = None,
     ) -> None:
         """Write embeddings of regions and of cell types."""
-        from .predict import DataRequest, embed
+        from .predict import embed
 
         data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
-        split = split or ("all" if data else "valid")
-        with engine.new_folder(run, ("embed", _folder_name(split, cell, data)), out) as folder:
-            model = engine.load(run, options)
-            request = DataRequest(folder, data, split, cell, export or ())
-            _echo(embed(_regions(model), model, request))
+        _apply(engine, embed, run, options, out, _Regions(data, split, cell, export))
 
 
-def _folder_name(split: str, cell: str | None, data: Sequence[Path]) -> str:
-    names = [split]
-    if cell is not None:
-        names.append(cell)
-    if data:
-        names.append(data[0].stem)
-    return "-".join(names)
+class _Regions(NamedTuple):
+    """The regions to which a model is applied, and the formats of the files."""
+
+    data: list[Path]
+    split: Part | None
+    cell: str | None
+    formats: list[str] | None = None
 
 
-def _regions(model: TrainedModel) -> RegionWindows:
+def _apply(
+    engine: Engine,
+    method: Callable[..., Sequence[Path]],
+    run: Path,
+    options: RunOptions,
+    out: Path | None,
+    regions: _Regions,
+) -> None:
+    """Apply a method of `predict.py` to the model of a run, and print the files that it writes."""
+    from .predict import DataRequest
     from .task import RegionWindows
 
-    if not isinstance(model.task, RegionWindows):
-        message = "the task of the run is not about regions"
-        raise Refused(Problem(message, ("task",), code="misfit"))
-    return model.task
-
-
-def _echo(files: Sequence[Path]) -> None:
-    for file in files:
-        typer.echo(file)
+    data, split, cell, formats = regions
+    split = split or ("all" if data else "valid")
+    names = [split, cell, data[0].stem if data else None]
+    default = (method.__name__, "-".join(filter(None, names)))
+    with engine.new_folder(run, default, out) as folder:
+        model = engine.load(run, options)
+        if not isinstance(model.task, RegionWindows):
+            message = "the task of the run is not about regions"
+            raise Refused(Problem(message, ("task",), code="misfit"))
+        request = DataRequest(folder, data, split, cell, formats or ())
+        for file in method(model.task, model, request):
+            typer.echo(file)
