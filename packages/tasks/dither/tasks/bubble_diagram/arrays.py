@@ -31,5 +31,7 @@ Boundary = Int[np.ndarray, "P 2"]
 """The two ends of the front door, then the corners of the outline; see `geometry.boundary`."""
 
 Boundaries = Int[np.ndarray, "N P 2"]
-Image = Int[np.ndarray, "H W"]
+PixelLabels = Int[np.ndarray, "H W"]
+"""Room at each pixel, -1 outside."""
+
 Mask = Bool[np.ndarray, "H W"]

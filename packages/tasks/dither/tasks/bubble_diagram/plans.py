@@ -48,7 +48,7 @@ from .vocabulary import (
     pairs,
 )
 
-BLOCK: Final = 1 << 16
+BLOCK: Final = 1 << 14
 """Plans that are changed or counted at once, which bounds the memory of intermediate arrays."""
 
 

@@ -16,64 +16,62 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.plugins.install_command import optional_import
 
+from ..arrays import Boundaries, Boundary, BoxBatch, Mask, Numbers, PixelLabels, Types
 from ..formats.entries import path_not_found
 from ..plans import Plans, PlanSplits, clockwise
-from ..relations import GRID, METRES
+from ..relations import GRID, METRES, corners
 from ..vocabulary import BOUNDARY_POINTS, ENTRANCE, LIVING, NODE_PAD
 
-__all__ = [
-    "boundaries_of_boxes",
-    "boundary_iou",
-    "corners_of",
-    "ends_of_door",
-    "mask_of",
-    "pack_boundary",
-    "read_boundary",
-    "with_boundaries",
-]
-
 _WALL = 2
+"""Pixels between a room of a procedural plan and the outline."""
+
 _DOOR = 12
-"""Pixels between a room of a procedural plan and the outline; width of a front door."""
+"""Width of a front door in pixels."""
+
+_CORNERS: Final = BOUNDARY_POINTS - 2
+"""Most corners of an outline."""
+
+_EXPECTED: Final = (
+    '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
+)
 
 Point = tuple[float, float]
+_Points = Float[np.ndarray, "n 2"]
 
 
 def pack_boundary(
-    corners: Sequence[Point], door: Sequence[Point] = ()
+    points: Sequence[Point], door: Sequence[Point] = ()
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return a clockwise boundary with points rounded to pixels; None if there are too many or too few corners."""
+    """Return a clockwise boundary of corners rounded to pixels; None if these are too many or few."""
     row = np.full((BOUNDARY_POINTS, 2), -1, np.int16)
-    if not 3 <= len(corners) <= BOUNDARY_POINTS - 2:
+    if not 3 <= len(points) <= _CORNERS:
         return None
-    row[2 : 2 + len(corners)] = np.rint(corners)
+    row[2 : 2 + len(points)] = np.rint(points)
     if len(door) == 2:
         row[:2] = np.rint(door)
     return tuple((x, y) for x, y in clockwise(row[None])[0].tolist())
 
 
-def ends_of_door(
-    x0: float,
-    y0: float,
-    x1: float,
-    y1: float,
-) -> list[Point]:
+def ends_of_door(x0: float, y0: float, x1: float, y1: float) -> list[Point]:
     """Return the ends of a door from its bounding box."""
+    if x1 - x0 >= y1 - y0:
+        y = (y0 + y1) / 2
+        return [(x0, y), (x1, y)]
     x = (x0 + x1) / 2
-    y = (y0 + y1) / 2
-    return [(x0, y), (x1, y)] if x1 - x0 >= y1 - y0 else [(x, y0), (x, y1)]
+    return [(x, y0), (x, y1)]
 
 
-def corners_of(boundary: Int[np.ndarray, "P 2"]) -> list[tuple[int, int]]:
+def corners_of(boundary: Boundary) -> list[tuple[int, int]]:
     """Return the corners of the outline; empty if it is unknown."""
     return [(x, y) for x, y in boundary[2:].tolist() if x >= 0]
 
 
-def mask_of(boundary: Int[np.ndarray, "P 2"]) -> Bool[np.ndarray, "H W"]:
+def mask_of(boundary: Boundary) -> Mask:
     """Return the pixels of the canvas inside the outline."""
     from PIL import Image, ImageDraw
 
@@ -83,10 +81,11 @@ def mask_of(boundary: Int[np.ndarray, "P 2"]) -> Bool[np.ndarray, "H W"]:
     return np.asarray(image)[1::2, 1::2]
 
 
-def boundary_iou(label: Int[np.ndarray, "H W"], boundary: Int[np.ndarray, "P 2"]) -> float:
-    """Return the intersection over union of a drawn plan (room at each pixel, -1 outside) and an outline.
+def boundary_iou(label: PixelLabels, boundary: Boundary) -> float:
+    """Return the intersection over union of a drawn plan and an outline.
 
-    Walls between rooms belong to the plan: gaps of up to twice the thickness of a wall are closed.
+    `label` is the room at each pixel, -1 outside. Walls between rooms belong to the plan: gaps of
+    up to twice the thickness of a wall are closed.
     """
     from scipy import ndimage
 
@@ -98,80 +97,87 @@ def boundary_iou(label: Int[np.ndarray, "H W"], boundary: Int[np.ndarray, "P 2"]
     return float((drawn & inside).sum() / max((drawn | inside).sum(), 1))
 
 
-def boundaries_of_boxes(
-    types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]
-) -> Int[np.ndarray, "N P 2"]:
+def boundaries_of_boxes(types: Types, boxes: BoxBatch) -> Boundaries:
     """Return the boundaries of procedural plans, which fill a rectangle.
 
     The front door is in the middle of the longest outer wall of the entrance, or else of the living
     room.
     """
-    real = types != NODE_PAD
-    low = np.where(real[..., None], boxes[..., :2], GRID).min(1) - _WALL
-    high = np.where(real[..., None], boxes[..., 2:], 0).max(1) + _WALL
+    real = (types != NODE_PAD)[..., None]
+    low, high = corners(boxes)
+    x0, y0 = (np.where(real, low, GRID).min(1) - _WALL).T
+    x1, y1 = (np.where(real, high, 0).max(1) + _WALL).T
     rows = np.full((len(types), BOUNDARY_POINTS, 2), -1, np.int16)
-    (x0, y0), (x1, y1) = low.T, high.T
-    rows[:, 2:6] = np.stack([np.stack(c, -1) for c in ((x0, y0), (x1, y0), (x1, y1), (x0, y1))], 1)
-    hosts = np.where(
-        (types == ENTRANCE).any(1), (types == ENTRANCE).argmax(1), (types == LIVING).argmax(1)
-    )
+    rows[:, 2:6] = np.stack([x0, y0, x1, y0, x1, y1, x0, y1], 1).reshape(-1, 4, 2)
+
+    is_entrance = types == ENTRANCE
+    living = (types == LIVING).argmax(1)
+    hosts = np.where(is_entrance.any(1), is_entrance.argmax(1), living)
     longest = np.zeros(len(types), np.int64)
-    every = np.arange(len(types))
-    for side, wall in enumerate((x0, y0, x1, y1)):  # left, above, right, below
+    for side, wall in enumerate((x0, y0, x1, y1)):
+        outer = (np.abs(boxes[..., side] - wall[:, None]) <= _WALL) & real[..., 0]
         along = 1 - side % 2
-        outer = (np.abs(boxes[..., side] - wall[:, None]) <= _WALL) & real
-        host = boxes[every, hosts]
-        place = np.arange(GRID)
-        exposed = (
-            (place >= host[:, along, None])
-            & (place < host[:, along + 2, None])
-            & outer[every, hosts][:, None]
-        )
-        for room in range(types.shape[1]):
-            within = (place >= boxes[:, room, along, None]) & (
-                place < boxes[:, room, along + 2, None]
-            )
-            exposed &= ~(within & (outer[:, room] & (hosts != room))[:, None])
-        count = exposed.cumsum(1)
-        runs = count - np.maximum.accumulate(np.where(exposed, 0, count), 1)
-        last = runs.argmax(1)
-        length = runs[every, last]
-        best = length > longest
-        middle = last + 1 - length // 2
+        middle, length = _longest_wall(boxes[..., along::2], outer, hosts)
         ends = np.full((len(types), 2, 2), wall[:, None, None])
         ends[:, 0, along] = middle - _DOOR // 2
         ends[:, 1, along] = middle + _DOOR // 2
-        rows[best, :2] = ends[best]
+        longer = length > longest
+        rows[longer, :2] = ends[longer]
         longest = np.maximum(longest, length)
     return rows
 
 
+def _longest_wall(
+    spans: Int[np.ndarray, "N R 2"], outer: Bool[np.ndarray, "N R"], hosts: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Return the middle and the length of the longest part of a wall that no other room covers.
+
+    `spans` is where rooms start and end along one side of the outline, `outer` which have a wall
+    on it, and `hosts` the room whose wall it is.
+    """
+    plans = np.arange(len(spans))
+    place = np.arange(GRID)
+    start, end = np.moveaxis(spans[..., None], 2, 0)
+    covers = (place >= start) & (place < end) & outer[..., None]
+    exposed = covers[plans, hosts]
+    covers[plans, hosts] = False
+    exposed = exposed & ~covers.any(1)
+
+    # The length of the run of exposed pixels that ends at each place.
+    count = exposed.cumsum(1)
+    runs = count - np.maximum.accumulate(np.where(exposed, 0, count), 1)
+    last = runs.argmax(1)
+    length = runs[plans, last]
+    return last + 1 - length // 2, length
+
+
 def with_boundaries(plans: PlanSplits, *, rectangular: bool) -> PlanSplits:
-    """Return plans with boundaries; those of `rectangular` plans, which have none, follow from their boxes.
+    """Return plans with boundaries; those of `rectangular` plans follow from their boxes.
 
     Raises:
         Refused: No training plan has a boundary (`no-samples`).
     """
-    if plans.train[:0].boundaries is None and not rectangular:
-        hint = "RPLAN, Graph2Plan, ResPlan and procedural plans have them; prepare older plans again (force)"
-        raise Refused(
-            Problem(
-                "no training plan has a boundary",
-                ("task", "boundary"),
-                help=hint,
-                code="no-samples",
-            )
+    if plans.train.boundaries is None and not rectangular:
+        sources = "RPLAN, Graph2Plan, ResPlan and procedural plans have them"
+        problem = Problem(
+            "no training plan has a boundary",
+            ("task", "boundary"),
+            help=f"{sources}; prepare other plans again (force)",
+            code="no-samples",
         )
+        raise Refused(problem)
 
     def bounded(part: Plans) -> Plans:
-        boundaries = boundaries_of_boxes(part.types, part.boxes) if rectangular else part.boundaries
-        unknown = np.full((len(part), BOUNDARY_POINTS, 2), -1, np.int16)
-        return replace(part, boundaries=unknown if boundaries is None else boundaries)
+        if rectangular:
+            return replace(part, boundaries=boundaries_of_boxes(part.types, part.boxes))
+        if part.boundaries is not None:
+            return part
+        return replace(part, boundaries=np.full((len(part), BOUNDARY_POINTS, 2), -1, np.int16))
 
     return plans.map(bounded)
 
 
-def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
+def read_boundary(path: Path) -> Boundary:
     """Read an outline and front door: JSON, GeoJSON in metres, or the first path of an SVG file.
 
     JSON is {"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]} in pixels of the canvas, as
@@ -185,80 +191,85 @@ def read_boundary(path: Path) -> Int[np.ndarray, "P 2"]:
     if not path.exists():
         raise path_not_found(path, "file")
     try:
-        text = path.read_text(encoding="utf-8")
-        outline, door = (
-            _parse_svg(text) if path.suffix.lower() == ".svg" else _parse_json(json.loads(text))
-        )
-        corners = np.array([*outline, *door], float).reshape(-1, 2)
-        if len(door) not in (0, 2):
-            raise ValueError(f"a front door of {len(door)} points, expected 2")
+        points, door = _read_points(path)
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        shape = '{"outline": [[x, y], ...], "front_door": [[x, y], [x, y]]}, a GeoJSON polygon, or an SVG path'
-        raise Refused(
-            Problem(
-                f"{path}: no outline: {error}", help=f"expected {shape}", code="unreadable-file"
-            )
-        ) from None
-    points = corners[: len(outline)]
+        message = f"{path}: no outline: {error}"
+        help_text = f"expected {_EXPECTED}"
+        raise Refused(Problem(message, help=help_text, code="unreadable-file")) from None
+
+    # A closed outline repeats its first corner.
     if len(points) > 1 and (points[0] == points[-1]).all():
         points = points[:-1]
-    low, high = (points.min(0), points.max(0)) if len(points) else (np.zeros(2), np.zeros(2))
+    low = points.min(0) if len(points) else np.zeros(2)
+    high = points.max(0) if len(points) else np.zeros(2)
+    width, height = high - low
+
     problems = []
-    if not np.isfinite(corners).all() or (high - low > GRID).any() or (high - low < 1).any():
-        width, height = high - low
-        message = f"{path}: outline of {width:g} x {height:g} pixels, expected 1 to {GRID} along both axes"
+    finite = np.isfinite(points).all() and np.isfinite(door).all()
+    if not (finite and 1 <= width <= GRID and 1 <= height <= GRID):
+        size = f"{width:g} x {height:g} pixels"
+        message = f"{path}: outline of {size}, expected 1 to {GRID} along both axes"
         problems.append(Problem(message, help="a pixel is 7 cm", code="out-of-range"))
-    if not 3 <= len(points) <= BOUNDARY_POINTS - 2:
-        message = f"{path}: outline of {len(points)} corners, expected 3 to {BOUNDARY_POINTS - 2}"
+    if not 3 <= len(points) <= _CORNERS:
+        message = f"{path}: outline of {len(points)} corners, expected 3 to {_CORNERS}"
         problems.append(Problem(message, code="out-of-range"))
     if problems:
         raise Refused(problems)
     shift = np.floor((GRID - low - high) / 2)
-    ends = corners[len(outline) :]
-    return np.array(
-        pack_boundary((points + shift).tolist(), (ends + shift).clip(0, GRID).tolist()), np.int16
-    )
+    ends = (door + shift).clip(0, GRID)
+    return np.array(pack_boundary((points + shift).tolist(), ends.tolist()), np.int16)
 
 
-def _parse_json(content: Any) -> tuple[list[Point], list[Point]]:
+def _read_points(path: Path) -> tuple[_Points, _Points]:
+    """Return the corners of the outline and the ends of the front door, none if it is unknown."""
+    text = path.read_text(encoding="utf-8")
+    parse = _parse_svg if path.suffix.lower() == ".svg" else _parse_json
+    outline, door = parse(text)
+    if len(door) not in (0, 2):
+        raise ValueError(f"a front door of {len(door)} points, expected 2")
+    points = np.array([*outline, *door], float).reshape(-1, 2)
+    return points[: len(outline)], points[len(outline) :]
+
+
+def _parse_json(text: str) -> tuple[list[Point], list[Point]]:
     """Return outline and front door of JSON or GeoJSON."""
+    content = json.loads(text)
     if "outline" in content:
         return content["outline"], content.get("front_door", [])
     features = content.get("features", [content])
     shapes = [feature.get("geometry", feature) for feature in features]
-    found = {shape["type"]: shape["coordinates"] for shape in reversed(shapes)}
+    # The first shape of each type.
+    by_type = {shape["type"]: shape["coordinates"] for shape in reversed(shapes)}
 
     def pixels(points: Any) -> list[Point]:
         return [(x / METRES, -y / METRES) for x, y, *_ in points]
 
-    return pixels(found["Polygon"][0]), pixels(found.get("LineString", []))
+    return pixels(by_type["Polygon"][0]), pixels(by_type.get("LineString", []))
+
+
+def _parse_svg(text: str) -> tuple[list[Point], list[Point]]:
+    """Return the corners of the first path of straight lines; a second path is the front door."""
+    paths = [_svg_corners(data) for data in _SVG_PATH.findall(text)[:2]]
+    if not paths:
+        raise ValueError("no <path>")
+    return paths[0], paths[1] if len(paths) > 1 else []
 
 
 _SVG_PATH: Final = re.compile(r"<path\b[^>]*\sd\s*=\s*[\"']([^\"']*)")
 
 
-def _parse_svg(text: str) -> tuple[list[Point], list[Point]]:
-    """Return the corners of the first path of straight lines; a second path is the front door."""
-    from fontTools.pens.recordingPen import RecordingPen
-    from fontTools.svgLib.path import parse_path
+def _svg_corners(data: str) -> list[Point]:
+    with optional_import("SVG outlines require fonttools", "dither-tasks", "plans"):
+        from fontTools.pens.recordingPen import RecordingPen
+        from fontTools.svgLib.path import parse_path
 
-    paths: list[list[Point]] = []
-    for data in _SVG_PATH.findall(text)[:2]:
-        pen = RecordingPen()
-        parse_path(data, pen)
-        if curves := {command for command, _ in pen.value} - {
-            "moveTo",
-            "lineTo",
-            "closePath",
-            "endPath",
-        }:
-            raise ValueError(f"{curves.pop()} of a path is not a straight line")
-        closed = [
-            index
-            for index, (command, _) in enumerate(pen.value)
-            if command in ("closePath", "endPath")
-        ]
-        paths.append([points[0] for _, points in pen.value[: closed[0] if closed else 0]])
-    if not paths:
-        raise ValueError("no <path>")
-    return paths[0], paths[1] if len(paths) > 1 else []
+    pen = RecordingPen()
+    parse_path(data, pen)
+    points = []
+    for command, arguments in pen.value:
+        if command in ("closePath", "endPath"):
+            return points
+        if command not in ("moveTo", "lineTo"):
+            raise ValueError(f"{command} of a path is not a straight line")
+        points.append(arguments[0])
+    return points

@@ -5,70 +5,74 @@ Letters: R rooms, P points, H x W pixels.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Int
 
-from ..plans import encode
+from ..arrays import Boundary, Boxes, Mask
+from ..plans import Diagram
 from ..relations import GRID
 from .boundary import boundary_iou, corners_of, mask_of, pack_boundary
 from .floor_plan import floor_plan
-from .placement import Placement, constraints_of, improve_boxes, preferred_sides
+from .placement import Placement, constraints_of, improve_boxes, preferred_sides, whole_boxes
 from .realisability import realises
 
-__all__ = ["outline_iou", "place_in_outline"]
-
 _ROUNDS = 4
+"""Linear programs."""
+
 _FILL = 0.2
+"""Penalty per pixel between an outer wall of a room and the outline."""
+
 _WALL = 2
-"""Linear programs; penalty per pixel between an outer wall of a room and the outline; gap between
-the two."""
+"""Gap between the two."""
 
 _OVERLAP: Final = 4
 """Pixels along a side from which on a room hides another one from the outline."""
 
 
-def place_in_outline(placement: Placement, boundary: Int[np.ndarray, "P 2"]) -> Placement:
-    """Move the walls of placed rooms so that they fill an outline, and show it; relations that hold are kept.
+def place_in_outline(placement: Placement, boundary: Boundary) -> Placement:
+    """Move the walls of placed rooms so that they fill an outline; relations that hold are kept.
 
     Each round finds the rooms that face the outline, and solves a linear program that pulls their
     walls to it, with every relation as a hard constraint. Boxes that violate relations are scaled
     to the extent of the outline.
     """
     diagram = placement.diagram
-    corners = np.array(corners_of(boundary))
-    inside = mask_of(boundary)
-    low = corners.min(0) + _WALL
-    high = corners.max(0) - _WALL
+    points = np.array(corners_of(boundary))
+    low = points.min(0) + _WALL
+    high = points.max(0) - _WALL
     extent = np.maximum(placement.boxes[:, 2:].max(0), 1)
-    scaled = np.rint(np.tile(low, 2) + placement.boxes * np.tile((high - low) / extent, 2)).astype(
-        np.int64
-    )
-    scaled[:, 2:] = np.maximum(scaled[:, 2:], scaled[:, :2] + 1)
-    candidates = [scaled]
+    scaled = np.rint(np.tile(low, 2) + placement.boxes * np.tile((high - low) / extent, 2))
+    boxes = whole_boxes(scaled)
+    candidates = [boxes]
     if placement.exact:
-        start = placement.boxes + np.tile(((low + high - extent) // 2).clip(0, GRID - extent), 2)
-        target = encode(diagram, len(diagram.types))[len(diagram.types) :]
-        boxes = next((exact for exact in (scaled, start) if realises(exact, target)), None)
-        if boxes is not None:
-            constraints = constraints_of(diagram, boxes)
-            preferred = preferred_sides(diagram)
-            sides = preferred * np.sqrt(inside.sum() / preferred.prod(1).sum())
-            candidates = [boxes]
-            for _ in range(_ROUNDS):
-                pulls = [
-                    (4 * room + side, place, _FILL)
-                    for room, side, place in _outer_walls(boxes, inside)
-                ]
-                boxes = improve_boxes(diagram, constraints, boxes, sides, pulls)
-                if (boxes == candidates[-1]).all():
-                    break
-                candidates.append(boxes)
-    best = max(
-        candidates, key=lambda boxes: boundary_iou(floor_plan(diagram.types, boxes).label, boundary)
-    )
-    return Placement.of(diagram, best, boundary)
+        shift = ((low + high - extent) // 2).clip(0, GRID - extent)
+        for start in (boxes, placement.boxes + np.tile(shift, 2)):
+            if realises(start, diagram.relations):
+                candidates = _filling(diagram, start, mask_of(boundary))
+                break
+
+    def overlap(boxes: Boxes) -> float:
+        return boundary_iou(floor_plan(diagram.types, boxes).label, boundary)
+
+    return Placement.of(diagram, max(candidates, key=overlap), boundary)
+
+
+def _filling(diagram: Diagram, start: Boxes, inside: Mask) -> list[Boxes]:
+    """Return boxes that realise a diagram and fill the outline more and more."""
+    constraints = constraints_of(diagram, start)
+    sides = preferred_sides(diagram)
+    sides = sides * np.sqrt(inside.sum() / sides.prod(1).sum())
+    candidates = [start]
+    for _ in range(_ROUNDS):
+        boxes = candidates[-1]
+        pulls = [(wall, place, _FILL) for wall, place in _outer_walls(boxes, inside)]
+        moved = improve_boxes(diagram, constraints, boxes, sides, pulls)
+        if (moved == boxes).all():
+            break
+        candidates.append(moved)
+    return candidates
 
 
 def outline_iou(placement: Placement) -> float:
@@ -77,40 +81,46 @@ def outline_iou(placement: Placement) -> float:
     return boundary_iou(floor_plan(placement.diagram.types, placement.boxes).label, boundary)
 
 
-def _outer_walls(
-    boxes: Int[np.ndarray, "R 4"], inside: Bool[np.ndarray, "H W"]
-) -> list[tuple[int, int, float]]:
-    """Return room, side (left, above, right, below) and place of the outline for each wall that faces it."""
-    walls = []
+def _outer_walls(boxes: Boxes, inside: Mask) -> Iterator[tuple[int, float]]:
+    """Yield each wall (4 room + side) that faces the outline, and the place of the outline there.
+
+    Sides are left, above, right, below.
+    """
     for room, box in enumerate(boxes.tolist()):
         for side in range(4):
-            axis = side % 2
-            along = 1 - side % 2
-            sign = 1 if side < 2 else -1
-            shared = np.minimum(boxes[:, along + 2], box[along + 2]) - np.maximum(
-                boxes[:, along], box[along]
-            )
-            hidden = (shared > _OVERLAP) & (sign * boxes[:, side] < sign * box[side] - _WALL)
-            if hidden.any():
+            if _is_hidden(boxes, room, side):
                 continue
+            # Pixels of the canvas by line across the side, and by place along the axis.
+            axis = side % 2
+            along = 1 - axis
             lines = inside if axis == 0 else inside.T
             lines = lines[box[along] : box[along + 2]]
-            middle = min(max((box[axis] + box[axis + 2]) // 2, 0), lines.shape[1] - 1)
-            beyond = lines[:, middle::-1] if side < 2 else lines[:, middle:]
-            if (
-                not beyond.size or not beyond[:, 0].all()
-            ):  # partly outside: towards the middle of the outline
-                places = np.flatnonzero(lines.all(0)) if lines.size else np.zeros(0, int)
-                if len(places):
-                    walls.append(
-                        (
-                            room,
-                            side,
-                            float(places[0] + _WALL if side < 2 else places[-1] + 1 - _WALL),
-                        )
-                    )
-                continue
-            reach = int(np.where(beyond.all(1), beyond.shape[1], beyond.argmin(1)).min())
-            place = middle + 1 - reach + _WALL if side < 2 else middle + reach - _WALL
-            walls.append((room, side, float(place)))
-    return walls
+            place = _outline_place(lines, (box[axis] + box[axis + 2]) // 2, before=side < 2)
+            if place is not None:
+                yield 4 * room + side, float(place)
+
+
+def _is_hidden(boxes: Boxes, room: int, side: int) -> bool:
+    """Whether another room is between a side of a room and the outline."""
+    along = 1 - side % 2
+    sign = 1 if side < 2 else -1
+    box = boxes[room]
+    shared = np.minimum(boxes[:, along + 2], box[along + 2])
+    shared = shared - np.maximum(boxes[:, along], box[along])
+    beyond = sign * boxes[:, side] < sign * box[side] - _WALL
+    return bool(((shared > _OVERLAP) & beyond).any())
+
+
+def _outline_place(lines: Mask, middle: int, *, before: bool) -> int | None:
+    """Return the place of the outline before or after the middle of a room; None if there is none."""
+    middle = min(max(middle, 0), lines.shape[1] - 1)
+    beyond = lines[:, middle::-1] if before else lines[:, middle:]
+    if beyond.size and beyond[:, 0].all():
+        reach = int(np.where(beyond.all(1), beyond.shape[1], beyond.argmin(1)).min())
+        return middle + 1 - reach + _WALL if before else middle + reach - _WALL
+
+    # A room that is partly outside goes towards the middle of the outline.
+    places = np.flatnonzero(lines.all(0)).tolist() if lines.size else []
+    if not places:
+        return None
+    return int(places[0] + _WALL if before else places[-1] + 1 - _WALL)

@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..plans import Box, Diagram, encode
-from ..relations import METRES, NEAR, edges_of, exclusive, net_areas, overlapping
+from ..arrays import Boundary, Boxes, RelationRow, Walls
+from ..plans import Box, Diagram
+from ..relations import METRES, NEAR, edges_of, exclusive, net_areas, overlapping, sides_of
 from ..vocabulary import (
     AREAS,
     INSIDE,
@@ -32,49 +33,52 @@ from .floor_plan import DOOR_WIDTH, doors_between, regions_of
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
-__all__ = [
-    "Placement",
-    "area_errors",
-    "constraints_of",
-    "improve_boxes",
-    "place_diagram",
-    "place_rooms",
-    "preferred_sides",
-    "room_names",
-    "spread_boxes",
-]
-
 _CANVAS: Final = Canvas()
+
 _LAYOUT_ROUNDS = 6
 _SPREAD_ROUNDS = 3
 _AREA_ROUNDS = 5
 _LIVING_SCALES = (1.0, 0.6, 1.6)
+"""Factors of the preferred sides of the living room, in order."""
+
 _NO_WALL = 0.5
-"""Factors of the preferred sides of the living room, in order; penalty of a door without a wall."""
+"""Penalty of a door without a wall."""
+
 _MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
 PREFERRED_SIDES: Final = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
+"""Preferred side by room type, in pixels."""
+
 _SLIMMEST: Final = 1.6
-"""Preferred side by room type, in pixels, and the largest factor by which it is stretched."""
+"""Largest factor by which it is stretched."""
 
 _AREA_SLIMMEST = 2.5
+"""The same factor for rooms of given area."""
+
 _AREA_SIZE = 40.0
-"""The same factor for rooms of given area, and the factor of the penalty of their size."""
+"""Factor of the penalty of the size of such rooms."""
 
 _SMALLEST = 18
+"""Smallest side in pixels."""
+
 _GAP = 4
+"""Pixels between the walls of neighbours."""
+
 _ROUNDING_PIXELS = 1
+
+# Penalties per pixel: relations, gaps between neighbours, contact of neighbours, sizes, extent.
 _MUST = 1.0
 _SHOULD = 0.5
 _TOUCH = 0.15
 _SIZE = 0.02
 _COMPACT = 0.005
-"""Penalties per pixel: relations, gaps between neighbours, contact of neighbours, sizes, total
-extent."""
+
 _TIGHT = 0.7
+"""Share of the preferred side below which a further penalty applies."""
+
 _CRAMPED = 0.1
-"""Share of the preferred side below which a further penalty per pixel applies, and that penalty."""
+"""That penalty per pixel."""
 
 _DIRECTION: Final = {
     0: (-1, -1),
@@ -91,6 +95,7 @@ _DIRECTION: Final = {
 _SIDE_OF: Final = ((-1, 0), (0, -1), (1, 0), (0, 1))
 """Directions of the sides of a room, in the order of its walls: left, above, right, below."""
 
+_Sides = Float[np.ndarray, "R 2"]
 _Separations = dict[tuple[str, int, int], int]
 """Wall of room u that separates it from room v ("apart"), or that must not protrude beyond v's
 ("within")."""
@@ -109,51 +114,40 @@ class Placement:
     """
 
     diagram: Diagram
-    boxes: Int[np.ndarray, "R 4"]
+    boxes: Boxes
     holds: tuple[bool, ...]
     extra: tuple[tuple[int, int], ...]
     outline: tuple[tuple[int, int], ...] = ()
     front_door: tuple[float, float] | None = None
 
     @classmethod
-    def of(
-        cls,
-        diagram: Diagram,
-        boxes: Int[np.ndarray, "R 4"],
-        boundary: Int[np.ndarray, "P 2"] | None = None,
-    ) -> Placement:
-        """Compare boxes with the diagram, and move them and the boundary so that the smallest x and y are 0."""
+    def of(cls, diagram: Diagram, boxes: Boxes, boundary: Boundary | None = None) -> Placement:
+        """Compare boxes with the diagram, and move them so that the smallest x and y are 0."""
         boxes = boxes.astype(np.int64)
         edges = {(i, j): relation for i, j, relation in diagram.edges}
         shown = dict(zip(pairs(len(boxes)), edges_of(boxes).tolist(), strict=True))
-        holds = tuple(shown[pair] == relation for pair, relation in edges.items())
-        extra = tuple(
-            pair
-            for pair, relation in shown.items()
-            if pair not in edges and relation < len(RELATIONS)
-        )
-        outline = () if boundary is None else corners_of(boundary)
+        related = [pair for pair, relation in shown.items() if relation != NO_EDGE]
+        outline = [] if boundary is None else corners_of(boundary)
         left, top = np.array([*boxes[:, :2], *outline]).min(0).tolist()
-        door = (
-            None if boundary is None or boundary[0, 0] < 0 else boundary[:2].mean(0) - [left, top]
-        )
+        front_door = None
+        if boundary is not None and boundary[0, 0] >= 0:
+            x, y = boundary[:2].mean(0).tolist()
+            front_door = (x - left, y - top)
         return cls(
-            diagram,
-            boxes - [left, top, left, top],
-            holds,
-            extra,
-            tuple((x - left, y - top) for x, y in outline),
-            None if door is None else (float(door[0]), float(door[1])),
+            diagram=diagram,
+            boxes=boxes - [left, top, left, top],
+            holds=tuple(shown[pair] == relation for pair, relation in edges.items()),
+            extra=tuple(pair for pair in related if pair not in edges),
+            outline=tuple((x - left, y - top) for x, y in outline),
+            front_door=front_door,
         )
 
     def boundary_at(self, first: Box) -> tuple[tuple[int, int], ...] | None:
         """Return the boundary if the first box is moved to another place; None without an outline."""
-        x, y = (first[axis] - int(self.boxes[0, axis]) for axis in (0, 1))
-        door = (
-            []
-            if self.front_door is None
-            else [(self.front_door[0] + x, self.front_door[1] + y)] * 2
-        )
+        x, y = np.subtract(first[:2], self.boxes[0, :2]).tolist()
+        door = []
+        if self.front_door is not None:
+            door = [(self.front_door[0] + x, self.front_door[1] + y)] * 2
         return pack_boundary([(left + x, top + y) for left, top in self.outline], door)
 
     @property
@@ -169,10 +163,8 @@ class Placement:
     def sentences(self) -> list[str]:
         """Return each edge in words."""
         names = room_names(self.diagram)
-        return [
-            f"{names[i]} {RELATIONS[r].replace('-', ' ')} {names[j]}"
-            for i, j, r in self.diagram.edges
-        ]
+        words = [relation.replace("-", " ") for relation in RELATIONS]
+        return [f"{names[i]} {words[r]} {names[j]}" for i, j, r in self.diagram.edges]
 
     def extra_names(self) -> list[str]:
         """Return the pairs of rooms that are related in the boxes only, in words."""
@@ -183,14 +175,17 @@ class Placement:
 def room_names(diagram: Diagram) -> list[str]:
     """Return a short name for each room; rooms of the same type are numbered."""
     types = diagram.types
-    return [
-        f"{SHORT[kind]} {types[: room + 1].count(kind)}" if types.count(kind) > 1 else SHORT[kind]
-        for room, kind in enumerate(types)
-    ]
+    names = []
+    for room, kind in enumerate(types):
+        name = SHORT[kind]
+        if types.count(kind) > 1:
+            name += f" {types[: room + 1].count(kind)}"
+        names.append(name)
+    return names
 
 
 def place_diagram(
-    diagram: Diagram, realisation: Int[np.ndarray, "R 4"] | None = None, *, search: bool = True
+    diagram: Diagram, realisation: Boxes | None = None, *, search: bool = True
 ) -> Placement:
     """Find boxes for the rooms of a diagram, without forbidden overlap if there are such boxes.
 
@@ -203,37 +198,37 @@ def place_diagram(
     if diagram.boxes is not None:
         boundary = None if diagram.boundary is None else np.array(diagram.boundary)
         return Placement.of(diagram, np.array(diagram.boxes, np.int64), boundary)
+
+    target = diagram.relations
     rooms = len(diagram.types)
-    target = encode(diagram, rooms)[rooms:]
     disjoint = exclusive(np.array(diagram.types))
     boxes = place_rooms(diagram)
     if realises(boxes, target, disjoint=disjoint):
         realisation = boxes
     elif realisation is None and search:
         realisation = realise(target, rooms, disjoint=disjoint).boxes
-        realisation = realise(target, rooms).boxes if realisation is None else realisation
-    return Placement.of(
-        diagram, boxes if realisation is None else spread_boxes(diagram, realisation)
-    )
+        if realisation is None:
+            realisation = realise(target, rooms).boxes
+    if realisation is not None:
+        boxes = spread_boxes(diagram, realisation)
+    return Placement.of(diagram, boxes)
 
 
-def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
-    """Return boxes in pixels that satisfy as many relations as the heuristic finds; the smallest x and y are 0.
+def place_rooms(diagram: Diagram) -> Boxes:
+    """Return boxes in pixels that satisfy many relations; the smallest x and y are 0.
 
     "Separated along x or along y" is not linear: a linear program with soft constraints is solved,
     each pair is assigned the side on which it is closest to being separated, and the program is
     solved again.
     """
-    rooms = len(diagram.types)
-    target = encode(diagram, rooms)[rooms:]
+    target = diagram.relations
     separations: _Separations = {}
-    best = np.zeros((rooms, 4), np.int64)
+    best = np.zeros((len(diagram.types), 4), np.int64)
     fewest = len(target) + 1
     for _ in range(_LAYOUT_ROUNDS):
         walls = soft_program(diagram, target, separations, preferred_sides(diagram)).solve()
         assert walls is not None, "soft constraints are always feasible"
-        boxes = np.round(walls - np.tile(walls[:, :2].min(0), 2)).astype(np.int64)
-        boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
+        boxes = whole_boxes(walls - np.tile(walls[:, :2].min(0), 2))
         broken = int((edges_of(boxes) != target).sum())
         if broken < fewest:
             best = boxes
@@ -245,67 +240,90 @@ def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
     return best
 
 
-def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "R 4"]:
-    """Return boxes of about the preferred sizes that realise the diagram, too, and overlap only if the given ones do.
+def whole_boxes(walls: Walls) -> Boxes:
+    """Round walls to pixels; every side is at least one pixel."""
+    boxes: Boxes = np.rint(walls).astype(np.int64)
+    boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
+    return boxes
 
-    The areas of a diagram, if known, take the place of preferred sizes, and rooms with a door share
-    a wall for it. Repeatedly fixes every choice, such as the side on which two rooms are separated,
-    as in the current boxes, and solves a linear program with all of that as hard constraints; with
-    other sizes of the living room while the smallest `layout_error`, that of the returned boxes, is
-    `_NO_WALL` or more.
+
+def spread_boxes(diagram: Diagram, realisation: Boxes) -> Boxes:
+    """Return boxes of about the preferred sizes that realise the diagram, too.
+
+    They overlap only if the given ones do. The areas of a diagram, if known, take the place of
+    preferred sizes, and rooms with a door share a wall for it. Repeatedly fixes every choice, such
+    as the side on which two rooms are separated, as in the current boxes, and solves a linear
+    program with all of that as hard constraints; with other sizes of the living room while the
+    smallest `layout_error`, that of the returned boxes, is `_NO_WALL` or more.
 
     Raises:
         ValueError: The given boxes do not realise the diagram.
     """
     constraints = constraints_of(diagram, realisation)
-    types = np.array(diagram.types)
     if not realises(realisation, constraints.edges):
         raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
-    layouts: list[tuple[float, Int[np.ndarray, "R 4"]]] = []
+    living = (np.array(diagram.types) == LIVING)[:, None]
+    layouts: list[tuple[float, Boxes]] = []
     for scale in _LIVING_SCALES:
-        preferred = sides = (
-            preferred_sides(diagram) * np.where(types == LIVING, scale, 1.0)[:, None]
-        )
-        rounds = [realisation.astype(np.int64)]
-        for _ in range(_SPREAD_ROUNDS if diagram.areas is None else _AREA_ROUNDS):
-            spread = improve_boxes(diagram, constraints, rounds[0], sides)
-            if (spread == rounds[0]).all():
-                break
-            rounds.insert(0, spread)
-            actual = (spread[:, 2:] - spread[:, :2]).astype(float)
-            wanted = preferred.prod(1)
-            if diagram.areas is not None:  # the part of a room that others cover does not count
-                wanted = wanted + actual.prod(1) - net_areas(types, spread)
-            # Rooms that must be slim still get their area.
-            root = np.sqrt(wanted)[:, None]
-            slimmest = _SLIMMEST if diagram.areas is None else _AREA_SLIMMEST
-            sides = np.clip(wanted[:, None] / actual[:, ::-1], root / slimmest, root * slimmest)
-        layouts += [(layout_error(diagram, boxes), boxes) for boxes in rounds]
+        sides = preferred_sides(diagram) * np.where(living, scale, 1.0)
+        rounds = _spread_rounds(diagram, constraints, realisation, sides)
+        layouts += [(layout_error(diagram, boxes), boxes) for boxes in reversed(rounds)]
         error, best = min(layouts, key=lambda layout: layout[0])
         if error < _NO_WALL:
             break
     return best
 
 
-def constraints_of(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> WallConstraints:
+def _spread_rounds(
+    diagram: Diagram,
+    constraints: WallConstraints,
+    start: Boxes,
+    preferred: _Sides,
+) -> list[Boxes]:
+    """Return the boxes of each round, from the given ones on."""
+    rounds = _SPREAD_ROUNDS
+    slimmest = _SLIMMEST
+    if diagram.areas is not None:
+        rounds = _AREA_ROUNDS
+        slimmest = _AREA_SLIMMEST
+
+    found = [start.astype(np.int64)]
+    sides = preferred
+    for _ in range(rounds):
+        boxes = improve_boxes(diagram, constraints, found[-1], sides)
+        if (boxes == found[-1]).all():
+            break
+        found.append(boxes)
+        actual = sides_of(boxes).astype(float)
+        areas = preferred.prod(1)
+        if diagram.areas is not None:
+            # The part of a room that others cover does not count.
+            areas = areas + actual.prod(1) - net_areas(np.array(diagram.types), boxes)
+        # Rooms that must be slim still get their area.
+        root = np.sqrt(areas)[:, None]
+        sides = np.clip(areas[:, None] / actual[:, ::-1], root / slimmest, root * slimmest)
+    return found
+
+
+def constraints_of(diagram: Diagram, boxes: Boxes) -> WallConstraints:
     """Return the constraints of a diagram; without forbidden overlap, unless the boxes have some."""
-    rooms = len(diagram.types)
     disjoint = exclusive(np.array(diagram.types))
-    disjoint &= not (overlapping(boxes) & disjoint).any()
-    return wall_constraints_of(encode(diagram, rooms)[rooms:], rooms, disjoint=disjoint)
+    if (overlapping(boxes) & disjoint).any():
+        disjoint = np.zeros_like(disjoint)
+    return wall_constraints_of(diagram.relations, len(diagram.types), disjoint=disjoint)
 
 
 def improve_boxes(
     diagram: Diagram,
     constraints: WallConstraints,
-    boxes: Int[np.ndarray, "R 4"],
-    sides: Float[np.ndarray, "R 2"],
+    boxes: Boxes,
+    sides: _Sides,
     pulls: Iterable[tuple[int, float, float]] = (),
-) -> Int[np.ndarray, "R 4"]:
-    """Solve a linear program with the constraints as in the boxes; return the boxes if rounding violates them.
+) -> Boxes:
+    """Solve a linear program with the constraints as in the boxes.
 
-    `sides` are preferred; `pulls` are walls (4 room + side), their preferred place, and the penalty
-    per pixel.
+    Returns the boxes if rounding violates them. `sides` are preferred; `pulls` are walls (4 room +
+    side), their preferred place, and the penalty per pixel.
     """
     target = constraints.edges
     program = soft_program(diagram, target, choose_separations(boxes, target, {}), sides)
@@ -316,111 +334,103 @@ def improve_boxes(
     for margin in _MARGINS:
         walls = program.solve(hard, margin)
         if walls is not None:
-            rounded: Int[np.ndarray, "R 4"] = np.rint(walls).astype(np.int64)
+            rounded: Boxes = np.rint(walls).astype(np.int64)
             if realises(rounded, target, disjoint=constraints.disjoint):
                 return rounded
     return boxes
 
 
-def layout_error(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> float:
-    """Return the sum of the relative errors of areas, and `_NO_WALL` for each door of rooms that share no wall."""
+def layout_error(diagram: Diagram, boxes: Boxes) -> float:
+    """Return the sum of the relative errors of areas, and `_NO_WALL` for each door without a wall."""
+    error = 0.0
+    if diagram.areas is not None:
+        error = float(area_errors(diagram, boxes).sum())
     inner = [(i, j) for i, j in diagram.doors or () if j is not None]
-    doors = (
-        doors_between(diagram.types, boxes, regions_of(diagram.types, boxes), inner)
-        if inner
-        else ()
-    )
-    areas = 0.0 if diagram.areas is None else float(area_errors(diagram, boxes).sum())
-    return _NO_WALL * sum(door.depth < 0 for door in doors) + areas
+    if inner:
+        label = regions_of(diagram.types, boxes)
+        doors = doors_between(diagram.types, boxes, label, inner)
+        error = _NO_WALL * sum(door.depth < 0 for door in doors) + error
+    return error
 
 
-def area_errors(diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> Float[np.ndarray, " R"]:
-    """Return by how much the area of each box is outside the area of its room, relative to the nearest bound."""
+def area_errors(diagram: Diagram, boxes: Boxes) -> Float[np.ndarray, " R"]:
+    """Return how far the area of each box is outside its bounds, relative to the nearest bound."""
     low, high = np.array(diagram.areas).T
     areas = net_areas(np.array(diagram.types), boxes) * METRES**2
     # The first and the last bin also hold smaller and larger rooms.
     low = np.where(low <= AREAS[0], 0.0, low)
     high = np.where(high >= AREAS[-1], np.inf, high)
-    return np.asarray(
-        np.where(areas < low, 1 - areas / np.maximum(low, 1e-9), np.maximum(areas / high - 1, 0.0))
-    )
+    too_small = 1 - areas / np.maximum(low, 1e-9)
+    too_large = np.maximum(areas / high - 1, 0.0)
+    return np.where(areas < low, too_small, too_large)
 
 
-def preferred_sides(diagram: Diagram) -> Float[np.ndarray, "R 2"]:
-    """Return the preferred width and height of each room in pixels: those of a square of its area, or of its type."""
+def preferred_sides(diagram: Diagram) -> _Sides:
+    """Return the preferred width and height of each room: a square of its area, or of its type."""
     if diagram.areas is None:
         return np.tile(PREFERRED_SIDES[[*diagram.types], None], 2)
     middle = np.sqrt(np.array(diagram.areas).clip(AREAS[0]).prod(1))
     return np.tile(np.sqrt(middle)[:, None] / METRES, 2)
 
 
-def active_bounds(
-    constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]
-) -> Int[np.ndarray, "B 4"]:
-    """Return the fixed bounds, and for each choice those of the alternative that the boxes satisfy best."""
-    if not len(constraints.choices):
+def active_bounds(constraints: WallConstraints, boxes: Boxes) -> Int[np.ndarray, "B 4"]:
+    """Return the fixed bounds, and of each choice those that the boxes satisfy best."""
+    choices = constraints.choices
+    if not len(choices):
         return constraints.fixed
     marks = mark_values(boxes)
-    axis, first, second, most = np.moveaxis(constraints.choices, -1, 0)
-    real = constraints.choices.any(-1)
-    left = np.where(
-        real, most - (marks[axis, first] - marks[axis, second]), np.iinfo(np.int64).max
-    ).min(-1)
-    best = np.where(constraints.available, left, np.iinfo(np.int64).min).argmax(1)
-    chosen = constraints.choices[np.arange(len(best)), best].reshape(-1, 4)
+    axis, first, second, most = np.moveaxis(choices, -1, 0)
+    slack = most - (marks[axis, first] - marks[axis, second])
+
+    # Padding is neither the tightest bound of an alternative nor the best alternative.
+    limits = np.iinfo(np.int64)
+    slack = np.where(choices.any(-1), slack, limits.max).min(-1)
+    best = np.where(constraints.available, slack, limits.min).argmax(1)
+    chosen = choices[np.arange(len(best)), best].reshape(-1, 4)
     return np.concatenate([constraints.fixed, chosen[chosen.any(-1)]])
 
 
 def soft_program(
     diagram: Diagram,
-    target: Int[np.ndarray, " E"],
+    target: RelationRow,
     separations: _Separations,
-    sides: Float[np.ndarray, "R 2"],
+    sides: _Sides,
 ) -> _WallProgram:
-    """Return a linear program with soft constraints: relations, separations, doors, and preferred width and height."""
+    """Return a linear program with soft constraints.
+
+    These are relations, separations, doors, and preferred width and height.
+    """
     types = diagram.types
-    program = _WallProgram(len(diagram.types))
+    program = _WallProgram(len(types))
     for room, kind in enumerate(types):
-        size = _SIZE * (2 if kind == LIVING else 1) * (1 if diagram.areas is None else _AREA_SIZE)
+        size = 2 * _SIZE if kind == LIVING else _SIZE
+        if diagram.areas is not None:
+            size *= _AREA_SIZE
         for axis, side in enumerate(sides[room].tolist()):
             low = 4 * room + axis
-            high = 4 * room + axis + 2
+            high = low + 2
             program.add_order(low, high, _SMALLEST, 10 * _MUST)
             program.add_order(low, high, side, size)
             program.add_order(low, high, _TIGHT * side, _CRAMPED)
             program.add_order(high, low, -side, size)
             program.add_soft({high: 1.0}, 0.0, _COMPACT)
+
     for (u, v), relation in zip(pairs(len(types)), target.tolist(), strict=True):
-        for axis in (0, 1) if relation != NO_EDGE else ():
-            _relate(program, 4 * u + axis, 4 * v + axis, relation, axis)
+        if relation != NO_EDGE:
+            _relate(program, 4 * u, 4 * v, relation, axis=0)
+            _relate(program, 4 * u + 1, 4 * v + 1, relation, axis=1)
     for (what, u, v), side in separations.items():
-        axis = side % 2
-        low = side < 2
         if what == "within":
-            inner = 4 * u + side
-            outer = 4 * v + side
-            program.add_order(*((outer, inner) if low else (inner, outer)), 0.0, _MUST)
+            inner, outer = 4 * u + side, 4 * v + side
+            first, second = (outer, inner) if side < 2 else (inner, outer)
+            program.add_order(first, second, 0.0, _MUST)
         else:
             near = target[pair_index(u, v, len(types))] != NO_EDGE
-            gap, penalty = (_GAP, _SHOULD) if near else (NEAR + 1 + _ROUNDING_PIXELS, _MUST)
-            first, second = (u, v) if low else (v, u)
-            program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)
-            if (u, v) in (diagram.doors or ()):  # along the wall, both rooms are as long as a door
-                along = 1 - axis
-                for one, other in ((u, v), (v, u)):
-                    program.add_order(
-                        4 * one + along, 4 * other + along + 2, DOOR_WIDTH + _ROUNDING_PIXELS, _MUST
-                    )
+            _separate(program, u, v, side, near=near, door=(u, v) in (diagram.doors or ()))
     return program
 
 
-def _relate(
-    program: _WallProgram,
-    u: int,
-    v: int,
-    relation: int,
-    axis: int,
-) -> None:
+def _relate(program: _WallProgram, u: int, v: int, relation: int, axis: int) -> None:
     """Add a relation along one axis; `u` and `v` are the first walls of the two rooms."""
     for low, high in ((u, v + 2), (v, u + 2)):
         program.add_order(low, high, _ROUNDING_PIXELS - NEAR, _MUST)
@@ -429,22 +439,40 @@ def _relate(
         program.add_order(u, v, 1 + _ROUNDING_PIXELS, _MUST)
         program.add_order(v + 2, u + 2, 1 + _ROUNDING_PIXELS, _MUST)
         return
+
+    # The centre of u is before the first wall of v, behind the second, or between the two.
     direction = 0 if relation == INSIDE else _DIRECTION[relation][axis]
-    for sign, wall in {-1: [(1, v)], 1: [(-1, v + 2)], 0: [(-1, v), (1, v + 2)]}[direction]:
-        program.add_soft(
-            {u: 0.5 * sign, u + 2: 0.5 * sign, wall: -float(sign)}, -_ROUNDING_PIXELS, _MUST
-        )
+    before = (1, v)
+    after = (-1, v + 2)
+    between = ((-1, v), (1, v + 2))
+    for sign, wall in {-1: (before,), 1: (after,), 0: between}[direction]:
+        centre = {u: 0.5 * sign, u + 2: 0.5 * sign, wall: -float(sign)}
+        program.add_soft(centre, -_ROUNDING_PIXELS, _MUST)
     if relation == INSIDE:
         program.add_order(v, u, 0.0, _SIZE)
         program.add_order(u + 2, v + 2, 0.0, _SIZE)
 
 
+def _separate(program: _WallProgram, u: int, v: int, side: int, *, near: bool, door: bool) -> None:
+    """Keep room u apart from room v on one of its sides, and room for a door in their wall."""
+    axis = side % 2
+    first, second = (u, v) if side < 2 else (v, u)
+    gap = _GAP if near else NEAR + 1 + _ROUNDING_PIXELS
+    penalty = _SHOULD if near else _MUST
+    program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)
+    if door:
+        # Along the wall, both rooms are as long as a door.
+        along = 1 - axis
+        for room, other in ((u, v), (v, u)):
+            start = 4 * room + along
+            end = 4 * other + along + 2
+            program.add_order(start, end, DOOR_WIDTH + _ROUNDING_PIXELS, _MUST)
+
+
 def choose_separations(
-    walls: Float[np.ndarray, "R 4"] | Int[np.ndarray, "R 4"],
-    target: Int[np.ndarray, " E"],
-    separations: _Separations,
+    walls: Walls | Boxes, target: RelationRow, separations: _Separations
 ) -> _Separations:
-    """Assign the nearest side to pairs without one, and the next nearest to pairs not separated on theirs."""
+    """Assign the nearest side to pairs without one, and the next to pairs not separated on theirs."""
     separations = dict(separations)
     for (u, v), relation in zip(pairs(len(walls)), target.tolist(), strict=True):
         beyond = (walls[v] - walls[u]) * [1, 1, -1, -1]
@@ -452,19 +480,21 @@ def choose_separations(
             separations["within", u, v] = int(np.argmin(beyond))
         if relation in (INSIDE, SURROUNDING):
             continue
+
         gaps = np.concatenate([walls[v, :2] - walls[u, 2:], walls[u, :2] - walls[v, 2:]])
         key = ("apart", u, v)
-        if relation == NO_EDGE:
-            if key in separations and gaps[separations[key]] < NEAR + 1:
-                gaps[separations.pop(key)] = -np.inf
-        else:  # neighbours are separated on a side that their relation names
-            named = [
-                any(a == b != 0 for a, b in zip(side, _DIRECTION[relation], strict=True))
-                for side in _SIDE_OF
-            ]
-            gaps = np.where(named, gaps, -np.inf)
+        if relation != NO_EDGE:
+            gaps = np.where(_named_sides(relation), gaps, -np.inf)
+        elif key in separations and gaps[separations[key]] < NEAR + 1:
+            gaps[separations.pop(key)] = -np.inf
         separations.setdefault(key, int(np.argmax(gaps)))
     return separations
+
+
+def _named_sides(relation: int) -> list[bool]:
+    """Return on which sides of room v a relation of room u to it may separate the two."""
+    x, y = _DIRECTION[relation]
+    return [dx == x != 0 or dy == y != 0 for dx, dy in _SIDE_OF]
 
 
 class _WallProgram:
@@ -474,37 +504,33 @@ class _WallProgram:
         self.rooms = rooms
         self.rows: list[tuple[dict[int, float], float, float]] = []
 
-    def add_soft(self, total: dict[int, float], most: float, penalty: float) -> None:
-        """Require a linear combination of walls to be at most `most`; the penalty is per pixel of violation."""
-        self.rows.append((total, most, penalty))
+    def add_soft(self, factors: dict[int, float], most: float, penalty: float) -> None:
+        """Require a linear combination of walls to be at most `most`; the penalty is per pixel."""
+        self.rows.append((factors, most, penalty))
 
-    def add_order(
-        self,
-        first: int,
-        second: int,
-        gap: float,
-        penalty: float,
-    ) -> None:
+    def add_order(self, first: int, second: int, gap: float, penalty: float) -> None:
         """Require one wall to be at least `gap` before another."""
         self.add_soft({first: 1.0, second: -1.0}, -gap, penalty)
 
     def solve(
         self, hard: Int[np.ndarray, "B 4"] | None = None, margin: float = 0.0
-    ) -> Float[np.ndarray, "R 4"] | None:
-        """Return the walls with the smallest total penalty; None if the hard constraints are infeasible.
+    ) -> Walls | None:
+        """Return the walls with the smallest penalty; None if the hard constraints are infeasible.
 
         With `hard` bounds on marks (see `wall_constraints.Bound`) and their margin, rooms are on
         the canvas.
         """
-        from scipy.optimize import linprog  # it takes .3 s
+        from scipy.optimize import linprog
         from scipy.sparse import csr_array, eye_array, hstack, vstack
 
         soft = len(self.rows)
         walls = 4 * self.rooms
-        entries = [
-            (row, *term) for row, (total, _, _) in enumerate(self.rows) for term in total.items()
-        ]
+        entries = []
+        for row, (factors, _, _) in enumerate(self.rows):
+            entries += [(row, wall, factor) for wall, factor in factors.items()]
         row, column, factor = zip(*entries, strict=True)
+
+        # Each soft constraint may be violated by its own variable, which has a penalty.
         matrix = hstack([csr_array((factor, (row, column)), shape=(soft, walls)), -eye_array(soft)])
         most = np.array([most for _, most, _ in self.rows])
         upper = np.full(walls + soft, np.inf)
@@ -514,6 +540,6 @@ class _WallProgram:
             matrix = vstack([matrix, hstack([rows[:, :walls], csr_array((len(limits), soft))])])
             most = np.concatenate([most, limits - margin])
         objective = np.concatenate([np.zeros(walls), [penalty for _, _, penalty in self.rows]])
-        variables: Any = np.stack([np.zeros(walls + soft), upper], 1)
-        result = linprog(objective, matrix.tocsr(), most, bounds=variables, method="highs-ds")
+        bounds: Any = np.stack([np.zeros(walls + soft), upper], 1)
+        result = linprog(objective, matrix.tocsr(), most, bounds=bounds, method="highs-ds")
         return None if result.x is None else result.x[:walls].reshape(-1, 4)
