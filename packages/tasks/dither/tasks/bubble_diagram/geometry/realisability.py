@@ -1,4 +1,4 @@
-"""Realisability: find boxes whose relations under Graph2Plan's rule are those of a diagram, or prove there are none.
+"""Realisability: find boxes that show a diagram under Graph2Plan's rule, or prove there are none.
 
 An exact branch-and-bound search over integer boxes: bounds are propagated (`wall_constraints`), a
 linear program proposes boxes, and the search branches on a choice that these violate, up to a
@@ -14,10 +14,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..relations import edges_of, overlapping
+from ..arrays import Boxes, PairRow, RelationRow
+from ..relations import edges_of, overlapping, sides_of
 from .wall_constraints import END, START, Canvas, WallConstraints, mark_values, wall_constraints_of
-
-__all__ = ["LIMIT", "Realisation", "Verdict", "realise", "realises", "wall_rows"]
 
 LIMIT: Final = 400
 """Linear programs after which a diagram counts as unknown."""
@@ -28,9 +27,16 @@ Verdict = Literal["realisable", "impossible", "unknown"]
 _CANVAS: Final = Canvas()
 
 _MARGIN_WEIGHT = 40.0
+"""Objective weight of the rounding margin relative to pixels of wall."""
+
 _ROUNDING = 2.0
-"""Objective weight of the rounding margin relative to pixels of wall; largest change of a
-difference of two marks by rounding, in half pixels."""
+"""Largest change of a difference of two marks by rounding, in half pixels."""
+
+_INFEASIBLE = 2
+"""Status of HiGHS."""
+
+_PairFlags = bool | PairRow
+_BoundRows = Int[np.ndarray, "F 4"]
 
 
 @dataclass(frozen=True)
@@ -38,15 +44,15 @@ class Realisation:
     """Result of a search; `boxes` in pixels realise the diagram, and are None unless it is realisable."""
 
     verdict: Verdict
-    boxes: Int[np.ndarray, "R 4"] | None
+    boxes: Boxes | None
 
 
 def realise(
-    edges: Int[np.ndarray, " E"],
+    edges: RelationRow,
     rooms: int,
     *,
-    apart: bool | Bool[np.ndarray, " E"] = True,
-    disjoint: bool | Bool[np.ndarray, " E"] = False,
+    apart: _PairFlags = True,
+    disjoint: _PairFlags = False,
     canvas: Canvas = _CANVAS,
     limit: int = LIMIT,
 ) -> Realisation:
@@ -62,29 +68,27 @@ def realise(
         canvas: Size limits.
         limit: Maximum number of linear programs.
     """
-    search = _Search(
-        wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint), canvas, limit
-    )
+    constraints = wall_constraints_of(edges, rooms, apart=apart, disjoint=disjoint)
     try:
-        boxes = search.run()
+        boxes = _Search(constraints, canvas, limit).run()
     except _UndecidedError:
         return Realisation("unknown", None)
     return Realisation("impossible" if boxes is None else "realisable", boxes)
 
 
 def realises(
-    boxes: Int[np.ndarray, "R 4"],
-    edges: Int[np.ndarray, " E"],
-    constrained: bool | Bool[np.ndarray, " E"] = True,
+    boxes: Boxes,
+    edges: RelationRow,
+    constrained: _PairFlags = True,
     canvas: Canvas = _CANVAS,
     *,
-    disjoint: bool | Bool[np.ndarray, " E"] = False,
+    disjoint: _PairFlags = False,
 ) -> bool:
-    """Whether the constrained relations of boxes under the rule are those of the diagram, without forbidden overlap."""
-    sides = boxes[:, 2:] - boxes[:, :2]
-    fits = boxes.min() >= 0 and boxes.max() <= canvas.side and sides.min() >= canvas.smallest
-    shown = fits and ((edges_of(boxes) == edges) | ~np.asarray(constrained)).all()
-    return bool(shown and not (overlapping(boxes) & constrained & disjoint).any())
+    """Whether boxes show the constrained relations of a diagram, without forbidden overlap."""
+    if boxes.min() < 0 or boxes.max() > canvas.side or sides_of(boxes).min() < canvas.smallest:
+        return False
+    shown = (edges_of(boxes) == edges) | ~np.asarray(constrained)
+    return bool(shown.all() and not (overlapping(boxes) & constrained & disjoint).any())
 
 
 class _UndecidedError(Exception):
@@ -103,7 +107,7 @@ class _Node:
     """
 
     most: Int[np.ndarray, "2 M M"]
-    bounds: Int[np.ndarray, "F 4"]
+    bounds: _BoundRows
     alive: Bool[np.ndarray, "C A"]
     decided: Bool[np.ndarray, " C"]
 
@@ -121,24 +125,17 @@ class _Search:
         self.programs = 0
         self.axis, self.first, self.second, self.bound = np.moveaxis(constraints.choices, -1, 0)
 
-    def run(self) -> Int[np.ndarray, "R 4"] | None:
+    def run(self) -> Boxes | None:
         """Return realising boxes, or None if there are none."""
         available = self.constraints.available
         most = self.constraints.closed_bounds(self.canvas)
         if most is None:
             return None
-        stack = [
-            _Node(most, self.constraints.fixed, available.copy(), np.zeros(len(available), bool))
-        ]
+        undecided = np.zeros(len(available), bool)
+        stack = [_Node(most, self.constraints.fixed, available.copy(), undecided)]
         while stack:
             node = stack.pop()
-            boxes = self.boxes(node) if self.propagate(node) else None
-            if (
-                boxes is not None
-                and not self.proved(boxes)
-                and not self.violated(node, boxes).any()
-            ):
-                boxes = self.boxes(node, whole=True)  # rounding violated a bound
+            boxes = self.proposal(node)
             if boxes is None:
                 continue
             solution = boxes if self.proved(boxes) else self.dive(node, boxes)
@@ -147,21 +144,30 @@ class _Search:
             stack += self.branch(node, boxes)
         return None
 
-    def dive(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "R 4"] | None:
-        """Primal heuristic: decide all violated choices at once, each by its nearest alternative, and repeat.
+    def proposal(self, node: _Node) -> Boxes | None:
+        """Return boxes for a node after propagation; None if it has no solution."""
+        if not self.propagate(node):
+            return None
+        boxes = self.boxes(node)
+        if boxes is None or self.proved(boxes) or self.violated(node, boxes).any():
+            return boxes
+        # All choices hold, so rounding violated a bound.
+        return self.boxes(node, whole=True)
 
-        Often finds a solution; a failure proves nothing.
+    def dive(self, node: _Node, boxes: Boxes) -> Boxes | None:
+        """Primal heuristic: decide all violated choices at once, each by its nearest alternative.
+
+        Repeated until none is violated. Often finds a solution; a failure proves nothing.
         """
         while (violated := self.violated(node, boxes)).any():
             node = node.copy()
             excess = self.excess(boxes)
             for choice in np.flatnonzero(violated).tolist():
-                option = int(
-                    np.where(node.alive[choice], excess[choice], np.iinfo(np.int64).max).argmin()
-                )
-                if not node.decided[choice] and not (
-                    self.take(node, choice, option) and self.propagate(node)
-                ):
+                # Propagation may have decided it since.
+                if node.decided[choice]:
+                    continue
+                distance = np.where(node.alive[choice], excess[choice], np.iinfo(np.int64).max)
+                if not (self.take(node, choice, int(distance.argmin())) and self.propagate(node)):
                     return None
             proposal = self.boxes(node)
             if proposal is None or self.proved(proposal):
@@ -169,8 +175,8 @@ class _Search:
             boxes = proposal
         return None
 
-    def branch(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> list[_Node]:
-        """Return one child per alternative of the violated choice with fewest alternatives; the nearest comes last."""
+    def branch(self, node: _Node, boxes: Boxes) -> list[_Node]:
+        """Return one child per alternative of a violated choice with fewest; the nearest is last."""
         excess = self.excess(boxes)
         left = node.alive.sum(1)
         choice = min(np.flatnonzero(self.violated(node, boxes)).tolist(), key=left.__getitem__)
@@ -182,9 +188,10 @@ class _Search:
         return nodes
 
     def propagate(self, node: _Node) -> bool:
-        """Drop refuted alternatives and impose single remaining ones; return False if a choice has none left."""
+        """Drop refuted alternatives and impose single remaining ones; False if none is left."""
         while True:
-            node.alive &= ~(self.bound + node.most[self.axis, self.second, self.first] < 0).any(-1)
+            refuted = self.bound + node.most[self.axis, self.second, self.first] < 0
+            node.alive &= ~refuted.any(-1)
             left = node.alive.sum(1)
             if not left.all():
                 return False
@@ -192,9 +199,8 @@ class _Search:
             if not single.any():
                 return True
             node.decided |= single
-            if not self.impose(
-                node, self.constraints.choices[node.alive & single[:, None]].reshape(-1, 4)
-            ):
+            forced = self.constraints.choices[node.alive & single[:, None]]
+            if not self.impose(node, forced.reshape(-1, 4)):
                 return False
 
     def take(self, node: _Node, choice: int, option: int) -> bool:
@@ -216,12 +222,14 @@ class _Search:
                 np.minimum(plane, plane[:, p, None] + (bound + plane[q]), out=plane)
         return True
 
-    def boxes(self, node: _Node, *, whole: bool = False) -> Int[np.ndarray, "R 4"] | None:
-        """Return boxes that satisfy the bounds of a node up to rounding, or `whole` exactly; None if there are none.
+    def boxes(self, node: _Node, *, whole: bool = False) -> Boxes | None:
+        """Return boxes that satisfy the bounds of a node up to rounding, or `whole` exactly.
 
-        Maximises a margin that protects the bounds from rounding, and minimises room sizes.
+        Maximises a margin that protects the bounds from rounding, and minimises room sizes. None if
+        there are no such boxes.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp  # it takes .3 s
+        # 0.3 s, which runs without a search save
+        from scipy.optimize import Bounds, LinearConstraint, milp
 
         if self.programs >= self.limit:
             raise _UndecidedError
@@ -233,59 +241,63 @@ class _Search:
             integrality=[*[int(whole)] * 4 * rooms, 0],
             bounds=Bounds(0, [*[self.canvas.side] * 4 * rooms, 1]),
             constraints=LinearConstraint(matrix, -np.inf, most),
-            options={"presolve": whole},  # presolve costs more than it saves on programs this small
+            # Presolve costs more than it saves on programs this small.
+            options={"presolve": whole},
         )
-        if result.status == 2:
+        if result.status == _INFEASIBLE:
             return None
         if result.x is None:
             raise _UndecidedError
         return np.asarray(np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4))
 
-    def excess(self, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "C A"]:
+    def excess(self, boxes: Boxes) -> Int[np.ndarray, "C A"]:
         """Return the violation of each alternative in half pixels; 0 if satisfied."""
         marks = mark_values(boxes)
-        over = marks[self.axis, self.first] - marks[self.axis, self.second] - self.bound
-        return np.asarray(np.maximum(over, 0).sum(-1))
+        gap = marks[self.axis, self.first] - marks[self.axis, self.second]
+        return np.asarray(np.maximum(gap - self.bound, 0).sum(-1))
 
-    def violated(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> Bool[np.ndarray, " C"]:
+    def violated(self, node: _Node, boxes: Boxes) -> Bool[np.ndarray, " C"]:
         """True for undecided choices of which the boxes satisfy no alternative."""
         satisfied = (self.excess(boxes) == 0) & self.constraints.available
         return np.asarray(~node.decided & ~satisfied.any(1))
 
-    def proved(self, boxes: Int[np.ndarray, "R 4"]) -> bool:
-        own = self.constraints
-        return realises(boxes, own.edges, own.constrained, self.canvas, disjoint=own.disjoint)
+    def proved(self, boxes: Boxes) -> bool:
+        constraints = self.constraints
+        return realises(
+            boxes,
+            constraints.edges,
+            constraints.constrained,
+            self.canvas,
+            disjoint=constraints.disjoint,
+        )
 
 
 def wall_rows(
-    bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas
+    bounds: _BoundRows, rooms: int, canvas: Canvas
 ) -> tuple[Any, Float[np.ndarray, " F"]]:
-    """Return bounds, and the smallest sides, as rows of a linear program on walls: matrix and right-hand side.
+    """Return bounds, and the smallest sides, as rows of a linear program on walls.
 
-    The last variable is the share of the rounding error that all rows tolerate.
+    The result is the matrix and the right-hand side. The last variable is the share of the rounding
+    error that all rows tolerate.
     """
     from scipy.sparse import csc_array
 
     first = 3 * np.arange(rooms)
-    zero = np.zeros(rooms, np.int64)
+    smallest = np.full(rooms, -2 * canvas.smallest)
     sides = [
-        np.stack([zero + axis, first + START, first + END, zero - 2 * canvas.smallest], 1)
-        for axis in (0, 1)
+        np.stack([np.full(rooms, axis), first + START, first + END, smallest], 1) for axis in (0, 1)
     ]
     axis, p, q, most = np.concatenate([bounds, *sides]).T
     columns = []
-    values = []
-    for mark, sign in (
-        (p, 1),
-        (q, -1),
-    ):  # a mark is a mean of the two walls of its room, in half pixels
+    factors = []
+    # A mark is a mean of the two walls of its room, in half pixels.
+    for mark, sign in ((p, 1), (q, -1)):
         room, part = np.divmod(mark, 3)
-        columns += [4 * room + axis, 4 * room + axis + 2]
-        values += [sign * (2 - part), sign * part]
+        wall = 4 * room + axis
+        columns += [wall, wall + 2]
+        factors += [sign * (2 - part), sign * part]
     columns.append(np.full(len(axis), 4 * rooms))
-    values.append(np.full(len(axis), _ROUNDING))
-    entries = (
-        np.concatenate(values).astype(float),
-        (np.tile(np.arange(len(axis)), 5), np.concatenate(columns)),
-    )
+    factors.append(np.full(len(axis), _ROUNDING))
+    rows = np.tile(np.arange(len(axis)), len(columns))
+    entries = (np.concatenate(factors).astype(float), (rows, np.concatenate(columns)))
     return csc_array(entries, shape=(len(axis), 4 * rooms + 1)), most.astype(float)

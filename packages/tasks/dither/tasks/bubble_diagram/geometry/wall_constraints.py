@@ -1,4 +1,4 @@
-"""Translate the relations of a diagram into difference constraints on the walls of its rooms, and close these.
+"""Difference constraints on the walls of rooms that follow from the relations of a diagram.
 
 Graph2Plan's rule (`relations`) only compares the start, middle and end of rooms along an axis, so
 every condition is a `Bound`. A pair of rooms contributes fixed bounds, and choices between
@@ -15,29 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import combinations_with_replacement, product
 from typing import Final, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..relations import GRID, NEAR, RULE
+from ..arrays import Boxes, PairRow, RelationRow, Rows
+from ..relations import GRID, NEAR, RULE, corners
 from ..vocabulary import ABOVE, BELOW, INSIDE, LEFT, NO_EDGE, RIGHT, SURROUNDING, pairs
-
-__all__ = [
-    "DISJOINT",
-    "END",
-    "MIDDLE",
-    "OPEN",
-    "START",
-    "Canvas",
-    "WallConstraints",
-    "close_bounds",
-    "constraint_table",
-    "initial_bounds",
-    "mark_values",
-    "wall_constraints_of",
-]
 
 START: Final = 0
 MIDDLE: Final = 1
@@ -48,6 +34,9 @@ END: Final = 2
 Bound = tuple[int, int, int, int]
 """(axis, first, second, most): along the axis, mark `first` minus mark `second` is at most `most`
 half pixels."""
+
+_Cells = tuple[tuple[int, int], tuple[int, int]]
+"""First and last row, and first and last column, of a rectangle of cells of `RULE`."""
 
 Choice = Sequence[Sequence[Bound]]
 """Alternatives; all bounds of at least one of them hold."""
@@ -60,11 +49,18 @@ DISJOINT: Final = OPEN + 1
 surrounding."""
 
 _FIXED = 8
+"""Most fixed bounds of a relation."""
+
 _CHOICES = 2
+"""Most choices of a relation."""
+
 _ALTERNATIVES = 4
+"""Most alternatives of a choice."""
+
 _BOUNDS = 4
-"""Largest number of fixed bounds and choices of a relation, of alternatives of a choice, and of
-their bounds."""
+"""Most bounds of an alternative."""
+
+_Matrices = Int[np.ndarray, "*n M M"]
 
 
 @dataclass(frozen=True)
@@ -88,9 +84,9 @@ class WallConstraints:
     """
 
     rooms: int
-    edges: Int[np.ndarray, " E"]
-    constrained: Bool[np.ndarray, " E"]
-    disjoint: Bool[np.ndarray, " E"]
+    edges: RelationRow
+    constrained: PairRow
+    disjoint: PairRow
     fixed: Int[np.ndarray, "F 4"]
     choices: Int[np.ndarray, "C A B 4"]
     available: Bool[np.ndarray, "C A"]
@@ -103,9 +99,10 @@ class WallConstraints:
 
 
 class Table(NamedTuple):
-    """Constraints of each relation, then of each with `DISJOINT`, of each pair of rooms; padded with trivial bounds.
+    """Constraints of each relation, then of each with `DISJOINT`, of each pair of rooms.
 
-    `available` is True for alternatives; each choice has at least one, which may be trivial.
+    Padded with trivial bounds. `available` is True for alternatives; each choice has at least one,
+    which may be trivial.
     """
 
     fixed: Int[np.ndarray, "E 24 F 4"]
@@ -116,34 +113,29 @@ class Table(NamedTuple):
 @lru_cache(maxsize=64)
 def constraint_table(rooms: int) -> Table:
     """Return the constraints of all relations of rooms i < j."""
-    pairwise = [
-        [
-            ([], []) if r == OPEN else _constraints_of(i, j, r, apart)
-            for apart in (False, True)
-            for r in range(OPEN + 1)
-        ]
-        for i, j in pairs(rooms)
-    ]
-    fixed = np.zeros((len(pairwise), 2 * DISJOINT, _FIXED, 4), np.int16)
-    choices = np.zeros((len(pairwise), 2 * DISJOINT, _CHOICES, _ALTERNATIVES, _BOUNDS, 4), np.int16)
-    available = np.zeros(choices.shape[:4], bool)
+    shape = (len(pairs(rooms)), 2 * DISJOINT)
+    fixed = np.zeros((*shape, _FIXED, 4), np.int16)
+    choices = np.zeros((*shape, _CHOICES, _ALTERNATIVES, _BOUNDS, 4), np.int16)
+    available = np.zeros((*shape, _CHOICES, _ALTERNATIVES), bool)
     available[..., 0] = True
-    for pair, row in enumerate(pairwise):
-        for relation, (bounds, pair_choices) in enumerate(row):
-            fixed[pair, relation, : len(bounds)] = np.array(bounds).reshape(-1, 4)
-            for number, choice in enumerate(pair_choices):
-                available[pair, relation, number, : len(choice)] = True
+    for pair, (i, j) in enumerate(pairs(rooms)):
+        for relation, disjoint in product(range(OPEN), (False, True)):
+            place = pair, relation + DISJOINT if disjoint else relation
+            bounds, relation_choices = _constraints_of(i, j, relation, disjoint=disjoint)
+            fixed[place][: len(bounds)] = np.array(bounds).reshape(-1, 4)
+            for number, choice in enumerate(relation_choices):
+                available[place][number, : len(choice)] = True
                 for index, alternative in enumerate(choice):
-                    choices[pair, relation, number, index, : len(alternative)] = alternative
+                    choices[place][number, index, : len(alternative)] = alternative
     return Table(fixed, choices, available)
 
 
 def wall_constraints_of(
-    edges: Int[np.ndarray, " E"],
+    edges: RelationRow,
     rooms: int,
     *,
-    apart: bool | Bool[np.ndarray, " E"] = True,
-    disjoint: bool | Bool[np.ndarray, " E"] = False,
+    apart: bool | PairRow = True,
+    disjoint: bool | PairRow = False,
 ) -> WallConstraints:
     """Return the constraints of a diagram.
 
@@ -152,121 +144,130 @@ def wall_constraints_of(
     """
     constrained = np.broadcast_to(apart, edges.shape) | (edges != NO_EDGE)
     disjoint = np.asarray(constrained & disjoint)
-    selected = (
-        np.arange(len(edges)),
-        np.where(constrained, edges + np.multiply(disjoint, DISJOINT), OPEN),
-    )
-    fixed, choices, available = (part[selected] for part in constraint_table(rooms))
-    choices = choices.reshape(-1, *choices.shape[2:]).astype(np.int64)
-    fixed = fixed.reshape(-1, 4).astype(np.int64)
+    relations = edges + np.multiply(disjoint, DISJOINT)
+    relations = np.where(constrained, relations, OPEN)
+    table = constraint_table(rooms)
+    numbers = np.arange(len(edges))
+    fixed = table.fixed[numbers, relations].reshape(-1, 4).astype(np.int64)
+    choices = table.choices[numbers, relations].astype(np.int64)
+    choices = choices.reshape(-1, _ALTERNATIVES, _BOUNDS, 4)
+    available = table.available[numbers, relations].reshape(-1, _ALTERNATIVES)
+
+    # Without padding.
     real = choices.any((1, 2, 3))
-    available = available.reshape(-1, _ALTERNATIVES)
     return WallConstraints(
-        rooms, edges, constrained, disjoint, fixed[fixed.any(1)], choices[real], available[real]
+        rooms=rooms,
+        edges=edges,
+        constrained=constrained,
+        disjoint=disjoint,
+        fixed=fixed[fixed.any(1)],
+        choices=choices[real],
+        available=available[real],
     )
 
 
-def mark_values(walls: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "2 M"]:
+def mark_values(walls: Boxes) -> Int[np.ndarray, "2 M"]:
     """Return the marks of rooms in half pixels, by axis."""
-    low = walls[:, :2].T
-    high = walls[:, 2:].T
-    marks = np.stack([2 * low, low + high, 2 * high], -1).reshape(2, -1)
+    low, high = corners(walls)
+    marks = np.stack([2 * low.T, (low + high).T, 2 * high.T], -1).reshape(2, -1)
+    # The last mark is the origin of the canvas.
     return np.concatenate([marks, np.zeros((2, 1), marks.dtype)], 1)
 
 
 def _constraints_of(
-    i: int,
-    j: int,
-    relation: int,
-    disjoint: bool,
+    i: int, j: int, relation: int, *, disjoint: bool
 ) -> tuple[list[Bound], list[Choice]]:
     """Return the fixed bounds and the choices of the relation of room i to room j, or `NO_EDGE`."""
-    if relation == NO_EDGE:  # a choice of the side on which the rooms are more than `NEAR` apart
-        return [], [
-            [
-                [(axis, 3 * u + END, 3 * v + START, -2 * NEAR - 2)]
-                for axis in (0, 1)
-                for u, v in ((i, j), (j, i))
-            ]
-        ]
-    beyond = [
-        [(axis, 3 * i + START, 3 * j + START, -2), (axis, 3 * j + END, 3 * i + END, -2)]
-        for axis in (0, 1)
-    ]
+    # Room u ends at most `gap` half pixels after room v starts.
+    gap = 2 * NEAR
+    if relation == NO_EDGE:
+        # A choice of the side on which the rooms are more than `NEAR` apart.
+        return [], [[[_before(axis, u, v, -gap - 2)] for axis, u, v in _ways(i, j)]]
+    beyond: list[Bound] = []
+    for axis in (0, 1):
+        beyond.append((axis, 3 * i + START, 3 * j + START, -2))
+        beyond.append((axis, 3 * j + END, 3 * i + END, -2))
     if relation == SURROUNDING:
-        return [bound for both in beyond for bound in both], []
-    near = [
-        (axis, 3 * u + START, 3 * v + END, 2 * NEAR) for axis in (0, 1) for u, v in ((i, j), (j, i))
-    ]
-    # The negation of each bound, at whole pixels.
-    within: Choice = [
-        [(axis, second, first, -most - 2)] for both in beyond for axis, first, second, most in both
-    ]
-    pieces = [list(_cell_bounds(i, j, rows, columns)) for rows, columns in _pieces(relation)]
+        return beyond, []
+
+    # Not surrounding: the negation of one of these bounds, at whole pixels.
+    within: Choice = [[(axis, second, first, -most - 2)] for axis, first, second, most in beyond]
     hull = list(_cell_bounds(i, j, *_hull(relation)))
     if relation == INSIDE:
         return hull, [within]
-    cells: list[Choice] = [pieces] * (len(pieces) > 1)
+    fixed = [(axis, 3 * u + START, 3 * v + END, gap) for axis, u, v in _ways(i, j)]
+    fixed += hull
+    choices: list[Choice] = []
+    pieces = [list(_cell_bounds(i, j, rows, columns)) for rows, columns in _pieces(relation)]
+    if len(pieces) > 1:
+        choices.append(pieces)
     if not disjoint:
-        return near + hull, [within, *cells]
+        return fixed, [within, *choices]
+
     # The centre of room i lies on one or two sides of room j, and disjoint boxes are separated on
     # one of them.
+    directions = zip(_ways(i, j), (LEFT, RIGHT, ABOVE, BELOW), strict=True)
     sides: Choice = [
-        [(axis, 3 * u + END, 3 * v + START, 0)]
-        for axis, u, v, where in (
-            (0, i, j, LEFT),
-            (0, j, i, RIGHT),
-            (1, i, j, ABOVE),
-            (1, j, i, BELOW),
-        )
-        if relation in where
+        [_before(axis, u, v, 0)] for (axis, u, v), where in directions if relation in where
     ]
     if len(sides) > 1:
-        return near + hull, [sides, *cells]
-    return [*near, *hull, *sides[0]], cells
+        return fixed, [sides, *choices]
+    return [*fixed, *sides[0]], choices
+
+
+def _ways(i: int, j: int) -> list[tuple[int, int, int]]:
+    """Return (axis, u, v) for each way in which one of two rooms, u, is before the other."""
+    return [(0, i, j), (0, j, i), (1, i, j), (1, j, i)]
+
+
+def _before(axis: int, u: int, v: int, most: int) -> Bound:
+    """Return the bound that room u ends at most `most` half pixels after the start of room v."""
+    return axis, 3 * u + END, 3 * v + START, most
 
 
 def _cell_bounds(
-    i: int,
-    j: int,
-    rows: tuple[int, int],
-    columns: tuple[int, int],
+    i: int, j: int, rows: tuple[int, int], columns: tuple[int, int]
 ) -> Iterator[Bound]:
     """Bounds that put the middle of room i into a range of cells of `RULE` relative to room j."""
     middle = 3 * i + MIDDLE
     for axis, (least, most) in ((0, columns), (1, rows)):
+        # Odd cells are on a wall of room j, even ones between walls.
         if least > 0:
-            yield axis, 3 * j + (START if least < 3 else END), middle, -(1 - least % 2)
+            wall = START if least < 3 else END
+            yield axis, 3 * j + wall, middle, least % 2 - 1
         if most < 4:
-            yield axis, middle, 3 * j + (START if most < 2 else END), most % 2 - 1
+            wall = START if most < 2 else END
+            yield axis, middle, 3 * j + wall, most % 2 - 1
 
 
 @lru_cache(maxsize=16)
-def _hull(relation: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _hull(relation: int) -> _Cells:
     """First and last row, and first and last column, of the cells of a relation."""
     rows, columns = np.nonzero(np.equal(RULE, relation))
     return (int(rows.min()), int(rows.max())), (int(columns.min()), int(columns.max()))
 
 
 @lru_cache(maxsize=16)
-def _pieces(relation: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _pieces(relation: int) -> list[_Cells]:
     """Maximal rectangles of cells that contain one relation only, those with most open sides first."""
-    ranges = [(a, b) for a in range(5) for b in range(a, 5)]
-    good = [
-        (rows, columns)
-        for rows, columns in product(ranges, ranges)
-        if (RULE[rows[0] : rows[1] + 1, columns[0] : columns[1] + 1] == relation).all()
-    ]
+    ranges = list(combinations_with_replacement(range(5), 2))
+    good = []
+    for rows, columns in product(ranges, ranges):
+        cells = RULE[rows[0] : rows[1] + 1, columns[0] : columns[1] + 1]
+        if (cells == relation).all():
+            good.append((rows, columns))
 
-    def covers(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> bool:
-        return all(a <= c and d <= b for (a, b), (c, d) in zip(one, other, strict=True))
+    def contained(piece: _Cells) -> bool:
+        (top, bottom), (left, right) = piece
+        for other in good:
+            (above, below), (before, after) = other
+            rows = above <= top and bottom <= below
+            if other != piece and rows and before <= left and right <= after:
+                return True
+        return False
 
-    largest = [
-        one for one in good if not any(other != one and covers(other, one) for other in good)
-    ]
-    return sorted(
-        largest, key=lambda piece: -sum(edge in (0, 2, 4) for edge in (*piece[0], *piece[1]))
-    )
+    largest = [piece for piece in good if not contained(piece)]
+    return sorted(largest, key=lambda piece: -sum(end % 2 == 0 for end in (*piece[0], *piece[1])))
 
 
 @lru_cache(maxsize=64)
@@ -287,30 +288,31 @@ def initial_bounds(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
     return most
 
 
-def close_bounds(most: Int[np.ndarray, "N 2 M M"], rounds: int = 4) -> Bool[np.ndarray, " N"]:
-    """Compute shortest paths in place, tightening middles between rounds; False where there is a contradiction.
+def close_bounds(most: Int[np.ndarray, "N 2 M M"], rounds: int = 4) -> Rows:
+    """Compute shortest paths in place (Floyd-Warshall); False where there is a contradiction.
 
-    After four rounds hardly anything changes.
+    Middles are tightened between rounds; after four rounds hardly anything changes.
     """
     for number in range(rounds):
         if number:
             _tighten_middles(most)
         for mark in range(most.shape[-1]):
             np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
-    least: Int[np.ndarray, " N"] = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
-    return least >= 0
+    least = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
+    return np.asarray(least >= 0)
 
 
-def _tighten_middles(most: Int[np.ndarray, "*n M M"]) -> None:
+def _tighten_middles(most: _Matrices) -> None:
     """Use that a middle is half of start plus end, and that starts and ends are at whole pixels."""
     walls = np.arange(most.shape[-1]) % 3 != MIDDLE
     walls[-1] = True
     most[..., walls[:, None] & walls] &= -2
-    s, c, e = (most[..., mark:-1:3, :] for mark in (START, MIDDLE, END))
-    np.minimum(c, (s + e) >> 1, out=c)
-    from_s, from_c, from_e = (most[..., mark:-1:3] for mark in (START, MIDDLE, END))
-    np.minimum(from_c, (from_s + from_e) >> 1, out=from_c)
-    np.minimum(s, 2 * c + from_e.swapaxes(-1, -2), out=s)
-    np.minimum(e, 2 * c + from_s.swapaxes(-1, -2), out=e)
-    np.minimum(from_s, 2 * from_c + e.swapaxes(-1, -2), out=from_s)
-    np.minimum(from_e, 2 * from_c + s.swapaxes(-1, -2), out=from_e)
+
+    start, middle, end = (most[..., mark:-1:3, :] for mark in (START, MIDDLE, END))
+    from_start, from_middle, from_end = (most[..., mark:-1:3] for mark in (START, MIDDLE, END))
+    np.minimum(middle, (start + end) >> 1, out=middle)
+    np.minimum(from_middle, (from_start + from_end) >> 1, out=from_middle)
+    np.minimum(start, 2 * middle + from_end.swapaxes(-1, -2), out=start)
+    np.minimum(end, 2 * middle + from_start.swapaxes(-1, -2), out=end)
+    np.minimum(from_start, 2 * from_middle + end.swapaxes(-1, -2), out=from_start)
+    np.minimum(from_end, 2 * from_middle + start.swapaxes(-1, -2), out=from_end)
