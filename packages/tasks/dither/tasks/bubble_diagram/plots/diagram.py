@@ -10,56 +10,71 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 
-from ..geometry.floor_plan import DOOR_WIDTH, Door, Window, floor_plan, segment
+from ..arrays import PixelLabels, Walls
+from ..geometry.floor_plan import DOOR_WIDTH, Door, FloorPlan, Window, floor_plan, segment
 from ..geometry.placement import Placement, room_names
-from ..relations import METRES, NEAR
+from ..relations import METRES, NEAR, areas_of
 from ..vocabulary import COLOURS, LIVING, ROOMS
 from . import svg
 
-__all__ = [
-    "BROKEN",
-    "INK",
-    "LINK",
-    "PALE",
-    "Scene",
-    "draw_bubbles",
-    "draw_floorplan",
-    "draw_gallery",
-    "draw_room",
-]
-
 INK = "#2b2f36"
+"""Colour of names and walls."""
+
 PALE = "#6f7782"
+"""Colour of captions."""
+
 BROKEN = "#c8443c"
+"""Colour of violated relations."""
+
 LINK = "#4a515c"
-"""Colours of names and walls, of captions, of violated relations, and of links."""
+"""Colour of links."""
 
 _SIZES: Final = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
+"""Font sizes of names."""
+
 _MIN_RATIO = 24
+"""Smallest ratio of the width of the picture to them."""
+
 _LINE = 1.3
+"""Line spacing in multiples of them."""
+
 _CELL = 2.0
+"""Side of a cell of the label grid."""
+
 _UPRIGHT = 1.3
-"""Font sizes of names; smallest ratio of the width of the picture to them; line spacing in
-multiples of them; side of a cell of the label grid; factor by which upright text must be larger to
-be preferred."""
+"""Factor by which upright text must be larger to be preferred."""
 
 _WALL = "#3a3f47"
+"""Colour of walls."""
+
 _OUTER = NEAR / 2
+"""Thickness of walls around a room in pixels, so that gaps between neighbours are filled."""
+
 _REVEAL = 1.1
+"""How far floors reach into walls, so that inner walls are thinner than outer ones."""
+
 _TINT = 0.45
-"""Colour of walls; their thickness around a room in pixels, so that gaps between neighbours are
-filled; how far floors reach into them; share of the room colour in the floor colour."""
+"""Share of the room colour in the floor colour."""
+
+_FOOT = 26.0
+"""Height of the caption of a floor plan."""
+
+_CAPTION = 9.5
+"""Font size of captions."""
+
+_Cells = Bool[np.ndarray, "h w"]
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label centred at (x, y), upright if rotated by 90 degrees. `spot` is the point it refers to, if elsewhere."""
+    """A label centred at (x, y), upright if rotated by 90 degrees; `spot` is its room, if elsewhere."""
 
     x: float
     y: float
@@ -77,7 +92,7 @@ class Label:
 
 
 class Scene:
-    """A placed diagram scaled into a rectangle of a page: room boxes, rooms from bottom to top, and labels."""
+    """A placed diagram scaled into a rectangle of a page: room boxes, their order, and labels."""
 
     def __init__(
         self,
@@ -86,8 +101,9 @@ class Scene:
         y: float,
         width: float,
         height: float,
-        regions: Int[np.ndarray, "H W"] | None = None,
+        regions: PixelLabels | None = None,
     ) -> None:
+        """Scale a diagram; `regions` are its rooms if they are not rectangles."""
         self.placement = placement
         self.x = x
         self.y = y
@@ -98,30 +114,25 @@ class Scene:
         self.scale = float((size / extent).min())
         margin = (size - extent * self.scale) / 2
         within = boxes * self.scale + np.tile(margin, 2)
-        self.boxes: Float[np.ndarray, "R 4"] = within + np.array([x, y, x, y])
+        self.boxes: Walls = within + np.array([x, y, x, y])
         self._origin = float(x + margin[0]), float(y + margin[1])
-        self.order: list[int] = np.argsort(
-            -(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable"
-        ).tolist()
+        self.order: list[int] = np.argsort(-areas_of(boxes), kind="stable").tolist()
         self.names = room_names(placement.diagram)
         self.labels: list[Label] = []
-        self._visible: Int[np.ndarray, "H W"] = np.full(
-            (int(height / _CELL), int(width / _CELL)), -1
-        )
-        self._taken: Bool[np.ndarray, "H W"] = np.zeros(self._visible.shape, bool)
-        for room in self.order:
-            x0, y0, x1, y1 = np.round(within[room] / _CELL).astype(int)
-            self._visible[y0:y1, x0:x1] = room
-        if regions is not None:  # rooms that are not rectangles
-            rows, columns = (
-                ((np.arange(n) + 0.5) * _CELL - m) / self.scale
-                for n, m in zip(self._visible.shape, margin[::-1], strict=True)
-            )
+
+        shape = (int(height / _CELL), int(width / _CELL))
+        self._taken = np.zeros(shape, bool)
+        self._visible: PixelLabels = np.full(shape, -1)
+        if regions is None:
+            for room in self.order:
+                x0, y0, x1, y1 = np.round(within[room] / _CELL).astype(int)
+                self._visible[y0:y1, x0:x1] = room
+        else:
+            rows = ((np.arange(shape[0]) + 0.5) * _CELL - margin[1]) / self.scale
+            columns = ((np.arange(shape[1]) + 0.5) * _CELL - margin[0]) / self.scale
             inside = [(at >= 0) & (at < len(regions)) for at in (rows, columns)]
-            self._visible[:] = -1
-            self._visible[np.ix_(*inside)] = regions[
-                np.ix_(rows[inside[0]].astype(int), columns[inside[1]].astype(int))
-            ]
+            pixels = np.ix_(rows[inside[0]].astype(int), columns[inside[1]].astype(int))
+            self._visible[np.ix_(*inside)] = regions[pixels]
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return the point of the page at a point in box pixels."""
@@ -129,16 +140,14 @@ class Scene:
 
     def outline(self, corners: Iterable[tuple[float, float]]) -> str:
         """Return the path through corners in box pixels."""
-        return (
-            "M"
-            + "L".join(f"{x:.1f},{y:.1f}" for x, y in (self.at(*corner) for corner in corners))
-            + "Z"
-        )
+        points = [self.at(*corner) for corner in corners]
+        return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points) + "Z"
 
     def label_rooms(self, texts: Sequence[tuple[str, ...]] | None = None) -> list[Label]:
         """Place a label for each room, by default its name."""
         sizes = [size for size in _SIZES if size <= max(self.width / _MIN_RATIO, _SIZES[-1])]
         texts = texts or [(name,) for name in self.names]
+        # Labels on their rooms come first; the others get the cells that are left.
         labels = [self._on_room(room, lines, sizes) for room, lines in enumerate(texts)]
         self.labels = [
             label or self._near_room(room, texts[room][:1]) for room, label in enumerate(labels)
@@ -159,63 +168,74 @@ class Scene:
         left = int(columns.min())
         visible = self._visible[top : rows.max() + 1, left : columns.max() + 1] == room
         middle = (rows.mean() - top + 0.5, columns.mean() - left + 0.5)
-        options = [(size, upright) for size in sizes for upright in (False, True)]
-        for size, upright in sorted(
-            options, key=lambda option: -option[0] / (_UPRIGHT if option[1] else 1.0)
-        ):
-            label = self._place(visible, Label(0, 0, size, lines, upright), middle, (top, left))
-            if label is not None:
-                return label
+
+        def rank(option: tuple[float, bool]) -> float:
+            size, upright = option
+            return -size / _UPRIGHT if upright else -size
+
+        for size, upright in sorted(product(sizes, (False, True)), key=rank):
+            label = Label(0, 0, size, lines, upright)
+            placed = self._place(visible, label, middle, start=(top, left))
+            if placed is not None:
+                return placed
         return None
 
     def _near_room(self, room: int, lines: tuple[str, ...]) -> Label:
         """Return the label at the free cells nearest to its room, shrunk until it fits."""
         x0, y0, x1, y1 = self.boxes[room].tolist()
-        spot = ((x0 + x1) / 2, (y0 + y1) / 2)
+        x = (x0 + x1) / 2
+        y = (y0 + y1) / 2
         cells = np.argwhere(self._visible == room)
-        if len(cells):  # the line ends in the visible part of the room
+        if len(cells):
+            # The line ends in the visible part of the room.
             points = (cells[:, ::-1] + 0.5) * _CELL + np.array([self.x, self.y])
-            x, y = points[np.square(points - np.array(spot)).sum(1).argmin()].tolist()
-            spot = (x, y)
-        label = Label(0, 0, _SIZES[-1], lines, spot=spot)
-        while True:
-            placed = self._place(
-                ~self._taken, label, ((spot[1] - self.y) / _CELL, (spot[0] - self.x) / _CELL)
-            )
-            if placed is not None:
-                return placed
+            nearest = np.square(points - np.array([x, y])).sum(1).argmin()
+            x, y = points[nearest].tolist()
+
+        middle = ((y - self.y) / _CELL, (x - self.x) / _CELL)
+        label = Label(0, 0, _SIZES[-1], lines, spot=(x, y))
+        while (placed := self._place(~self._taken, label, middle)) is None:
             label = replace(label, size=0.9 * label.size)
+        return placed
 
     def _place(
         self,
-        free: Bool[np.ndarray, "h w"],
+        free: _Cells,
         label: Label,
         middle: tuple[float, float],
         start: tuple[int, int] = (0, 0),
     ) -> Label | None:
-        """Take the free cells nearest to a point (row, column) for a label; `start` is the first cell of `free`."""
+        """Take the free cells nearest to a point (row, column) for a label.
+
+        `start` is the first cell of `free`.
+        """
         width, height = (ceil(side / _CELL) for side in label.extent)
-        if height > free.shape[0] or width > free.shape[1]:
-            return None
-        sums = np.pad(free.cumsum(0, dtype=np.int32).cumsum(1, dtype=np.int32), ((1, 0), (1, 0)))
-        count = (
-            sums[height:, width:]
-            - sums[:-height, width:]
-            - sums[height:, :-width]
-            + sums[:-height, :-width]
-        )
-        rows, columns = np.nonzero(count == height * width)
+        rows, columns = np.nonzero(_free_rectangles(free, height, width))
         if not len(rows):
             return None
-        best = np.argmin(
-            (rows + height / 2 - middle[0]) ** 2 + (columns + width / 2 - middle[1]) ** 2
-        )
+        y = rows + height / 2
+        x = columns + width / 2
+        best = np.argmin((y - middle[0]) ** 2 + (x - middle[1]) ** 2)
         row = int(rows[best]) + start[0]
         column = int(columns[best]) + start[1]
         self._taken[row : row + height, column : column + width] = True
         return replace(
-            label, x=self.x + (column + width / 2) * _CELL, y=self.y + (row + height / 2) * _CELL
+            label,
+            x=self.x + (column + width / 2) * _CELL,
+            y=self.y + (row + height / 2) * _CELL,
         )
+
+
+def _free_rectangles(free: _Cells, height: int, width: int) -> _Cells:
+    """Return at which cells a free rectangle starts."""
+    if height > free.shape[0] or width > free.shape[1]:
+        return np.zeros((0, 0), bool)
+    # Differences of sums over all cells above and to the left.
+    sums = free.cumsum(0, dtype=np.int32).cumsum(1, dtype=np.int32)
+    sums = np.pad(sums, ((1, 0), (1, 0)))
+    columns = sums[:, width:] - sums[:, :-width]
+    count = columns[height:] - columns[:-height]
+    return np.asarray(count == height * width)
 
 
 def draw_gallery(
@@ -225,7 +245,7 @@ def draw_gallery(
     columns: int = 4,
     size: float = 230.0,
 ) -> svg.Page:
-    """Draw diagrams in a grid with a common legend; captions begin with the verdicts, one per diagram."""
+    """Draw diagrams in a grid with a common legend; captions begin with the verdicts, if any."""
     columns = max(1, min(columns, len(placements)))
     gap = 14.0
     caption = 18.0
@@ -236,30 +256,39 @@ def draw_gallery(
         y = gap + row * (size + caption + gap)
         shapes += draw_bubbles(Scene(placement, x + 6, y + 6, size - 12, size - 12))
         diagram = placement.diagram
-        broken = placement.broken
         summary = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations"
-        summary += f", {broken} violated" * bool(broken)
-        summary = f"{verdicts[index]}: {summary}" if verdicts else summary
-        shapes.append(
-            svg.text(
-                x + size / 2, y + size + caption / 2 - 2, summary, 9.5, BROKEN if broken else PALE
-            )
-        )
+        if placement.broken:
+            summary += f", {placement.broken} violated"
+        if verdicts:
+            summary = f"{verdicts[index]}: {summary}"
+        colour = BROKEN if placement.broken else PALE
+        middle = y + size + caption / 2 - 2
+        shapes.append(svg.text(x + size / 2, middle, summary, _CAPTION, colour))
+
     width = gap + columns * (size + gap)
     height = gap + ceil(len(placements) / columns) * (size + caption + gap)
+    kinds = {kind for placement in placements for kind in placement.diagram.types}
+    legend, height = _legend(sorted(kinds), width, height)
+    return svg.Page(width, height, (*shapes, *legend))
+
+
+def _legend(kinds: Sequence[int], width: float, top: float) -> tuple[list[str], float]:
+    """Return the types of rooms with their colours in lines of a width, and where they end."""
     font = 10.5
     line = 20.0
-    x = 15.0
-    y = height + 12
-    for kind in sorted({kind for placement in placements for kind in placement.diagram.types}):
+    left = 15.0
+    x = left
+    y = top + 12
+    shapes = []
+    for kind in kinds:
         item = svg.text_width(ROOMS[kind], font) + 34
-        if x > 15 and x + item > width - 15:
-            x = 15.0
-            y = y + line
+        if x > left and x + item > width - left:
+            x = left
+            y += line
         shapes.append(svg.rectangle(x, y - 6, 12, 12, 3, COLOURS[kind], INK, 0.9))
         shapes.append(svg.text(x + 18, y, ROOMS[kind], font, INK, left=True))
         x += item
-    return svg.Page(width, y + line, tuple(shapes))
+    return shapes, y + line
 
 
 def draw_bubbles(scene: Scene) -> list[str]:
@@ -267,31 +296,32 @@ def draw_bubbles(scene: Scene) -> list[str]:
     scene.label_rooms()
     placement = scene.placement
     shapes = [draw_room(scene, room) for room in scene.order]
-    for (i, j, _), holds, sentence in zip(
-        placement.diagram.edges, placement.holds, placement.sentences(), strict=True
+    sentences = placement.sentences()
+    for edge, holds, sentence in zip(
+        placement.diagram.edges, placement.holds, sentences, strict=True
     ):
-        ends = (*scene.anchor(i), *scene.anchor(j))
+        ends = (*scene.anchor(edge[0]), *scene.anchor(edge[1]))
         colour = LINK if holds else BROKEN
         shapes.append(svg.line(*ends, colour, 1.1, dashed=not holds, title=sentence))
-    return shapes + [shape for label in scene.labels for shape in label_shapes(label)]
+    for label in scene.labels:
+        shapes += label_shapes(label)
+    return shapes
 
 
-def draw_room(
-    scene: Scene,
-    room: int,
-    fill: str = "",
-    stroke: str = INK,
-) -> str:
+def draw_room(scene: Scene, room: int, fill: str = "", stroke: str = INK) -> str:
     """Return the box of a room, by default in the colour of its type."""
     x0, y0, x1, y1 = scene.boxes[room].tolist()
-    radius = min(7.0, (x1 - x0) / 4, (y1 - y0) / 4)
+    width = x1 - x0
+    height = y1 - y0
+    radius = min(7.0, width / 4, height / 4)
     fill = fill or COLOURS[scene.placement.diagram.types[room]]
-    return svg.rectangle(x0, y0, x1 - x0, y1 - y0, radius, fill, stroke, 1.3, scene.names[room])
+    return svg.rectangle(x0, y0, width, height, radius, fill, stroke, 1.3, scene.names[room])
 
 
 def label_shapes(label: Label, *, background: bool = True) -> list[str]:
-    """Return a label, and a line to its spot if it is elsewhere; such a label always has a white background."""
-    (width, height), shapes = label.extent, list[str]()
+    """Return a label, and a line to its spot if it is elsewhere; it then has a white background."""
+    width, height = label.extent
+    shapes: list[str] = []
     if label.spot:
         shapes.append(svg.line(label.x, label.y, *label.spot, LINK, 0.9))
     if label.spot or background:
@@ -299,124 +329,170 @@ def label_shapes(label: Label, *, background: bool = True) -> list[str]:
         y = label.y - height / 2
         radius = min(width, height) / 2
         shapes.append(svg.rectangle(x, y, width, height, radius, "#ffffff", LINK, 0.9))
+
     for row, line in enumerate(label.lines):
-        size, colour = (0.92 * label.size, LINK) if row else (label.size, INK)
+        # The first line is the name, others are smaller.
+        size = 0.92 * label.size if row else label.size
+        colour = LINK if row else INK
         offset = (row - (len(label.lines) - 1) / 2) * _LINE * label.size
-        x, y = (label.x + offset, label.y) if label.upright else (label.x, label.y + offset)
+        x = label.x
+        y = label.y
+        if label.upright:
+            x += offset
+        else:
+            y += offset
         shapes.append(svg.text(x, y, line, size, colour, label.upright))
     return shapes
 
 
 def draw_floorplan(placement: Placement, verdict: str = "", *, size: float = 420.0) -> svg.Page:
-    """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict; see `floor_plan`."""
+    """Draw a floor plan with walls, doors, windows, areas, scale bar, total area and verdict."""
     corners = np.array([*placement.boxes[:, 2:], *placement.outline])
-    foot = 26.0
     across, down = corners.max(0) + 2 * _OUTER
-    scale = min(0.96 * size / across, (0.96 * size - foot) / down)  # the longer side fills the page
+    # The longer side fills the page.
+    scale = min(0.96 * size / across, (0.96 * size - _FOOT) / down)
     rim = 0.02 * size + _OUTER * scale
     width = max(across * scale, 0.7 * size) + 0.04 * size
     height = down * scale
-    height += 0.04 * size + foot
-    types = placement.diagram.types
-    plan = floor_plan(types, placement.boxes, placement.front_door, placement.diagram.doors)
-    free = plan.label.copy()  # labels stay clear of doors
-    for door in plan.doors:
-        reach = 1.15 * DOOR_WIDTH
-        x0, y0 = (max(int(at - reach), 0) for at in (door.x, door.y))
-        free[y0 : int(door.y + reach), x0 : int(door.x + reach)] = -1
-    free = np.where(np.isin(plan.label, np.unique(free)), free, plan.label)
-    names = room_names(placement.diagram)
+    height += 0.04 * size + _FOOT
+
+    diagram = placement.diagram
+    types = diagram.types
+    plan = floor_plan(types, placement.boxes, placement.front_door, diagram.doors)
     areas = np.bincount(plan.label[plan.label >= 0], minlength=len(types)) * METRES**2
+    names = room_names(diagram)
     texts = [(name, f"{area:.1f} m²") for name, area in zip(names, areas, strict=True)]
+    clear = _clear_of_doors(plan)
     crowded: list[int] = []
-    for _ in range(2):  # the labels of rooms that are too small for that may cross their doors
-        regions = np.where(np.isin(plan.label, crowded), plan.label, free)
-        scene = Scene(placement, rim, rim, width - 2 * rim, height - 2 * rim - foot, regions)
+    # The labels of rooms that are too small to be clear of their doors may cross them.
+    for _ in range(2):
+        regions = np.where(np.isin(plan.label, crowded), plan.label, clear)
+        scene = Scene(placement, rim, rim, width - 2 * rim, height - 2 * rim - _FOOT, regions)
         crowded = [room for room, label in enumerate(scene.label_rooms(texts)) if label.spot]
         if not crowded:
             break
-    outlines = [scene.outline(corners) for corners in plan.outlines]
-    # Walls fill the gaps between rooms; floors reach into them, so that inner walls are thinner
-    # than outer ones.
-    shapes: list[str] = [
-        svg.path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in outlines
-    ]
-    for room, path in enumerate(outlines):
-        parts = (int(COLOURS[types[room]][at : at + 2], 16) for at in (1, 3, 5))
-        floor = "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)
-        shapes.append(svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room]))
-    if placement.outline:
-        shapes.append(svg.path(scene.outline(placement.outline), "none", BROKEN, 1.0))
+
+    shapes = _wall_shapes(scene, plan)
     for window in plan.windows:
         shapes += _window_shapes(scene, window, plan.label)
-    swept: list[tuple[float, ...]] = []
-    for door in (door for door in plan.doors if door.depth >= 0):
-        shapes += _door_shapes(scene, door, plan.label, swept)
+    swept: list[Square] = []
+    for door in plan.doors:
+        if door.depth >= 0:
+            shapes += _door_shapes(scene, door, plan.label, swept)
     for label in scene.labels:
         shapes += label_shapes(label, background=False)
-    y = height - foot / 2
-    left = 0.04 * size
-    pixels = scene.scale / METRES
-    broken = placement.broken
-    summary = (
-        f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
-    )
+
+    summary = f"{areas.sum():.0f} m² in {len(areas)} rooms"
+    if placement.broken:
+        summary = f"{placement.broken} relations violated"
     if impossible := sum(door.depth < 0 for door in plan.doors):
         summary += f", no wall for {impossible} {'doors' if impossible > 1 else 'door'}"
     caption = " · ".join(filter(None, (summary, verdict)))
-    room = width - 2 * left - svg.text_width("1 m · " + caption, 9.5)
-    bar = next((metres for metres in (5, 2) if metres * pixels < room), 1)
-    caption = f"{bar} m · {caption}"
-    end = left + bar * pixels
-    shapes += [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (left, end)]
-    shapes.append(svg.line(left, y, end, y, PALE, 1.2))
-    size = 9.5 * min(1.0, (width - end - 8 - left) / svg.text_width(caption, 9.5))
-    shapes.append(svg.text(end + 8, y, caption, size, BROKEN if broken else PALE, left=True))
+    shapes += _foot_shapes(scene, caption, 0.04 * size, width, height - _FOOT / 2)
     return svg.Page(width, height, tuple(shapes))
 
 
-def _outward(one: Door | Window, label: Int[np.ndarray, "H W"]) -> int:
+def _clear_of_doors(plan: FloorPlan) -> PixelLabels:
+    """Return rooms without the pixels near doors, unless nothing would be left of a room."""
+    clear = plan.label.copy()
+    reach = 1.15 * DOOR_WIDTH
+    for door in plan.doors:
+        x0 = max(int(door.x - reach), 0)
+        y0 = max(int(door.y - reach), 0)
+        clear[y0 : int(door.y + reach), x0 : int(door.x + reach)] = -1
+    return np.where(np.isin(plan.label, np.unique(clear)), clear, plan.label)
+
+
+def _wall_shapes(scene: Scene, plan: FloorPlan) -> list[str]:
+    """Return walls, which fill the gaps between rooms, then floors, then the outline to be filled."""
+    paths = [scene.outline(corners) for corners in plan.outlines]
+    shapes = [svg.path(path, _WALL, _WALL, 2 * _OUTER * scene.scale) for path in paths]
+    for room, path in enumerate(paths):
+        colour = COLOURS[scene.placement.diagram.types[room]]
+        parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+        floor = "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)
+        shapes.append(svg.path(path, floor, floor, 2 * _REVEAL * scene.scale, scene.names[room]))
+    outline = scene.placement.outline
+    if outline:
+        shapes.append(svg.path(scene.outline(outline), "none", BROKEN, 1.0))
+    return shapes
+
+
+def _foot_shapes(scene: Scene, caption: str, left: float, width: float, y: float) -> list[str]:
+    """Return a scale bar with its length and a caption, in a line."""
+    pixels = scene.scale / METRES
+    space = width - 2 * left - svg.text_width("1 m · " + caption, _CAPTION)
+    metres = 1
+    for longer in (2, 5):
+        if longer * pixels < space:
+            metres = longer
+    caption = f"{metres} m · {caption}"
+    end = left + metres * pixels
+    shapes = [svg.line(x, y - 3, x, y + 3, PALE, 1.2) for x in (left, end)]
+    shapes.append(svg.line(left, y, end, y, PALE, 1.2))
+    shrink = min(1.0, (width - end - 8 - left) / svg.text_width(caption, _CAPTION))
+    colour = BROKEN if scene.placement.broken else PALE
+    shapes.append(svg.text(end + 8, y, caption, _CAPTION * shrink, colour, left=True))
+    return shapes
+
+
+def _outward(opening: Door | Window, label: PixelLabels) -> int:
     """Return 1 if the outside of an outer wall is to the right or below, else -1."""
-    row, column = (int(one.y), int(one.x) - 2) if one.upright else (int(one.y) - 2, int(one.x))
-    inside = 0 <= row < len(label) and 0 <= column < len(label) and label[row, column] >= 0
-    return 1 if inside else -1
+    row = int(opening.y)
+    column = int(opening.x)
+    if opening.upright:
+        column -= 2
+    else:
+        row -= 2
+    within = 0 <= row < len(label) and 0 <= column < len(label)
+    return 1 if within and label[row, column] >= 0 else -1
 
 
 def _gap(
     scene: Scene,
-    one: Door | Window,
+    opening: Door | Window,
     length: float,
     depth: float,
     shift: float,
-    width: float = 0.0,
+    border: float = 0.0,
 ) -> str:
-    """Return a white bar in a wall, and its border of a width."""
-    (first, _), (_, last) = (
-        segment(one, length, shift - depth / 2),
-        segment(one, length, shift + depth / 2),
-    )
-    (x0, y0), (x1, y1) = scene.at(*first), scene.at(*last)
-    return svg.rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, width)
+    """Return a white bar in a wall with a border."""
+    first, _ = segment(opening, length, shift - depth / 2)
+    _, last = segment(opening, length, shift + depth / 2)
+    x0, y0 = scene.at(*first)
+    x1, y1 = scene.at(*last)
+    return svg.rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, "#ffffff", _WALL, border)
 
 
-def _window_shapes(scene: Scene, window: Window, label: Int[np.ndarray, "H W"]) -> list[str]:
+def _window_shapes(scene: Scene, window: Window, label: PixelLabels) -> list[str]:
     """Return a gap in an outer wall with a line along its middle."""
     depth = _OUTER - _REVEAL
     shift = _outward(window, label) * (_REVEAL + depth / 2)
     start, end = (scene.at(*point) for point in segment(window, window.length, shift))
-    return [
-        _gap(scene, window, window.length, depth, shift, 0.7),
-        svg.line(*start, *end, _WALL, 0.7),
-    ]
+    gap = _gap(scene, window, window.length, depth, shift, 0.7)
+    return [gap, svg.line(*start, *end, _WALL, 0.7)]
 
 
-def _door_shapes(
-    scene: Scene,
-    door: Door,
-    label: Int[np.ndarray, "H W"],
-    swept: list[tuple[float, ...]],
-) -> list[str]:
-    """Return the gap of a door, its leaf, and the arc that it swings, if possible in a square not `swept` yet."""
+Square = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class _Swing:
+    """A leaf of a door: where its hinge is, its end if open and if closed, and the square it sweeps."""
+
+    hinge: tuple[float, float]
+    opened: tuple[float, float]
+    closed: tuple[float, float]
+    clockwise: bool
+    square: Square
+
+    def crosses(self, squares: Iterable[Square]) -> bool:
+        x0, y0, x1, y1 = self.square
+        return any(x0 < c and a < x1 and y0 < d and b < y1 for a, b, c, d in squares)
+
+
+def _door_shapes(scene: Scene, door: Door, label: PixelLabels, swept: list[Square]) -> list[str]:
+    """Return the gap of a door, its leaf, and its arc, if possible in a square not `swept` yet."""
     shift = 0.0
     depth = max(door.depth - 2 * _REVEAL, 0.0) + 1.0
     sides = [1, -1]
@@ -425,21 +501,33 @@ def _door_shapes(
         shift = outward * _OUTER / 2
         depth = _OUTER + 1.0
         sides = [-outward]
-    elif scene.placement.diagram.types[door.j] == LIVING:  # rather not into the living room
+    elif scene.placement.diagram.types[door.j] == LIVING:
+        # Rather not into the living room.
         sides = [-1, 1]
-    options = []
-    for side, hinge in ((side, hinge) for side in sides for hinge in (0, 1)):
-        ends = segment(door, DOOR_WIDTH, shift)
-        opened = segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)
-        (x0, x1), (y0, y1) = (sorted((ends[0][axis], opened[1][axis])) for axis in (0, 1))
-        free = not any(x0 < c and a < x1 and y0 < d and b < y1 for a, b, c, d in swept)
-        sweep = int(((side > 0) == door.upright) != bool(hinge))
-        options.append(
-            (not free, ends[hinge], opened[hinge], ends[1 - hinge], sweep, (x0, y0, x1, y1))
-        )
-    _, *points, sweep, square = min(options, key=lambda option: option[0])
-    swept.append(square)
-    (hx, hy), (ox, oy), (cx, cy) = (scene.at(*point) for point in points)
-    radius = DOOR_WIDTH * scene.scale
-    arc = f"M{hx:.1f},{hy:.1f}L{ox:.1f},{oy:.1f}A{radius:.1f},{radius:.1f} 0 0 {sweep} {cx:.1f},{cy:.1f}"
-    return [_gap(scene, door, DOOR_WIDTH, depth, shift), svg.path(arc, "none", PALE, 0.8)]
+
+    swings = [_swing(door, side, hinge, shift) for side, hinge in product(sides, (0, 1))]
+    swing = min(swings, key=lambda option: option.crosses(swept))
+    swept.append(swing.square)
+    hx, hy = scene.at(*swing.hinge)
+    ox, oy = scene.at(*swing.opened)
+    cx, cy = scene.at(*swing.closed)
+    radius = f"{DOOR_WIDTH * scene.scale:.1f}"
+    leaf = f"M{hx:.1f},{hy:.1f}L{ox:.1f},{oy:.1f}"
+    arc = f"A{radius},{radius} 0 0 {int(swing.clockwise)} {cx:.1f},{cy:.1f}"
+    gap = _gap(scene, door, DOOR_WIDTH, depth, shift)
+    return [gap, svg.path(leaf + arc, "none", PALE, 0.8)]
+
+
+def _swing(door: Door, side: int, hinge: int, shift: float) -> _Swing:
+    """Return the leaf of a door that opens to a side, with its hinge at one of its two ends."""
+    ends = segment(door, DOOR_WIDTH, shift)
+    opened = segment(door, DOOR_WIDTH, shift + side * DOOR_WIDTH)
+    x0, x1 = sorted((ends[0][0], opened[1][0]))
+    y0, y1 = sorted((ends[0][1], opened[1][1]))
+    return _Swing(
+        hinge=ends[hinge],
+        opened=opened[hinge],
+        closed=ends[1 - hinge],
+        clockwise=((side > 0) == door.upright) != bool(hinge),
+        square=(x0, y0, x1, y1),
+    )
