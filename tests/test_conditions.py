@@ -93,16 +93,16 @@ def test_guidance_strengthens_a_learned_label(task):
     accuracy = {}
     for weight in (0.0, 1.0, 3.0):
         system.guidance = e.sample.guidance.model_copy(update={"weight": weight})
-        metrics = make_samples(system, 48, 1).figures
+        metrics = make_samples(system, 48, 1).metrics
         accuracy[weight] = metrics["label_accuracy"]
         assert metrics["model_calls_per_sample"] <= (1 if weight == 1 else 2) * 9
     assert accuracy[0.0] < 0.85
     assert accuracy[3.0] >= accuracy[1.0] > accuracy[0.0]
     assert accuracy[3.0] > 0.9
     system.guidance, system.labels = None, {"kind": 1}
-    assert make_samples(system, 48, 1).figures["high"] > 0.75, "all samples have the label high"
+    assert make_samples(system, 48, 1).metrics["high"] > 0.75, "all samples have the label high"
     system.labels = {"kind": 0}
-    assert make_samples(system, 48, 1).figures["high"] < 0.25
+    assert make_samples(system, 48, 1).metrics["high"] < 0.25
 
 
 def test_labels_are_requested_by_name_or_number():

@@ -111,7 +111,7 @@ def test_metrics_are_computed_while_pictures_are_drawn(system):
     system.task.plots = lambda samples, like: [Picture("met", text=str(meet.wait()))]
     system.task.sample_metrics = lambda samples, like: {"met": meet.wait()}
     drawing = make_samples(system, 2, 0)
-    assert {drawing.pictures[0].text, str(drawing.figures["met"])} == {"0", "1"}
+    assert {drawing.pictures[0].text, str(drawing.metrics["met"])} == {"0", "1"}
     system.task.sample_metrics = lambda samples, like: 1 / 0
     with pytest.raises(ZeroDivisionError):
         make_samples(system, 2, 0, pictures=False)
@@ -148,10 +148,10 @@ def test_samples_meet_the_goal_and_the_cost_is_counted(system):
     through = sum(rows)
     assert len(met.samples) == len(met.like.valid) == 300
     assert (met.samples[:, 0] == 1).all()
-    assert met.figures["undelivered"] == 0
-    assert missing_samples(met.figures) == []
-    assert met.figures["model_calls_per_sample"] == through / 300
-    assert met.figures["drawings_per_sample"] == pytest.approx(through / 300 / PER_ROW)
+    assert met.metrics["undelivered"] == 0
+    assert missing_samples(met.metrics) == []
+    assert met.metrics["model_calls_per_sample"] == through / 300
+    assert met.metrics["drawings_per_sample"] == pytest.approx(through / 300 / PER_ROW)
     assert through > 600 * PER_ROW, "there is something to reject"
 
 
@@ -159,8 +159,8 @@ def test_first_draws_that_meet_the_goal_are_kept(system):
     asked = like(system, 200, First(0, 1))
     met, first = draw_accepted(system, asked, seed=5), draw(system, asked, seed=5)
     kept = first[:, 0] <= 1
-    assert met.figures["satisfied"] == met.figures["satisfied/first"] == kept.double().mean().item()
-    assert met.figures["satisfied/always"] == 1
+    assert met.metrics["satisfied"] == met.metrics["satisfied/first"] == kept.double().mean().item()
+    assert met.metrics["satisfied/always"] == 1
     assert torch.equal(met.samples[kept], first[kept])
     again = draw_accepted(system, asked, seed=5)
     assert torch.equal(met.samples, again.samples)
@@ -172,8 +172,8 @@ def test_impossible_goals_are_reported(system, tmp_path, monkeypatch):
     drawing = make_samples(system, 6, 0, tries=3)
     assert drawing.samples.shape == (0, 6)
     assert drawing.pictures == []
-    assert drawing.figures["undelivered"] == 6
-    first, second = missing_samples(drawing.figures)
+    assert drawing.metrics["undelivered"] == 6
+    first, second = missing_samples(drawing.metrics)
     assert first.startswith("6 samples are missing")
     assert second.startswith("the rarest is first, met by 0.0%")
     assert write_samples(drawing, tmp_path / "out")
@@ -187,7 +187,7 @@ def test_under_a_goal_trajectories_of_accepted_samples_are_shown(system, monkeyp
     drawing = make_samples(system, count, 0, tries=200)
     ((path, like),) = seen
     assert torch.equal(plain.samples, drawing.samples), "watching changes nothing"
-    assert plain.figures == drawing.figures
+    assert plain.metrics == drawing.metrics
     assert path.shape[1] == len(like.x0) == min(count, PATHS)
     assert (path[-1, :, 0] == 1).all(), "those that were delivered, not those that were rejected"
     kept = [row.tolist() for row in drawing.samples]

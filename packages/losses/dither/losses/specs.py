@@ -74,7 +74,7 @@ class MaskedCE(_TokenLoss):
             # Cross-entropy normalises scores: it is that of "plug-in", and constant in the scale,
             # which "euler" reads.
             message = f'loss "{self.name}" leaves the scale of predicted scores untrained'
-            fix = 'set predict = "plug-in", whose figures are the same; or use loss "score-entropy"'
+            fix = 'set predict = "plug-in", whose loss is the same; or use loss "score-entropy"'
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
 
     def build(self, process: ProcessFacts) -> Loss:

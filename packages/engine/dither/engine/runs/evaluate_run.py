@@ -198,7 +198,7 @@ def draw_points(
                 pictures=False,
             )
             assert samples is not None
-            yield DrawnSamples(samples.samples, samples.like, samples.figures)
+            yield DrawnSamples(samples.samples, samples.like, samples.metrics)
 
     return system.task, count, draws()
 
@@ -255,20 +255,20 @@ def _show_sample_metrics(
 ) -> None:
     """Print metrics of samples next to those of real ones, and warnings."""
     shown: dict[str, float] = {}
-    if measured and samples.figures:
+    if measured and samples.metrics:
         baselines = system.task.baselines("valid")
         of_samples = {
             key: value for key, value in baselines.items() if key.startswith("sample ")
         } or baselines
         for key, value in of_samples.items():
             metric = key.removeprefix("sample ").partition("/")[0]
-            if metric in samples.figures:
+            if metric in samples.metrics:
                 shown[key] = value
-    show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": shown})
+    show_metrics(console, {"figures": {"sample": samples.metrics}, "baselines": shown})
 
     warnings: list[str] = []
     if isinstance(system.task, DataWarnings):
         warnings += system.task.data_warnings()
-    warnings += missing_samples(samples.figures)
+    warnings += missing_samples(samples.metrics)
     for line in warnings:
         say(console, line, "yellow")

@@ -281,8 +281,8 @@ class Run:
             )
         if samples is not None and self.ranks.is_main:
             write_samples(samples, self.directory.path / "samples" / f"step-{step:08d}")
-            self.metrics["sample"] = samples.figures
-            self.log.log(step, "sample", samples.figures)
+            self.metrics["sample"] = samples.metrics
+            self.log.log(step, "sample", samples.metrics)
             self.log.pictures(step, samples.pictures)
 
     @property

@@ -60,7 +60,7 @@ class SampleSet:
 
     samples: Shaped[Tensor, "N L *M"]
     like: Clean
-    figures: dict[str, float]
+    metrics: dict[str, float]
     pictures: list[Picture] = field(default_factory=list)
 
 
@@ -147,7 +147,7 @@ def make_samples(
         drawn.pictures.extend(
             task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
         )
-    return drawn if pending is None else replace(drawn, figures=pending.result())
+    return drawn if pending is None else replace(drawn, metrics=pending.result())
 
 
 def _start(compute: Callable[[], dict[str, float]]) -> Future[dict[str, float]]:
@@ -167,7 +167,7 @@ def _start(compute: Callable[[], dict[str, float]]) -> Future[dict[str, float]]:
 def _sample_metrics(system: Diffusion, drawn: SampleSet) -> dict[str, float]:
     extra = [metric(drawn.samples, drawn.like) for metric in system.metrics if callable(metric)]
     return merge_metrics(
-        {**drawn.figures, **system.task.sample_metrics(drawn.samples, drawn.like)}, *extra
+        {**drawn.metrics, **system.task.sample_metrics(drawn.samples, drawn.like)}, *extra
     )
 
 
@@ -199,7 +199,7 @@ def draw_accepted(
             samples, like, {"model_calls_per_sample": calls.rows / max(len(samples), 1)}
         )
     samples = like.x0.clone()
-    figures = dict[str, float]()
+    metrics = dict[str, float]()
     drawn = 0
     for round_ in range(tries):
         if not len(rows):
@@ -224,27 +224,27 @@ def draw_accepted(
                 "satisfied": met,
                 **{f"satisfied/{name}": part for name, part in satisfied.items()},
             }
-            figures = {name: float(part.double().mean()) for name, part in shares.items()}
+            metrics = {name: float(part.double().mean()) for name, part in shares.items()}
         samples[rows[met]] = new[met].to(samples)
         if watch is not None:
             watch.keep(rows, met)
         rows = rows[~met]
     done = torch.ones(len(like.valid), dtype=torch.bool).index_fill(0, rows, False)
     delivered = max(int(done.sum()), 1)
-    figures["drawings_per_sample"] = drawn / delivered
-    figures["model_calls_per_sample"] = calls.rows / delivered
-    figures["undelivered"] = float(len(rows))
-    return SampleSet(samples[done], like.apply(lambda value: value[done.to(value.device)]), figures)
+    metrics["drawings_per_sample"] = drawn / delivered
+    metrics["model_calls_per_sample"] = calls.rows / delivered
+    metrics["undelivered"] = float(len(rows))
+    return SampleSet(samples[done], like.apply(lambda value: value[done.to(value.device)]), metrics)
 
 
-def missing_samples(figures: Mapping[str, float]) -> list[str]:
+def missing_samples(metrics: Mapping[str, float]) -> list[str]:
     """Return lines to print if samples are missing."""
-    missing = int(figures.get("undelivered", 0))
+    missing = int(metrics.get("undelivered", 0))
     if not missing:
         return []
     shares = {
         key.partition("/")[2]: value
-        for key, value in figures.items()
+        for key, value in metrics.items()
         if key.startswith("satisfied/")
     }
     rarest = min(shares, key=lambda key: shares[key])
