@@ -524,7 +524,7 @@ MUTANTS = [
             "templates_seeded": function(
                 like=lambda inner, n, seed: altered(inner.batch("train", range(n)), known=lambda c: c.valid)
             ),
-            "baselines_are_finite": function(baselines=lambda inner: {"nats": 1.0}),
+            "baselines_are_finite": function(baselines=lambda inner, *a: {"nats": 1.0}),
             "evaluates_samples": function(plots=lambda inner, x, like: [Picture("a/b", text="x")]),
         }.items()
     ),

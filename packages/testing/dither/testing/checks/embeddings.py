@@ -34,6 +34,8 @@ __all__ = ["CHECKS"]
 
 BATCH = 2
 LENGTH = 5
+LONG = 300
+"""Positions of an input for which a block may choose another kernel."""
 
 
 def _embedding(s: Situation) -> tuple[Any, State]:
@@ -46,12 +48,13 @@ def _embed(
     state: State,
     start: int = 0,
 ) -> Float[Tensor, "B L D"]:
-    """Return the embedded positions without extra tokens; another number of samples gets the first's conditions."""
-    rows = len(state.x)
-    index = (
-        torch.arange(rows) if rows == len(s.clean.valid) else torch.zeros(rows, dtype=torch.int64)
-    )
-    h, extra = embedding(state, {name: value[index] for name, value in s.clean.cond.items()}, start)
+    """Return the embedded positions without extra tokens."""
+    cond = s.clean.cond
+    # A state of another number of samples gets the conditions of the first.
+    if len(state.x) != len(s.clean.valid):
+        first = torch.zeros(len(state.x), dtype=torch.int64)
+        cond = {name: value[first] for name, value in cond.items()}
+    h, extra = embedding(state, cond, start)
     values: Tensor = h[:, extra:]
     return values
 
@@ -69,14 +72,15 @@ def embeds_each_position(s: Situation) -> None:
 def embeds_every_id(s: Situation) -> None:
     """All ids of a field, including MASK and PAD, have different vectors."""
     embedding, _ = _embedding(s)
+    length = s.space.length
     sizes = s.space.table(lambda field: torch.tensor(field.size))
-    x = torch.minimum(torch.arange(s.space.vocab)[:, None], sizes - 1).expand(-1, s.space.length)
-    h = _embed(s, embedding, State.of(x.contiguous()))
-    for position, size in enumerate(sizes.expand(s.space.length).tolist()):
-        distances = torch.pdist(h[:size, position])
-        assert size == 1 or distances.min() > 1e-6, (
-            f"two ids have the same vector at position {position}"
-        )
+    ids = torch.arange(s.space.vocab)[:, None]
+    x = torch.minimum(ids, sizes - 1).expand(-1, length).contiguous()
+    h = _embed(s, embedding, State.of(x))
+    for position, size in enumerate(sizes.expand(length).tolist()):
+        if size > 1:
+            nearest = torch.pdist(h[:size, position]).min()
+            assert nearest > 1e-6, f"two ids have the same vector at position {position}"
 
 
 def masked_values_ignored(s: Situation) -> None:
@@ -93,11 +97,12 @@ def masked_values_ignored(s: Situation) -> None:
 def masked_positions_identical(s: Situation) -> None:
     """All fully masked positions of a sample have the same vector, also in training."""
     embedding, state = _embedding(s)
-    state = State(
-        state.x, state.masked.index_fill(1, torch.tensor([0, state.x.shape[1] - 1]), True)
-    )
-    for h, masked in zip(_embed(s, embedding.train(), state), state.masked.all(-1), strict=True):
-        assert_close(h[masked], h[:1].expand_as(h[masked]), "vectors of masked positions")
+    ends = torch.tensor([0, state.x.shape[1] - 1])
+    state = State(state.x, state.masked.index_fill(1, ends, True))
+    h = _embed(s, embedding.train(), state)
+    for vectors, masked in zip(h, state.masked.all(-1), strict=True):
+        first = vectors[:1].expand_as(vectors[masked])
+        assert_close(vectors[masked], first, "vectors of masked positions")
 
 
 def known_tokens_marked(s: Situation) -> None:
@@ -105,15 +110,12 @@ def known_tokens_marked(s: Situation) -> None:
     embedding, state = _embedding(s)
     noisy = torch.rand(state.x.shape) < 0.5
     noisy.view(-1)[0] = False
-    plain, all_noisy, marked = (
-        _embed(s, embedding, replace(state, noisy=part))
-        for part in (None, torch.ones_like(noisy), noisy)
-    )
+    plain = _embed(s, embedding, state)
+    all_noisy = _embed(s, embedding, replace(state, noisy=torch.ones_like(noisy)))
+    marked = _embed(s, embedding, replace(state, noisy=noisy))
     assert torch.equal(plain, all_noisy), "noisy tokens are marked"
+    assert torch.equal(marked[noisy], plain[noisy]), "noisy tokens are marked"
     added = (marked - plain)[~noisy]
-    assert torch.equal((marked - plain)[noisy], torch.zeros_like(plain[noisy])), (
-        "noisy tokens are marked"
-    )
     assert_close(added, added[:1].expand_as(added), "vectors of known tokens")
     assert bool(added.any()), "known tokens are not marked"
 
@@ -134,19 +136,16 @@ def pieces_equal_whole(s: Situation) -> None:
     cut = state.x.shape[1] // 2
     if not cut:
         raise NotApplicable("the sample has one position")
-    parts = ((0, cut), (cut, state.x.shape[1]))
-    pieces = [
-        _embed(s, embedding, State(state.x[:, a:b], state.masked[:, a:b]), a) for a, b in parts
-    ]
-    assert_close(torch.cat(pieces, 1), _embed(s, embedding, state), "two pieces")
+    first = _embed(s, embedding, State(state.x[:, :cut], state.masked[:, :cut]))
+    second = _embed(s, embedding, State(state.x[:, cut:], state.masked[:, cut:]), start=cut)
+    assert_close(torch.cat([first, second], 1), _embed(s, embedding, state), "two pieces")
 
 
 def positions_shape(s: Situation) -> None:
     """The output has one finite vector per position, for all samples or for each."""
     p = perturb_parameters(s.build(), s.seed)(0, s.space.length, s.clean.cond)
-    assert tuple(p.shape[1:]) == (s.space.length, s.args[1]), (
-        f"shape {tuple(p.shape)} for {s.space}, width {s.args[1]}"
-    )
+    shape = tuple(p.shape)
+    assert shape[1:] == (s.space.length, s.args[1]), f"{shape} for {s.space}, width {s.args[1]}"
     assert p.isfinite().all(), "values are not finite"
 
 
@@ -154,12 +153,10 @@ def positions_start(s: Situation) -> None:
     """Positions from a start on are a slice of all positions."""
     position = perturb_parameters(s.build(), s.seed)
     length = s.space.length
-    cond = s.clean.cond
-    whole = position(0, length, cond)
+    whole = position(0, length, s.clean.cond)
     for start in range(1, length):
-        assert_close(
-            position(start, length - start, cond), whole[:, start:], f"positions from {start} on"
-        )
+        rest = position(start, length - start, s.clean.cond)
+        assert_close(rest, whole[:, start:], f"positions from {start} on")
 
 
 def _condition(s: Situation) -> tuple[Any, Float[Tensor, " B"]]:
@@ -169,11 +166,12 @@ def _condition(s: Situation) -> tuple[Any, Float[Tensor, " B"]]:
 def condition_shape(s: Situation) -> None:
     """The output has one finite vector per level, with or without conditions."""
     condition, level = _condition(s)
+    expected = (len(level), s.args[0])
     empty: dict[str, Tensor] = {}
     for cond in (empty, s.clean.cond):
         c = condition(level, cond)
-        what = f"{len(level)} levels, width {s.args[0]}, conditions {', '.join(cond) or 'none'}"
-        assert tuple(c.shape) == (len(level), s.args[0]), f"shape {tuple(c.shape)} for {what}"
+        names = ", ".join(cond) or "none"
+        assert tuple(c.shape) == expected, f"{tuple(c.shape)}, not {expected}; conditions {names}"
         assert c.isfinite().all(), "values are not finite"
 
 
@@ -181,23 +179,20 @@ def condition_per_position(s: Situation) -> None:
     """One condition or level per sample equals the same at each of its positions."""
     if s.spec.kind == "block":
         block, x, c = _block(s)
-        assert_close(
-            block(x, c[:, None].expand(-1, LENGTH, -1)),
-            block(x, c),
-            "a constant condition per position",
-        )
+        constant = block(x, c[:, None].expand(-1, LENGTH, -1))
+        assert_close(constant, block(x, c), "a constant condition per position")
     else:
         condition, level = _condition(s)
-        assert_close(
-            condition(level[None].expand(2, -1), {})[1], condition(level, {}), "levels per position"
-        )
+        per_position = condition(level[None].expand(2, -1), {})
+        assert_close(per_position[1], condition(level, {}), "levels per position")
 
 
 def levels_differ(s: Situation) -> None:
-    """Levels that differ by 0.001 have different vectors, unless the condition ignores the level."""
+    """Levels that differ by 0.001 have different vectors, unless the condition ignores them."""
     if "level-free" in s.spec.traits() or "constant" in s.spec.traits():
         raise NotApplicable("the condition ignores the level")
-    vectors = _condition(s)[0].double()(torch.linspace(0, 1, 1001, dtype=torch.float64), {})
+    condition, _ = _condition(s)
+    vectors = condition.double()(torch.linspace(0, 1, 1001, dtype=torch.float64), {})
     different = len(vectors.round(decimals=9).unique(dim=0))
     assert different == len(vectors), f"{len(vectors)} levels have {different} different vectors"
 
@@ -205,62 +200,56 @@ def levels_differ(s: Situation) -> None:
 def level_free(s: Situation) -> None:
     """The output does not depend on the level."""
     condition, level = _condition(s)
-    assert_close(
-        condition(level, s.clean.cond), condition(level.flip(0), s.clean.cond), "another level"
-    )
+    other = condition(level.flip(0), s.clean.cond)
+    assert_close(condition(level, s.clean.cond), other, "another level")
 
 
 def constant(s: Situation) -> None:
     """The output does not depend on level or conditions, and there are no parameters."""
     condition, level = _condition(s)
     assert not list(condition.parameters()), "there are parameters"
-    assert_equal(
-        condition(level, s.clean.cond),
-        condition(level.flip(0) + 1, {}),
-        "another level and no conditions",
-    )
+    other = condition(level.flip(0) + 1, {})
+    assert_equal(condition(level, s.clean.cond), other, "another level and no conditions")
 
 
 def dropped_conditions(s: Situation) -> None:
-    """`drop_conditions` sets the labels of random samples to -1, which equals a missing label."""
+    """`drop_conditions` sets labels of random samples to -1, which equals a missing label."""
     condition, level = _condition(s)
     if not s.spec.dropped():
         raise NotApplicable("training drops no condition")
+    missing = condition(level, {})
     for name in s.spec.dropped():
-        cond = {name: _cond(s, len(level))[name]}
-        missing = condition(level, {})
-        assert_close(
-            condition(level, {name: torch.full_like(cond[name], -1)}), missing, f'"{name}" = -1'
-        )
-        assert not torch.equal(condition(level, cond), missing), f'"{name}" does not matter'
-        many = {name: torch.ones_like(_cond(s, 10_000)[name])}
-        labels = condition.drop_conditions(many)[name]
-        assert set(labels.flatten().tolist()) <= {1, -1}, "a label is changed to another"
-        assert 0 < (labels < 0).sum() < labels.numel(), (
-            "the label is dropped for no sample, or for all"
-        )
-        assert bool((many[name] == 1).all()), "drop_conditions modifies its input"
+        labels = _cond(s, len(level))[name]
+        unknown = condition(level, {name: torch.full_like(labels, -1)})
+        assert_close(unknown, missing, f'"{name}" = -1')
+        with_labels = condition(level, {name: labels})
+        assert not torch.equal(with_labels, missing), f'"{name}" does not matter'
+
+        many = torch.ones_like(_cond(s, 10_000)[name])
+        dropped = condition.drop_conditions({name: many})[name]
+        assert set(dropped.flatten().tolist()) <= {1, -1}, "a label is changed to another"
+        count = int((dropped < 0).sum())
+        assert 0 < count < dropped.numel(), "the label is dropped for no sample, or for all"
+        assert bool((many == 1).all()), "drop_conditions modifies its input"
 
 
 def _cond(s: Situation, rows: int) -> dict[str, Tensor]:
     """Return small integers for every condition of the space."""
-    shapes = {
-        condition.name: condition.shape(rows, s.space.length) for condition in s.space.conditions
-    }
-    return {
-        name: (torch.arange(math.prod(shape)) % 7 % 2).view(shape) for name, shape in shapes.items()
-    }
+    cond = {}
+    for condition in s.space.conditions:
+        shape = condition.shape(rows, s.space.length)
+        cond[condition.name] = (torch.arange(math.prod(shape)) % 7 % 2).view(shape)
+    return cond
 
 
 def _head(s: Situation) -> tuple[Any, Float[Tensor, "B L D"]]:
     generator = torch.Generator().manual_seed(s.seed)
-    return perturb_parameters(s.build(), s.seed), torch.randn(
-        *s.clean.valid.shape, s.args[1], generator=generator
-    )
+    h = torch.randn(*s.clean.valid.shape, s.args[1], generator=generator)
+    return perturb_parameters(s.build(), s.seed), h
 
 
 def head_shape(s: Situation) -> None:
-    """The output has one finite value per feature, or per id and -inf outside the vocabulary of the field."""
+    """The output has one finite value per feature or id, and -inf outside the vocabulary."""
     head, h = _head(s)
     assert_output(s.space, head(h), h.shape[:2])
 
@@ -268,14 +257,14 @@ def head_shape(s: Situation) -> None:
 def head_unbounded(s: Situation) -> None:
     """The output is not clipped: it changes with the length of a large input."""
     head, h = _head(s)
-    signs = (1, -1)  # units of a hidden layer may be off for all of h, but not for -h as well
-    far, farther = (
-        torch.stack([replace_infinite(head(scale * sign * h)) for sign in signs])
-        for scale in (100, 200)
-    )
+    # Units of a hidden layer may be off for all of h, but not for -h as well.
+    both = torch.stack([h, -h])
+    far = torch.stack([replace_infinite(head(100 * part)) for part in both])
+    farther = torch.stack([replace_infinite(head(200 * part)) for part in both])
     assert (far != farther).any(-1).any(0).all(), "the output is the same for 100 h and 200 h"
     assert far.max() != farther.max(), "the largest output is the same for 100 h and 200 h"
-    assert farther.abs().max() > 20, f"outputs are at most {farther.abs().max():.3g} for 200 h"
+    largest = farther.abs().max()
+    assert largest > 20, f"outputs are at most {largest:.3g} for 200 h"
 
 
 def head_per_position(s: Situation) -> None:
@@ -283,12 +272,11 @@ def head_per_position(s: Situation) -> None:
     head, h = _head(s)
     other = h.clone()
     other[0, 0] += 1.0
-    where = torch.ones(h.shape[:2], dtype=torch.bool)
-    where[0, 0] = False
-    out = replace_infinite(head(h))
-    assert_equal(
-        replace_infinite(head(other))[where], out[where], "other positions after a change of one"
-    )
+    unchanged = torch.ones(h.shape[:2], dtype=torch.bool)
+    unchanged[0, 0] = False
+    out = replace_infinite(head(h))[unchanged]
+    changed = replace_infinite(head(other))[unchanged]
+    assert_equal(changed, out, "other positions after a change of one")
 
 
 def embedding_tables(s: Situation) -> None:
@@ -299,16 +287,15 @@ def embedding_tables(s: Situation) -> None:
 
 
 def head_weights(s: Situation) -> None:
-    """`maps` has one linear layer per field, with a row of the model's width per id, which computes the logits."""
+    """`maps` has one linear layer per field, of a row per id, which computes the logits."""
     head, h = _head(s)
     shapes = [tuple(layer.weight.shape) for layer in head.maps]
     expected = [(field.size, s.args[1]) for field in s.space.fields]
     assert shapes == expected, f"maps of shapes {shapes} instead of {expected}"
     logits, *_ = s.space.split(head(h)).values()
     inputs, *_ = s.space.split(h).values()
-    assert_close(
-        logits[..., : expected[0][0]], head.maps[0](inputs), "logits compared with the first map"
-    )
+    logits = logits[..., : s.space.fields[0].size]
+    assert_close(logits, head.maps[0](inputs), "logits compared with the first map")
 
 
 def gradients_reach_all(s: Situation) -> None:
@@ -362,24 +349,20 @@ def identity_at_init(s: Situation) -> None:
 def rows_independent(s: Situation) -> None:
     """Samples of a batch do not influence each other."""
     block, x, c = _block(s)
-    other = torch.cat([x[:1], x[1:] + 1.0])
-    assert_close(
-        block(other, torch.cat([c[:1], c[1:] - 1.0]))[0],
-        block(x, c)[0],
-        "row 0 after a change of row 1",
-    )
+    other = block(torch.cat([x[:1], x[1:] + 1.0]), torch.cat([c[:1], c[1:] - 1.0]))
+    assert_close(other[0], block(x, c)[0], "row 0 after a change of row 1")
 
 
 def padding_inert(s: Situation) -> None:
     """Masked positions do not influence others, however many they are."""
     block, x, c = _block(s)
-    for more in (2, 300):
+    for more in (2, LONG):
         padded = torch.cat([x, torch.randn(BATCH, more, x.shape[-1])], 1)
-        mask = (torch.arange(LENGTH + more) < LENGTH)[None, None, None].expand(BATCH, 1, 1, -1)
-        assert_close(
-            block(padded, c, mask=mask)[:, :LENGTH], block(x, c), f"before {more} masked positions"
-        )
-    assert (block(padded, c) != padded).any(-1).all(), "positions of a long input are not changed"
+        mask = (torch.arange(LENGTH + more) < LENGTH).expand(BATCH, 1, 1, -1)
+        y = block(padded, c, mask=mask)[:, :LENGTH]
+        assert_close(y, block(x, c), f"before {more} masked positions")
+    changed = (block(padded, c) != padded).any(-1)
+    assert changed.all(), "positions of a long input are not changed"
 
 
 def permutation_equivariant(s: Situation) -> None:
@@ -387,25 +370,29 @@ def permutation_equivariant(s: Situation) -> None:
     block, x, c = _block(s)
     generator = torch.Generator().manual_seed(s.seed)
     order = torch.randperm(LENGTH, generator=generator)
-    c = c[:, None] + torch.randn(BATCH, LENGTH, c.shape[-1], generator=generator)
+    per_position = c[:, None] + torch.randn(BATCH, LENGTH, c.shape[-1], generator=generator)
     mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=generator) < 0.7
+    # Each position sees itself, so that none sees nothing.
     mask |= torch.eye(LENGTH, dtype=torch.bool)
-    permuted = block(x[:, order], c[:, order], mask=mask[:, :, order][..., order])
-    assert_close(permuted, block(x, c, mask=mask)[:, order], "permuted positions")
-    long = torch.randn(BATCH, 300, x.shape[-1], generator=generator)
-    c = c[:, 0]
-    assert_close(
-        block(long.flip(1), c), block(long, c).flip(1), "reversed positions of a long input"
-    )
+    y = block(x, per_position, mask=mask)
+    shuffled = mask[:, :, order][..., order]
+    permuted = block(x[:, order], per_position[:, order], mask=shuffled)
+    assert_close(permuted, y[:, order], "permuted positions")
+
+    long = torch.randn(BATCH, LONG, x.shape[-1], generator=generator)
+    c = per_position[:, 0]
+    backwards = block(long.flip(1), c)
+    assert_close(backwards, block(long, c).flip(1), "reversed positions of a long input")
 
 
 def weighted_equals_repeated(s: Situation) -> None:
-    """A key with log n added to its logits counts as n keys, also in training; with -inf it does not count."""
+    """A key with log n added to its logits counts as n keys, also in training; 0 for -inf."""
     block, x, c = _block(s)
     number = torch.tensor([3, 1, 2, 1, 0])
     weight = number.log().expand(BATCH, 1, 1, LENGTH)
     for training in (False, True):
-        seed_cpu(s.seed)  # draws per sample are allowed
+        # Draws per sample are allowed.
+        seed_cpu(s.seed)
         once = block.train(training)(x, c, mask=weight)
         seed_cpu(s.seed)
         repeated = block(x.repeat_interleave(number, 1), c)
@@ -413,29 +400,27 @@ def weighted_equals_repeated(s: Situation) -> None:
 
 
 def distances_matter(s: Situation) -> None:
-    """Only the distances between coordinates matter, not the order of positions or the origin."""
+    """Only distances between coordinates matter, not the order of positions or the origin."""
     block, x, c = _block(s)
     coordinates = torch.tensor([[0, 900, 4000, 70_000, 70_001], [5, 6, 300, 2000, 1_000_000]])
-    order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(s.seed))
     y = block(x, c, positions=coordinates)
-    assert_close(block(x, c, positions=coordinates + 123_456_789), y, "shifted coordinates")
-    assert_close(
-        block(x[:, order], c, positions=coordinates[:, order]), y[:, order], "permuted positions"
-    )
+    shifted = block(x, c, positions=coordinates + 123_456_789)
+    assert_close(shifted, y, "shifted coordinates")
+    order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(s.seed))
+    permuted = block(x[:, order], c, positions=coordinates[:, order])
+    assert_close(permuted, y[:, order], "permuted positions")
     other = coordinates.clone()
     other[:, -1] += 2500
-    assert not torch.equal(block(x, c, positions=other), y), (
-        "the output does not depend on the coordinates"
-    )
+    moved = block(x, c, positions=other)
+    assert not torch.equal(moved, y), "the output does not depend on the coordinates"
 
 
 def cached_equals_full(s: Situation) -> None:
     """In a block-causal model, blocks with a cache equal the whole sample."""
     if s.model is None:
         raise NotApplicable("no installed model takes a block and can be block-causal")
-    check_cache(
-        s, perturb_parameters(s.model.build(s.space).eval(), s.seed), s.model.facts().block_size
-    )
+    model = perturb_parameters(s.model.build(s.space).eval(), s.seed)
+    check_cache(s, model, s.model.facts().block_size)
 
 
 CHECKS = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
@@ -60,10 +60,10 @@ def per_position(s: Situation) -> None:
     """Values and weights are finite and per position; weights are not negative."""
     loss, process, raw, noised = _inputs(s)
     measured = _measure(loss, process, raw, noised)
-    for name in ("values", "weights"):
-        part = getattr(measured, name)
-        shape = tuple(noised.valid.shape)
-        assert tuple(part.shape) == shape, f"{name} have shape {tuple(part.shape)}, not {shape}"
+    expected = tuple(noised.valid.shape)
+    for name, part in (("values", measured.values), ("weights", measured.weights)):
+        shape = tuple(part.shape)
+        assert shape == expected, f"{name} have shape {shape}, not {expected}"
         assert part.isfinite().all(), f"{name} are not finite"
     assert (measured.weights >= 0).all(), "a weight is negative"
 
@@ -71,9 +71,8 @@ def per_position(s: Situation) -> None:
 def extremes_are_finite(s: Situation) -> None:
     """Loss and gradients are finite for a confident wrong prediction."""
     loss, process, raw, noised = _inputs(s)
-    raw = (
-        raw * 20
-    ).requires_grad_()  # as a log score, about the largest whose exponential is finite
+    # As a log score, about the largest whose exponential is finite.
+    raw = (raw * 20).requires_grad_()
     _check_finite(_measure(loss, process, raw, noised), raw, "for a confident prediction")
 
 
@@ -96,31 +95,33 @@ def positions_independent(s: Situation) -> None:
     """The output at one position affects only its own value, and no weight."""
     loss, process, raw, noised = _inputs(s)
     measured = _measure(loss, process, raw, noised)
-    index = s.seed % noised.valid.numel()
-    where: Bool[Tensor, "B L"] = (torch.arange(noised.valid.numel()) == index).view(
-        noised.valid.shape
-    )
-    changed = raw + torch.randn(raw.shape) * where[..., None]
-    other = _measure(loss, process, changed, noised)
-    assert_close(
-        other.values[~where], measured.values[~where], "values of other positions", atol=1e-5
-    )
+    where = torch.zeros(noised.valid.shape, dtype=torch.bool)
+    where.view(-1)[s.seed % where.numel()] = True
+    noise = torch.randn(raw.shape).masked_fill(~where[..., None], 0.0)
+    other = _measure(loss, process, raw + noise, noised)
+    values = other.values[~where]
+    assert_close(values, measured.values[~where], "values of other positions", atol=1e-5)
     assert_equal(other.weights, measured.weights, "weights")
 
 
 def weights_only_targets(s: Situation) -> None:
     """The mean has gradients in the target mask, and none at padding and known values."""
     loss, process, _, noised = _inputs(s)
-    grad = torch.zeros(())
-    for seed in range(s.seed, s.seed + 8):  # a loss may clamp some outputs
+    grad_sum = torch.zeros(())
+    # A loss may clamp some outputs, but hardly those of eight draws.
+    for seed in range(s.seed, s.seed + 8):
         raw = random_output(process.space, noised.valid, seed).requires_grad_()
-        grad = (
-            grad + torch.autograd.grad(_measure(loss, process, raw, noised).total(), raw)[0].abs()
-        )
-    masks = (noised.fixed, noised.target_mask)
-    fixed, target = (mask.flatten(2).all(-1) if mask.ndim > 2 else mask for mask in masks)
-    assert not grad[fixed].any(), "a fixed position has a gradient"
-    assert not target.any() or grad[target].any(), "no position in the target mask has a gradient"
+        total = _measure(loss, process, raw, noised).total()
+        (grad,) = torch.autograd.grad(total, raw)
+        grad_sum = grad_sum + grad.abs()
+    fixed = noised.fixed
+    target = noised.target_mask
+    if fixed.ndim > 2:
+        fixed = fixed.all(-1)
+        target = target.all(-1)
+    assert not grad_sum[fixed].any(), "a fixed position has a gradient"
+    if target.any():
+        assert grad_sum[target].any(), "no position in the target mask has a gradient"
 
 
 def rows_independent(s: Situation) -> None:
@@ -134,24 +135,22 @@ def rows_independent(s: Situation) -> None:
 
 
 def truth_is_best(s: Situation) -> None:
-    """An ideal prediction has a lower loss than a random one, and no higher loss than a perturbed one."""
+    """An ideal prediction has a lower loss than a random one, and no higher one than one nearby."""
     loss, process, raw, noised = _inputs(s)
     if not noised.target_mask.any():
         raise NotApplicable("the target mask is empty")
+
+    def mean(output: Tensor) -> float:
+        return _measure(loss, process, output, noised).mean().item()
+
     ideal = ideal_output(s.args[0].predict, noised, raw.shape[-1])
-    best, random = (
-        _measure(loss, process, output, noised).mean().item() for output in (ideal, raw)
-    )
+    best = mean(ideal)
+    random = mean(raw)
     assert best < random, f"an ideal prediction has loss {best}, a random one {random}"
     for scale in (0.3, -0.3):
-        near = (
-            _measure(loss, process, ideal + scale * torch.randn(raw.shape).clamp(-2, 2), noised)
-            .mean()
-            .item()
-        )
-        assert best <= near + 1e-5, (
-            f"an ideal prediction has loss {best}, one perturbed by {scale} has {near}"
-        )
+        near = mean(ideal + scale * torch.randn(raw.shape).clamp(-2, 2))
+        text = f"an ideal prediction has loss {best}, one perturbed by {scale} has {near}"
+        assert best <= near + 1e-5, text
 
 
 def bound_is_exact(s: Situation) -> None:
@@ -165,37 +164,36 @@ def bound_is_exact(s: Situation) -> None:
 def bound_of_own_jumps(s: Situation) -> None:
     """With an exact model the mean over x_t is at least the exact bound."""
     for nats, expected, what in _bounds(s):
-        assert (nats > expected * (1 - 1e-3) - 2e-4).all(), (
-            f"{what}: {nats.tolist()}, at least {expected.tolist()}"
-        )
+        least = expected * (1 - 1e-3) - 2e-4
+        assert (nats > least).all(), f"{what}: {nats.tolist()}, at least {expected.tolist()}"
 
 
 def _bounds(s: Situation) -> Iterator[tuple[Tensor, Tensor, str]]:
     """Yield the mean loss of an exact model and the exact bound per outcome, for several noises."""
     tokens = s.space.data == "tokens"
     space = TWO_FIELDS if tokens else FEATURES
-    facts: Any = None if list(s.process.check(space)) else s.process.facts(space)
-    if (
-        facts is None
-        or list(s.spec.check(facts))
-        or facts.masked
-        or not (tokens or facts.prior == "gaussian")
-    ):
-        raise NotApplicable("the process does not support the toy distribution")
+    unsupported = NotApplicable("the process does not support the toy distribution")
+    if list(s.process.check(space)):
+        raise unsupported
+    facts: Any = s.process.facts(space)
+    if facts.masked or list(s.spec.check(facts)):
+        raise unsupported
+    if not tokens and facts.prior != "gaussian":
+        raise unsupported
+
     process = s.process.build(space)
     loss = s.spec.build(facts)
+    compute = _token_bound if tokens else _feature_bound
     for sigma, rate in ((0.1, 1.7), (0.7, 0.6), (2.5, 1.2)):
         level = torch.tensor(sigma, dtype=torch.float64, requires_grad=True)
-        compute = _token_bound if tokens else _feature_bound
         nats, divergence = compute(process, loss, facts.predict, level, rate)
-        expected = [
-            -rate * float(torch.autograd.grad(d, level, retain_graph=True)[0]) for d in divergence
-        ]
-        yield (
-            nats,
-            torch.tensor(expected).double(),
-            f"nats per sample and unit of t at sigma = {sigma}",
-        )
+        # The bound in a unit of time is the decrease of the divergence.
+        expected = []
+        for outcome in divergence:
+            (grad,) = torch.autograd.grad(outcome, level, retain_graph=True)
+            expected.append(-rate * float(grad))
+        what = f"nats per sample and unit of t at sigma = {sigma}"
+        yield nats, torch.tensor(expected).double(), what
 
 
 def _token_bound(
@@ -205,22 +203,26 @@ def _token_bound(
     sigma: Tensor,
     rate: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean loss of each outcome, and the divergences whose slope it is."""
+    """Return the mean loss of each outcome, and the divergences whose gradient it is."""
     prior = process.corrupt(blank_batch(1), torch.ones(1)).prior.double()
+    ids = torch.arange(prior.shape[-1])
     q = forward_table(sigma.detach(), prior)
+    # All pairs of a clean outcome and a state that it may become.
     outcome, index = (q > 0).nonzero().T
-    x = torch.cartesian_prod(*[torch.arange(prior.shape[-1])] * 2)[index]
+    x = torch.cartesian_prod(ids, ids)[index]
     uncertain = prior.expand(2, -1).gather(1, x.T).T > 0
     noise = Noise(sigma.detach().expand(len(x)).float(), torch.full((len(x),), rate))
     none = torch.zeros_like(uncertain)
     noised = Noised(OUTCOMES[outcome], State.of(x), noise, uncertain, ~none, none, prior.float())
     raw = exact_outputs(noised.state, noise, prior)[predict].float()
-    measured = _measure(loss, process, raw.clamp_min(-60.0) if predict == "score" else raw, noised)
-    assert_close(
-        measured.weights, measured.weights[:1].expand_as(measured.weights), "weights at another x_t"
-    )
-    nats = q[outcome, index] * (measured.values * measured.weights).double().sum(1)
-    return torch.zeros(len(q)).double().index_add(0, outcome, nats), divergences(sigma, prior)
+    if predict == "score":
+        raw = raw.clamp_min(-60.0)
+    measured = _measure(loss, process, raw, noised)
+    weights = measured.weights
+    assert_close(weights, weights[:1].expand_as(weights), "weights at another x_t")
+    nats = q[outcome, index] * (measured.values * weights).double().sum(1)
+    means = torch.zeros(len(q)).double().index_add(0, outcome, nats)
+    return means, divergences(sigma, prior)
 
 
 def _feature_bound(
@@ -241,11 +243,11 @@ def _feature_bound(
     clean = Clean.of(x0)
     free = torch.ones(x0.shape, dtype=torch.bool)
     noised = Noised(x0, state, noise, free, clean.valid, ~free, eps=eps)
-    measured = _measure(
-        loss, process, exact_normal(process, state, noise, predict, 2.0, 0.5), noised
-    )
+    raw = exact_normal(process, state, noise, predict, mean=2.0, std=0.5)
+    measured = _measure(loss, process, raw, noised)
     nats = (share[:, None] * measured.values * measured.weights).sum()
-    return nats.double()[None], normal_divergence(sigma, x0[0].double(), 2.0, 0.5).sum()[None]
+    divergence = normal_divergence(sigma, x0[0].double(), mean=2.0, std=0.5).sum()
+    return nats.double()[None], divergence[None]
 
 
 def gradcheck(s: Situation) -> None:
@@ -255,7 +257,8 @@ def gradcheck(s: Situation) -> None:
     finite = raw.isfinite()
 
     def total(values: Tensor) -> Tensor:
-        return _measure(loss, process, raw.double().masked_scatter(finite, values), wide).total()
+        output = raw.double().masked_scatter(finite, values)
+        return _measure(loss, process, output, wide).total()
 
     values = raw[finite].double().requires_grad_()
     try:

@@ -48,22 +48,22 @@ def raw_output(s: Situation) -> None:
 def trunk_then_head(s: Situation) -> None:
     """The model is its head applied to its trunk."""
     model, *inputs = _inputs(s)
-    assert_close(
-        replace_infinite(model.head(model.trunk(*inputs))), _run(model, *inputs), "head(trunk(...))"
-    )
+    composed = replace_infinite(model.head(model.trunk(*inputs)))
+    assert_close(composed, _run(model, *inputs), "head(trunk(...))")
 
 
 def rows_independent(s: Situation) -> None:
     """Samples of a batch do not influence each other."""
     model, state, level, valid, cond = _inputs(s)
-    alone = _run(
-        model, state[:1], level[:1], valid[:1], {name: value[:1] for name, value in cond.items()}
-    )
+    first = {name: value[:1] for name, value in cond.items()}
+    alone = _run(model, state[:1], level[:1], valid[:1], first)
+
+    # The second sample differs in everything: values, padding, level and conditions.
     other = change_values(s.space, state.x[:1], torch.ones_like(valid[:1]))
     pair = State(torch.cat([state.x[:1], other]), torch.cat([state.masked[:1], state.masked[:1]]))
-    conditions = {name: torch.cat([value[:1], value[-1:]]) for name, value in cond.items()}
     levels = torch.cat([level[:1], level[:1] + 1.0])
     valids = torch.cat([valid[:1], torch.ones_like(valid[:1])])
+    conditions = {name: torch.cat([value[:1], value[-1:]]) for name, value in cond.items()}
     together = _run(model, pair, levels, valids, conditions)[:1]
     assert_close(together[valid[:1]], alone[valid[:1]], "a sample next to another")
 
@@ -74,40 +74,36 @@ def padding_inert(s: Situation) -> None:
     if valid.all():
         raise NotApplicable("there is no padding")
     other = State(change_values(s.space, state.x, ~valid), state.masked)
-    of_samples = {c.name for c in s.space.conditions if c.size is not None or c.length is not None}
-    changed = {
-        name: value if name in of_samples else value + 1000 * ~valid for name, value in cond.items()
-    }
+    # Conditions of whole samples have no padding.
+    changed = dict(cond)
+    for condition in s.space.conditions:
+        if condition.size is None and condition.length is None and condition.name in cond:
+            changed[condition.name] = cond[condition.name] + 1000 * ~valid
     out = _run(model, state, level, valid, cond)
-    assert_close(
-        _run(model, other, level, valid, changed)[valid], out[valid], "other values of padding"
-    )
+    padded = _run(model, other, level, valid, changed)
+    assert_close(padded[valid], out[valid], "other values of padding")
 
 
 def level_per_position(s: Situation) -> None:
     """One level per sample equals the same level at each of its positions."""
     model, state, level, valid, cond = _inputs(s)
     out = _run(model, state, level, valid, cond)
-    per_position = level[:, None].expand(valid.shape)
-    assert_close(
-        _run(model, state, per_position, valid, cond)[valid],
-        out[valid],
-        "a constant level per position",
-    )
+    constant = _run(model, state, level[:, None].expand(valid.shape), valid, cond)
+    assert_close(constant[valid], out[valid], "a constant level per position")
 
 
 def state_matters(s: Situation) -> None:
-    """The output depends on the state, and on the level unless the model or its condition ignores it."""
+    """The output depends on the state, and on the level unless a component ignores it."""
     model, state, level, valid, cond = _inputs(s)
     out = _run(model, state, level, valid, cond)
     other = State(change_values(s.space, state.x, valid), torch.zeros_like(state.masked))
-    assert (_run(model, other, level, valid, cond) != out)[valid].any(), (
-        "the output does not depend on the state"
-    )
-    depends = (_run(model, state, level + 1.0, valid, cond) != out)[valid].any()
-    specs = (s.spec, *(value for _, value in s.spec if isinstance(value, Spec)))
-    ignored = any("level-free" in spec.traits() for spec in specs)
-    assert depends or ignored, "the output does not depend on the level"
+    changed = _run(model, other, level, valid, cond) != out
+    assert changed[valid].any(), "the output does not depend on the state"
+
+    specs = [s.spec, *(value for _, value in s.spec if isinstance(value, Spec))]
+    if not any("level-free" in spec.traits() for spec in specs):
+        changed = _run(model, state, level + 1.0, valid, cond) != out
+        assert changed[valid].any(), "the output does not depend on the level"
 
 
 def level_free(s: Situation) -> None:
@@ -122,9 +118,10 @@ def gradients_reach_all(s: Situation) -> None:
     model, state, *inputs = _inputs(s)
     if state.x.is_floating_point():
         check_gradients(model, lambda x: _run(model, State(x, state.masked), *inputs), state.x)
-    else:
-        marked = replace(state, noisy=state.x % 2 == 0)  # an embedding may mark the others as known
-        check_gradients(model, lambda: _run(model, marked, *inputs))
+        return
+    # An embedding may mark the tokens that are not noisy.
+    marked = replace(state, noisy=state.x % 2 == 0)
+    check_gradients(model, lambda: _run(model, marked, *inputs))
 
 
 def runs_on_meta(s: Situation) -> None:
@@ -137,8 +134,9 @@ def runs_on_meta(s: Situation) -> None:
             out = model(state.to("meta"), level.to("meta"), valid.to("meta"), conditions)
         except (RuntimeError, NotImplementedError) as error:
             raise AssertionError(f"the model reads values: {error}") from None
-    expected = (*valid.shape, s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width)
     assert out.is_meta, f"the output is on {out.device}"
+    last = s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width
+    expected = (*valid.shape, last)
     assert tuple(out.shape) == expected, f"shape {tuple(out.shape)} on meta instead of {expected}"
 
 
@@ -154,57 +152,47 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
     valid = torch.ones_like(s.clean.valid)
     state = random_state(s.space, valid, s.seed)
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
-    cache = model.new_cache()
-    blocks = []
     cond = s.clean.cond
+    cache = model.new_cache()
+    outputs = []
     with torch.no_grad():
         whole = _run(model, state, level, valid, cond)
-        for start in range(0, valid.shape[1], size):
-            part = slice(start, min(start + size, valid.shape[1]))
+        for part in _blocks(valid.shape[1], size):
             block = State(state.x[:, part], state.masked[:, part])
-            blocks.append(_run(model, block, level, valid[:, part], cond, cache=cache))
+            outputs.append(_run(model, block, level, valid[:, part], cond, cache=cache))
             model.trunk(block, level, valid[:, part], cond, cache=cache, keep=True)
-    assert_close(torch.cat(blocks, 1), whole, "blocks with a cache")
+    assert_close(torch.cat(outputs, 1), whole, "blocks with a cache")
+
+
+def _blocks(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 def context_equals_cache(s: Situation) -> None:
-    """All blocks together with a clean context equal single blocks with a cache of the clean ones."""
+    """All blocks with a clean context equal single blocks with a cache of the clean ones."""
     model = perturb_parameters(s.build(), s.seed)
     size = s.spec.facts().block_size
     valid = torch.ones_like(s.clean.valid)
-    noised, clean = (random_state(s.space, valid, seed).x for seed in (s.seed, s.seed + 1))
+    cond = s.clean.cond
+    noised = random_state(s.space, valid, s.seed).x
+    clean = random_state(s.space, valid, s.seed + 1).x
     rows, length = valid.shape
-    levels = torch.rand(rows, -(-length // size), generator=torch.Generator().manual_seed(s.seed))
+    blocks = _blocks(length, size)
+    levels = torch.rand(rows, len(blocks), generator=torch.Generator().manual_seed(s.seed))
     per_position = levels.repeat_interleave(size, 1)[:, :length]
     zero = torch.zeros(rows)
     cache = model.new_cache()
-    blocks = []
-    cond = s.clean.cond
+    outputs = []
     with torch.no_grad():
-        whole = _run(
-            model,
-            State.of(noised),
-            per_position,
-            valid,
-            cond,
-            context=Context(State.of(clean), zero),
-        )
-        for number, start in enumerate(range(0, length, size)):
-            part = slice(start, min(start + size, length))
-            blocks.append(
-                _run(
-                    model,
-                    State.of(noised[:, part]),
-                    levels[:, number],
-                    valid[:, part],
-                    cond,
-                    cache=cache,
-                )
-            )
-            model.trunk(
-                State.of(clean[:, part]), zero, valid[:, part], cond, cache=cache, keep=True
-            )
-    assert_close(torch.cat(blocks, 1), whole, "blocks with a cache, compared with a context")
+        context = Context(State.of(clean), zero)
+        whole = _run(model, State.of(noised), per_position, valid, cond, context=context)
+        for number, part in enumerate(blocks):
+            block = State.of(noised[:, part])
+            level = levels[:, number]
+            outputs.append(_run(model, block, level, valid[:, part], cond, cache=cache))
+            kept = State.of(clean[:, part])
+            model.trunk(kept, zero, valid[:, part], cond, cache=cache, keep=True)
+    assert_close(torch.cat(outputs, 1), whole, "blocks with a cache, compared with a context")
 
 
 CHECKS = (

@@ -53,16 +53,16 @@ def _forward(noised: Noised, noise: Noise) -> Float[Tensor, "L V"]:
     """Return q(x_t | x_0) of the first sample for some noise, one row per position."""
     assert noised.prior is not None
     same = one_hot(noised.x0[:1], noised.prior.shape[-1]).double()
-    alpha, rest = (
-        part[:1].double()[..., None]
-        for part in (noise.alpha(noised.x0), noise.one_minus_alpha(noised.x0))
-    )
+    alpha = noise.alpha(noised.x0)[:1].double()[..., None]
+    rest = noise.one_minus_alpha(noised.x0)[:1].double()[..., None]
     return (alpha * same + rest * noised.prior.double())[0]
 
 
 def _free(noised: Noised) -> list[int]:
     """Return some positions that the process changes."""
-    free = ~noised.fixed[0].flatten(1).any(-1) if noised.fixed.ndim > 2 else ~noised.fixed[0]
+    free = ~noised.fixed[0]
+    if free.ndim > 1:
+        free = free.any(-1)
     positions: list[int] = free.nonzero()[:, 0].tolist()[:POSITIONS]
     if not positions:
         raise NotApplicable("all positions are fixed")
@@ -77,9 +77,8 @@ def clean_at_zero(s: Situation) -> None:
     rest = float(noised.noise.one_minus_alpha(many.x0).max())
     assert rest <= MAX_REST, f"1 - alpha is {rest:.3f} at t = 0"
     if noised.eps is not None:
-        assert_close(
-            noised.state.x, many.x0 * (1 - rest) ** 0.5, "x at t = 0", atol=6 * rest**0.5 + 1e-5
-        )
+        scaled = many.x0 * (1 - rest) ** 0.5
+        assert_close(noised.state.x, scaled, "x at t = 0", atol=6 * rest**0.5 + 1e-5)
         return
     changed = noised.state.masked | (noised.state.x != many.x0)
     share = changed.double().mean().item()
@@ -94,27 +93,32 @@ def prior_at_one(s: Situation) -> None:
     process = s.build()
     many = _many(s)
     noised = process.corrupt(many, _at(1.0))
-    start = process.prior(many)
     signal = float(noised.noise.alpha(many.x0).max())
     assert signal <= MAX_REST, f"alpha is {signal:.3f} at t = 1, but sampling starts with alpha = 0"
-    for name, state in (("corrupt at t = 1", noised.state), ("prior", start)):
-        slack = signal if state is noised.state else 0.0
-        if noised.prior is not None:
-            for i in _free(noised):
-                p = noised.prior.expand(many.x0.shape[1], -1)[i].double()
-                shares = torch.bincount(state.x[:, i], minlength=len(p)).double() / DRAWS
-                error = (shares - p).abs().max().item()
-                allowed = slack + 5 * ((slack + float((p * (1 - p)).max())) / DRAWS) ** 0.5
-                assert error <= allowed, f"{name}: ids {shares.tolist()}, the prior is {p.tolist()}"
-        elif noised.eps is not None:
-            noisy = ~noised.fixed if state.noisy is None else state.noisy
-            if noisy.any():
-                assert_normal(state.x[noisy], name, slack=4 * signal**0.5)
-        else:
-            visible = (~state.masked & ~many.fixed).double().mean().item()
-            assert visible <= slack + 5 * (slack / DRAWS) ** 0.5, (
-                f"{name}: {visible:.3f} of the values are not masked"
-            )
+    # Only `corrupt` has signal left.
+    _check_start(noised, noised.state, signal, signal, "corrupt at t = 1")
+    _check_start(noised, process.prior(many), signal, 0.0, "prior")
+
+
+def _check_start(noised: Noised, state: State, signal: float, slack: float, what: str) -> None:
+    """Assert that a state follows the prior of a record, but for `slack`."""
+    if noised.prior is not None:
+        prior = noised.prior.expand(state.x.shape[1], -1).double()
+        for position in _free(noised):
+            p = prior[position]
+            shares = torch.bincount(state.x[:, position], minlength=len(p)).double() / DRAWS
+            error = (shares - p).abs().max().item()
+            variance = slack + float((p * (1 - p)).max())
+            allowed = slack + 5 * (variance / DRAWS) ** 0.5
+            assert error <= allowed, f"{what}: ids {shares.tolist()}, the prior is {p.tolist()}"
+    elif noised.eps is not None:
+        noisy = ~noised.fixed if state.noisy is None else state.noisy
+        if noisy.any():
+            assert_normal(state.x[noisy], what, slack=4 * signal**0.5)
+    else:
+        visible = (~state.masked & ~noised.fixed).double().mean().item()
+        allowed = slack + 5 * (slack / DRAWS) ** 0.5
+        assert visible <= allowed, f"{what}: {visible:.3f} of the values are not masked"
 
 
 def chapman_kolmogorov(s: Situation) -> None:
@@ -124,116 +128,111 @@ def chapman_kolmogorov(s: Situation) -> None:
     late = process.schedule(_at(0.8))
     early = process.schedule(_at(0.4))
     noised = process.corrupt(many, _at(0.8))
-    predict = s.spec.facts(s.space).predict
-    pred = process.read(
-        ideal_output(predict, noised, getattr(process.space, "vocab", 0)),
-        noised.state,
-        noised.noise,
-    )
+    vocab = process.space.vocab if isinstance(process.space, TokenSpace) else 0
+    ideal = ideal_output(s.spec.facts(s.space).predict, noised, vocab)
+    pred = process.read(ideal, noised.state, noised.noise)
     back: State = process.step(noised.state, pred, late, early, many)
+
     if noised.prior is not None:
         q = _forward(noised, early)
-        for i in _free(noised):
-            assert_follows(back.x[:, i], q[i], f"x_s at position {i} with an ideal prediction")
+        for position in _free(noised):
+            what = f"x_s at position {position} with an ideal prediction"
+            assert_follows(back.x[:, position], q[position], what)
     elif noised.eps is not None:
         a, b = gaussian_scales(process, early, many.x0)
+        # Where almost no noise is left, its values are rounding errors.
         free = noised.target_mask & (b > 1e-3)
         if free.any():
-            assert_normal(
-                ((back.x - a * many.x0) / b)[free],
-                "the noise of x_s with an ideal prediction",
-                slack=0.01,
-            )
+            eps = ((back.x - a * many.x0) / b)[free]
+            assert_normal(eps, "the noise of x_s with an ideal prediction", slack=0.01)
     else:
         forward = process.corrupt(many, _at(0.4)).state.masked
-        error = (back.masked.double().mean(0) - forward.double().mean(0)).abs().max().item()
-        assert error <= 5 * (0.5 / DRAWS) ** 0.5, (
-            f"the masked share after a step from t to s is off by {error:.3f}"
-        )
-        assert_close(back.x[~back.masked], many.x0[~back.masked], "revealed values", atol=1e-5)
+        shares = back.masked.double().mean(0) - forward.double().mean(0)
+        error = shares.abs().max().item()
+        allowed = 5 * (0.5 / DRAWS) ** 0.5
+        assert error <= allowed, f"the masked share after a step is off by {error:.3f}"
+        visible = ~back.masked
+        assert_close(back.x[visible], many.x0[visible], "revealed values", atol=1e-5)
 
 
 def joint_distributions(s: Situation) -> None:
-    """Over two tokens, `corrupt`, `prior`, `renoise`, `step` and `finish` follow their joint distributions."""
+    """Over two tokens all methods follow their joint distributions, not only the marginal ones."""
     process, _ = _over(s, SPACE)
     x0 = Clean.of(OUTCOMES[5:6].expand(MANY, -1))
     noised = process.corrupt(x0, torch.full((MANY,), 0.6))
+    start = process.prior(Clean.of(x0.x0.repeat(4, 1)))
     now = _noise(1.5)
     then = _noise(0.6)
-    start = process.prior(Clean.of(x0.x0.repeat(4, 1)))
     assert noised.prior is not None, "a token process requires a prior"
     prior = noised.prior.double().expand(2, -1)
     _assert_joint(noised.state.x, _forward(noised, noised.noise), "x_t")
     _assert_joint(start.x, prior, "the state at t = 1")
     if isinstance(process, TokenProcess):
-        _assert_joint(
-            process.renoise(State.of(x0.x0), now, x0).x,
-            _forward(noised, now),
-            "x_0 after `renoise`",
-        )
+        renoised = process.renoise(State.of(x0.x0), now, x0)
+        _assert_joint(renoised.x, _forward(noised, now), "x_0 after `renoise`")
+
+    # Random output: a step must be exact for any prediction.
+    raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed)
+    raw = raw.expand(MANY, -1, -1)
     for one in (noised.state[:1], start[:1]):
         state = one.apply(lambda tensor: tensor.expand(MANY, *tensor.shape[1:]).clone())
-        raw = random_output(process.space, torch.ones(1, 2, dtype=torch.bool), s.seed).expand(
-            MANY, -1, -1
-        )
         pred = process.read(raw, state, now)
         p0 = pred.log_clean()[0].double().exp()
-        sigmas = (now.sigma[0].double(), then.sigma[0].double())
+        reverse = []
+        for position, x in enumerate(one.x[0]):
+            row = _reverse(p0[position], prior[position], x, now.sigma[0], then.sigma[0])
+            reverse.append(row)
+        stepped = process.step(state, pred, now, then, x0)
+        _assert_joint(stepped.x, torch.stack(reverse), f"x_s after {one.x.tolist()}")
+
         uncertain = prior.gather(1, one.x.T) > 0
-        steps = torch.stack(
-            [_reverse(p, q, x, *sigmas) for p, q, x in zip(p0, prior, one.x[0], strict=True)]
-        )
-        _assert_joint(
-            process.step(state, pred, now, then, x0).x, steps, f"x_s after {one.x.tolist()}"
-        )
-        finished = torch.where(uncertain, p0, one_hot(one.x[0], prior.shape[-1]).double())
-        _assert_joint(
-            process.finish(state, pred, x0), finished, f"the sample finished from {one.x.tolist()}"
-        )
+        certain = one_hot(one.x[0], prior.shape[-1]).double()
+        finished = process.finish(state, pred, x0)
+        what = f"the sample finished from {one.x.tolist()}"
+        _assert_joint(finished, torch.where(uncertain, p0, certain), what)
 
 
 def _assert_joint(x: Tensor, p: Float[Tensor, "2 V"], what: str) -> None:
     """Test both positions against the product of their distributions."""
-    usable = (x >= 0) & (x < p.shape[-1])
     size = p.shape[-1]
+    usable = (x >= 0) & (x < size)
     assert usable.all(), f"{what}: ids outside the vocabulary"
-    assert_follows(
-        x[:, 0] * size + x[:, 1], (p[0, :, None] * p[1]).flatten(), f"pairs of ids of {what}"
-    )
+    product = (p[0, :, None] * p[1]).flatten()
+    assert_follows(x[:, 0] * size + x[:, 1], product, f"pairs of ids of {what}")
 
 
 def normal_step(s: Situation) -> None:
-    """GaussianProcess: predictions of an exact model, and mean, variance and independence of noise and steps."""
+    """GaussianProcess: predictions of an exact model; mean, variance and independence of a step."""
     process, facts = _over(s, FEATURES)
     if not isinstance(process, GaussianProcess) or facts.masked:
         raise NotApplicable("not a GaussianProcess without a mask")
     like = Clean.of(torch.tensor([[[0.5, -1.0], [2.0, 0.0]]]).expand(MANY, -1, -1))
     noised = process.corrupt(like, torch.full((MANY,), 0.6))
-    now = _noise(1.5)
-    then = _noise(0.6)
-    assert noised.eps is not None, "a Gaussian process records its noise"
     state = process.prior(like)
+    assert noised.eps is not None, "a Gaussian process records its noise"
     _assert_independent(state.x, "the state at t = 1")
     _assert_independent(noised.eps, "the noise of x_t")
     ideal = process.read(ideal_output(facts.predict, noised, 0), noised.state, noised.noise)
     assert_close(ideal.x0, noised.x0, "x0 of an exact model", atol=1e-3)
-    pred = process.read(
-        random_output(FEATURES, like.valid[:1], s.seed).expand(MANY, -1, -1), state, now
-    )
-    before, after = (noise.one_minus_alpha(state.x).double() for noise in (now, then))
-    kept = now.since(then).alpha(state.x).double()
-    gap = now.since(then).one_minus_alpha(state.x).double()
-    scales = [
-        b.sqrt() / gaussian_scales(process, n, state.x)[1]
-        for n, b in ((now, before), (then, after))
-    ]
-    x = state.x * scales[0]
-    new = process.step(state, pred, now, then, like).x * scales[1]
-    mean = then.alpha(x).double().sqrt() * gap / before * pred.x0 + kept.sqrt() * after / before * x
-    _assert_independent(
-        (new - mean) / (after / before * gap).sqrt(),
-        "the noise of a step from t to s (DDPM, eq. 7)",
-    )
+
+    now = _noise(1.5)
+    then = _noise(0.6)
+    raw = random_output(FEATURES, like.valid[:1], s.seed).expand(MANY, -1, -1)
+    pred = process.read(raw, state, now)
+    before = now.one_minus_alpha(state.x).double()
+    after = then.one_minus_alpha(state.x).double()
+    gap = now.since(then)
+    kept = gap.alpha(state.x).double()
+    added = gap.one_minus_alpha(state.x).double()
+
+    # Scaled so that the squares of both factors add up to 1, as in DDPM (eq. 7).
+    x = state.x * (before.sqrt() / gaussian_scales(process, now, state.x)[1])
+    new = process.step(state, pred, now, then, like).x
+    new = new * (after.sqrt() / gaussian_scales(process, then, state.x)[1])
+    mean = then.alpha(x).double().sqrt() * added / before * pred.x0
+    mean = mean + kept.sqrt() * after / before * x
+    eps = (new - mean) / (after / before * added).sqrt()
+    _assert_independent(eps, "the noise of a step from t to s (DDPM, eq. 7)")
     assert_close(process.finish(state, pred, like), pred.x0, "the finished sample")
 
 
@@ -242,10 +241,10 @@ def _assert_independent(x: Tensor, what: str) -> None:
     assert_normal(x.flatten(), what, slack=2e-3)
     values = x.flatten(1).double()
     limit = 6 / len(x) ** 0.5
-    assert values.mean(0).abs().max() < limit, f"{what} has the means {values.mean(0).tolist()}"
-    assert torch.corrcoef(values.T).fill_diagonal_(0.0).abs().max() < limit, (
-        f"{what} is correlated between values"
-    )
+    means = values.mean(0)
+    assert means.abs().max() < limit, f"{what} has the means {means.tolist()}"
+    correlations = torch.corrcoef(values.T).fill_diagonal_(0.0)
+    assert correlations.abs().max() < limit, f"{what} is correlated between values"
 
 
 def _noise(sigma: float) -> Noise:
@@ -268,8 +267,10 @@ def _reverse(
 ) -> Float[Tensor, " V"]:
     """Return p(x_s | x_t) from transition matrices by Bayes' rule."""
     eye = torch.eye(len(prior), dtype=torch.float64)
+    sigma_s = sigma_s.double()
+    gap = sigma_t.double() - sigma_s
     to_s = (-sigma_s).exp() * eye - (-sigma_s).expm1() * prior
-    from_s = ((sigma_s - sigma_t).exp() * eye - (sigma_s - sigma_t).expm1() * prior)[:, x]
+    from_s = ((-gap).exp() * eye - (-gap).expm1() * prior)[:, x]
     joint = to_s * from_s
     posterior = joint / joint.sum(-1, keepdim=True).clamp_min(1e-300)
     return p0 @ posterior
@@ -284,22 +285,15 @@ def predictions_are_exact(s: Situation) -> None:
     if facts.predict not in truth:
         raise NotApplicable(f'the ideal output is unknown for predict = "{facts.predict}"')
     pred = process.read(truth[facts.predict].float(), noised.state, noised.noise)
-    assert_close(
-        pred.log_clean().double().exp(),
-        truth["posterior"].exp(),
-        "p(x_0 | x_t) of an exact model",
-        atol=2e-3,
-    )
-    finite = noised.target_mask[..., None] & (
-        truth["score"] < 12
-    )  # beyond exp(12) float32 is too coarse
-    score, expected = (
-        part[finite.expand(part.shape)].exp()
-        for part in (pred.log_score().double(), truth["score"])
-    )
+    p0 = pred.log_clean().double().exp()
+    assert_close(p0, truth["posterior"].exp(), "p(x_0 | x_t) of an exact model", atol=2e-3)
+
+    # Beyond exp(12) float32 is too coarse.
+    finite = noised.target_mask[..., None] & (truth["score"] < 12)
+    score = pred.log_score().double()[finite].exp()
     torch.testing.assert_close(
         score,
-        expected,
+        truth["score"][finite].exp(),
         rtol=5e-3,
         atol=2e-3,
         msg=lambda text: f"the score of an exact model: {text}",

@@ -42,31 +42,30 @@ def _grid(n: int = 41) -> Float[Tensor, " n"]:
 
 
 def grows(s: Situation) -> None:
-    """Sigma and rate are finite and not negative, and sigma never decreases, including both ends."""
+    """Sigma and rate are finite and not negative, and sigma never decreases, with both ends."""
     t = torch.cat([torch.zeros(1).double(), _grid(4001), torch.ones(1).double()])
     noise: Noise = s.build()(t)
     for name, values in (("sigma", noise.sigma), ("rate", noise.rate)):
-        assert values.isfinite().all(), (
-            f"{name} is not finite at t = {t[~values.isfinite()].tolist()}"
-        )
-        assert (values >= 0).all(), f"{name} is negative at t = {t[values < 0].tolist()}"
-    decreases = noise.sigma.diff() < 0
-    assert not decreases.any(), f"sigma decreases after t = {t[:-1][decreases].tolist()}"
+        infinite = t[~values.isfinite()].tolist()
+        assert not infinite, f"{name} is not finite at t = {infinite}"
+        negative = t[values < 0].tolist()
+        assert not negative, f"{name} is negative at t = {negative}"
+    decreases = t[:-1][noise.sigma.diff() < 0].tolist()
+    assert not decreases, f"sigma decreases after t = {decreases}"
     assert noise.sigma[-1] > noise.sigma[0], "no noise is added between t = 0 and t = 1"
 
 
 def precision(s: Situation) -> None:
     """The output has the dtype of the times, and float32 agrees with float64."""
     schedule = s.build()
-    t = _grid()
-    single = schedule(t.float())
-    double = schedule(t.float().double())
-    for name in ("sigma", "rate"):
-        a = getattr(single, name)
-        b = getattr(double, name)
-        assert a.dtype == torch.float32, f"{name} is {a.dtype} for float32"
-        assert b.dtype == torch.float64, f"{name} is {b.dtype} for float64"
-        assert_close(a.double(), b, name, atol=1e-6)
+    t = _grid().float()
+    single: Noise = schedule(t)
+    double: Noise = schedule(t.double())
+    parts = (("sigma", single.sigma, double.sigma), ("rate", single.rate, double.rate))
+    for name, narrow, wide in parts:
+        assert narrow.dtype == torch.float32, f"{name} is {narrow.dtype} for float32"
+        assert wide.dtype == torch.float64, f"{name} is {wide.dtype} for float64"
+        assert_close(narrow.double(), wide, name, atol=1e-6)
 
 
 def any_shape(s: Situation) -> None:
@@ -74,14 +73,17 @@ def any_shape(s: Situation) -> None:
     schedule = s.build()
     t = _grid(12).float()
     before = snapshot(t)
-    first = snapshot(schedule(t))
-    for name in ("sigma", "rate"):
-        per_position = getattr(schedule(t.view(3, 4)), name)
-        flat = getattr(schedule(t), name)
-        assert per_position.shape == (3, 4), (
-            f"{name} has shape {tuple(per_position.shape)} for times of shape (3, 4)"
-        )
-        assert_close(per_position.flatten(), flat, f"{name} per position", atol=0)
+    flat: Noise = schedule(t)
+    first = snapshot(flat)
+    per_position: Noise = schedule(t.view(3, 4))
+    parts = (
+        ("sigma", per_position.sigma, flat.sigma),
+        ("rate", per_position.rate, flat.rate),
+    )
+    for name, values, expected in parts:
+        shape = tuple(values.shape)
+        assert shape == (3, 4), f"{name} has shape {shape} for times of shape (3, 4)"
+        assert_close(values.flatten(), expected, f"{name} per position", atol=0)
     assert_unchanged(before, t, what="the times")
     assert_unchanged(first, schedule(t), what="the noise at the same times in a later call")
 
@@ -91,9 +93,8 @@ def sigma_end(s: Situation) -> None:
     end = s.spec.sigma_end()
     if end is not None:
         sigma = s.build()(torch.ones(1, dtype=torch.float64)).sigma.item()
-        assert math.isclose(sigma, end, rel_tol=1e-5, abs_tol=1e-6), (
-            f"sigma(1) is {sigma}, sigma_end() is {end}"
-        )
+        same = math.isclose(sigma, end, rel_tol=1e-5, abs_tol=1e-6)
+        assert same, f"sigma(1) is {sigma}, sigma_end() is {end}"
 
 
 def _corrupted(s: Situation) -> tuple[Any, Clean, Noised]:
@@ -104,39 +105,39 @@ def _corrupted(s: Situation) -> tuple[Any, Clean, Noised]:
 
 def _times(s: Situation) -> Float[Tensor, " B"]:
     """Return a time between 0.05 and 1 per sample."""
-    return 0.05 + 0.95 * torch.rand(
-        len(s.clean.valid), generator=torch.Generator().manual_seed(s.seed)
-    )
+    generator = torch.Generator().manual_seed(s.seed)
+    return 0.05 + 0.95 * torch.rand(len(s.clean.valid), generator=generator)
 
 
 def facts_are_true(s: Situation) -> None:
     """The facts of the Spec match the built process."""
     facts = s.spec.facts(s.space)
-    process = s.build()
+    process, _, noised = _corrupted(s)
     assert facts.name == s.spec.name, f"facts: name is {facts.name}"
-    assert facts.space == process.space, (
-        f"facts: space is {facts.space}, the process has {process.space}"
-    )
-    _, _, noised = _corrupted(s)
-    if facts.prior in ("mask", "uniform"):
+    spaces = f"facts: space is {facts.space}, the process has {process.space}"
+    assert facts.space == process.space, spaces
+    if facts.prior in ("mask", "uniform", "mixture"):
         assert noised.prior is not None, f"the prior is {facts.prior}, but the record has none"
-        clean = facts.space.clean().double()
-        masks = facts.space.table(
-            lambda f: one_hot(torch.tensor(f.mask or 0), facts.space.vocab)
-        ).double()
-        expected = masks if facts.prior == "mask" else clean / clean.sum(-1, keepdim=True)
-        assert_close(noised.prior.double(), expected, f"prior {facts.prior}", atol=1e-6)
+        _check_prior(facts, noised.prior.double())
+    if facts.prior != "hidden":
+        masks = noised.state.masked.any()
+        assert not masks, f"values are masked, but facts.prior is {facts.prior}"
+    is_gaussian = facts.prior == "gaussian"
+    assert (noised.eps is not None) == is_gaussian, "eps is for Gaussian noise only"
+
+
+def _check_prior(facts: Any, prior: Tensor) -> None:
+    clean = facts.space.clean()
     if facts.prior == "mixture":
-        assert noised.prior is not None, "the prior is a mixture, but the record has none"
-        on_clean = torch.where(facts.space.clean(), noised.prior.double(), 0.0).sum(-1)
-        assert ((on_clean > 0) & (on_clean < 1 - 1e-6)).all(), (
-            "a mixture has MASK and clean ids in every field"
-        )
-    masks_values = facts.prior == "hidden"
-    assert masks_values or not noised.state.masked.any(), (
-        f"values are masked, but facts.prior is {facts.prior}"
-    )
-    assert (noised.eps is not None) == (facts.prior == "gaussian"), "eps is for Gaussian noise only"
+        share = torch.where(clean, prior, 0.0).sum(-1)
+        inside = (share > 0) & (share < 1 - 1e-6)
+        assert inside.all(), "a mixture has MASK and clean ids in every field"
+        return
+    expected = clean.double() / clean.sum(-1, keepdim=True)
+    if facts.prior == "mask":
+        masks = facts.space.table(lambda field: torch.tensor(field.mask or 0))
+        expected = one_hot(masks, facts.space.vocab).double()
+    assert_close(prior, expected, f"prior {facts.prior}", atol=1e-6)
 
 
 def times_cover_the_range(s: Situation) -> None:
@@ -152,8 +153,10 @@ def rate_is_derivative(s: Situation) -> None:
     """The rate of the noise is the derivative of sigma, also near both ends."""
     ends = torch.tensor([3e-5, 4e-4], dtype=torch.float64)
     t = torch.cat([ends, _grid(), 1 - ends]).requires_grad_()
-    built = s.build()
-    noise = (built if s.spec.kind == "schedule" else built.schedule)(t)
+    schedule = s.build()
+    if s.spec.kind == "process":
+        schedule = schedule.schedule
+    noise: Noise = schedule(t)
     (grad,) = torch.autograd.grad(noise.sigma.sum(), t)
     torch.testing.assert_close(
         noise.rate.detach(), grad, atol=1e-6, rtol=1e-5, msg=lambda text: f"rate: {text}"
@@ -163,74 +166,77 @@ def rate_is_derivative(s: Situation) -> None:
 def record_is_complete(s: Situation) -> None:
     """The record for the loss contains the batch, and its tensors have the right shapes."""
     process, clean, noised = _corrupted(s)
+    sigma = process.schedule(_times(s)).sigma
     assert_equal(noised.x0, clean.x0, "x0")
-    assert_close(
-        noised.noise.sigma, process.schedule(_times(s)).sigma, "sigma of each sample", atol=1e-6
-    )
+    assert_close(noised.noise.sigma, sigma, "sigma of each sample", atol=1e-6)
     assert_equal(noised.valid, clean.valid, "valid")
     assert_equal(noised.fixed, clean.fixed.expand(clean.x0.shape), "fixed")
-    for name, part in (
-        ("x", noised.state.x),
-        ("masked", noised.state.masked),
-        ("target_mask", noised.target_mask),
-    ):
-        assert part.shape == clean.x0.shape, (
-            f"{name} has shape {tuple(part.shape)}, not {tuple(clean.x0.shape)}"
-        )
+    parts = {
+        "x": noised.state.x,
+        "masked": noised.state.masked,
+        "target_mask": noised.target_mask,
+    }
+    expected = tuple(clean.x0.shape)
+    for name, part in parts.items():
+        shape = tuple(part.shape)
+        assert shape == expected, f"{name} has shape {shape}, not {expected}"
     if noised.prior is not None:
         assert (noised.prior >= 0).all(), "the prior has negative probabilities"
-        assert_close(
-            noised.prior.sum(-1),
-            torch.ones_like(noised.prior[:, 0]),
-            "sums of the prior",
-            atol=1e-5,
-        )
-        assert not ((noised.prior > 0) & ~process.space.usable()).any(), (
-            "the prior has ids outside the vocabulary"
-        )
+        sums = noised.prior.sum(-1)
+        assert_close(sums, torch.ones_like(sums), "sums of the prior", atol=1e-5)
+        outside = (noised.prior > 0) & ~process.space.usable()
+        assert not outside.any(), "the prior has ids outside the vocabulary"
 
 
 def forward_distribution(s: Situation) -> None:
     """Noised values follow q(x_t | x_0) for the noise in the record."""
     process = s.build()
-    clean = s.clean
-    many = clean.apply(lambda tensor: tensor.repeat_interleave(-(-4000 // clean.valid.numel()), 0))
+    copies = -(-4000 // s.clean.valid.numel())
+    many = s.clean.apply(lambda tensor: tensor.repeat_interleave(copies, 0))
     for t in (0.0, 0.3, 1.0):
         noised = process.corrupt(many, torch.full((len(many.valid),), t))
         if noised.prior is not None:
             _check_token_distribution(noised, t)
         elif noised.eps is not None:
-            x = noised.state.x
-            noisy = noised.target_mask
-            a, b = gaussian_scales(process, noised.noise, x)
-            expected = a * noised.x0 + b * noised.eps
-            assert_close(x[noisy], expected[noisy], f"x at t = {t}", atol=1e-5)
-            eps = noised.eps[noisy]
-            n = int(noisy.sum())
-            assert n < 100 or abs(eps.mean()) < 5 / n**0.5, f"eps has mean {eps.mean():.3f}"
-            assert n < 100 or abs(eps.var() - 1) < 5 * (2 / n) ** 0.5, (
-                f"eps has variance {eps.var():.3f}"
-            )
+            _check_gaussian_noise(process, noised, t)
         else:
             visible = ~noised.state.masked
             assert_equal(noised.state.x[visible], noised.x0[visible], f"visible values at t = {t}")
+
+
+def _check_gaussian_noise(process: Any, noised: Noised, t: float) -> None:
+    assert noised.eps is not None
+    noisy = noised.target_mask
+    a, b = gaussian_scales(process, noised.noise, noised.state.x)
+    expected = a * noised.x0 + b * noised.eps
+    assert_close(noised.state.x[noisy], expected[noisy], f"x at t = {t}", atol=1e-5)
+    eps = noised.eps[noisy]
+    # Fewer values have no distribution to speak of.
+    if len(eps) >= 100:
+        mean = eps.mean()
+        variance = eps.var()
+        assert abs(mean) < 5 / len(eps) ** 0.5, f"eps has mean {mean:.3f}"
+        assert abs(variance - 1) < 5 * (2 / len(eps)) ** 0.5, f"eps has variance {variance:.3f}"
 
 
 def _check_token_distribution(noised: Noised, t: float) -> None:
     assert noised.prior is not None
     alpha = noised.noise.alpha(noised.x0)[..., None]
     noise = noised.noise.one_minus_alpha(noised.x0)[..., None]
-    same = one_hot(noised.x0, noised.prior.shape[-1])
     free = ~noised.fixed
+    same = one_hot(noised.x0, noised.prior.shape[-1])
     q = (alpha * same + noise * noised.prior)[free]
-    drawn = one_hot(noised.state.x, q.shape[-1])[free]
     same = same[free]
-    assert not (drawn.bool() & (q == 0)).any(), f"an id of probability 0 is drawn at t = {t}"
+    drawn = one_hot(noised.state.x, q.shape[-1])[free]
+    impossible = drawn.bool() & (q == 0)
+    assert not impossible.any(), f"an id of probability 0 is drawn at t = {t}"
     for name, counts, p in (("ids", drawn, q), ("unchanged ids", drawn * same, q * same)):
-        excess = (counts.sum(0) - p.sum(0)).abs()
+        actual = counts.sum(0)
+        expected = p.sum(0)
+        # Five standard deviations of a sum of independent draws.
         allowed = 5 * (p * (1 - p)).sum(0).clamp_min(0).sqrt() + 1e-3
-        text = f"counts {counts.sum(0).tolist()}, expected {p.sum(0).tolist()}"
-        assert (excess <= allowed).all(), f"{name} at t = {t}: {text}"
+        text = f"counts {actual.tolist()}, expected {expected.tolist()}"
+        assert ((actual - expected).abs() <= allowed).all(), f"{name} at t = {t}: {text}"
 
 
 def target_mask_covers_uncertain(s: Situation) -> None:
@@ -270,20 +276,19 @@ def returns_prediction(s: Situation) -> None:
 
 
 def time_per_position(s: Situation) -> None:
-    """One time per sample equals the same time at each of its positions, in every call, and times differ in level."""
+    """One time per sample equals the same per position, in every call; levels differ by time."""
     process = s.build()
     clean = s.clean
     t = _times(s)
-    states = []
     per_position = t[:, None].expand(clean.valid.shape)
+    states = []
     for times in (t, per_position, t):
         seed_cpu(s.seed)
         states.append(process.corrupt(clean, times).state.x)
     assert_equal(states[1], states[0], "a constant time per position")
     assert_equal(states[2], states[0], "the same times and seed in a later call")
-    assert process.level(per_position).shape == clean.valid.shape, (
-        "the level has no value per position"
-    )
+    shape = process.level(per_position).shape
+    assert shape == clean.valid.shape, "the level has no value per position"
     levels = process.level(torch.tensor([0.1, 0.5, 0.9]))
     assert len(levels.unique()) == 3, f"the levels at t = 0.1, 0.5, 0.9 are {levels.tolist()}"
 
@@ -378,58 +383,57 @@ def _noised(s: Situation, protocol: Any) -> tuple[Any, State]:
 
 
 def renoise_keeps_fixed(s: Situation) -> None:
-    """TokenProcess: `prior_probs` sums to 1, and `renoise` changes no fixed value, nor any without a gap."""
+    """TokenProcess: `prior_probs` sums to 1; `renoise` changes no fixed value, and none without a gap."""
     process, state = _noised(s, TokenProcess)
-    probs = process.prior_probs()
-    assert_close(probs.sum(-1), torch.ones_like(probs[:, 0]), "sums of prior_probs", atol=1e-5)
-    ones = torch.ones(len(s.clean.valid))
-    late = process.schedule(ones)
+    sums = process.prior_probs().sum(-1)
+    assert_close(sums, torch.ones_like(sums), "sums of prior_probs", atol=1e-5)
+    late = process.schedule(torch.ones(len(s.clean.valid)))
+    fixed = s.clean.fixed
     seed_cpu(s.seed)
     again = process.renoise(state, late, s.clean)
-    assert_equal(again.x[s.clean.fixed], s.clean.x0[s.clean.fixed], "renoise: fixed values")
-    assert_equal(
-        process.renoise(state, late.since(late), s.clean).x, state.x, "renoise without a gap"
-    )
+    assert_equal(again.x[fixed], s.clean.x0[fixed], "renoise: fixed values")
+    unchanged = process.renoise(state, late.since(late), s.clean)
+    assert_equal(unchanged.x, state.x, "renoise without a gap")
 
 
 def noise_is_standard_normal(s: Situation) -> None:
-    """GaussianProcess: `add_noise` returns standard normal noise, and `replace` changes no fixed value."""
+    """GaussianProcess: `add_noise` returns standard normal noise; `replace` changes no fixed value."""
     process, state = _noised(s, GaussianProcess)
     clean = s.clean
-    where = ~clean.fixed.expand(clean.x0.shape)
-    if not where.any():
+    free = ~clean.fixed.expand(clean.x0.shape)
+    if not free.any():
         raise NotApplicable("all values are fixed")
-    copies = -(-4000 // int(where.sum()))
-    x0, where = (tensor.repeat_interleave(copies, 0) for tensor in (clean.x0, where))
+    copies = -(-4000 // int(free.sum()))
+    x0 = clean.x0.repeat_interleave(copies, 0)
+    free = free.repeat_interleave(copies, 0)
     noise = process.schedule(torch.full((len(x0),), 0.5))
     seed_cpu(s.seed)
-    noised, eps = process.add_noise(x0, noise, where)
-    assert_normal(eps[where], "the noise")
+    noised, eps = process.add_noise(x0, noise, free)
+    assert_normal(eps[free], "the noise")
     a, b = gaussian_scales(process, noise, x0)
-    assert_close(noised.x[where], (a * x0 + b * eps)[where], "a x0 + b eps", atol=1e-4)
-    assert_equal(noised.x[~where], x0[~where], "values without noise")
+    expected = a * x0 + b * eps
+    assert_close(noised.x[free], expected[free], "a x0 + b eps", atol=1e-4)
+    assert_equal(noised.x[~free], x0[~free], "values without noise")
     replaced = process.replace(state, clean.x0 + 1.0, clean)
     assert_equal(replaced.x[clean.fixed], clean.x0[clean.fixed], "replace: fixed values")
 
 
 def reveal_keeps_visible(s: Situation) -> None:
-    """MaskedFeatureProcess: units and elements are inverse, and `reveal` changes only newly revealed values."""
+    """MaskedFeatureProcess: units and elements are inverse; `reveal` changes revealed values only."""
     process, state = _noised(s, MaskedFeatureProcess)
     masked = state.masked
-    assert_equal(
-        process.elements(process.units(masked)) & ~s.clean.fixed,
-        masked & ~s.clean.fixed,
-        "masked elements",
-    )
-    counts = process.unit_sums(masked.float())
-    assert ((counts > 0) <= process.units(masked)).all(), (
-        "a unit with masked elements is not masked"
-    )
-    kept = masked & (torch.arange(masked.shape[1]) % 2 == 0)[:, None]
-    revealed = process.reveal(state, state.x + 1.0, kept)
-    assert_equal(revealed.masked, kept, "the mask after reveal")
+    free = ~s.clean.fixed
+    units = process.units(masked)
+    assert_equal(process.elements(units) & free, masked & free, "masked elements")
+    with_masked = process.unit_sums(masked.float()) > 0
+    assert (with_masked <= units).all(), "a unit with masked elements is not masked"
+
+    every_second = (torch.arange(masked.shape[1]) % 2 == 0)[:, None]
+    still_masked = masked & every_second
+    new = masked & ~still_masked
+    revealed = process.reveal(state, state.x + 1.0, still_masked)
+    assert_equal(revealed.masked, still_masked, "the mask after reveal")
     assert_equal(revealed.x[~masked], state.x[~masked], "values that were visible")
-    new = masked & ~kept
     assert_equal(revealed.x[new], (state.x + 1.0)[new], "revealed values")
 
 

@@ -33,36 +33,29 @@ def _task(s: Situation) -> Any:
     return _built[key]
 
 
-def _check_batch(
-    clean: Clean,
-    task: Any,
-    rows: int,
-    what: str,
-) -> None:
+def _check_batch(clean: Clean, task: Any, rows: int, what: str) -> None:
     """Assert that a batch is of the space of the task."""
     space = task.space
-    features = isinstance(space, FeatureSpace)
-    shape = (rows, space.length, *([space.width] if features else []))
-    assert tuple(clean.x0.shape) == shape, (
-        f"{what}: x0 has shape {tuple(clean.x0.shape)}, not {shape}"
-    )
-    assert clean.valid.shape == shape[:2], f"{what}: valid has shape {tuple(clean.valid.shape)}"
-    assert clean.known.shape == shape, f"{what}: known has shape {tuple(clean.known.shape)}"
+    shape: tuple[int, ...] = (rows, space.length)
+    if isinstance(space, FeatureSpace):
+        shape = (*shape, space.width)
+    actual = {"x0": clean.x0.shape, "known": clean.known.shape, "valid": clean.valid.shape}
+    expected = {"x0": shape, "known": shape, "valid": shape[:2]}
+    for name, part in actual.items():
+        assert tuple(part) == expected[name], f"{what}: {name} has shape {tuple(part)}"
     assert clean.valid.dtype == clean.known.dtype == torch.bool, f"{what}: masks are not bool"
-    assert not (clean.known & ~over(clean.valid, clean.x0)).any(), (
-        f"{what}: padding is marked as known"
-    )
+    padding = ~over(clean.valid, clean.x0)
+    assert not (clean.known & padding).any(), f"{what}: padding is marked as known"
+
     conditions = {condition.name: condition for condition in space.conditions}
     for name, value in clean.cond.items():
         assert len(value) == rows, f"{what}: condition {name} has {len(value)} rows, not {rows}"
         if name in conditions:
-            _check_condition(
-                conditions[name], value, conditions[name].shape(rows, space.length), what
-            )
-    if features:
-        assert clean.x0.dtype == torch.float32, (
-            f"{what}: features are {clean.x0.dtype}, not float32"
-        )
+            declared = conditions[name].shape(rows, space.length)
+            _check_condition(conditions[name], value, declared, what)
+    if isinstance(space, FeatureSpace):
+        dtype = clean.x0.dtype
+        assert dtype == torch.float32, f"{what}: features are {dtype}, not float32"
         assert clean.x0.isfinite().all(), f"{what}: features are not finite"
     else:
         assert clean.x0.dtype == torch.int64, f"{what}: ids are {clean.x0.dtype}, not int64"
@@ -75,51 +68,48 @@ def _check_condition(
     expected: tuple[int, ...],
     what: str,
 ) -> None:
-    """Assert that a condition has labels -1 .. size-1, or integers, per sample, or a finite number per position."""
-    name = condition.name
+    """Assert that a condition has labels -1 .. size-1 or integers per sample, or numbers."""
+    label = f"{what}: condition {condition.name}"
+    shape = tuple(value.shape)
+    assert shape == expected, f"{label} has shape {shape}, not {expected}"
     size = condition.size
-    assert value.shape == expected, (
-        f"{what}: condition {name} has shape {tuple(value.shape)}, not {expected}"
-    )
     if size is None:
-        assert value.isfinite().all(), f"{what}: condition {name} is not finite"
-    else:
-        assert value.dtype == torch.int64, f"{what}: labels {name} are {value.dtype}, not int64"
-        assert ((value >= -1) & (value < size)).all(), (
-            f"{what}: {name} has labels outside -1..{size - 1}"
-        )
+        assert value.isfinite().all(), f"{label} is not finite"
+        return
+    assert value.dtype == torch.int64, f"{label}: labels are {value.dtype}, not int64"
+    inside = (value >= -1) & (value < size)
+    assert inside.all(), f"{label} has labels outside -1..{size - 1}"
 
 
 def _check_ids(clean: Clean, space: TokenSpace, what: str) -> None:
-    assert usable_ids(space, clean.x0).all(), (
-        f"{what}: ids are outside the vocabulary of their field"
-    )
-    assert clean_ids(space, clean.x0)[clean.valid].all(), f"{what}: MASK or PAD at a valid position"
+    inside = usable_ids(space, clean.x0)
+    assert inside.all(), f"{what}: ids are outside the vocabulary of their field"
+    allowed = clean_ids(space, clean.x0)[clean.valid]
+    assert allowed.all(), f"{what}: MASK or PAD at a valid position"
+    fields = {field.name: field for field in space.fields}
+    valid = space.split(clean.valid)
     for name, x in space.split(clean.x0).items():
-        (field,) = (field for field in space.fields if field.name == name)
-        padding = x[~space.split(clean.valid)[name]]
-        assert field.pad is None or (padding == field.pad).all(), (
-            f"{what}: padding of {name} is not {field.pad}"
-        )
+        pad = fields[name].pad
+        if pad is not None:
+            assert (x[~valid[name]] == pad).all(), f"{what}: padding of {name} is not {pad}"
 
 
 def splits_not_empty(s: Situation) -> None:
-    """The splits train, valid and test have samples, and do not begin with the same ones in any order."""
+    """The splits have samples, and do not begin with the same ones in any order."""
     task = _task(s)
     sizes = {split: task.size(split) for split in ("train", "valid", "test")}
     assert all(size > 0 for size in sizes.values()), f"samples: {sizes}"
-    batches = {split: task.batch(split, range(min(size, CHUNK))) for split, size in sizes.items()}
-    firsts = {
-        split: [_bytes_of(clean, row) for row in range(len(clean.valid))]
-        for split, clean in batches.items()
-    }
+    firsts: dict[str, list[bytes]] = {}
+    for split, size in sizes.items():
+        clean = task.batch(split, range(min(size, CHUNK)))
+        firsts[split] = [_bytes_of(clean, row) for row in range(len(clean.valid))]
     for one, other in itertools.permutations(firsts, 2):
         samples = firsts[one]
-        among = firsts[other]
-        same = samples[: len(among)] == among[: len(samples)]
-        same |= len(set(among)) == len(among) and set(samples) <= set(
-            among
-        )  # unlikely where none occurs twice
+        others = firsts[other]
+        same = samples[: len(others)] == others[: len(samples)]
+        # A subset in another order is unlikely where no sample occurs twice.
+        if len(set(others)) == len(others) and set(samples) <= set(others):
+            same = True
         assert not same, f"the first {len(samples)} samples of {one} are also in {other}"
 
 
@@ -137,30 +127,30 @@ def space_matches(s: Situation) -> None:
 def pure_in_rows(s: Situation) -> None:
     """A sample depends only on its row number, not on other rows, their order, or the seed."""
     task = _task(s)
-    rows = [i % task.size("train") for i in (2, 0, 1)]
+    rows = [index % task.size("train") for index in (2, 0, 1)]
     seed_cpu(s.seed)
     random = torch.get_rng_state()
     together = task.batch("train", rows)
-    assert torch.equal(torch.get_rng_state(), random), "a batch draws from torch's global generator"
+    unchanged = torch.equal(torch.get_rng_state(), random)
+    assert unchanged, "a batch draws from torch's global generator"
     seed_cpu(s.seed + 1)
-    for i, row in enumerate(rows):
-        assert_unchanged(
-            snapshot(together[i : i + 1]), task.batch("train", [row]), what=f"sample {row} alone"
-        )
+    for index, row in enumerate(rows):
+        expected = snapshot(together[index : index + 1])
+        assert_unchanged(expected, task.batch("train", [row]), what=f"sample {row} alone")
 
 
 def templates_seeded(s: Situation) -> None:
     """The template of samples is of the space, depends on number and seed only, and has values to draw."""
     task = _task(s)
     like = task.like(ROWS, s.seed)
-    x0 = like.x0  # values that are not fixed may be anything of the right dtype
+    x0 = like.x0
+    # Values that are not fixed may be anything of the right dtype.
     if isinstance(task.space, TokenSpace):
         x0 = torch.where(like.fixed, x0, task.space.clean().int().argmax(-1))
     _check_batch(Clean(x0, like.valid, like.known, like.cond), task, ROWS, "like")
     seed_cpu(s.seed)
-    assert_unchanged(
-        snapshot(like), task.like(ROWS, s.seed), what="the template with the same seed"
-    )
+    again = task.like(ROWS, s.seed)
+    assert_unchanged(snapshot(like), again, what="the template with the same seed")
     assert (~like.fixed).any(), "all values are fixed"
 
 
@@ -180,21 +170,19 @@ def metrics_batch_invariant(s: Situation) -> None:
         for rows in batches:
             pred = process.read(raw[rows], noised[rows].state, noised[rows].noise)
             metrics.update(clean[rows], noised[rows], pred, measured[rows])
-        values: dict[str, float] = metrics.compute()
-        return values
+        computed: dict[str, float] = metrics.compute()
+        return computed
 
     whole = compute([slice(None)])
     uneven = compute([slice(0, 1), slice(1, None)])
     assert whole, "there are no metrics"
-    assert whole.keys() == uneven.keys(), (
-        f"{sorted(whole)} for one batch, {sorted(uneven)} for several"
-    )
+    names = f"{sorted(whole)} for one batch, {sorted(uneven)} for several"
+    assert whole.keys() == uneven.keys(), names
     for name, value in whole.items():
         assert math.isfinite(value), f"{name} is {value}"
-        close = math.isclose(value, uneven[name], rel_tol=1e-4, abs_tol=1e-6)
-        assert close, (
-            f"{name}: {value} for one batch, {uneven[name]} for a batch of 1 and one of the rest"
-        )
+        other = uneven[name]
+        same = math.isclose(value, other, rel_tol=1e-4, abs_tol=1e-6)
+        assert same, f"{name}: {value} for one batch, {other} for a batch of 1 and the rest"
 
 
 def baselines_are_finite(s: Situation) -> None:
@@ -208,39 +196,43 @@ def baselines_are_finite(s: Situation) -> None:
 
 
 def evaluates_samples(s: Situation) -> None:
-    """Metrics of samples are finite, reproducible, and see all samples; pictures are valid and have unique names."""
+    """Metrics of samples are finite, reproducible, and see all samples; pictures are valid."""
     task = _task(s)
     like = task.like(ROWS, s.seed)
-    samples = task.batch("valid", [i % task.size("valid") for i in range(ROWS)]).x0
-    samples = torch.where(like.fixed, like.x0, samples)
+    rows = [index % task.size("valid") for index in range(ROWS)]
+    samples = torch.where(like.fixed, like.x0, task.batch("valid", rows).x0)
     metrics = task.sample_metrics(samples, like)
     for name, value in metrics.items():
         assert math.isfinite(value), f"{name} is {value}"
     assert task.sample_metrics(samples, like) == metrics, "metrics differ in a second call"
-    changed = [
-        torch.where(like.fixed, samples, x)
-        for x in (samples.roll(1, 1), samples[:1].expand_as(samples))
-    ]
-    for name, kept in (
-        ("first", torch.arange(ROWS) == 0),
-        ("last", torch.arange(ROWS) == ROWS - 1),
-    ):
-        others = [torch.where(over(kept, samples), samples, x) for x in changed]
-        seen = not metrics or any(task.sample_metrics(x, like) != metrics for x in others)
-        assert seen, f"metrics are those of the {name} sample alone"
-    pictures = list(task.plots(samples, like))
+    if metrics:
+        _check_all_seen(task, samples, like, metrics)
+    _check_pictures(list(task.plots(samples, like)))
+
+
+def _check_all_seen(task: Any, samples: Tensor, like: Clean, metrics: dict[str, float]) -> None:
+    """Assert that metrics change if all samples but one do."""
+    index = torch.arange(ROWS)
+    for name, alone in (("first", index == 0), ("last", index == ROWS - 1)):
+        unchanged = like.fixed | over(alone, samples)
+        shifted = torch.where(unchanged, samples, samples.roll(1, 1))
+        equal = torch.where(unchanged, samples, samples[:1].expand_as(samples))
+        others = [task.sample_metrics(x, like) for x in (shifted, equal)]
+        assert others != [metrics, metrics], f"metrics are those of the {name} sample alone"
+
+
+def _check_pictures(pictures: list[Any]) -> None:
     assert pictures, "there are no pictures"
     names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names), f"names of pictures are not unique: {names}"
     for picture in pictures:
-        assert re.fullmatch(r"[A-Za-z0-9][\w.-]*", picture.name), (
-            f'"{picture.name}" is not a file name'
-        )
-        assert picture.png or picture.svg or picture.text is not None, f"{picture.name} is empty"
-        assert picture.png is None or picture.png.startswith(SIGNATURE), (
-            f"{picture.name} is not a PNG"
-        )
-        assert picture.svg is None or "<svg" in picture.svg[:500], f"{picture.name} is not an SVG"
+        name = picture.name
+        assert re.fullmatch(r"[A-Za-z0-9][\w.-]*", name), f'"{name}" is not a file name'
+        assert picture.png or picture.svg or picture.text is not None, f"{name} is empty"
+        if picture.png is not None:
+            assert picture.png.startswith(SIGNATURE), f"{name} is not a PNG"
+        if picture.svg is not None:
+            assert "<svg" in picture.svg[:500], f"{name} is not an SVG"
 
 
 def splits_disjoint(s: Situation) -> None:
@@ -250,8 +242,9 @@ def splits_disjoint(s: Situation) -> None:
     for split in ("train", "valid", "test"):
         size = task.size(split)
         for start in range(0, size, CHUNK):
-            clean = task.batch(split, range(start, min(start + CHUNK, size)))
-            for row in range(len(clean.valid)):
+            stop = min(start + CHUNK, size)
+            clean = task.batch(split, range(start, stop))
+            for row in range(stop - start):
                 first = splits.setdefault(_bytes_of(clean, row), split)
                 assert first == split, f"sample {start + row} of {split} is also in {first}"
 
