@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -75,34 +76,26 @@ def assert_unchanged(before: list[Tensor], *records: Any, what: str) -> None:
         assert_equal(new, old, what)
 
 
-def assert_clean(
-    space: Space,
-    x: Tensor,
-    clean: Clean,
-    what: str,
-) -> None:
+def assert_clean(space: Space, x: Tensor, clean: Clean, what: str) -> None:
     """Assert that values that are not fixed are clean ids of their field, or finite features."""
     if isinstance(space, TokenSpace):
-        assert clean_ids(space, x)[~clean.fixed].all(), (
-            f"{what}: MASK, PAD or ids outside the vocabulary remain"
-        )
+        allowed = clean_ids(space, x)[~clean.fixed]
+        assert allowed.all(), f"{what}: MASK, PAD or ids outside the vocabulary remain"
     else:
         assert x.isfinite().all(), f"{what}: values are not finite"
 
 
 def assert_output(space: Space, out: Tensor, shape: torch.Size) -> None:
-    """Assert that raw output has a finite value per feature, or per id and -inf outside the vocabulary of the field."""
+    """Assert that raw output is finite per feature or id, and -inf outside the vocabulary."""
+    actual = tuple(out.shape)
     if isinstance(space, TokenSpace):
         usable = space.usable().expand(*shape, -1)
-        assert out.shape == usable.shape, (
-            f"shape {tuple(out.shape)} instead of {tuple(usable.shape)}"
-        )
-        assert ((out == -torch.inf) == ~usable).all(), (
-            "-inf does not mark the ids outside the vocabulary"
-        )
+        assert out.shape == usable.shape, f"shape {actual} instead of {tuple(usable.shape)}"
+        marked = (out == -torch.inf) == ~usable
+        assert marked.all(), "-inf does not mark the ids outside the vocabulary"
         assert out[usable].isfinite().all(), "a logit is not finite"
     else:
-        assert tuple(out.shape) == (*shape, space.width), f"shape {tuple(out.shape)} for {space}"
+        assert actual == (*shape, space.width), f"shape {actual} for {space}"
         assert out.isfinite().all(), "values are not finite"
 
 
@@ -116,7 +109,7 @@ def seed_cpu(seed: int) -> None:
 
 
 def perturb_parameters(module: M, seed: int = 0) -> M:
-    """Move every parameter away from its initial value, so that gates and heads that start at zero take part."""
+    """Move every parameter, so that gates and heads that start at zero take part."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -129,34 +122,46 @@ def check_gradients(module: nn.Module, run: Callable[..., Tensor], *inputs: Tens
 
     `run(*inputs)` calls the module, which is converted to float64; the inputs get gradients, too.
     """
-    parameters = dict(module.double().named_parameters())
-    if not parameters:
+    named = dict(module.double().named_parameters())
+    if not named:
         raise NotApplicable("there are no parameters")
-    leaves = [*parameters.values(), *(x.double().requires_grad_() for x in inputs)]
+    arguments: list[Tensor] = [x.double().requires_grad_() for x in inputs]
+    parameters: list[Tensor] = list(named.values())
     generator = torch.Generator().manual_seed(0)
-    lines = [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in leaves]
-    out = run(*leaves[len(parameters) :])
-    weight = torch.randn(out.shape, generator=generator, dtype=torch.float64)
-    grads = torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True)
-    for name, grad in zip(parameters, grads, strict=False):
+
+    def random(x: Tensor) -> Tensor:
+        return torch.randn(x.shape, generator=generator, dtype=torch.float64)
+
+    directions = {
+        "parameters": list(map(random, parameters)),
+        "input": list(map(random, arguments)),
+    }
+    out = run(*arguments)
+    weight = random(out)
+    grads = torch.autograd.grad((out * weight).sum(), [*parameters, *arguments], allow_unused=True)
+    for name, grad in zip(named, grads, strict=False):
         assert grad is not None, f"{name} does not affect the output"
         assert grad.isfinite().all(), f"the gradient of {name} is not finite"
-    for part, (first, last) in {
-        "parameters": (0, len(parameters)),
-        "input": (len(parameters), len(leaves)),
-    }.items():
+
+    def central_difference(tensors: list[Tensor], direction: list[Tensor]) -> Tensor:
         ends = []
+        # To x + d, to x - d, and back to x.
         for step in (1e-6, -2e-6, 1e-6):
             with torch.no_grad():
-                for leaf, line in zip(leaves[first:last], lines[first:last], strict=True):
-                    leaf.add_(line, alpha=step)
-                ends.append((run(*leaves[len(parameters) :]) * weight).sum())
-        pairs = zip(grads[first:last], lines[first:last], strict=True)
-        slope = sum(
-            ((grad * line).sum() for grad, line in pairs if grad is not None),
-            torch.zeros(()).double(),
-        )
-        assert_close(slope, (ends[0] - ends[1]) / 2e-6, f"the gradient of the {part}", atol=1e-4)
+                for tensor, line in zip(tensors, direction, strict=True):
+                    tensor.add_(line, alpha=step)
+                ends.append((run(*arguments) * weight).sum())
+        return (ends[0] - ends[1]) / 2e-6
+
+    count = len(parameters)
+    parts = {"parameters": (parameters, grads[:count]), "input": (arguments, grads[count:])}
+    for name, (tensors, gradients) in parts.items():
+        along = torch.zeros(()).double()
+        for grad, line in zip(gradients, directions[name], strict=True):
+            if grad is not None:
+                along = along + (grad * line).sum()
+        expected = central_difference(tensors, directions[name])
+        assert_close(along, expected, f"the gradient of the {name}", atol=1e-4)
 
 
 def replace_infinite(out: Tensor) -> Tensor:
@@ -168,40 +173,36 @@ def tensors_of(record: Any) -> list[Tensor]:
     """Return every tensor in a record, including nested records and dictionaries."""
     if isinstance(record, Tensor):
         return [record]
+    parts: list[Any] = []
     if isinstance(record, dict):
-        return [tensor for value in record.values() for tensor in tensors_of(value)]
-    if is_dataclass(record):
-        return [tensor for f in fields(record) for tensor in tensors_of(getattr(record, f.name))]
-    return []
+        parts = list(record.values())
+    elif is_dataclass(record):
+        parts = [getattr(record, field.name) for field in fields(record)]
+    return list(chain.from_iterable(map(tensors_of, parts)))
 
 
 def snapshot(*records: Any) -> list[Tensor]:
     """Copy every tensor of some records, to detect later writes."""
-    return [tensor.detach().clone() for record in records for tensor in tensors_of(record)]
+    tensors = chain.from_iterable(map(tensors_of, records))
+    return [tensor.detach().clone() for tensor in tensors]
 
 
 def without_truth(clean: Clean, visible: Bool[Tensor, "B L *M"]) -> Clean:
     """Return the batch with zeros for values that are not visible."""
-    return Clean(
-        torch.where(visible, clean.x0, torch.zeros_like(clean.x0)),
-        clean.valid,
-        clean.known,
-        clean.cond,
-    )
+    x0 = torch.where(visible, clean.x0, torch.zeros_like(clean.x0))
+    return Clean(x0, clean.valid, clean.known, clean.cond)
 
 
 def random_state(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> State:
-    """Return a random state: any ids of the fields, special ones included, or features with masked positions."""
+    """Return random ids of the fields, special ones included, or features with masked positions."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(space, TokenSpace):
         sizes = space.table(lambda field: torch.tensor(field.size))
         return State.of((torch.rand(valid.shape, generator=generator) * sizes).long())
-    masked = (
-        (torch.rand(valid.shape, generator=generator) < 0.5)[..., None]
-        .expand(-1, -1, space.width)
-        .clone()
-    )
-    return State(torch.randn(masked.shape, generator=generator).masked_fill(masked, 0.0), masked)
+    masked = torch.rand(valid.shape, generator=generator) < 0.5
+    masked = masked[..., None].expand(-1, -1, space.width).clone()
+    x = torch.randn(masked.shape, generator=generator)
+    return State(x.masked_fill(masked, 0.0), masked)
 
 
 def random_output(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[Tensor, "B L V"]:
@@ -214,7 +215,10 @@ def random_output(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[
 
 
 def gaussian_scales(process: Any, noise: Noise, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of x_0 and eps in x_t: their squares add up to 1, or they do (`linear_path`)."""
+    """Return the factors of x_0 and eps in x_t.
+
+    Their squares add up to 1, or they do (`linear_path`).
+    """
     a = noise.alpha(like).sqrt()
     b = noise.one_minus_alpha(like).sqrt()
     if isinstance(process, GaussianProcess) and process.linear_path:
@@ -223,25 +227,30 @@ def gaussian_scales(process: Any, noise: Noise, like: Tensor) -> tuple[Tensor, T
 
 
 def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L V"]:
-    """Return the raw output of a model that knows x_0; `NotApplicable` for an unknown prediction target."""
+    """Return the raw output of a model that knows x_0.
+
+    Raises:
+        NotApplicable: The prediction target is unknown.
+    """
     alpha = noised.noise.alpha(noised.x0)
     noise = noised.noise.one_minus_alpha(noised.x0)
-    if predict in ("posterior", "plug-in") and noised.prior is not None:
+    if noised.prior is not None and predict in ("posterior", "plug-in"):
         return 30.0 * one_hot(noised.x0, vocab).float()
-    if predict == "score" and noised.prior is not None:
+    if noised.prior is not None and predict == "score":
         q = alpha[..., None] * one_hot(noised.x0, vocab) + noise[..., None] * noised.prior
         scores = q.log() - q.gather(-1, noised.state.x[..., None]).log()
         return scores.clamp_min(-30.0).float()
-    if predict in ("x0", "eps", "velocity", "flow-velocity"):
-        eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
-        velocity = alpha.sqrt() * eps - noise.sqrt() * noised.x0
-        return {
-            "x0": noised.x0,
-            "eps": eps,
-            "velocity": velocity,
-            "flow-velocity": eps - noised.x0,
-        }[predict].float()
-    raise NotApplicable(f'the ideal output is unknown for predict = "{predict}"')
+
+    eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
+    outputs = {
+        "x0": noised.x0,
+        "eps": eps,
+        "velocity": alpha.sqrt() * eps - noise.sqrt() * noised.x0,
+        "flow-velocity": eps - noised.x0,
+    }
+    if predict not in outputs:
+        raise NotApplicable(f'the ideal output is unknown for predict = "{predict}"')
+    return outputs[predict].float()
 
 
 def clean_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
@@ -256,10 +265,8 @@ def usable_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
 
 def _allowed(table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
     in_range = (x >= 0) & (x < table.shape[-1])
-    return (
-        in_range
-        & table.expand(*x.shape, -1).gather(-1, torch.where(in_range, x, 0)[..., None])[..., 0]
-    )
+    index = torch.where(in_range, x, 0)[..., None]
+    return in_range & table.expand(*x.shape, -1).gather(-1, index)[..., 0]
 
 
 def change_values(space: Space, x: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from hypothesis import assume
@@ -193,14 +193,14 @@ def _anything(inner: Spec) -> bool:
 
 
 def _inner_fits(space: Space, *kinds: str) -> Fits:
-    """Return whether a component inside a model of width 16 fits; other kinds than those given always do."""
+    """Return whether a component inside a model of width 16 fits; those of other kinds always do."""
     arguments: dict[str, tuple[Any, ...]] = {"block": (16, 16), "condition": (16,)}
     arguments |= dict.fromkeys(("embedding", "position", "head"), (space, 16))
 
     def fits(inner: Any) -> bool:
-        return inner.kind not in kinds or _fits(
-            _with_space(inner, space).check(*arguments[inner.kind])
-        )
+        if inner.kind not in kinds:
+            return True
+        return _fits(_with_space(inner, space).check(*arguments[inner.kind]))
 
     return fits
 
@@ -216,12 +216,9 @@ def _alone(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 def _block(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     spec = draw(drawn(_anything))
-    pairs = [
-        (width, cond)
-        for cond in CONDITION_WIDTHS
-        for width in WIDTHS
-        if _fits(spec.check(width, cond))
-    ]
+    pairs = []
+    for cond in CONDITION_WIDTHS:
+        pairs += [(width, cond) for width in WIDTHS if _fits(spec.check(width, cond))]
     assume(pairs)
     return replace(s, spec=spec, args=draw(st.sampled_from(pairs)))
 
@@ -230,28 +227,20 @@ def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     """Draw a block in a block-causal model over a single field."""
     block = draw(drawn(_anything))
     space = draw(token_spaces(max_fields=1))
-    fields: Any = ((part.spec, part.spec.model_fields) for part in s.catalog.parts("model"))
-    slots = (
-        (spec, key, info)
-        for spec, infos in fields
-        for key, info in infos.items()
-        if Place() in info.metadata
-    )
-    models = [(spec, key) for spec, key, info in slots if info.annotation.kind == "block"]
+    models = []
+    for part in s.catalog.parts("model"):
+        for key, info in part.spec.model_fields.items():
+            kind: Any = info.annotation
+            if Place() in info.metadata and kind.kind == "block":
+                models.append((part.spec, key))
     if not models:
         return replace(s, spec=block, space=space)
-    kind, key = draw(st.sampled_from(models))
+    model_spec, key = draw(st.sampled_from(models))
     fits = _inner_fits(space, "condition", "embedding", "position", "head")
-    model: Any = draw(specs(kind, s.catalog, fits=fits)).model_copy(update={key: block})
+    model: Any = draw(specs(model_spec, s.catalog, fits=fits)).model_copy(update={key: block})
     size = model.facts().block_size
     assume(size is not None and size < space.length and _fits(model.check(space)))
-    return replace(
-        s,
-        spec=block,
-        space=space,
-        clean=draw(cleans(space)),
-        model=model,
-    )
+    return replace(s, spec=block, space=space, clean=draw(cleans(space)), model=model)
 
 
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
@@ -272,12 +261,10 @@ def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Space:
     """Draw an accepted space of a type that the component serves."""
     families: list[st.SearchStrategy[Any]] = []
-    families += (
-        [token_spaces(), token_spaces(max_fields=1), graph_spaces()]
-        if "tokens" in spec.serves
-        else []
-    )
-    families += [feature_spaces()] if "features" in spec.serves else []
+    if "tokens" in spec.serves:
+        families += [token_spaces(), token_spaces(max_fields=1), graph_spaces()]
+    if "features" in spec.serves:
+        families.append(feature_spaces())
     space: Space = draw(st.one_of(families).filter(accepts))
     return space
 
@@ -324,25 +311,28 @@ def _process_or_metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation
 @lru_cache(maxsize=8)
 def _default_processes(catalog: Catalog) -> list[tuple[Any, Space]]:
     """Return the installed processes with their defaults, each with a space that it supports."""
-    pairs = [
-        (default_spec(part, catalog), space)
-        for part in catalog.parts("process")
-        for space in SPACES
-    ]
-    return [(process, space) for process, space in pairs if _fits(cast(Any, process).check(space))]
+    pairs: list[tuple[Any, Space]] = []
+    for part in catalog.parts("process"):
+        process: Any = default_spec(part, catalog)
+        pairs += [(process, space) for space in SPACES if _fits(process.check(space))]
+    return pairs
 
 
 def _with_process(
     draw: st.DrawFn, s: Situation, accepts: Callable[[Any, Space], bool]
 ) -> Situation:
-    """Draw an installed process that a loss or sampler accepts, of those that it accepts with their defaults if any."""
+    """Draw an installed process that a loss or sampler accepts.
+
+    Those that it accepts with their defaults come first; the others only if there are none.
+    """
     parts = [part.spec for part in s.catalog.parts("process")]
     if not parts:
         raise LookupError("no process is installed to check the component with")
     fitting = [
         type(process) for process, space in _default_processes(s.catalog) if accepts(process, space)
     ]
-    process: Any = draw(specs(draw(st.sampled_from(fitting or parts)), s.catalog))
+    chosen = draw(st.sampled_from(fitting or parts))
+    process: Any = draw(specs(chosen, s.catalog))
     space = _space(draw, process, lambda space: _fits(process.check(space)))
     assume(accepts(process, space))
     return replace(s, process=process, space=space, clean=draw(cleans(space)))

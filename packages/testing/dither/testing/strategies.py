@@ -18,7 +18,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 from hypothesis import reject
 from hypothesis import strategies as st
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Int, Shaped
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from torch import Tensor
@@ -34,7 +34,7 @@ from dither.registry import (
     Spec,
     TokenSpace,
 )
-from dither.registry.contracts.records import Clean
+from dither.registry.contracts.records import Clean, over
 from dither.registry.spec.base import Place
 
 __all__ = [
@@ -57,11 +57,10 @@ def token_spaces(draw: st.DrawFn, max_fields: int = 3) -> TokenSpace:
     fields = []
     for index in range(draw(st.integers(1, max_fields))):
         ids = draw(st.integers(2, 5))
-        special = draw(st.sampled_from(["", "m", "p", "mp", "pm"]))
-        tokens = {
-            {"m": "mask", "p": "pad"}[letter]: ids + offset for offset, letter in enumerate(special)
-        }
-        fields.append(Field(f"field{index}", draw(st.integers(1, 6)), ids + len(special), **tokens))
+        special = draw(st.sampled_from([(), ("mask",), ("pad",), ("mask", "pad"), ("pad", "mask")]))
+        tokens = {name: ids + offset for offset, name in enumerate(special)}
+        length = draw(st.integers(1, 6))
+        fields.append(Field(f"field{index}", length, ids + len(special), **tokens))
     return TokenSpace(tuple(fields), CONDITIONS)
 
 
@@ -93,42 +92,52 @@ def spaces() -> st.SearchStrategy[Space]:
 
 @st.composite
 def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
-    """Draw a batch of `rows` samples (1 to 3 by default): fields are padded at the end, and some values are known."""
+    """Draw a batch of `rows` samples (1 to 3 by default).
+
+    Fields are padded at the end, and some values are known.
+    """
     n = draw(st.integers(1, 3)) if rows is None else rows
     padded = draw(st.booleans())
     known = draw(st.sampled_from(["none", "positions", "values"]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
-    lengths = (
-        [field.length for field in space.fields]
-        if isinstance(space, TokenSpace)
-        else [space.length]
-    )
-    valid_counts = [
-        torch.randint(1, m + 1, (n, 1), generator=generator) if padded else torch.full((n, 1), m)
-        for m in lengths
-    ]
-    valid = torch.cat([torch.arange(m) < k for m, k in zip(lengths, valid_counts, strict=True)], 1)
-    if isinstance(space, FeatureSpace):
-        x0 = torch.randn(n, space.length, space.width, generator=generator) * valid[..., None]
+
+    lengths = [space.length]
+    if isinstance(space, TokenSpace):
+        lengths = [field.length for field in space.fields]
+    parts = []
+    for length in lengths:
+        count = torch.full((n, 1), length)
+        if padded:
+            count = torch.randint(1, length + 1, (n, 1), generator=generator)
+        parts.append(torch.arange(length) < count)
+    valid = torch.cat(parts, 1)
+
+    if isinstance(space, TokenSpace):
+        x0 = _draw_ids(space, valid, generator)
+        value_shape = valid.shape
     else:
-        parts = [
-            torch.randint(len(_ids(field)), (n, field.length), generator=generator)
-            for field in space.fields
-        ]
-        x0 = torch.cat(
-            [torch.tensor(_ids(f))[part] for f, part in zip(space.fields, parts, strict=True)], 1
-        )
-        padding = space.table(lambda field: torch.tensor(field.pad or 0)).expand(x0.shape)
-        x0 = torch.where(valid, x0, padding)
-    shape = x0.shape if known == "values" else (*valid.shape, *[1] * (x0.ndim - 2))
-    chosen = (torch.rand(shape, generator=generator) < (known != "none") * 0.3).expand(x0.shape)
-    known_values = chosen & valid.reshape(*valid.shape, *[1] * (x0.ndim - 2))
-    return Clean(
-        x0,
-        valid,
-        known_values,
-        {c.name: _draw_condition(c, valid, generator) for c in space.conditions},
-    )
+        x0 = torch.randn(n, space.length, space.width, generator=generator) * valid[..., None]
+        # One draw for all values of a position, or for each.
+        value_shape = (*valid.shape, 1)
+        if known == "values":
+            value_shape = x0.shape
+    chosen = torch.rand(value_shape, generator=generator) < 0.3
+    if known == "none":
+        chosen.zero_()
+    cond = {c.name: _draw_condition(c, valid, generator) for c in space.conditions}
+    return Clean(x0, valid, chosen.expand(x0.shape) & over(valid, x0), cond)
+
+
+def _draw_ids(
+    space: TokenSpace, valid: Bool[Tensor, "B L"], generator: torch.Generator
+) -> Int[Tensor, "B L"]:
+    parts = []
+    for field in space.fields:
+        ids = torch.tensor([i for i in range(field.size) if i not in (field.mask, field.pad)])
+        index = torch.randint(len(ids), (len(valid), field.length), generator=generator)
+        parts.append(ids[index])
+    padding = space.table(lambda field: torch.tensor(field.pad or 0))
+    return torch.where(valid, torch.cat(parts, 1), padding)
 
 
 def _draw_condition(
@@ -140,10 +149,6 @@ def _draw_condition(
     if condition.length is not None:
         return torch.randint(-1, 256, (len(valid), condition.length), generator=generator)
     return torch.randint(1, 100_000, valid.shape, generator=generator).cumsum(1) * valid
-
-
-def _ids(field: Field) -> list[int]:
-    return [i for i in range(field.size) if i not in (field.mask, field.pad)]
 
 
 SMALL = (0, 1, 2, 3, 4, 6, 8, 16)
@@ -191,20 +196,19 @@ class _SpecStrategy:
     def values(self, annotation: Any, metadata: Iterable[Any] = ()) -> st.SearchStrategy[Any]:
         origin = get_origin(annotation)
         arguments = get_args(annotation)
-        metadata = [*metadata]
+        metadata = list(metadata)
         if origin is Annotated:
-            inner = [
-                m
-                for item in arguments[1:]
-                for m in (item.metadata if isinstance(item, FieldInfo) else [item])
-            ]
-            return self.values(arguments[0], [*metadata, *inner])
+            for item in arguments[1:]:
+                metadata += item.metadata if isinstance(item, FieldInfo) else [item]
+            return self.values(arguments[0], metadata)
         if any(isinstance(item, Place) for item in metadata):
             return self.parts(annotation.kind)
         if origin is Literal:
             return st.sampled_from(arguments)
-        if origin in (Union, types.UnionType):  # TOML has no null: None comes as a default only
-            return st.one_of(*(self.values(a, metadata) for a in arguments if a is not type(None)))
+        if origin in (Union, types.UnionType):
+            # TOML has no null: None comes as a default only.
+            members = [member for member in arguments if member is not type(None)]
+            return st.one_of(*(self.values(member, metadata) for member in members))
         if origin in (list, tuple, dict):
             return self._collection(origin, arguments, metadata)
         return self._scalar(annotation, metadata)
@@ -215,9 +219,7 @@ class _SpecStrategy:
         candidates = [part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)]
         if self.depth >= MAX_DEPTH:
             candidates = [
-                spec
-                for spec in candidates
-                if not any(_has_place(info) for info in spec.model_fields.values())
+                spec for spec in candidates if not any(map(_has_place, spec.model_fields.values()))
             ]
         if not candidates:
             raise LookupError(f"no {kind} is registered")
@@ -233,16 +235,15 @@ class _SpecStrategy:
     def _collection(
         self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]
     ) -> st.SearchStrategy[Any]:
-        min_size = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
-        max_size = min(
-            (m.max_length for m in metadata if isinstance(m, MaxLen)), default=min_size + 2
-        )
-        size: dict[str, Any] = {"min_size": min_size, "max_size": min(max_size, min_size + 2)}
+        least = max((item.min_length for item in metadata if isinstance(item, MinLen)), default=0)
+        limits = [item.max_length for item in metadata if isinstance(item, MaxLen)]
+        most = min([*limits, least + 2])
         if origin is dict:
-            return st.dictionaries(st.sampled_from("abcdef"), self.values(arguments[1]), **size)
-        if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
+            keys = st.sampled_from("abcdef")
+            return st.dictionaries(keys, self.values(arguments[1]), min_size=least, max_size=most)
+        if origin is tuple and Ellipsis not in arguments:
             return st.tuples(*map(self.values, arguments))
-        return st.lists(self.values(arguments[0]), **size).map(origin)
+        return st.lists(self.values(arguments[0]), min_size=least, max_size=most).map(origin)
 
     def _scalar(self, annotation: Any, metadata: list[Any]) -> st.SearchStrategy[Any]:
         if isinstance(annotation, type) and issubclass(annotation, Options):
@@ -286,17 +287,21 @@ def _has_place(info: FieldInfo) -> bool:
 
 
 def _bound(
-    metadata: list[Any],
-    closed: type,
-    open_: type,
-    key: str,
+    metadata: list[Any], inclusive: tuple[type, str], exclusive: tuple[type, str]
 ) -> tuple[Any, bool]:
-    for item in metadata:
-        if isinstance(item, closed | open_):
-            return getattr(
-                item, key if isinstance(item, closed) else key.replace("e", "t")
-            ), isinstance(item, open_)
+    """Return a bound of an option, and whether it is excluded; None if there is none."""
+    for excluded, (kind, name) in ((False, inclusive), (True, exclusive)):
+        for item in metadata:
+            if isinstance(item, kind):
+                return getattr(item, name), excluded
     return None, False
+
+
+def _range(metadata: list[Any]) -> tuple[Any, bool, Any, bool]:
+    """Return the lower and the upper bound of an option, each with whether it is excluded."""
+    low, low_excluded = _bound(metadata, (Ge, "ge"), (Gt, "gt"))
+    high, high_excluded = _bound(metadata, (Le, "le"), (Lt, "lt"))
+    return low, low_excluded, high, high_excluded
 
 
 def makes_large(default: Any) -> bool:
@@ -305,43 +310,50 @@ def makes_large(default: Any) -> bool:
 
 
 def _integers(metadata: list[Any], small: tuple[int, ...] | None) -> st.SearchStrategy[int]:
-    low, above = _bound(metadata, Ge, Gt, "ge")
-    high, under = _bound(metadata, Le, Lt, "le")
-    low = None if low is None else low + above
-    high = None if high is None else high - under
+    low, low_excluded, high, high_excluded = _range(metadata)
+    if low_excluded:
+        low += 1
+    if high_excluded:
+        high -= 1
     step: Any = next((item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1)
     if small is None:
         return st.integers(low, high).filter(lambda n: bool(n % step == 0))
-    start = 0 if low is None else int(low)
+
     # Start at the lower bound if it is far from zero, such as a year or a port.
-    candidates = small if start <= small[-1] else [start + n * step for n in small]
-    allowed = {
-        n for n in candidates if n >= start and (high is None or n <= high) and n % step == 0
-    }
+    start = 0 if low is None else int(low)
+    candidates = list(small)
+    if start > small[-1]:
+        candidates = [start + n * step for n in small]
+    largest = max(candidates) if high is None else high
+    allowed = {n for n in candidates if start <= n <= largest and n % step == 0}
     return st.sampled_from(sorted(allowed) or [start])
 
 
 def _numbers(metadata: list[Any], small: bool) -> st.SearchStrategy[float]:
-    low, above = _bound(metadata, Ge, Gt, "ge")
-    high, under = _bound(metadata, Le, Lt, "le")
+    low, low_excluded, high, high_excluded = _range(metadata)
     if not small:
         return st.floats(
             low,
             high,
-            exclude_min=above,
-            exclude_max=under,
+            exclude_min=low_excluded,
+            exclude_max=high_excluded,
             allow_nan=False,
             allow_infinity=False,
         )
-    start = low if low is not None else (0.0 if high is None or high > 0 else high - 1.0)
-    stop = min(high, start + 2.0) if high is not None else start + 2.0
-    inside = [start + (stop - start) * share for share in (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)]
-    ends = [
-        float(end)
-        for end, excluded in ((start, above), (stop, under and stop == high))
-        if not excluded
-    ]
-    return st.sampled_from([*inside, *ends])
+    start = low
+    if start is None:
+        start = 0.0 if high is None or high > 0 else high - 1.0
+    stop = start + 2.0
+    if high is not None:
+        stop = min(high, stop)
+
+    shares = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
+    numbers = [start + (stop - start) * share for share in shares]
+    if not low_excluded:
+        numbers.append(float(start))
+    if not (high_excluded and stop == high):
+        numbers.append(float(stop))
+    return st.sampled_from(numbers)
 
 
 def specs(

@@ -25,20 +25,22 @@ def lines(stats: dict[str, list[Any]]) -> list[str]:
     reasons = Counter[str]()
     for outcome in ("passed", "failed", "xfailed", "xpassed", "skipped"):
         for report in stats.get(outcome, ()):
-            match = ID.search(getattr(report, "nodeid", ""))
-            if match and (outcome != "passed" or report.when == "call"):
-                components.add(match[1])
-                outcomes[outcome] += 1
-                if outcome == "skipped":
-                    reasons[f"skipped: {str(report.longrepr[2]).removeprefix('Skipped: ')}"] += 1
-                elif outcome == "xfailed":
-                    reasons[
-                        f"failed as expected: {match[1]} {match[2]}: {getattr(report, 'wasxfail', '')}"
-                    ] += 1
+            match = ID.search(report.nodeid)
+            # A test that passes has reports of its setup and teardown, too.
+            if match is None or (outcome == "passed" and report.when != "call"):
+                continue
+            components.add(match[1])
+            outcomes[outcome] += 1
+            if outcome == "skipped":
+                reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+                reasons[f"skipped: {reason}"] += 1
+            elif outcome == "xfailed":
+                reasons[f"failed as expected: {match[1]} {match[2]}: {report.wasxfail}"] += 1
     if not outcomes:
         return []
-    ran = outcomes.total() - outcomes["skipped"]
-    head = f"conformance: {ran} checks of {len(components)} components ran, {outcomes['skipped']} were skipped"
+    skipped = outcomes["skipped"]
+    ran = f"{outcomes.total() - skipped} checks of {len(components)} components ran"
+    head = f"conformance: {ran}, {skipped} were skipped"
     return [head, *(f"  {count} {reason}" for reason, count in sorted(reasons.items()))]
 
 

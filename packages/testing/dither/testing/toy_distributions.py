@@ -69,27 +69,28 @@ def exact_outputs(
     first = 0 if before is None else before.shape[1]
     vocab = prior.shape[-1]
     outcomes = OUTCOMES[:, first : first + x.shape[1]]
-    alpha = over(noise.sigma.double(), x).neg().exp().expand(x.shape)
+    alpha = over(noise.sigma.double(), x).neg().exp().expand(x.shape)[:, None, :, None]
     same = one_hot(outcomes, vocab).double()
+
     # q[b, o, l, v]: probability that position l of outcome o became v.
-    q = alpha[:, None, :, None] * same + (1 - alpha)[:, None, :, None] * prior.double()
-    likelihood = q.gather(-1, x[:, None, :, None].expand(-1, len(outcomes), -1, 1))[..., 0]
+    q = alpha * same + (1 - alpha) * prior.double()
+    current = x[:, None, :, None].expand(-1, len(outcomes), -1, 1)
+    likelihood = q.gather(-1, current)[..., 0]
     weight = PROBABILITIES.expand(len(x), -1)
     if before is not None:
         weight = weight * (OUTCOMES[None, :, :first] == before[:, None]).all(-1)
+
+    # others[b, o, l]: probability of outcome o and of all positions of x but l.
     index = torch.arange(x.shape[1], device=x.device)
-    others = (
-        torch.stack([likelihood.index_fill(-1, i, 1.0).prod(-1) for i in index], -1)
-        * weight[..., None]
-    )
+    products = [likelihood.index_fill(-1, i, 1.0).prod(-1) for i in index]
+    others = torch.stack(products, -1) * weight[..., None]
     plug_in = torch.einsum("bol,olv->blv", others, same)
     posterior = torch.einsum("bol,bol,olv->blv", others, likelihood, same)
     score = torch.einsum("bol,bolv->blv", others, q)
-    score = score / score.gather(-1, x[..., None])
     return {
         "posterior": (posterior / posterior.sum(-1, keepdim=True)).log(),
         "plug-in": (plug_in / plug_in.sum(-1, keepdim=True)).log(),
-        "score": score.log(),
+        "score": (score / score.gather(-1, x[..., None])).log(),
     }
 
 
@@ -102,17 +103,17 @@ def forward_table(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> F
 
 
 def divergences(sigma: Float[Tensor, ""], prior: Float[Tensor, "rows V"]) -> Float[Tensor, " O"]:
-    """Return KL(q(x_t | x_0) || p_t) of each outcome; its decrease from t to s is the bound's part between them.
+    """Return KL(q(x_t | x_0) || p_t) of each outcome; its decrease from t to s is the bound between.
 
     The reverse path of an exact model has p(x_s | x_t) = p_s(x_s) q(x_t | x_s) / p_t(x_t), so that
-    the divergences of its steps telescope. The slope holds for each x_0 alone, whose prediction by
-    the exact model is wrong.
+    the divergences of its steps telescope. The gradient holds for each x_0 alone, whose prediction
+    by the exact model is wrong.
     """
     q = forward_table(sigma, prior)
     p = (PROBABILITIES @ q).expand_as(q)
-    return torch.where(
-        q > 0, q * (q / torch.where(p > 0, p, 1.0)).clamp_min(1e-300).log(), 0.0
-    ).sum(1)
+    # Where p is 0, so is q; no branch may divide by it, as gradients of both are taken.
+    ratio = (q / torch.where(p > 0, p, 1.0)).clamp_min(1e-300)
+    return torch.where(q > 0, q * ratio.log(), 0.0).sum(1)
 
 
 def normal_divergence(
@@ -210,26 +211,28 @@ MIN_EXPECTED = 5.0
 def assert_follows(drawn: Int[Tensor, " N"], probabilities: Float[Tensor, " K"], what: str) -> None:
     """Test outcomes (0 .. K-1) against their probabilities by a chi-square test."""
     size = len(probabilities)
-    assert ((drawn >= 0) & (drawn < size)).all(), (
-        f"{what}: outcomes from {drawn.min()} to {drawn.max()} of {size}"
-    )
+    inside = (drawn >= 0) & (drawn < size)
+    assert inside.all(), f"{what}: outcomes from {drawn.min()} to {drawn.max()} of {size}"
     probabilities = probabilities.double() / probabilities.double().sum()
     counts = torch.bincount(drawn, minlength=size).double()
     expected = probabilities * len(drawn)
-    text = f"counts {counts.int().tolist()}, expected {[round(n, 1) for n in expected.tolist()]}"
-    assert not ((probabilities < 1e-12) & (counts > 0)).any(), (
-        f"{what}: an outcome of probability 0 was drawn: {text}"
-    )
+    rounded = [round(number, 1) for number in expected.tolist()]
+    text = f"counts {counts.int().tolist()}, expected {rounded}"
+    impossible = (probabilities < 1e-12) & (counts > 0)
+    assert not impossible.any(), f"{what}: an outcome of probability 0 was drawn: {text}"
+
+    # Pool rare outcomes, and drop impossible ones.
     rare = expected < MIN_EXPECTED
-    counts, expected = (torch.cat([n[~rare], n[rare].sum()[None]]) for n in (counts, expected))
+    counts = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
     counts = counts[expected > 0]
     expected = expected[expected > 0]
-    if len(counts) > 1:
-        statistic = ((counts - expected).square() / expected).sum()
-        p = torch.special.gammaincc(
-            torch.tensor((len(counts) - 1) / 2).double(), statistic / 2
-        ).item()
-        assert p > MIN_P_VALUE, f"{what}: p = {p:.0e} in a chi-square test: {text}"
+    if len(counts) < 2:
+        return
+    statistic = ((counts - expected).square() / expected).sum()
+    half_freedom = torch.tensor((len(counts) - 1) / 2).double()
+    p = torch.special.gammaincc(half_freedom, statistic / 2).item()
+    assert p > MIN_P_VALUE, f"{what}: p = {p:.0e} in a chi-square test: {text}"
 
 
 def assert_normal(
@@ -249,9 +252,7 @@ def assert_normal(
     centred = (drawn.double() - mean) / std
     offset = centred.mean().item()
     variance = centred.square().mean().item()
-    assert abs(offset) < 5 / n**0.5 + slack, (
-        f"{what}: the mean is off by {offset:.3f} standard deviations"
-    )
-    assert abs(variance - 1) < 5 * (2 / n) ** 0.5 + slack, (
-        f"{what}: the variance is {variance:.3f} times the expected"
-    )
+    close = abs(offset) < 5 / n**0.5 + slack
+    assert close, f"{what}: the mean is off by {offset:.3f} standard deviations"
+    close = abs(variance - 1) < 5 * (2 / n) ** 0.5 + slack
+    assert close, f"{what}: the variance is {variance:.3f} times the expected"

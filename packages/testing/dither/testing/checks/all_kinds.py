@@ -32,6 +32,7 @@ TYPE_KEYS = frozenset({"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const
 """Keys of a JSON Schema that restrict a value; `kind` is used for slots."""
 MODULES = ("model", "block", "embedding", "position", "condition", "head")
 """Kinds whose components are `nn.Module`s."""
+MUTABLE = (list, dict, set, bytearray)
 
 
 def options_round_trip(s: Situation) -> None:
@@ -191,27 +192,18 @@ def _hash(spec: Any) -> int | None:
 
 def defaults_share_nothing(s: Situation) -> None:
     """Two Specs with defaults share no mutable object."""
-    first, second = (default_spec(s.part, s.catalog) for _ in range(2))
-    shared = [
-        key
-        for key in type(first).model_fields
-        if _mutable(getattr(first, key)) and getattr(first, key) is getattr(second, key)
-    ]
-    assert not shared, f"two default {s.part.pinned} share {', '.join(shared)}"
+    first = default_spec(s.part, s.catalog)
+    second = default_spec(s.part, s.catalog)
+    for key in type(first).model_fields:
+        value = getattr(first, key)
+        shared = isinstance(value, MUTABLE) and value is getattr(second, key)
+        assert not shared, f"two default {s.part.pinned} share {key}"
+    # Pydantic's own tables are class attributes, too.
     ours = ("model_config", "model_fields", "model_computed_fields")
-    mutable = [
-        name
-        for name, value in vars(s.part.spec).items()
-        if not name.startswith("_") and _mutable(value)
-    ]
-    mutable = [name for name in mutable if name not in ours]
-    assert not mutable, (
-        f"all {s.part.pinned} share the mutable class attribute {', '.join(mutable)}"
-    )
-
-
-def _mutable(value: Any) -> bool:
-    return isinstance(value, list | dict | set | bytearray)
+    for name, value in vars(s.part.spec).items():
+        if not name.startswith("_") and name not in ours:
+            shared = isinstance(value, MUTABLE)
+            assert not shared, f"all {s.part.pinned} share the mutable class attribute {name}"
 
 
 def traits_known(s: Situation) -> None:
@@ -229,9 +221,8 @@ def builds_share_nothing(s: Situation) -> None:
     """Two components built from the same options share no mutable object."""
     first = _state(_built(s))
     second = _state(_built(s))
-    shared = [
-        name for name, value in first.items() if any(value is other for other in second.values())
-    ]
+    identities = set(map(id, second.values()))
+    shared = [name for name, value in first.items() if id(value) in identities]
     assert not shared, f"two built components share {', '.join(shared)}"
 
 
@@ -281,14 +272,15 @@ def state_dict_round_trip(s: Situation) -> None:
 
 
 def builds_on_meta(s: Situation) -> None:
-    """On the meta device nothing is allocated, and names, shapes and dtypes are those of a real build."""
+    """On the meta device nothing is allocated; names, shapes and dtypes are those of a real build."""
     real = _tensors(_module(s))
     with torch.device("meta"):
         meta = _tensors(s.spec.build(*s.args))
     assert meta.keys() == real.keys(), f"on meta: {sorted(meta)}, otherwise {sorted(real)}"
     for name, tensor in meta.items():
         assert tensor.is_meta, f"{name} is allocated on {tensor.device} despite the meta device"
-        expected, actual = ((*t.shape, t.dtype) for t in (real[name], tensor))
+        actual = (tuple(tensor.shape), tensor.dtype)
+        expected = (tuple(real[name].shape), real[name].dtype)
         assert actual == expected, f"{name} is {actual} on meta, otherwise {expected}"
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dither.registry import TokenSpace
 from dither.registry.contracts.protocols import Picture, PredictionMetric, Tracker
 from dither.registry.contracts.records import Measured
 
@@ -78,12 +80,11 @@ def resumes(s: Situation) -> None:
     (module,) = s.args
     first = s.build()
     _step(module, first, _batch(s))
-    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    saved = torch.utils._pytree.tree_map(
-        lambda v: v.clone() if isinstance(v, Tensor) else v, first.state_dict()
-    )
+    weights = deepcopy(module.state_dict())
+    saved = deepcopy(first.state_dict())
     _step(module, first, _batch(s))
-    expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    expected = deepcopy(module.state_dict())
+
     module.load_state_dict(weights)
     second = s.build()
     second.load_state_dict(saved)
@@ -93,55 +94,53 @@ def resumes(s: Situation) -> None:
 
 
 def factor_valid(s: Situation) -> None:
-    """The factor is finite and not negative, positive at some step, and a pure function of the step."""
+    """The factor is finite and not negative, positive at some step, and depends on the step only."""
     (steps,) = s.args
     schedule = s.build()
     factors = [schedule(step) for step in range(steps)]
-    wrong = [
-        (step, factor)
-        for step, factor in enumerate(factors)
-        if not (math.isfinite(factor) and factor >= 0)
-    ]
-    assert not wrong, f"invalid (step, factor): {wrong[:3]}"
+    for step, factor in enumerate(factors):
+        valid = math.isfinite(factor) and factor >= 0
+        assert valid, f"the factor of step {step} is {factor}"
     assert max(factors) > 0, "the factor is 0 at every step"
     again = [schedule(step) for step in reversed(range(steps))]
     assert again == factors[::-1], "the factor depends on earlier calls"
 
 
 def metric_values(s: Situation) -> None:
-    """The metric returns finite, reproducible numbers by name for any batch size, and does not modify its inputs."""
+    """The metric returns finite, reproducible numbers for any batch size; inputs are not modified."""
     metric = s.build()
     before = snapshot(s.clean)
-    one = [slice(None)]
-    uneven = one
+    batches = [slice(None)]
     if isinstance(metric, PredictionMetric) and len(s.clean.valid) > 1:
-        uneven = [slice(0, 1), slice(1, None)]
-    values = [_compute(s, metric, parts) for parts in (one, uneven)]
-    assert values[0], "the metric returns no values"
-    for name, value in values[0].items():
+        batches = [slice(0, 1), slice(1, None)]
+    whole = _compute(s, metric, [slice(None)])
+    uneven = _compute(s, metric, batches)
+    assert whole, "the metric returns no values"
+    for name, value in whole.items():
         assert isinstance(name, str), f"{name!r} is not a name"
         assert math.isfinite(value), f"{name} is {value}"
-    torch.testing.assert_close(
-        *values, rtol=1e-4, atol=1e-6, msg=f"not the same with other batches: {values}"
-    )
+    message = f"not the same with other batches: {whole}, {uneven}"
+    torch.testing.assert_close(whole, uneven, rtol=1e-4, atol=1e-6, msg=message)
     assert_unchanged(before, s.clean, what="the batch")
 
 
-def _compute(s: Situation, metric: Any, parts: list[slice]) -> Mapping[str, float]:
-    """Compute a metric of samples, or of the predictions for some parts of a batch."""
+def _compute(s: Situation, metric: Any, batches: list[slice]) -> Mapping[str, float]:
+    """Compute a metric of samples, or of the predictions for some batches."""
     seed_cpu(s.seed)
     values: Mapping[str, float]
     if not isinstance(metric, PredictionMetric):
         values = metric(s.clean.x0, s.clean)
         return values
     process = fitting_process(s.catalog, s.space)
+    shape = s.clean.valid.shape
     noised = process.corrupt(s.clean, torch.full((len(s.clean.valid),), 0.5))
-    raw = torch.zeros(*s.clean.valid.shape, getattr(process.space, "vocab", s.clean.x0.shape[-1]))
+    last = process.space.vocab if isinstance(process.space, TokenSpace) else process.space.width
+    raw = torch.zeros(*shape, last)
     # Samples of unequal weight, so that a mean of means differs from the mean.
-    weights = torch.rand(s.clean.valid.shape) * s.clean.valid
-    measured = Measured(torch.rand(s.clean.valid.shape), weights)
+    weights = torch.rand(shape) * s.clean.valid
+    measured = Measured(torch.rand(shape), weights)
     metrics = metric.metrics()
-    for rows in parts:
+    for rows in batches:
         pred = process.read(raw[rows], noised[rows].state, noised[rows].noise)
         metrics.update(s.clean[rows], noised[rows], pred, measured[rows])
     values = metrics.compute()

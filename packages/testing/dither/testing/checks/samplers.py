@@ -161,7 +161,8 @@ def _check_tokens(s: Situation, spec: Any) -> None:
     like = blank_batch(ROWS)
     seed_cpu(s.seed)
     prior = process.corrupt(like, torch.ones(ROWS)).prior
-    (*_, x) = s.spec.build()(process, OracleSession(process, facts.predict, prior), like)
+    session = OracleSession(process, facts.predict, prior)
+    (*_, x) = s.spec.build()(process, session, like)
     drawn = outcome_index(x)
     assert (drawn >= 0).all(), f'process "{spec.name}": MASK remains in samples'
     assert_follows(drawn, PROBABILITIES, f'process "{spec.name}": samples of an exact model')
@@ -173,13 +174,18 @@ def _check_features(s: Situation, spec: Any) -> None:
     facts = spec.facts(FEATURES)
     like = Clean.of(torch.zeros(ROWS, FEATURES.length, FEATURES.width))
     seed_cpu(s.seed)
-    (*_, x) = s.spec.build()(process, NormalSession(process, facts.predict, 2.0, 0.5), like)
+
+    def sample(std: float) -> Tensor:
+        session = NormalSession(process, facts.predict, mean=2.0, std=std)
+        (*_, x) = s.spec.build()(process, session, like)
+        return x
+
+    x = sample(std=0.5)
     what = f'process "{spec.name}": samples of an exact model'
-    if (
-        facts.prior != "hidden"
-    ):  # few steps reduce the variance, since each replaces x_0 by its mean
+    if facts.prior != "hidden":
+        # Few steps reduce the variance, since each replaces x_0 by its mean.
         assert_normal(x.flatten(), what, mean=2.0, std=0.5, slack=0.3)
-        (*_, x) = s.spec.build()(process, NormalSession(process, facts.predict, 2.0, 0.0), like)
+        x = sample(std=0.0)
     assert_close(x, torch.full_like(x, 2.0), f"{what} of a constant", atol=2e-3)
 
 
