@@ -7,6 +7,7 @@ import math
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -188,16 +189,15 @@ class SweepDirectory:
         write_json(self.path / MARK, self.facts)
 
     def folders(self) -> list[PointFolder]:
-        """Return the folders of all points; those of a search are found on disk, since other processes may add some."""
-        if not self.facts.get("search"):
-            return [
-                PointFolder(self.path / point["name"], point["values"])
-                for point in self.facts["points"]
-            ]
-        return [
-            PointFolder(file.parent, _values(file))
-            for file in sorted(self.path.glob("*/point.json"))
-        ]
+        """Return the folders of all points.
+
+        Those of a search are found on disk, since other processes may add some.
+        """
+        if self.facts.get("search"):
+            files = sorted(self.path.glob("*/point.json"))
+            return [PointFolder(file.parent, _values(file)) for file in files]
+        points = self.facts["points"]
+        return [PointFolder(self.path / point["name"], point["values"]) for point in points]
 
 
 def _values(file: Path) -> dict[str, Any]:
@@ -219,8 +219,6 @@ def row_of(point: PointFolder) -> dict[str, Any]:
         "name": point.name,
         "state": status["state"],
         "reason": status.get("reason"),
-    }
-    row |= {
         "run": None if run is None else run.name,
         "step": None,
         "values": dict(point.values),
@@ -230,19 +228,18 @@ def row_of(point: PointFolder) -> dict[str, Any]:
         return row
     try:
         for line in read_metrics(run / "metrics.jsonl"):
-            row["step"] = line.get("step")
-            row["metrics"] |= {
-                f"{line['kind']}/{key}": line[key] for key in line if key not in ("step", "kind")
-            }
+            row["step"] = line.pop("step", None)
+            kind = line.pop("kind")
+            for key, value in line.items():
+                row["metrics"][f"{kind}/{key}"] = value
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError) as error:
         row["reason"] = row["reason"] or f"metrics.jsonl cannot be read: {error}"
-    try:
+    # Only a finished run has a summary.
+    with suppress(OSError, ValueError, KeyError, TypeError):
         summary = json.loads(read_text(run / "summary.json"))
         row["metrics"]["steps_per_second"] = float(summary["steps_per_second"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     return row
 
 
@@ -256,20 +253,18 @@ def rows_of(
     search = sweep.facts.get("search") or {}
     rows = [row_of(point) for point in sweep.folders()]
     if metric is not None:
-        require_metric(
-            metric,
-            ({**row["values"], **row["metrics"]} for row in rows if row["metrics"]),
-            "--sort",
-        )
-    metric = metric or search.get("metric") or "valid/loss"
-    sign = (
-        -1 if (search.get("direction") == "maximize" if descending is None else descending) else 1
-    )
+        measured = [{**row["values"], **row["metrics"]} for row in rows if row["metrics"]]
+        require_metric(metric, measured, "--sort")
+    by = metric or search.get("metric") or "valid/loss"
+    if descending is None:
+        descending = search.get("direction") == "maximize"
+    sign = -1 if descending else 1
 
     def rank(row: dict[str, Any]) -> tuple[bool, float]:
-        value = row["metrics"].get(metric, row["values"].get(metric))
-        known = isinstance(value, int | float) and math.isfinite(value)
-        return not known, sign * value if known else 0.0
+        value = row["metrics"].get(by, row["values"].get(by))
+        if isinstance(value, int | float) and math.isfinite(value):
+            return False, sign * value
+        return True, 0.0
 
     return sorted(rows, key=rank)
 
@@ -279,18 +274,16 @@ def require_metric(name: str, measured: Iterable[Mapping[str, Any]], option: str
     known = dict.fromkeys(key for metrics in measured for key in metrics)
     if known and name not in known:
         hint = did_you_mean(name, known, f"known: {', '.join(known)}")
-        raise Refused(
-            Problem(f'{option}: unknown metric "{name}"', help=hint, code="unknown-metric")
-        )
+        message = f'{option}: unknown metric "{name}"'
+        raise Refused(Problem(message, help=hint, code="unknown-metric"))
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    """Return the swept keys and the metrics that any row has: validation first, training last."""
-    keys = dict.fromkeys(key for row in rows for key in row["values"])
-    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
-    return list(keys), sorted(
-        metrics, key=lambda name: (not name.startswith("valid/"), name.startswith("train/"))
-    )
+    """Return the swept keys and the metrics of all rows: validation first, training last."""
+    keys = list(dict.fromkeys(key for row in rows for key in row["values"]))
+    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    metrics.sort(key=lambda name: (not name.startswith("valid/"), name.startswith("train/")))
+    return keys, metrics
 
 
 def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | None = None) -> None:
@@ -314,20 +307,15 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
 
 
 def _table_of(rows: Sequence[dict[str, Any]], keys: Sequence[str], metrics: Sequence[str]) -> Table:
-    headers = (
-        "point",
-        "state",
-        "step",
-        *short_keys([tuple(key.split(".")) for key in keys]),
-        *metrics,
-    )
-    page = table(*headers, right=("step", *metrics))
+    short = short_keys([tuple(key.split(".")) for key in keys])
+    page = table("point", "state", "step", *short, *metrics, right=("step", *metrics))
     for row in rows:
-        values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
-        numbers = [row["metrics"].get(name) for name in metrics]
-        texts = [f"{number:.5g}" if isinstance(number, int | float) else "" for number in numbers]
-        step = "" if row["step"] is None else str(row["step"])
-        page.add_row(
-            *map(cell, (row["name"].partition("-")[0], row["state"], step, *values, *texts))
-        )
+        number = row["name"].partition("-")[0]
+        texts = [number, row["state"], "" if row["step"] is None else str(row["step"])]
+        for key in keys:
+            texts.append(format_value(row["values"][key]) if key in row["values"] else "")
+        for name in metrics:
+            value = row["metrics"].get(name)
+            texts.append(f"{value:.5g}" if isinstance(value, int | float) else "")
+        page.add_row(*map(cell, texts))
     return page

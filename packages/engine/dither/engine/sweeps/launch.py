@@ -76,7 +76,11 @@ class Settings:
 def check_points(
     base: Document, plugins: Plugins, points: Sequence[Point]
 ) -> list[tuple[Point, Loaded]]:
-    """Return every point with its experiment, or refuse with every problem and the points that have it."""
+    """Return every point with its experiment.
+
+    Raises:
+        Refused: Names every problem once, with the points that have it.
+    """
     problems: dict[str, tuple[Problem, list[Point]]] = {}
     valid = []
     for point in points:
@@ -84,22 +88,23 @@ def check_points(
             valid.append((point, check_experiment(point.document(base), plugins)))
         except Refused as refused:
             for problem in refused.problems:
-                problems.setdefault(str(problem), (problem, []))[1].append(point)
+                _, affected = problems.setdefault(str(problem), (problem, []))
+                affected.append(point)
     if problems:
-        raise Refused(
-            [
-                _with_points(problem, affected, len(points))
-                for problem, affected in problems.values()
-            ]
-        )
+        count = len(points)
+        raise Refused([_with_points(*entry, count) for entry in problems.values()])
     return valid
 
 
 def _with_points(problem: Problem, affected: Sequence[Point], count: int) -> Problem:
-    listed = [f"  point {point.name.partition('-')[0]}: {point}" for point in affected[:MAX_LISTED]]
-    rest = [f"  and {len(affected) - MAX_LISTED:,} more"] if len(affected) > MAX_LISTED else []
-    lines = "\n".join([f"{len(affected)} of {count} points have this problem:", *listed, *rest])
-    return replace(problem, help=f"{problem.help}\n{lines}" if problem.help else lines)
+    lines = [f"{len(affected)} of {count} points have this problem:"]
+    for point in affected[:MAX_LISTED]:
+        lines.append(f"  point {point.name.partition('-')[0]}: {point}")
+    if len(affected) > MAX_LISTED:
+        lines.append(f"  and {len(affected) - MAX_LISTED:,} more")
+    if problem.help:
+        lines.insert(0, problem.help)
+    return replace(problem, help="\n".join(lines))
 
 
 def start_sweep(
@@ -160,43 +165,61 @@ def _run_sweep(
 ) -> int:
     """Run the points of a sweep."""
     say(console, str(sweep.path))
-    if executor := settings.cluster(sweep.path / "jobs"):
+    executor = settings.cluster(sweep.path / "jobs")
+    if executor is not None:
         _submit(sweep, executor, settings.select, console)
         return 0
+
+    source = PointList(sweep.folders())
     if sweep.facts.get("search"):
-        source: PointList = Trials(sweep, console, settings.select)
-    else:
-        source = PointList(sweep.folders())
+        source = Trials(sweep, console, settings.select)
     try:
         code = run_points(source, settings.jobs, console, settings.select, settings.keep_going)
     except OSError as error:
-        if not (lacking := shortage(error)):
+        lacking = shortage(error)
+        if not lacking:
             raise
         say(console, f"stopped: {lacking}", "red")
         code = EXHAUSTED
     rows = rows_of(sweep)
+    _write_summary(sweep, rows, settings, console)
+    show_rows(console, rows)
+    return _exit_code(sweep, [row["state"] for row in rows], code, console)
+
+
+def _write_summary(
+    sweep: SweepDirectory,
+    rows: list[dict[str, Any]],
+    settings: Settings,
+    console: Console,
+) -> None:
     try:
         write_json(sweep.path / "summary.json", rows)
         if settings.write_page is not None:
             settings.write_page(sweep, rows)
-    except (OSError, Refused) as error:  # must not hide how the points ended
+    except (OSError, Refused) as error:
+        # This must not hide how the points ended.
         say(console, f"the summary cannot be written: {error}", "yellow")
-    show_rows(console, rows)
-    states = [row["state"] for row in rows]
-    if running := states.count("running"):
-        say(
-            console,
-            f"another process is running {running} points: dither sweep status {quote(str(sweep.path))}",
-        )
-    shared = bool(running) and not sweep.facts.get(
-        "search"
-    )  # processes that share a search share its trials, too
+
+
+def _exit_code(sweep: SweepDirectory, states: Sequence[str], code: int, console: Console) -> int:
+    """Return the exit code of a sweep, given that of its own points, and say how to go on."""
+    running = states.count("running")
+    if running:
+        message = f"another process is running {running} points"
+        say(console, f"{message}: dither sweep status {quote(str(sweep.path))}")
+    # Processes that share a search share its trials, too.
+    shared = running > 0 and not sweep.facts.get("search")
     if code or shared or set(states) & set(RESUMABLE):
         say(console, f"resume with: dither sweep --resume {quote(str(sweep.path))}")
-    failed = {"failed", "lost"} & set(states)
-    return code or (
-        FAILED if failed else STOPPED if shared or {"waiting", "stopped"} & set(states) else 0
-    )
+
+    if code:
+        return code
+    if {"failed", "lost"} & set(states):
+        return FAILED
+    if shared or {"waiting", "stopped"} & set(states):
+        return STOPPED
+    return 0
 
 
 def _submit(
@@ -205,18 +228,18 @@ def _submit(
     arguments: Sequence[str],
     console: Console,
 ) -> None:
-    """Submit every unfinished point that no process is running; a job is one attempt and outlives this process."""
+    """Submit every unfinished point that no process is running.
+
+    A job is one attempt and outlives this process.
+    """
     points = [point for point in sweep.folders() if point.status()["state"] in RESUMABLE]
     executor.update_parameters(name=str(sweep.facts["name"]))
+    jobs = []
     try:
-        with (
-            safe_path(),
-            executor.batch(allow_implicit_submissions=True),
-        ):  # no point is not an error
-            jobs = [
-                executor.submit(run_job, str(point.path.resolve()), list(arguments))
-                for point in points
-            ]
+        # Implicit submissions: a sweep without an unfinished point is not an error.
+        with safe_path(), executor.batch(allow_implicit_submissions=True):
+            for point in points:
+                jobs.append(executor.submit(run_job, str(point.path.resolve()), list(arguments)))
     except (RuntimeError, OSError) as error:
         raise Refused(f"submitit cannot submit: {error}") from None
     for job in jobs:

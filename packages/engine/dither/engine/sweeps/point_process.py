@@ -36,35 +36,38 @@ ENDS = {
 
 
 def run_point(folder: Path, select: Sequence[str] | None = None) -> int:
-    """Run or resume the point of a folder, with plugins as after -p; return the exit code of its run."""
+    """Run or resume the point of a folder; return the exit code of its run."""
     point = PointFolder(folder, {})
     try:
-        if lock := point.claim():
-            with lock:
-                return _attempt(point, select)
-        _print_error(f"{folder}: {ENDS[BUSY]}")
-        return BUSY
-    except (
-        OSError
-    ) as error:  # from status.json or point.lock; the parent process gets the exit code
-        _print_error(f"stopped: {shortage(error) or error}")
-        return EXHAUSTED if shortage(error) else CRASHED
+        lock = point.claim()
+        if lock is None:
+            _print_error(f"{folder}: {ENDS[BUSY]}")
+            return BUSY
+        with lock:
+            return _attempt(point, select)
+    except OSError as error:
+        # From status.json or point.lock: the parent process gets the exit code only.
+        lacking = shortage(error)
+        _print_error(f"stopped: {lacking or error}")
+        return EXHAUSTED if lacking else CRASHED
 
 
 def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     before = point.status()
-    if before["state"] == "done":  # by another process, between submission and now
+    # Another process may have run it between submission and now.
+    if before["state"] == "done":
         return 0
     facts = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "started": before.get("started") or now(),
+        "attempts": int(before.get("attempts") or 0) + 1,
     }
-    facts["attempts"] = int(before.get("attempts") or 0) + 1
     point.write_status("running", **facts)
     code = CRASHED
     try:
-        with stop_on_signals():  # until the run installs its own handlers
+        # Until the run installs its own handlers.
+        with stop_on_signals():
             code = _run(point, select)
     except Stopped:
         code = STOPPED
@@ -75,13 +78,8 @@ def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
         _print_error(traceback.format_exc())
     finally:
         state = {0: "done", STOPPED: "stopped"}.get(code, "failed")
-        point.write_status(
-            state,
-            exit_code=code,
-            reason=ENDS.get(code) if code else None,
-            **facts,
-            ended=now(),
-        )
+        reason = ENDS.get(code) if code else None
+        point.write_status(state, exit_code=code, reason=reason, **facts, ended=now())
     return code
 
 
@@ -90,13 +88,13 @@ def _run(point: PointFolder, select: Sequence[str] | None) -> int:
     from ..runs.launch import run
 
     run_directory = point.run_directory()
-    file = (run_directory or point.path) / ("resolved.toml" if run_directory else "experiment.toml")
+    if run_directory is None:
+        file = point.path / "experiment.toml"
+        argv = [str(file), "--runs", str(point.path)]
+    else:
+        file = run_directory / "resolved.toml"
+        argv = ["--resume", str(run_directory)]
     loaded = load_experiment(file, select=select or None)
-    argv = (
-        ["--resume", str(run_directory)]
-        if run_directory
-        else [str(file), "--runs", str(point.path)]
-    )
     return run(loaded, point.path, ["dither", "run", *argv], run_directory)
 
 

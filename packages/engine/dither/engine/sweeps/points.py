@@ -108,11 +108,16 @@ def add_axes(document: Document, texts: Iterable[str]) -> None:
 
 
 def read_points(document: Document) -> list[Point]:
-    """Return the points of a grid and of lists that advance together, the last ones varying fastest."""
-    sweep = sweep_of(document) if document.at(("sweep",)) is not None else Sweep()
+    """Return the points of a grid and of lists that advance together, the last ones fastest."""
+    sweep = Sweep()
+    if document.at(("sweep",)) is not None:
+        sweep = sweep_of(document)
     if not (sweep.grid or sweep.zip):
-        example = "[sweep.grid] with a line such as \"train.optimizer.lr\" = [1e-4, 3e-4], or --sweep 'KEY=[VALUES]'"
-        raise Refused(Problem("the file has no sweep", help=f"add {example}", code="missing-key"))
+        example = '[sweep.grid] with a line such as "train.optimizer.lr" = [1e-4, 3e-4]'
+        hint = f"add {example}, or --sweep 'KEY=[VALUES]'"
+        raise Refused(Problem("the file has no sweep", help=hint, code="missing-key"))
+
+    # Keys of a group advance together; groups are crossed.
     problems: list[Problem] = []
     groups = [[axis] for axis in _axes(sweep.grid, ("sweep", "grid"), document, problems)]
     for index, table in enumerate(sweep.zip):
@@ -120,30 +125,43 @@ def read_points(document: Document) -> list[Point]:
         group = _axes(table, place, document, problems)
         lengths = {dotted(axis.path): len(axis.values) for axis in group}
         if len(set(lengths.values())) > 1:
-            message = f"lists of different length: {', '.join(f'{key} has {n}' for key, n in lengths.items())}"
+            listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            message = f"lists of different length: {listed}"
             problems.append(Problem(message, place, document.origin(place), code="misfit"))
-        groups += [group] if group else []
-    axes = list(itertools.chain(*groups))
-    for number, axis in enumerate(axes):
-        if axis.path in [other.path for other in axes[:number]]:
-            message = f"{dotted(axis.path)} is swept twice"
-            origin = document.origin(axis.place)
-            problems.append(Problem(message, axis.place, origin, code="duplicate"))
+        if group:
+            groups.append(group)
+
+    problems += _repeated(list(itertools.chain(*groups)), document)
     count = math.prod(len(group[0].values) for group in groups)
     if count > MAX_POINTS:
         message = f"the sweep has {count:,} points; at most {MAX_POINTS:,} are allowed"
         problems.append(Problem(message, code="too-large"))
     if problems:
         raise Refused(problems)
+    return _crossed(groups)
+
+
+def _repeated(axes: Sequence[_Axis], document: Document) -> Iterator[Problem]:
+    """Yield the keys that are swept twice."""
+    seen = set()
+    for axis in axes:
+        if axis.path in seen:
+            message = f"{dotted(axis.path)} is swept twice"
+            origin = document.origin(axis.place)
+            yield Problem(message, axis.place, origin, code="duplicate")
+        seen.add(axis.path)
+
+
+def _crossed(groups: Sequence[Sequence[_Axis]]) -> list[Point]:
+    """Return a point for each combination of one index into the values of each group."""
+    sizes = [len(group[0].values) for group in groups]
+    digits = len(str(math.prod(sizes) - 1))
     points = []
-    for number, indices in enumerate(
-        itertools.product(*(range(len(group[0].values)) for group in groups))
-    ):
-        pairs = zip(groups, indices, strict=True)
-        values = [
-            (axis.path, axis.values[i], (*axis.place, i)) for group, i in pairs for axis in group
-        ]
-        points.append(make_point(f"{number:0{len(str(count - 1))}}", values))
+    for number, indices in enumerate(itertools.product(*map(range, sizes))):
+        values: list[tuple[Path, Any, Path | None]] = []
+        for group, index in zip(groups, indices, strict=True):
+            values += [(axis.path, axis.values[index], (*axis.place, index)) for axis in group]
+        points.append(make_point(f"{number:0{digits}}", values))
     return points
 
 
@@ -203,10 +221,10 @@ def short_keys(paths: Sequence[Path]) -> list[str]:
     names = []
     for path in paths:
         others = [other for other in paths if other != path]
-        suffixes = (path[start:] for start in range(len(path) - 1, -1, -1))
-        names.append(
-            dotted(next((s for s in suffixes if all(o[-len(s) :] != s for o in others)), path))
-        )
+        length = 1
+        while any(other[-length:] == path[-length:] for other in others) and length < len(path):
+            length += 1
+        names.append(dotted(path[-length:]))
     return names
 
 
@@ -217,8 +235,11 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return re.sub(r"e([+-])0*(\d)", r"e\1\2", f"{value:.6g}").replace("e+", "e")
     if isinstance(value, dict):
-        options = [f"{key}={format_value(inner)}" for key, inner in value.items() if key != "use"]
-        return "+".join([format_value(value["use"])] * ("use" in value) + options)
+        words = []
+        if "use" in value:
+            words.append(format_value(value["use"]))
+        words += [f"{key}={format_value(item)}" for key, item in value.items() if key != "use"]
+        return "+".join(words)
     if isinstance(value, list):
         return "+".join(map(format_value, value))
     return str(value)

@@ -82,19 +82,15 @@ class _Pool:
 
     def _run(self, point: PointFolder, environment: dict[str, str]) -> None:
         try:
-            command = [*POINT_COMMAND, str(point.path), *self.arguments]
-            options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment}
-            options["start_new_session"] = (
-                True  # or Ctrl-C would reach the point as well, as a second signal
-            )
-            with (point.path / "output.txt").open("ab") as output:
-                process = subprocess.Popen(command, stdout=output, stderr=output, **options)
-        except OSError as error:  # no process, or the folder is gone: the other points continue
+            process = self._start(point, environment)
+        except OSError as error:
+            # No process, or the folder is gone: the other points continue.
             reason = f"cannot start: {error.strerror or error}"
             with suppress(OSError):
                 point.write_status("failed", exit_code=EXHAUSTED, reason=reason, ended=now())
             self._report("failed", point, reason)
             return
+
         say(self.console, f"started      {point.name}")
         with process:
             try:
@@ -105,54 +101,74 @@ class _Pool:
         if process.returncode == BUSY:
             say(self.console, f"skipped      {point.name}: {ENDS[BUSY]}")
             return
-        status = written = point.status()
-        if status["state"] in (
-            "running",
-            "waiting",
-            "lost",
-        ):  # it was killed before it could write its status
-            code = process.returncode
-            reason = (
-                f"ended by {signal.Signals(-code).name}"
-                if code < 0
-                else ENDS.get(code, f"exit code {code}")
-            )
-            ended = "stopped" if self.stops or pruned else "failed"
-            status = status | {"state": ended, "exit_code": code, "reason": reason, "ended": now()}
-        state = self.source.finish(
-            point, "pruned" if pruned and status["state"] == "stopped" else status["state"]
-        )
+        written = point.status()
+        status = self._ended(written, process.returncode, pruned)
+        state = status["state"]
+        if pruned and state == "stopped":
+            state = "pruned"
+        state = self.source.finish(point, state)
         if state != written["state"]:
             point.write_status(**status | {"state": state})
         self._report(state, point, status.get("reason") if state == "failed" else None)
 
+    def _start(self, point: PointFolder, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with (point.path / "output.txt").open("ab") as output:
+            return subprocess.Popen(
+                [*POINT_COMMAND, str(point.path), *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                # Otherwise Ctrl-C would reach the point as well, as a second signal.
+                start_new_session=True,
+            )
+
+    def _ended(self, status: dict[str, Any], code: int, pruned: bool) -> dict[str, Any]:
+        """Return the status of a point whose process ended, perhaps before it could write it."""
+        if status["state"] not in ("running", "waiting", "lost"):
+            return status
+        reason = ENDS.get(code, f"exit code {code}")
+        if code < 0:
+            reason = f"ended by {signal.Signals(-code).name}"
+        state = "stopped" if self.stops or pruned else "failed"
+        return status | {"state": state, "exit_code": code, "reason": reason, "ended": now()}
+
     def _wait(self, process: subprocess.Popen[bytes], point: PointFolder) -> bool:
-        """Wait for a process and pass stops on: checkpoint, immediate end, kill; return whether it was pruned."""
+        """Wait for a process and pass stops on; return whether it was pruned.
+
+        The first stop asks for a checkpoint, the second for an immediate end, the third kills.
+        """
         sent = 0
         pruned = False
         next_prune = 0.0
         while process.poll() is None:
             if self.stops > sent:
                 sent += 1
-                process.kill() if sent > 2 else process.terminate()
+                if sent > 2:
+                    process.kill()
+                else:
+                    process.terminate()
                 if sent == 1:
-                    say(
-                        self.console,
-                        f"stopping     {point.name}; signal again to end it without a checkpoint",
-                    )
-            elif not sent and time.monotonic() > next_prune:
+                    hint = "signal again to end it without a checkpoint"
+                    say(self.console, f"stopping     {point.name}; {hint}")
+            elif sent == 0 and time.monotonic() > next_prune:
                 next_prune = time.monotonic() + PRUNE_SECONDS
-                if pruned := self.source.should_prune(point):
+                pruned = self.source.should_prune(point)
+                if pruned:
                     sent = 1
                     process.terminate()
             time.sleep(POLL_SECONDS)
         return pruned
 
     def _report(self, state: str, point: PointFolder, reason: str | None) -> None:
-        say(self.console, f"{state:12} {point.name}" + (f": {reason}" if reason else ""))
+        message = f"{state:12} {point.name}"
+        if reason:
+            message += f": {reason}"
+        say(self.console, message)
         if state == "failed":
             self.failed = True
-            self.stops = self.stops or int(not self.keep_going)
+            if not self.keep_going:
+                self.stops = self.stops or 1
 
 
 def run_points(
@@ -179,8 +195,10 @@ def run_points(
 @contextmanager
 def _signals(pool: _Pool) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
-        closed = signal.Signals(number).name == "SIGHUP"  # a closed terminal sends it twice
-        pool.stops += not (closed and pool.signalled)
+        # A closed terminal sends this signal twice.
+        repeated = signal.Signals(number).name == "SIGHUP" and pool.signalled
+        if not repeated:
+            pool.stops += 1
         pool.signalled = True
 
     previous = {number: signal.signal(number, handle) for number in stop_signals()}
@@ -192,15 +210,21 @@ def _signals(pool: _Pool) -> Iterator[None]:
 
 
 def _environment(jobs: int, slot: int) -> dict[str, str]:
-    """Return the environment of a process: its share of the CPU threads, and one of several CUDA devices."""
+    """Return the environment of a process: its share of the CPU threads, and one CUDA device."""
     variables = dict(os.environ)
-    if jobs > 1:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
-        if devices := [
-            device
-            for device in variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
-            if device.strip()
-        ]:
-            variables["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+    if jobs == 1:
+        return variables
+    variables.setdefault("OMP_NUM_THREADS", str(max(1, cpu_cores() // jobs)))
+    listed = variables.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    devices = [device for device in listed if device.strip()]
+    if devices:
+        variables["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return variables
+
+
+def cpu_cores() -> int:
+    """Return the number of cores that this process may use."""
+    # Only Linux has affinities; elsewhere points get one thread each.
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return 1

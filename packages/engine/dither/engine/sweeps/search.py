@@ -67,42 +67,45 @@ def _optuna() -> Any:
 
 
 def open_study(path: FilePath, search: Search, begun: int) -> Any:
-    """Open or create the study of a journal; `begun`, the number of points so far, varies the seed."""
+    """Open or create the study of a journal; the number of points so far, `begun`, varies the seed."""
     optuna = _optuna()
+    journal = optuna.storages.journal
     # The default lock is a link to the journal; with a relative path it is never taken over from a
     # dead process.
     file = str(path.resolve())
-    journal = optuna.storages.journal
     lock = journal.JournalFileOpenLock(file)
-    lock.acquire()
-    try:
-        text = read_bytes(path, TABLE_BYTES) if path.exists() else b"\n"
-        if not text.endswith(
-            b"\n"
-        ):  # cut off by a kill or a full disk; the next line would be appended to it
-            os.truncate(path, text.rfind(b"\n") + 1)
-    finally:
-        lock.release()
+    _end_last_line(path, lock)
     samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-    pruners = {
-        "median": optuna.pruners.MedianPruner(search.warmup),
-        "none": optuna.pruners.NopPruner(),
-    }
+    pruner = optuna.pruners.NopPruner()
+    if search.pruner == "median":
+        pruner = optuna.pruners.MedianPruner(search.warmup)
     try:
-        with warnings.catch_warnings(action="ignore"):  # of experimental arguments
+        # Warnings of experimental arguments.
+        with warnings.catch_warnings(action="ignore"):
             return optuna.create_study(
                 storage=optuna.storages.JournalStorage(journal.JournalFileBackend(file, lock)),
                 study_name="search",
                 direction=search.direction,
                 sampler=samplers[search.sampler](seed=search.seed + begun),
-                pruner=pruners[search.pruner],
+                pruner=pruner,
                 load_if_exists=True,
             )
     except (ValueError, KeyError, TypeError) as error:
         hint = f"restore it, or remove {path} to resume the search without its history"
-        raise Refused(
-            Problem(f"{path} is damaged: {error}", help=hint, code="damaged-file")
-        ) from None
+        message = f"{path} is damaged: {error}"
+        raise Refused(Problem(message, help=hint, code="damaged-file")) from None
+
+
+def _end_last_line(path: FilePath, lock: Any) -> None:
+    """Remove a line that a kill or a full disk has cut off: the next would be appended to it."""
+    lock.acquire()
+    try:
+        if path.exists():
+            text = read_bytes(path, TABLE_BYTES)
+            if not text.endswith(b"\n"):
+                os.truncate(path, text.rfind(b"\n") + 1)
+    finally:
+        lock.release()
 
 
 def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Key]]:
@@ -129,38 +132,40 @@ def _read_space(document: Document) -> list[Key]:
     at: Path = ("sweep", "search", "space")
     table = document.at(at)
     if not isinstance(table, dict) or not table:
-        hint = 'such as "train.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true }, or = [1e-4, 1e-3]'
-        raise Refused(
-            Problem(
-                "a search requires keys to vary", at, document.origin(at), hint, code="missing-key"
-            )
-        )
+        example = '"train.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true }'
+        hint = f"such as {example}, or = [1e-4, 1e-3]"
+        message = "a search requires keys to vary"
+        raise Refused(Problem(message, at, document.origin(at), hint, code="missing-key"))
+
     problems = []
-    if any(document.at(("sweep", part)) for part in ("grid", "zip")):
+    if document.at(("sweep", "grid")) or document.at(("sweep", "zip")):
         message = "a sweep has either a grid or a search, not both"
-        origin = document.origin(at[:2])
-        problems.append(Problem(message, at[:2], origin, code="misfit"))
+        problems.append(Problem(message, at[:2], document.origin(at[:2]), code="misfit"))
     space = []
     for path, (place, value) in iter_keys(table, at):
         try:
-            if key_error(path):
-                raise ValueError(key_error(path))
-            if not (isinstance(value, dict) or (isinstance(value, list) and value)):
-                raise ValueError(
-                    "expected a list of choices, or a range such as { low = 1, high = 8 }"
-                )
-            space.append(
-                Key(path, place, value if isinstance(value, list) else Range.model_validate(value))
-            )
-        except ValueError as error:  # pydantic's, too
-            details = error.errors() if isinstance(error, ValidationError) else ()
-            message = "; ".join(
-                ": ".join([*map(str, d["loc"][:1]), d["msg"]]) for d in details
-            ) or str(error)
+            space.append(Key(path, place, _read_values(path, value)))
+        except ValidationError as error:
+            details = [[*map(str, d["loc"][:1]), d["msg"]] for d in error.errors()]
+            message = "; ".join(map(": ".join, details))
             problems.append(Problem(message, place, document.origin(place)))
+        except ValueError as error:
+            problems.append(Problem(str(error), place, document.origin(place)))
     if problems:
         raise Refused(problems)
     return space
+
+
+def _read_values(path: Path, value: Any) -> Range | list[Any]:
+    """Return the choices or the range of a key; ValueError if they are neither."""
+    error = key_error(path)
+    if error is not None:
+        raise ValueError(error)
+    if isinstance(value, list) and value:
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("expected a list of choices, or a range such as { low = 1, high = 8 }")
+    return Range.model_validate(value)
 
 
 class Trials(PointList):
@@ -236,45 +241,46 @@ class Trials(PointList):
         return bool(new) and bool(trial.should_prune())
 
     def finish(self, point: PointFolder, state: str) -> str:
-        """Report the end of a point to the study, unless another process did; one that can be resumed stays open.
+        """Report the end of a point to the study, unless another process did.
 
-        A run with metrics but not the one of the search is refused: a misspelling, which every
-        point would repeat.
+        One that can be resumed stays open. A run with metrics but not the one of the search is refused:
+        a misspelling, which every point would repeat.
         """
         values = self._values(point) if state == "done" else []
         if state == "done" and not values:
             file = self.sweep.path / "base" / "experiment.toml"
-            require_metric(
-                self.search.metric, [row_of(point)["metrics"]], f"{file}, after {point.name}"
-            )
+            metrics = row_of(point)["metrics"]
+            require_metric(self.search.metric, [metrics], f"{file}, after {point.name}")
             say(self.console, f"{point.name}: the run has no {self.search.metric}")
             state = "failed"
+
         trial = self.trials[point.name]
         states = _optuna().trial.TrialState
         if values:
             self.study.tell(trial, values[-1][1], skip_if_finished=True)
-        elif state == "pruned" or (
-            state == "failed" and point.status().get("exit_code") != EXHAUSTED
-        ):
-            self.study.tell(
-                trial,
-                state=states.PRUNED if state == "pruned" else states.FAIL,
-                skip_if_finished=True,
-            )
+        elif state == "pruned":
+            self.study.tell(trial, state=states.PRUNED, skip_if_finished=True)
+        elif state == "failed" and point.status().get("exit_code") != EXHAUSTED:
+            self.study.tell(trial, state=states.FAIL, skip_if_finished=True)
         return state
 
     def _values(self, point: PointFolder) -> list[tuple[int, float]]:
         """Return step and value of the metric at every evaluation so far."""
         kind, _, name = self.search.metric.partition("/")
+        folder = point.run_directory() or point.path
         try:
-            lines: list[dict[str, Any]] = list(
-                read_metrics((point.run_directory() or point.path) / "metrics.jsonl")
-            )
-        except (OSError, ValueError):  # missing, or a line is being written
+            lines = list(read_metrics(folder / "metrics.jsonl"))
+        except (OSError, ValueError):
+            # Missing, or a line is being written.
             return []
-        pairs = ((line.get("step"), line.get(name)) for line in lines if line.get("kind") == kind)
-        return [
-            (int(s), float(v))
-            for s, v in pairs
-            if isinstance(s, int) and isinstance(v, int | float)
-        ]
+        values = []
+        for line in lines:
+            step = line.get("step")
+            value = line.get(name)
+            if (
+                line.get("kind") == kind
+                and isinstance(step, int)
+                and isinstance(value, int | float)
+            ):
+                values.append((step, float(value)))
+        return values

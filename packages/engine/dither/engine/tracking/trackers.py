@@ -62,18 +62,20 @@ class TensorBoardTracker:
     """
 
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
-        """Name the event file, which the first event creates; events after `step` of an interrupted run are hidden."""
-        _import("tensorboard", "tensorboard")  # the rest takes .1 s
-        # Sorted by time
+        """Name the event file, which the first event creates.
+
+        Events after `step` of an interrupted run are hidden.
+        """
+        # Missing or not, without the rest of it, which takes .1 s.
+        _import("tensorboard", "tensorboard")
+        # TensorBoard reads the files of a run in the order of their names, and so of time.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._path = folder / "tensorboard" / name
         self._config = config
         self._last: dict[str, float] = {}
-        restart = {"step": step + 1, "session_log": {"status": "START"}}
-        self._beginning: list[dict[str, Any]] = [
-            {"file_version": "brain.Event:2"},
-            *([restart] if step else []),
-        ]
+        self._beginning: list[dict[str, Any]] = [{"file_version": "brain.Event:2"}]
+        if step:
+            self._beginning.append({"step": step + 1, "session_log": {"status": "START"}})
 
     def _append(self, *events: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
@@ -112,12 +114,13 @@ class TensorBoardTracker:
 
         from ..runs.run_directory import flat
 
-        if error is None and self._last:
-            options = {
-                k: v if isinstance(v, bool | int | float | str) else str(v)
-                for k, v in flat(self._config).items()
-            }
-            self._append(*({"summary": summary} for summary in hparams(options, self._last)))  # type: ignore[no-untyped-call]
+        if error is not None or not self._last:
+            return
+        options = {}
+        for key, value in flat(self._config).items():
+            options[key] = value if isinstance(value, bool | int | float | str) else str(value)
+        summaries = hparams(options, self._last)  # type: ignore[no-untyped-call]
+        self._append(*({"summary": summary} for summary in summaries))
 
 
 def _image_summary(name: str, png: bytes) -> Any:
@@ -150,12 +153,13 @@ class CSVTracker:
 
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
         path = folder / "metrics.csv"
-        kept = [["step", "kind", "name", "value"]]
+        rows = [["step", "kind", "name", "value"]]
         if step and path.is_file():
-            kept = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+            rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
         self._file = path.open("w", newline="", encoding="utf-8")
         self._rows = csv.writer(self._file)
-        self._rows.writerows(row for row in kept if not row[0].isdecimal() or int(row[0]) <= step)
+        # Rows after the checkpoint will be written again.
+        self._rows.writerows(row for row in rows if not row[0].isdecimal() or int(row[0]) <= step)
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         self._rows.writerows((step, kind, name, value) for name, value in metrics.items())
@@ -211,17 +215,16 @@ class WandBTracker:
         )  # the steps of W&B never go back, as those of a resumed run do
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        self._run.log(
-            {"step": step, **{f"{kind}/{name}": value for name, value in metrics.items()}}
-        )
+        named = {f"{kind}/{name}": value for name, value in metrics.items()}
+        self._run.log({"step": step, **named})
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         from html import escape
 
-        shown = _media(
-            pictures, self._wandb.Image, lambda text: self._wandb.Html(f"<pre>{escape(text)}</pre>")
-        )
-        self._run.log({"step": step, **shown})
+        def as_text(text: str) -> Any:
+            return self._wandb.Html(f"<pre>{escape(text)}</pre>")
+
+        self._run.log({"step": step, **_media(pictures, self._wandb.Image, as_text)})
 
     def finish(self, error: BaseException | None = None) -> None:
         self._run.finish(exit_code=int(error is not None))
@@ -233,10 +236,13 @@ def _media(
     """Return the PNG, or else the text, of each picture as an object of a tracker."""
     from PIL import Image
 
-    pngs = {p.name: image(Image.open(io.BytesIO(p.png))) for p in pictures if p.png is not None}
-    return pngs | {
-        p.name: as_text(p.text) for p in pictures if p.png is None and p.text is not None
-    }
+    media = {}
+    for picture in pictures:
+        if picture.png is not None:
+            media[picture.name] = image(Image.open(io.BytesIO(picture.png)))
+        elif picture.text is not None:
+            media[picture.name] = as_text(picture.text)
+    return media
 
 
 class Trackio(TrackerSpec):
@@ -272,10 +278,10 @@ class TrackioTracker:
         self._run.log({f"{kind}/{name}": value for name, value in metrics.items()}, step)
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
-        shown = _media(
-            pictures, self._trackio.Image, lambda text: self._trackio.Markdown(indent(text, "    "))
-        )
-        self._run.log(shown, step)
+        def as_text(text: str) -> Any:
+            return self._trackio.Markdown(indent(text, "    "))
+
+        self._run.log(_media(pictures, self._trackio.Image, as_text), step)
 
     def finish(self, error: BaseException | None = None) -> None:
         self._run.finish()
@@ -311,42 +317,32 @@ class MLflowTracker:
 
         from ..runs.run_directory import flat
 
-        known = client.get_experiment_by_name(self._spec.experiment)
-        experiment = (
-            client.create_experiment(self._spec.experiment)
-            if known is None
-            else known.experiment_id
-        )
-        same = (
-            client.search_runs(
-                [experiment], f"attributes.run_name = '{folder.name}'", max_results=1
-            )
-            if step
-            else ()
-        )
-        if same:
-            self._id = same[0].info.run_id
-            client.update_run(self._id, status="RUNNING")
-            return
+        name = self._spec.experiment
+        known = client.get_experiment_by_name(name)
+        experiment = client.create_experiment(name) if known is None else known.experiment_id
+        if step:
+            condition = f"attributes.run_name = '{folder.name}'"
+            for run in client.search_runs([experiment], condition, max_results=1):
+                self._id = run.info.run_id
+                client.update_run(self._id, status="RUNNING")
+                return
+
         self._id = client.create_run(experiment, run_name=folder.name).info.run_id
         params = [Param(key, str(value)[:500]) for key, value in flat(config).items()]
-        for start in range(0, len(params), 100):  # the most that a request may have
+        # A request may have 100 at most.
+        for start in range(0, len(params), 100):
             client.log_batch(self._id, params=params[start : start + 100])
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
-        """Log metrics as `kind/name`, without characters that MLflow refuses, and without NaN and inf."""
+        """Log metrics as `kind/name`, without characters that MLflow refuses, NaN and inf."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        finite = {
-            f"{kind}/{name}": float(value)
-            for name, value in metrics.items()
-            if math.isfinite(value)
-        }
-        values = [
-            Metric(re.sub(r"[^\w\-. /]", "_", name), value, now, step)
-            for name, value in finite.items()
-        ]
+        values = []
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                key = re.sub(r"[^\w\-. /]", "_", f"{kind}/{name}")
+                values.append(Metric(key, float(value), now, step))
         self._client.log_batch(self._id, metrics=values)
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
