@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim import Optimizer, optimizer
+from torch.optim import Optimizer
 
 __all__ = ["Muon", "Orthogonal", "adamw", "orthogonal", "parameter_groups"]
 
@@ -17,7 +17,6 @@ FACTORS = 3.4445, -4.7750, 2.0315
 """Coefficients of x, x^3 and x^5 in a Newton-Schulz iteration (Jordan et al. 2024)."""
 ITERATIONS = 5
 TINY = 1e-7
-GLOBAL_HOOKS = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
 
 
 class Muon(Optimizer):
@@ -192,84 +191,4 @@ def adamw(
     """Return AdamW, with a fused kernel where torch has one for all parameters."""
     parameters = [parameter for group in groups for parameter in group["params"]]
     fused = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
-    single = fused and len({(p.device, p.dtype) for p in parameters}) == 1
-    return (AdamW if single else torch.optim.AdamW)(
-        groups,
-        lr=lr,
-        betas=betas,
-        eps=eps,
-        fused=fused,
-    )
-
-
-class AdamW(torch.optim.AdamW):
-    """AdamW whose step only calls the fused kernel, for parameters of one device and type.
-
-    The step of torch takes 0.3 ms more for 34 tensors, and its first call imports torch._dynamo,
-    which takes 1.5 s.
-    """
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        hooks = self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks, *GLOBAL_HOOKS
-        value: float | None = (_hooked_step if any(hooks) else AdamW._step)(self, closure)
-        return value
-
-    step.hooked = True  # type: ignore[attr-defined]  # else torch wraps it as it does `_hooked_step`
-
-    @torch.no_grad()
-    def _step(self, closure: Callable[[], float] | None = None) -> float | None:
-        value = None if closure is None else torch.enable_grad()(closure)()
-        scale, cancelled = (getattr(self, name, None) for name in ("grad_scale", "found_inf"))
-        for group in self.param_groups:
-            if not (
-                parameters := [
-                    parameter for parameter in group["params"] if parameter.grad is not None
-                ]
-            ):
-                continue
-            if not all(states := [self.state[parameter] for parameter in parameters]):
-                self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
-            means, squares, steps = (
-                [state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")
-            )
-            if all(
-                step._base is None for step in steps
-            ):  # new or loaded: one kernel shall increment all
-                vector = torch.stack(steps)
-                steps = [vector[number] for number in range(len(steps))]
-                for state, step in zip(states, steps, strict=True):
-                    state["step"] = step
-            base = steps[0]._base
-            whole = (
-                base is not None
-                and base.numel() == len(steps)
-                and all(step._base is base for step in steps)
-            )
-            counts = (
-                [base] if whole else steps
-            )  # in place, as a CUDA graph may have captured the addresses
-            torch._foreach_add_(counts, 1)
-            (beta1, beta2), options = (
-                group["betas"],
-                {key: group[key] for key in ("lr", "weight_decay", "eps")},
-            )
-            options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
-            gradients = [parameter.grad for parameter in parameters]
-            torch._fused_adamw_(
-                parameters,
-                gradients,
-                means,
-                squares,
-                [],
-                steps,
-                grad_scale=scale,
-                found_inf=cancelled,
-                **options,
-            )
-            if cancelled is not None:
-                torch._foreach_sub_(counts, [cancelled] * len(counts))
-        return value
-
-
-_hooked_step: Any = Optimizer.profile_hook_step(AdamW._step)
-"""Runs hooks and marks the step in a profile, in 0.08 ms."""
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)

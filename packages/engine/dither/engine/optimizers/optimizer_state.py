@@ -11,11 +11,6 @@ from torch.optim import Optimizer
 __all__ = ["flatten", "restore"]
 
 PLAIN = (bool, int, float, str, type(None))
-for _method in (Optimizer.add_param_group, Optimizer.state_dict, Optimizer.load_state_dict):
-    _plain_method = getattr(
-        _method, "__wrapped__", _method
-    )  # else their first call imports torch._dynamo, in 1.5 s
-    vars(_plain_method).setdefault("__dynamo_disable", _plain_method)
 
 
 def flatten(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
