@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dither.registry.contracts.protocols import Loss, Process
 from dither.registry.contracts.records import Measured, Noised
 
-from .fused.losses import fused_form
+from .chunked import chunked
 
 __all__ = ["PerSample"]
 
@@ -41,7 +41,7 @@ class PerSample:
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
         return _per_sample(
-            fused_form(self.loss).fused(h, linear, process, noised, t, half=half, share=share)
+            chunked(self.loss).fused(h, linear, process, noised, t, half=half, share=share)
         )
 
 

@@ -41,9 +41,9 @@ class _TokenLoss(LossSpec):
 
     def build_training(self, process: ProcessFacts) -> Loss | None:
         """Return the unweighted cross-entropy if that is minimised."""
-        from .fused.losses import FusedCrossEntropy
+        from .chunked import ChunkedCrossEntropy
 
-        return None if self.training == "bound" else self._reduced(FusedCrossEntropy())
+        return None if self.training == "bound" else self._reduced(ChunkedCrossEntropy())
 
     def _reduced(self, loss: Loss) -> Loss:
         from .reductions import PerSample
@@ -78,9 +78,9 @@ class MaskedCE(_TokenLoss):
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
 
     def build(self, process: ProcessFacts) -> Loss:
-        from .fused.losses import FusedMaskedCE
+        from .chunked import ChunkedMaskedCE
 
-        return self._reduced(FusedMaskedCE())
+        return self._reduced(ChunkedMaskedCE())
 
 
 class ScoreEntropy(_TokenLoss):
@@ -93,9 +93,9 @@ class ScoreEntropy(_TokenLoss):
     name = "score-entropy"
 
     def build(self, process: ProcessFacts) -> Loss:
-        from .fused.losses import FusedScoreEntropy
+        from .chunked import ChunkedScoreEntropy
 
-        return self._reduced(FusedScoreEntropy())
+        return self._reduced(ChunkedScoreEntropy())
 
 
 class FlowKL(_TokenLoss):

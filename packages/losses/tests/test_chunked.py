@@ -1,4 +1,4 @@
-"""Losses measured from what the head reads are the generic ones: values, weights, gradients; and take little memory."""
+"""Chunked losses equal the plain ones in values, weights and gradients, and take little memory."""
 
 import pytest
 import torch
@@ -6,13 +6,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dither.losses.fused import losses
-from dither.losses.fused import tiled_linear as last_map
-from dither.losses.fused.losses import (
-    FusedCrossEntropy,
-    FusedMaskedCE,
-    FusedScoreEntropy,
-    TiledLoss,
+from dither.losses import chunked
+from dither.losses.chunked import (
+    ChunkedCrossEntropy,
+    ChunkedLoss,
+    ChunkedMaskedCE,
+    ChunkedScoreEntropy,
 )
 from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce
@@ -79,14 +78,13 @@ def same(generic, fused, inputs, tolerance=1e-12):
         assert (one - other).detach().abs().max() <= tolerance * one.detach().abs().max()
 
 
-@pytest.fixture(params=["one tile", "ragged tiles", "all rows"])
-def tiles(request, monkeypatch):
-    """Tiles of several sizes, and the rows that a GPU computes: all."""
-    if request.param == "ragged tiles":
-        monkeypatch.setitem(last_map.TILE, "cpu", 24)
-        monkeypatch.setattr(last_map, "ROWS", 4)
+@pytest.fixture(params=["one chunk", "ragged chunks", "all rows"])
+def chunks(request, monkeypatch):
+    """Chunks of several sizes, and the rows that a GPU computes: all."""
+    if request.param == "ragged chunks":
+        monkeypatch.setattr(chunked, "CHUNK", 4 * V)
     elif request.param == "all rows":
-        monkeypatch.setattr(losses, "_rows_of", lambda counted: torch.arange(len(counted)))
+        monkeypatch.setattr(chunked, "_rows_of", lambda active: torch.arange(active.numel()))
 
 
 CASES = [
@@ -98,23 +96,23 @@ CASES = [
 
 @pytest.mark.parametrize("sigma", [1e-5, 0.7, 20.0])
 @pytest.mark.parametrize(("name", "predict"), CASES)
-def test_score_entropy_is_the_generic_one(name, predict, sigma, tiles):
+def test_score_entropy_is_the_generic_one(name, predict, sigma, chunks):
     process = make_process(name, predict, sigma)
     linear, h, noised, t = situation(process)
-    same(*both(FusedScoreEntropy(), process, linear, h, noised, t), [h, *linear.parameters()])
+    same(*both(ChunkedScoreEntropy(), process, linear, h, noised, t), [h, *linear.parameters()])
 
 
-def test_a_level_for_each_position_and_no_bias(tiles):
+def test_a_level_for_each_position_and_no_bias(chunks):
     process = make_process("uniform", "score", 0.7)
     linear, h, noised, t = situation(process, biased=False, per_position=True)
-    same(*both(FusedScoreEntropy(), process, linear, h, noised, t), [h, linear.weight])
+    same(*both(ChunkedScoreEntropy(), process, linear, h, noised, t), [h, linear.weight])
 
 
 @pytest.mark.parametrize("scale", [0.1, 30.0])
 @pytest.mark.parametrize("reduced", [lambda loss: loss, PerSample], ids=["token", "sample"])
-@pytest.mark.parametrize("loss", [FusedMaskedCE(), TiledLoss(masked_ce)], ids=["closed", "any"])
+@pytest.mark.parametrize("loss", [ChunkedMaskedCE(), ChunkedLoss(masked_ce)], ids=["closed", "any"])
 @pytest.mark.parametrize("predict", ["posterior", "plug-in"])
-def test_masked_ce_is_the_generic_one_however_it_is_reduced(predict, loss, reduced, scale, tiles):
+def test_masked_ce_is_the_generic_one_however_it_is_reduced(predict, loss, reduced, scale, chunks):
     process = make_process("absorbing", predict, 0.7)
     linear, h, noised, t = situation(process, scale=scale)
     loss = reduced(loss)
@@ -123,10 +121,10 @@ def test_masked_ce_is_the_generic_one_however_it_is_reduced(predict, loss, reduc
 
 
 @pytest.mark.parametrize(("name", "predict"), [case for case in CASES if case[1] != "score"])
-def test_plain_cross_entropy_is_that_of_uncertain_tokens(name, predict, tiles):
+def test_plain_cross_entropy_is_that_of_uncertain_tokens(name, predict, chunks):
     process = make_process(name, predict, 0.7)
     linear, h, noised, t = situation(process)
-    generic, fused = both(FusedCrossEntropy(), process, linear, h, noised, t)
+    generic, fused = both(ChunkedCrossEntropy(), process, linear, h, noised, t)
     same(generic, fused, [h, *linear.parameters()])
     log_p = process.read(linear(h), noised.state, noised.noise).log_clean()
     expected = nn.functional.nll_loss(log_p[noised.target_mask], noised.x0[noised.target_mask])
@@ -138,7 +136,7 @@ def test_nothing_in_doubt():
     process = make_process("absorbing", "posterior", 0.7)
     linear, h, _, t = situation(process)
     clean = Clean.of(torch.zeros(B, L, dtype=torch.int64), known=torch.ones(B, L, dtype=torch.bool))
-    for loss in (FusedMaskedCE(), FusedScoreEntropy(), FusedCrossEntropy()):
+    for loss in (ChunkedMaskedCE(), ChunkedScoreEntropy(), ChunkedCrossEntropy()):
         measured = loss.fused(h, linear, process, process.corrupt(clean, t), t)
         assert measured.total() == 0
         assert torch.autograd.grad(measured.mean(), [h])[0].abs().max() == 0
@@ -148,7 +146,7 @@ def test_gradients_are_computed_on_request_and_not_copied():
     process = make_process("uniform", "score", 0.7)
     linear, h, noised, t = situation(process)
     linear.weight.requires_grad_(False)
-    total = FusedScoreEntropy().fused(h, linear, process, noised, t).total()
+    total = ChunkedScoreEntropy().fused(h, linear, process, noised, t).total()
     where = total.grad_fn.grads[2].data_ptr()
     total.backward(retain_graph=True)
     assert linear.weight.grad is None
@@ -156,7 +154,7 @@ def test_gradients_are_computed_on_request_and_not_copied():
     with pytest.raises(RuntimeError, match="once"):
         total.backward()
     with torch.no_grad():
-        assert FusedScoreEntropy().fused(h, linear, process, noised, t).total().grad_fn is None
+        assert ChunkedScoreEntropy().fused(h, linear, process, noised, t).total().grad_fn is None
 
 
 @pytest.mark.parametrize("sigma", [1e-4, 0.1, 20.0])
@@ -178,7 +176,7 @@ def test_float32_near_the_truth_is_as_good_as_the_generic_form(sigma, off):
     nn.init.zeros_(linear.bias)
     wide = nn.Linear(width, size).double()
     wide.load_state_dict(linear.state_dict())
-    loss = FusedScoreEntropy()
+    loss = ChunkedScoreEntropy()
     truth = loss(process.read(wide(h.double()), noised.state, process.schedule(t)), noised).values
     assert torch.allclose(loss.fused(h.double(), wide, process, noised, t).values, truth, rtol=1e-9)
     fused = loss.fused(h, linear, process, noised, t).values
@@ -195,10 +193,10 @@ def test_half_precision_products_keep_sparse_gradients_exact():
     noised = process.corrupt(Clean.of(torch.randint(0, size, (2, 32))), torch.full((2,), 0.5))
     moved = torch.randint(0, size, (2, 32))
     noised.state.x.copy_(moved)
-    generic, fused = both(FusedScoreEntropy(), process, linear, h, noised, t, half=True)
+    generic, fused = both(ChunkedScoreEntropy(), process, linear, h, noised, t, half=True)
     with torch.autocast("cpu", torch.bfloat16):
         raw = linear(h).float()
-    rough = FusedScoreEntropy()(process.read(raw, noised.state, process.schedule(t)), noised)
+    rough = ChunkedScoreEntropy()(process.read(raw, noised.state, process.schedule(t)), noised)
     exact, ours, theirs = (
         torch.autograd.grad(m.total(), [h, *linear.parameters()]) for m in (generic, fused, rough)
     )
@@ -225,14 +223,14 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("name", "predict", "loss"),
     [
-        ("uniform", "score", FusedScoreEntropy()),
-        ("uniform", "posterior", FusedScoreEntropy()),
-        ("absorbing", "posterior", FusedMaskedCE()),
+        ("uniform", "score", ChunkedScoreEntropy()),
+        ("uniform", "posterior", ChunkedScoreEntropy()),
+        ("absorbing", "posterior", ChunkedMaskedCE()),
     ],
 )
 def test_no_tensor_grows_with_batch_times_ids(name, predict, loss, monkeypatch):
     size, length = 499, 64
-    monkeypatch.setitem(last_map.TILE, "cpu", 2**12)
+    monkeypatch.setattr(chunked, "CHUNK", 2**12)
     process = make_process(name, predict, 3.0, size, length)
     linear = nn.Linear(D, process.space.vocab)
     t = torch.rand(8)

@@ -1,0 +1,315 @@
+"""Losses on tokens computed from hidden states, a chunk of positions at a time.
+
+Logits of all positions, `B L V`, never exist at once: for each chunk the logits, the loss and its
+gradient are computed, and the gradients of hidden states and head are accumulated. A training step
+of language_model/seed takes 2.3 times as long without.
+
+Letters: B batch, L length, D width, V vocabulary, N rows (positions of all samples), n rows of a
+chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from dither.registry.contracts.protocols import (
+    FusedLoss,
+    LiteralProcess,
+    Loss,
+    Process,
+    TokenProcess,
+)
+from dither.registry.contracts.records import Measured, Noise, Noised, State, over
+
+from .logit_losses import logit_cross_entropy, logit_score_entropy, simple_prior
+from .tokens import cross_entropy, masked_ce, score_entropy
+
+__all__ = [
+    "ChunkedCrossEntropy",
+    "ChunkedLoss",
+    "ChunkedMaskedCE",
+    "ChunkedScoreEntropy",
+    "chunked",
+]
+
+CHUNK = 1 << 23
+"""Logits in a chunk: 32 MiB of float32."""
+
+LogitLoss = Callable[
+    [Float[Tensor, "n V"], Noised], tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]
+]
+"""(logits, which may be overwritten; rows as samples of length 1) -> losses, their gradient."""
+
+
+@dataclass(frozen=True)
+class ChunkedLoss:
+    """Any loss whose positions are independent, with autograd between logits and loss of a chunk.
+
+    Attributes:
+        loss: The loss.
+    """
+
+    loss: Loss
+
+    def __call__(self, pred: Any, noised: Noised) -> Measured:
+        return self.loss(pred, noised)
+
+    def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        """Return where the loss may differ from 0."""
+        return ~noised.fixed
+
+    def weights(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        """Return where the weight is 1; elsewhere it is 0."""
+        return ~noised.fixed
+
+    def closed_form(self, process: Process) -> LogitLoss | None:
+        """Return the loss as a function of logits for this process; None to use autograd."""
+        return None
+
+    def fused(
+        self,
+        h: Float[Tensor, "B L D"],
+        linear: nn.Linear,
+        process: Process,
+        noised: Noised,
+        t: Float[Tensor, "B *L"],
+        *,
+        half: bool = False,
+        share: Float[Tensor, "B #L"] | None = None,
+    ) -> Measured:
+        """Compute the loss from hidden states; arguments as of `FusedLoss`."""
+        active = self.active(noised)
+        rows = _rows_of(active)
+        scale = active.to(torch.float64) if share is None else share.double() * active
+        scale = scale.flatten()[rows]
+
+        samples = _select_rows(noised, rows)
+        noise = _noise_of_rows(process.schedule(t), noised.x0, rows)
+        closed_form = self.closed_form(process)
+        head = _ChunkedHead(h.flatten(0, 1)[rows], linear, half=half)
+
+        losses = [head.h.new_zeros(0)]
+        for chunk in head.chunks():
+            part = samples[chunk]
+            logits = head.logits(chunk, part.x0)
+            if closed_form is not None:
+                values, grad = closed_form(logits, part)
+            else:
+                values, grad = self._by_autograd(logits, part, process, noise[chunk])
+            head.backward(chunk, grad, scale[chunk], part.x0)
+            losses.append(values.to(head.h.dtype).masked_fill(scale[chunk] == 0, 0.0))
+
+        values = torch.cat(losses) * scale.to(head.h.dtype)
+        total = head.attach_gradients(values.sum())
+        every = values.new_zeros(active.numel()).index_copy_(0, rows, values).view_as(active)
+        return Measured(every, self.weights(noised).to(every.dtype), total)
+
+    @torch.enable_grad()
+    def _by_autograd(
+        self, logits: Float[Tensor, "n V"], part: Noised, process: Process, noise: Noise
+    ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
+        logits.requires_grad_()
+        pred = process.read(logits[:, None], part.state, noise)
+        values = self.loss(pred, part).values[:, 0]
+        (grad,) = torch.autograd.grad(values.sum(), logits)
+        return values.detach(), grad
+
+
+class ChunkedScoreEntropy(ChunkedLoss):
+    """Score entropy; in closed form for predicted scores and a prior uniform or all on one id.
+
+    With autograd a training step of language_model/seed takes 1.5 times as long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(score_entropy)
+
+    def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        """Return where the prior can produce the id, and nothing is fixed."""
+        if noised.prior is None:
+            raise TypeError("score entropy requires a token process")
+        return noised.target_mask
+
+    def closed_form(self, process: Process) -> LogitLoss | None:
+        if not (isinstance(process, LiteralProcess) and isinstance(process, TokenProcess)):
+            return None
+        simple = simple_prior(process.prior_probs("cpu"), process.support("cpu"))
+        if process.predict != "score" or not simple:
+            return None
+        return partial(logit_score_entropy, support=process.support, absorbing=process.absorbing)
+
+
+class ChunkedMaskedCE(ChunkedLoss):
+    """Masked cross-entropy; only masked positions are computed."""
+
+    def __init__(self) -> None:
+        super().__init__(masked_ce)
+
+    def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        return noised.target_mask
+
+    def closed_form(self, process: Process) -> LogitLoss | None:
+        """At MASK, "posterior" and "plug-in" are the same."""
+        if isinstance(process, LiteralProcess) and process.predict != "score":
+            return partial(logit_cross_entropy, support=process.support, weighted=True)
+        return None
+
+
+class ChunkedCrossEntropy(ChunkedLoss):
+    """Unweighted cross-entropy of target tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(cross_entropy)
+
+    def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        return noised.target_mask
+
+    weights = active
+
+    def closed_form(self, process: Process) -> LogitLoss | None:
+        if isinstance(process, LiteralProcess) and process.predict == "posterior":
+            return partial(logit_cross_entropy, support=process.support, weighted=False)
+        return None
+
+
+def chunked(loss: Loss) -> FusedLoss:
+    """Return the chunked form of a loss per token: itself if it has one."""
+    return loss if isinstance(loss, FusedLoss) else ChunkedLoss(loss)
+
+
+class _ChunkedHead:
+    """The last linear layer over chunks of rows, with gradients that accumulate.
+
+    With `half`, products are rounded to bfloat16, as under autocast, except those at the clean id,
+    which dominate loss and gradient.
+    """
+
+    def __init__(self, h: Float[Tensor, "N D"], linear: nn.Linear, *, half: bool) -> None:
+        self.source = h
+        self.linear = linear
+        dtype = torch.promote_types(h.dtype, linear.weight.dtype)
+        self.h = h.detach().to(dtype)
+        self.weight = linear.weight.detach().to(dtype)
+        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+
+        self.product_dtype = torch.bfloat16 if half else dtype
+        self.factor = self.weight.to(self.product_dtype)
+
+        self.grad_h = _gradient_of(h, self.h)
+        self.grad_weight = _gradient_of(linear.weight, self.weight)
+        self.grad_bias = None if linear.bias is None else _gradient_of(linear.bias, self.bias)
+
+    def chunks(self) -> Iterator[slice]:
+        size = max(CHUNK // len(self.weight), 1)
+        for start in range(0, len(self.h), size):
+            yield slice(start, min(start + size, len(self.h)))
+
+    @torch.no_grad()
+    def logits(self, chunk: slice, x0: Int[Tensor, "n 1"]) -> Float[Tensor, "n V"]:
+        """Return h W' + b, at the clean id never rounded to bfloat16."""
+        h = self.h[chunk]
+        logits = (h.to(self.product_dtype) @ self.factor.T).to(h.dtype)
+        logits.scatter_(1, x0, (h * self.weight[x0[:, 0]]).sum(-1, keepdim=True))
+        return logits if self.bias is None else logits.add_(self.bias)
+
+    @torch.no_grad()
+    def backward(
+        self,
+        chunk: slice,
+        grad: Float[Tensor, "n V"],
+        scale: Float[Tensor, " n"],
+        x0: Int[Tensor, "n 1"],
+    ) -> None:
+        """Accumulate the gradients, given those of the logits, which are overwritten."""
+        h = self.h[chunk]
+        grad.mul_(scale.to(grad.dtype)[:, None])
+        if self.grad_bias is not None:
+            self.grad_bias.add_(grad.sum(0))
+
+        # The clean ids apart: one column a row, in full precision.
+        grad_x0 = grad.gather(1, x0)
+        grad.scatter_(1, x0, 0.0)
+        grad = grad.to(self.product_dtype)
+        if self.grad_h is not None:
+            self.grad_h[chunk] = (grad @ self.factor).to(h.dtype)
+            self.grad_h[chunk].addcmul_(grad_x0, self.weight[x0[:, 0]])
+        if self.grad_weight is not None:
+            self.grad_weight.add_(grad.T @ h.to(self.product_dtype))
+            self.grad_weight.index_add_(0, x0[:, 0], grad_x0 * h)
+
+    def attach_gradients(self, total: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Return the total as a function of h, W and b with these gradients."""
+        grads = [self.grad_h, self.grad_weight, self.grad_bias]
+        if all(grad is None for grad in grads):
+            return total
+        attached: Tensor = _WithGradients.apply(
+            total, grads, self.source, self.linear.weight, self.linear.bias
+        )  # type: ignore[no-untyped-call]
+        return attached
+
+
+class _WithGradients(torch.autograd.Function):
+    """A number with precomputed gradients, which become `.grad` without a copy."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, total: Float[Tensor, ""], grads: list[Tensor | None], *inputs: Tensor | None
+    ) -> Float[Tensor, ""]:
+        ctx.grads = grads
+        ctx.dtypes = [None if x is None else x.dtype for x in inputs]
+        return total.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Float[Tensor, ""]) -> tuple[Tensor | None, ...]:
+        if ctx.grads is None:
+            raise RuntimeError("backward through a chunked loss works only once")
+        grads = ctx.grads
+        ctx.grads = None
+        for grad in grads:
+            if grad is not None:
+                grad.mul_(upstream[0])
+        typed = zip(grads, ctx.dtypes, strict=True)
+        return None, None, *(None if grad is None else grad.to(dtype) for grad, dtype in typed)
+
+
+def _gradient_of(tensor: Tensor, like: Tensor) -> Tensor | None:
+    needs_grad = torch.is_grad_enabled() and tensor.requires_grad
+    return torch.zeros_like(like) if needs_grad else None
+
+
+def _rows_of(active: Bool[Tensor, "B L"]) -> Int[Tensor, " N"]:
+    """Return the rows to compute; on a GPU all, as reading their number would synchronise."""
+    if active.device.type == "cpu":
+        return active.flatten().nonzero()[:, 0]
+    return torch.arange(active.numel(), device=active.device)
+
+
+def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
+    """Return chosen positions as samples of length 1."""
+
+    def select(value: Shaped[Tensor, "B L"]) -> Shaped[Tensor, "N 1"]:
+        return value.flatten()[rows][:, None]
+
+    return Noised(
+        x0=select(noised.x0),
+        state=State(select(noised.state.x), select(noised.state.masked)),
+        noise=_noise_of_rows(noised.noise, noised.x0, rows),
+        target_mask=select(noised.target_mask),
+        valid=select(noised.valid),
+        fixed=select(noised.fixed),
+        prior=noised.prior,
+    )
+
+
+def _noise_of_rows(noise: Noise, x0: Int[Tensor, "B L"], rows: Int[Tensor, " N"]) -> Noise:
+    """Return the noise of chosen positions, `N 1`."""
+    return noise.apply(lambda value: over(value, x0).expand_as(x0).flatten()[rows][:, None])

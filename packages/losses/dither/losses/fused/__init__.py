@@ -1,1 +1,0 @@
-"""Token losses computed tile by tile from the hidden states, without the full logits."""

@@ -1,0 +1,122 @@
+"""Cross-entropy and score entropy as functions of logits, with their gradients in closed form.
+
+Rows are samples of length 1, all of them targets. Logits are overwritten, to save memory. Letters:
+n rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dither.registry.contracts.records import Noised, over
+
+from .tokens import FAR
+
+__all__ = ["logit_cross_entropy", "logit_score_entropy", "simple_prior"]
+
+MIN_LOG_RATIO = -60.0
+"""Lower bound of log r; the error is exp(-60) of a token."""
+
+Support = Callable[[Any], Bool[Tensor, "rows V"]]
+"""Device -> ids for which the raw output is used."""
+
+
+@torch.no_grad()
+def logit_cross_entropy(
+    logits: Float[Tensor, "n V"], noised: Noised, *, support: Support, weighted: bool
+) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
+    """-log p(x_0 | x_t), `weighted` with sigma' / (exp(sigma) - 1) as the bound is.
+
+    Args:
+        logits: Logits of the clean id.
+        noised: The rows.
+        support: Clean ids.
+        weighted: Whether to multiply by the weight.
+    """
+    logits.masked_fill_(~support(logits.device)[0], -torch.inf)
+    log_sum = logits.logsumexp(-1, keepdim=True)
+    values = (log_sum - logits.gather(1, noised.x0))[:, 0]
+
+    # d/dlogits = softmax(logits) - onehot(x_0)
+    grad = logits.sub_(log_sum).exp_()
+    grad.scatter_add_(1, noised.x0, grad.new_full(noised.x0.shape, -1.0))
+    if not weighted:
+        return values, grad
+
+    sigma = over(noised.noise.sigma, noised.x0)
+    rate = over(noised.noise.rate, noised.x0)
+    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(values.dtype)
+    return values * weight[:, 0], grad.mul_(weight)
+
+
+@torch.no_grad()
+def logit_score_entropy(
+    logits: Float[Tensor, "n V"], noised: Noised, *, support: Support, absorbing: bool
+) -> tuple[Float[Tensor, " n"], Float[Tensor, "n V"]]:
+    """Score entropy (SEDD, Lou et al. 2023, eq. 5) of log scores, for a `simple_prior`.
+
+    Each term is r (exp(d) - 1 - d) with d = log s - log r. The ratio r is the same for all y but
+    x_0 and x_t, so that it comes out of the sum; x_0 has its own term, and x_t none.
+
+    Args:
+        logits: Log scores.
+        noised: The rows.
+        support: Ids whose score may differ from 0.
+        absorbing: Whether the prior is all on one id, so that r is 0 for all y but x_0.
+    """
+    assert noised.prior is not None
+    x = noised.state.x
+    x0 = noised.x0
+    prior = noised.prior[0]
+    moved = x != x0
+
+    # In logarithms of 1 - alpha, as 1 - V / (exp(sigma) - 1 + V) cancels for small sigma.
+    log_alpha = -over(noised.noise.sigma, x0).to(prior.dtype)
+    log_one_minus_alpha = (-log_alpha.expm1()).log()
+    log_prob = log_one_minus_alpha + prior[x].log()
+    log_prob_x0 = torch.logaddexp(log_alpha, log_one_minus_alpha + prior[x0].log())
+    stayed = log_prob - torch.logaddexp(log_alpha, log_prob)
+    log_ratio = torch.where(moved, 0.0, stayed).clamp_min(MIN_LOG_RATIO)
+    log_ratio_x0 = torch.where(prior[x] > 0, log_prob_x0 - log_prob, 0.0)
+    rate = over(noised.noise.rate, x0).to(prior.dtype) * prior[x]
+
+    # The term of x_0, in the precision of the schedule.
+    log_score = logits.gather(1, x0).to(prior.dtype)
+    gap_x0 = (log_score - log_ratio_x0).masked_fill(~moved, 0.0)
+    ratio = log_ratio_x0.exp()
+    score = log_score.exp()
+    term = torch.where(gap_x0 < FAR, ratio * (gap_x0.expm1() - gap_x0), score)
+    grad_x0 = torch.where(gap_x0 < FAR, ratio * gap_x0.expm1(), score)
+
+    # Those of all other ids. Without a ratio a term is the score alone.
+    blank = -torch.inf if absorbing else 0.0
+    gap = logits.sub_(log_ratio.to(logits.dtype))
+    gap.masked_fill_(~support(logits.device)[0], blank)
+    gap.scatter_(1, x, blank).scatter_(1, x0, blank)
+    if absorbing:
+        grad = gap.exp_()
+        sums = grad.sum(-1, keepdim=True)
+    else:
+        linear = gap.sum(-1, keepdim=True)
+        grad = gap.expm1_()
+        sums = (grad.sum(-1, keepdim=True) - linear).clamp_min(0.0)
+
+    factor = log_ratio.exp() * rate
+    values = factor * sums + rate * torch.where(moved, term, 0.0)
+    grad.mul_(factor.to(grad.dtype))
+    grad.scatter_(1, x0, torch.where(moved, grad_x0 * rate, 0.0).to(grad.dtype))
+    return values[:, 0], grad
+
+
+def simple_prior(prior: Float[Tensor, "rows V"], support: Bool[Tensor, "rows V"]) -> bool:
+    """Whether the prior is uniform over all reachable ids, or all on one."""
+    if len(prior) != 1 or len(support) != 1:
+        return False
+    inside = prior[0] > 0
+    uniform = torch.equal(inside, support[0]) and bool((prior[0][inside] == prior.max()).all())
+    return uniform or int(inside.sum()) == 1
