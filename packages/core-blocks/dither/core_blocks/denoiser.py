@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from dither.registry.contracts.protocols import DropsConditions
 from dither.registry.contracts.records import Context, State
 
 from .block_causal import CleanAndNoised, number_blocks
@@ -157,8 +158,9 @@ class Denoiser(nn.Module):
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Drop conditions of random samples for classifier-free guidance, in a training batch."""
-        drop = getattr(self.condition, "drop_conditions", None)
-        return cond if drop is None else drop(cond)
+        if isinstance(self.condition, DropsConditions):
+            return self.condition.drop_conditions(cond)
+        return cond
 
     def new_cache(self) -> KVCache:
         """Return an empty cache, exact for whole blocks under block-causal attention."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -41,8 +41,6 @@ Rope = bool | Literal["centre"]
 class TransformerBlock(BlockSpec):
     """Options of a block of self-attention and an MLP, each after a norm."""
 
-    reads_condition: ClassVar[bool] = True
-    """Whether the block uses the condition."""
     heads: int = Field(4, ge=1)
     """Attention heads; must divide the width of the model."""
     kv_heads: int | None = Field(None, ge=1)

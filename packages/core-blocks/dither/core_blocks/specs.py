@@ -142,7 +142,7 @@ class DenoiserModel(ModelSpec):
             )
         if self.tie_embeddings:
             yield from self._check_tied()
-        reads_condition = self.final == "adaln" or getattr(self.block, "reads_condition", True)
+        reads_condition = self.final == "adaln" or self.block.reads_condition
         if not reads_condition and not of_condition and "constant" not in condition.traits():
             message = f'neither block "{self.block.name}" nor final = "norm" uses condition "{condition.name}"'
             fix = 'set condition = "none", or final = "adaln"'

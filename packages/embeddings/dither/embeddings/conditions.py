@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dither.registry.contracts.protocols import DropsConditions
+
 __all__ = ["ConditionSum", "LabelEmbedding", "OutlineEmbedding", "Unconditional"]
 
 
@@ -143,8 +145,8 @@ class ConditionSum(nn.Module):
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         for part in self.parts:
-            drop = getattr(part, "drop_conditions", None)
-            cond = cond if drop is None else drop(cond)
+            if isinstance(part, DropsConditions):
+                cond = part.drop_conditions(cond)
         return cond
 
     def forward(

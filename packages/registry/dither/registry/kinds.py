@@ -307,6 +307,8 @@ class BlockSpec(Spec):
     """One layer: forward(x `B L D`, c `B C` or `B L C`, mask=, cache=, layer=, keep=) -> `B L D`."""
 
     kind: ClassVar[str] = "block"
+    reads_condition: ClassVar[bool] = True
+    """Whether the block uses the condition."""
 
     def at(self, layer: int, depth: int) -> Self:
         """Return the options of layer 0 .. depth-1; by default they are the same for all."""

@@ -21,6 +21,7 @@ from dither.registry.contracts.protocols import (
     BoundedProcess,
     Denoiser,
     DistributionHead,
+    DropsConditions,
     FusedLoss,
     ImportanceSampledProcess,
     Loss,
@@ -280,9 +281,8 @@ class Diffusion(nn.Module):
             clean = replace(clean, known=clean.known | random_known(clean.valid, self.known))
         device = clean.valid.device
         t, noised = self.noise(clean, self.times(len(clean.valid), device) if t is None else t)
-        drop_conditions = getattr(self.model, "drop_conditions", None)
-        if drop_conditions is not None and clean.cond and self.training:
-            clean = replace(clean, cond=dict(drop_conditions(clean.cond)))
+        if self.training and clean.cond and isinstance(self.model, DropsConditions):
+            clean = replace(clean, cond=dict(self.model.drop_conditions(clean.cond)))
         return clean, t, noised
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, "n *L"]:
@@ -323,8 +323,8 @@ class Diffusion(nn.Module):
         context: Context | None = None,
     ) -> Any:
         """Return the model output in float32: raw values `B L V`, or the distribution that its head defines."""
-        head: Any = getattr(self.model, "head", None)
-        if hasattr(head, "distribution"):  # a check of the protocol takes 10 us
+        head = getattr(self.model, "head", None)
+        if isinstance(head, DistributionHead):
             h = self.call(self.trunk, state, t, clean, context, cache)
             return head.distribution(h.float() if self.precision == "bfloat16" else h)
         raw = self.call(self.model, state, t, clean, context, cache)

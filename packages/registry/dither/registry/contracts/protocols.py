@@ -36,6 +36,7 @@ __all__ = [
     "Denoiser",
     "DistributionHead",
     "DistributionPrediction",
+    "DropsConditions",
     "Exports",
     "FusedLoss",
     "GaussianProcess",
@@ -75,12 +76,7 @@ position only."""
 
 @runtime_checkable
 class Process(Protocol):
-    """Adds noise to clean samples, and removes it step by step; classes inherit from it.
-
-    The optional method `limit_counts(clean, noised) -> Noised` sets and enforces `most_visible` or
-    `most_requested` of a batch at times from `times`, with which a GPU skips positions; it may
-    change masks in one of 10^9 batches.
-    """
+    """Adds noise to clean samples, and removes it step by step; classes inherit from it."""
 
     schedule: Schedule
     space: Space
@@ -328,6 +324,14 @@ class Denoiser(Protocol):
 
     def new_cache(self) -> KeyValueCache:
         """Return an empty cache for this model."""
+
+
+@runtime_checkable
+class DropsConditions(Protocol):
+    """A model or condition that learns the unconditional distribution, too, for guidance."""
+
+    def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the conditions of a training batch without those of random samples."""
 
 
 @runtime_checkable
