@@ -215,14 +215,14 @@ def register_components():
 
 @pytest.fixture
 def tracked(experiment_file, load):
-    """The experiment with a tracker, given by the key of earlier versions, and two metrics of another plugin file."""
+    """The experiment with two trackers, and two metrics of another plugin file."""
     experiment_file.with_name("tracker.py").write_text(TRACKER)
     text = experiment_file.read_text().replace(
         '["toy_plugin.py"]', '["toy_plugin.py", "tracker.py"]'
     )
     experiment_file.write_text(text)
     names = (
-        "train.trackers=['toy-broken', 'toy-file']",
+        "tracking.use=['toy-broken', 'toy-file']",
         "evaluate.metrics=['toy-letters', 'toy-share']",
     )
     return lambda *changes: load(*names, *changes)
