@@ -1,4 +1,4 @@
-"""Experiment files: TOML with `extends`, overrides, the place of every value; those that come with dither."""
+"""Experiment files: TOML with `extends`, overrides, and the place of every value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,14 +35,17 @@ KEY_AND_EQUALS = re.compile(r"""(?:[^"'=]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')*+="""
 STRING_OR_COMMENT = re.compile(rf"{STRING.pattern}|#[^\n]*+", re.DOTALL)
 KEY = re.compile(r"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++)*+")
 PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-DUPLICATE = re.compile(r"Cannot (overwrite|declare|mutate)")
+DUPLICATE = re.compile(r"cannot (overwrite|declare|mutate)")
 FIRST_KEY = re.compile(r"[ \t]*\[*[ \t]*([^\s=\]]+)")
 INTEGERS = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Values from one source: a file, or an override such as `--set train.lr=1`, whose `text` and `file` are None."""
+    """Values from one source: a file, or an override such as `--set train.lr=1`.
+
+    `text` and `file` of an override are None.
+    """
 
     name: str
     tree: dict[str, Any] = field(default_factory=dict)
@@ -51,36 +54,43 @@ class Layer:
 
     @classmethod
     def read(cls, path: FilePath) -> Layer:
-        """Read a file; raise `Refused` if it is missing, too large, not UTF-8, invalid TOML, or nested too deeply."""
+        """Read a file.
+
+        Raises `Refused` if it is missing, too large, not UTF-8, invalid TOML, or nested too deeply.
+        """
         text = _read_text(path)
         try:
             layer = cls(str(path), _parse(text, str(path)), text, path)
         except tomllib.TOMLDecodeError as error:
             raise Refused(_syntax_problem(error, text, str(path))) from None
-        if wrong := _large_integers(layer.tree):
-            places = [(number, layer.origin(number, value=True)) for number in wrong[:3]]
-            raise Refused(
-                [Problem(TOO_LARGE, number, place, code="out-of-range") for number, place in places]
-            )
+        problems = []
+        for key in _large_integers(layer.tree)[:3]:
+            place = layer.origin(key, value=True)
+            problems.append(Problem(TOO_LARGE, key, place, code="out-of-range"))
+        if problems:
+            raise Refused(problems)
         return layer
 
     @classmethod
     def override(cls, text: str) -> Layer:
         """Parse `key=value` of --set, or raise `Refused`; a value that is not TOML is a string."""
         name = _truncated(f"--set {text}")
-        match = KEY_AND_EQUALS.match(text)  # up to the first equals sign outside of quotes
-        key, equals, given = (
-            (text[: match.end() - 1], "=", text[match.end() :]) if match else text.partition("=")
-        )
+        key, equals, given = text.partition("=")
+        # The first equals sign may be inside of quotes.
+        if match := KEY_AND_EQUALS.match(text):
+            key = text[: match.end() - 1]
+            given = text[match.end() :]
         if not equals or not key.strip():
             raise Refused(f"{name}: expected key=value", code="usage")
         path = _parse_key(key, name)
         value: Any = given
         try:
             tree = _parse(f"value = {given}", name)
-            value = tree["value"] if len(tree) == 1 else given
         except tomllib.TOMLDecodeError:
-            pass
+            tree = {}
+        # A text with a line break may define more keys.
+        if len(tree) == 1:
+            value = tree["value"]
         if _large_integers([value]):
             raise Refused(Problem(TOO_LARGE, path, Origin(name), code="out-of-range"))
         for part in reversed(path):
@@ -102,13 +112,13 @@ class Layer:
         if self.text is None:
             return Origin(self.name)
         for end in range(len(path), 0, -1):
-            if span := self._spans.get(path[:end]):
-                exact = end == len(path) or path[end:] == (
-                    "use",
-                )  # a bare name is given without `use`
-                return Origin.within(
-                    self.name, self.text, *(span.value if value and exact else span.key)
-                )
+            span = self._spans.get(path[:end])
+            if span is None:
+                continue
+            # A bare name is given without `use`.
+            is_exact = end == len(path) or path[end:] == ("use",)
+            start, stop = span.value if value and is_exact else span.key
+            return Origin.within(self.name, self.text, start, stop)
         return Origin(self.name)
 
 
@@ -137,26 +147,14 @@ def _read_text(path: FilePath) -> str:
             size = os.fstat(file.fileno()).st_size
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        close = None
-        with suppress(OSError):
-            close = nearest(
-                path.name,
-                [f.name for f in islice(path.parent.iterdir(), 1000) if f.suffix == ".toml"],
-            )
-        same = [name for name in shipped_experiments() if name.endswith(f"/{path.stem}")]
-        close = close or nearest(name_of(path), shipped_experiments()) or '" or "'.join(same)
-        help_text = (
-            f'did you mean "{close}"?'
-            if close
-            else '"dither run" lists the experiments that come with dither'
-        )
-        raise Refused(
-            Problem(f"file {path} does not exist", help=help_text, code="file-not-found")
-        ) from None
+        message = f"file {path} does not exist"
+        hint = _similar_files(path)
+        raise Refused(Problem(message, help=hint, code="file-not-found")) from None
     except IsADirectoryError:
         raise Refused(f"{path} is a folder, not a file", code="unreadable-file") from None
-    except (OSError, ValueError) as error:  # ValueError: the path contains a null byte
-        reason = getattr(error, "strerror", None) or error
+    except (OSError, ValueError) as error:
+        # ValueError: the path contains a null byte.
+        reason = error.strerror if isinstance(error, OSError) else error
         raise Refused(f"cannot read {str(path)!r}: {reason}", code="unreadable-file") from None
     if len(content) > MAX_BYTES:
         text = f"{path} has {size:,} bytes; an experiment file may have at most {MAX_BYTES:,}"
@@ -165,37 +163,62 @@ def _read_text(path: FilePath) -> str:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Refused(
-            f"{path}:{line}: not UTF-8 (byte {error.start})", code="unreadable-file"
-        ) from None
+        text = f"{path}:{line}: not UTF-8 (byte {error.start})"
+        raise Refused(text, code="unreadable-file") from None
+
+
+def _similar_files(path: FilePath) -> str:
+    """Return a help text with the file or experiment that is most similar to a missing one."""
+    neighbours: list[str] = []
+    with suppress(OSError):
+        files = islice(path.parent.iterdir(), 1000)
+        neighbours = [file.name for file in files if file.suffix == ".toml"]
+    shipped = shipped_experiments()
+    same_stem = [name for name in shipped if name.endswith(f"/{path.stem}")]
+    close = nearest(path.name, neighbours) or nearest(name_of(path), shipped)
+    close = close or '" or "'.join(same_stem)
+    if close:
+        return f'did you mean "{close}"?'
+    return '"dither run" lists the experiments that come with dither'
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
-    """Parse a TOML text, called `name` in messages; `_syntax_problem` locates a `tomllib.TOMLDecodeError`."""
-    if any(line.count(".") >= MAX_DEPTH for line in text.split("\n")):
-        masked = STRING_OR_COMMENT.sub(
-            lambda match: ("#" if match[0][0] == "#" else "q") * len(match[0]), text
-        )
-        for key in KEY.finditer(masked):
-            if (parts := key[0].count(".") + 1) > MAX_DEPTH:
-                message = f"a key has {parts:,} parts; at most {MAX_DEPTH} are allowed"
-                raise Refused(
-                    Problem(
-                        message, origin=Origin.within(name, text, *key.span()), code="too-large"
-                    )
-                )
+    """Parse a TOML text, called `name` in messages.
+
+    `_syntax_problem` locates a `tomllib.TOMLDecodeError`.
+    """
+    _check_keys(text, name)
     try:
         tree = tomllib.loads(text)
         _check_depth(tree)
     except RecursionError:
-        raise Refused(
-            f"{name}: nested more than {MAX_DEPTH} levels deep", code="too-large"
-        ) from None
+        message = f"{name}: nested more than {MAX_DEPTH} levels deep"
+        raise Refused(message, code="too-large") from None
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError as error:  # Python converts integers of at most 4,300 digits
+    except ValueError as error:
+        # Python converts integers of at most 4,300 digits.
         raise Refused(f"{name}: {error}", code="out-of-range") from None
     return tree
+
+
+def _check_keys(text: str, name: str) -> None:
+    """Refuse a dotted key of too many parts before tomllib reads it."""
+    if all(line.count(".") < MAX_DEPTH for line in text.split("\n")):
+        return
+    # Dots in strings and comments are masked by letters, so that offsets stay.
+    masked = STRING_OR_COMMENT.sub(_mask, text)
+    for key in KEY.finditer(masked):
+        parts = key[0].count(".") + 1
+        if parts > MAX_DEPTH:
+            message = f"a key has {parts:,} parts; at most {MAX_DEPTH} are allowed"
+            origin = Origin.within(name, text, *key.span())
+            raise Refused(Problem(message, origin=origin, code="too-large"))
+
+
+def _mask(match: re.Match[str]) -> str:
+    letter = "#" if match[0].startswith("#") else "q"
+    return letter * len(match[0])
 
 
 def _check_depth(tree: Any, depth: int = 0) -> None:
@@ -220,24 +243,33 @@ def _large_integers(tree: Any, path: Path = ()) -> list[Path]:
 def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, name: str) -> Problem:
     """Return the message of tomllib with its place in the text, which is called `name`."""
     message = PLACE.sub("", str(error))
+    message = f"invalid TOML: {message[:1].lower()}{message[1:]}"
     place = PLACE.search(str(error))
     if place is None or place[1] is None:
+        message += " at the end of the file"
         start = len(text.rstrip())
-        message = message + " at the end of the file"
     else:
-        before = text.split("\n", int(place[1]) - 1)[:-1]
-        start = sum(len(line) + 1 for line in before) + int(place[2]) - 1
+        lines_before = text.split("\n", int(place[1]) - 1)[:-1]
+        start = sum(len(line) + 1 for line in lines_before) + int(place[2]) - 1
     end = start + 1
-    if DUPLICATE.match(message):  # tomllib reports the end of the statement
+
+    # tomllib reports the end of a statement that defines a key again.
+    if DUPLICATE.search(message):
         key = FIRST_KEY.match(text, text.rfind("\n", 0, start) + 1)
-        start, end = key.span(1) if key else (start, end)
-    message = f"invalid TOML: {message[:1].lower()}{message[1:]}"
+        if key is not None:
+            start, end = key.span(1)
     return Problem(message, origin=Origin.within(name, text, start, end), code="syntax-error")
 
 
 @dataclass
 class Document:
-    """A tree of values, its `files` in reading order, and `given`: path -> layers with this value, the newest last."""
+    """Values of all layers, merged.
+
+    Attributes:
+        tree: The values.
+        files: The files in reading order.
+        given: Layers with a value at a path, the newest last.
+    """
 
     tree: dict[str, Any] = field(default_factory=dict)
     files: list[FilePath] = field(default_factory=list)
@@ -287,29 +319,30 @@ class Document:
         layer: Layer,
     ) -> None:
         for key, value in new.items():
-            here = (*path, key)
+            place = (*path, key)
             before = old.get(key)
-            if isinstance(before, str) and isinstance(
-                value, dict
-            ):  # a component given by its bare name
-                before = old[key] = {"use": before}
-                self.given[*here, "use"] = self.given.get(here, ())
-            if isinstance(before, dict):
-                same = isinstance(value, dict) and value.get(
-                    "use", before.get("use")
-                ) == before.get("use")
-                if not same:
-                    self._drop_origins(before, here, keep_use=isinstance(value, dict))
-                    before = None
-            self.given[here] = (*self.given.get(here, ()), layer)
+            if isinstance(before, str) and isinstance(value, dict):
+                # A table adds options to a component that was given by its bare name.
+                before = {"use": before}
+                old[key] = before
+                self.given[*place, "use"] = self.given.get(place, ())
+            if isinstance(before, dict) and not _same_component(before, value):
+                self._drop_origins(before, place, keep_use=isinstance(value, dict))
+                before = None
+
+            self.given[place] = (*self.given.get(place, ()), layer)
             if isinstance(value, dict):
-                table = old[key] = before if isinstance(before, dict) else {}
-                self._merge(table, value, here, layer)
+                table = before if isinstance(before, dict) else {}
+                old[key] = table
+                self._merge(table, value, place, layer)
             else:
                 old[key] = value
 
     def _drop_origins(self, table: Mapping[str, Any], path: Path, keep_use: bool = False) -> None:
-        """Drop the origins of values that are replaced; the component that is replaced may stay in the history."""
+        """Drop the origins of values that are replaced.
+
+        The name of a replaced component may stay in the history.
+        """
         for inner in _paths(table, path):
             if not (keep_use and inner == (*path, "use")):
                 self.given.pop(inner, None)
@@ -340,86 +373,99 @@ class Document:
         return self.value_of(self.tree, path)
 
     def origin(self, path: Path, value: bool = False) -> Origin | None:
-        """Return where the key at a path was given, or its value; for one that was not given, its nearest table."""
+        """Return where the key at a path was given, or its value; else where its table was."""
         for end in range(len(path), 0, -1):
             if layers := self.given.get(path[:end]):
                 return layers[-1].origin(path, value)
         return Origin(str(self.files[-1])) if self.files else None
 
     def history(self, path: Path) -> list[Origin]:
-        """Return where the value at a path was given: the effective place first, then those it overrides."""
+        """Return where the value at a path was given: the effective place, then those it overrides."""
         for end in range(len(path), 0, -1):
-            if layers := self.given.get(path[:end]):
-                table = self.at(
-                    path[:end]
-                )  # the path may lead into a list, or to the name in a bare name
-                inside = isinstance(table, list) or (
-                    isinstance(table, str) and path[end:] == ("use",)
-                )
-                known = end == len(path) or inside
-                return (
-                    [layer.origin(path, value=True) for layer in reversed(layers)] if known else []
-                )
+            layers = self.given.get(path[:end])
+            if not layers:
+                continue
+            # The path may lead into a list, or to the name in a bare name.
+            value = self.at(path[:end])
+            is_bare_name = isinstance(value, str) and path[end:] == ("use",)
+            if end < len(path) and not isinstance(value, list) and not is_bare_name:
+                return []
+            return [layer.origin(path, value=True) for layer in reversed(layers)]
         return []
+
+
+def _same_component(before: Mapping[str, Any], value: Any) -> bool:
+    """Return whether a value changes options of a table, and does not replace its component."""
+    if not isinstance(value, dict):
+        return False
+    name = before.get("use")
+    return bool(value.get("use", name) == name)
 
 
 def _paths(tree: Any, path: Path = ()) -> Iterator[Path]:
     """Yield the path of every key, table and array element of a tree."""
-    items = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if isinstance(tree, list)
-        else ()
-    )
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, list):
+        items = enumerate(tree)
     for key, value in items:
         yield (*path, key)
         yield from _paths(value, (*path, key))
 
 
 def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[Layer]:
-    """Read a file after the files it extends, without those that are done; `opened` are the files that extend it."""
+    """Read a file after the files it extends, without those that are done.
+
+    `opened` are the files that extend it.
+    """
     layer = Layer.read(path)
     opened = [*opened, path]
     if len(done) + len(opened) > MAX_FILES:
         raise Refused(f"{opened[0]} extends more than {MAX_FILES} files in total", code="too-large")
     for origin, parent in _parents(layer):
         try:
-            real = os.path.realpath(parent)
-            above = list(map(os.path.realpath, opened))
-            if real in above:
-                chain = " extends ".join(map(str, (*opened[above.index(real) :], parent)))
-                raise Refused(
-                    f"experiment files extend each other in a circle: {chain}", code="extends-cycle"
-                )
-            if real not in done:
+            _check_circle(opened, parent)
+            if os.path.realpath(parent) not in done:
                 yield from _layers(parent, opened, done)
-        except ValueError as error:  # the name contains a null byte
+        except ValueError as error:
+            # The name contains a null byte.
             text = f"cannot read {str(parent)!r}: {error}"
             raise Refused(Problem(text, ("extends",), origin, code="unreadable-file")) from None
         except Refused as refused:
-            placed = [
-                p if p.origin else replace(p, path=("extends",), origin=origin)
-                for p in refused.problems
-            ]
-            raise Refused(placed) from None
+            problems = []
+            for problem in refused.problems:
+                placed = replace(problem, path=("extends",), origin=origin)
+                problems.append(problem if problem.origin else placed)
+            raise Refused(problems) from None
     done.add(os.path.realpath(path))
     yield layer
 
 
+def _check_circle(opened: Sequence[FilePath], parent: FilePath) -> None:
+    real = [os.path.realpath(path) for path in opened]
+    if os.path.realpath(parent) in real:
+        first = real.index(os.path.realpath(parent))
+        chain = " extends ".join(map(str, (*opened[first:], parent)))
+        text = f"experiment files extend each other in a circle: {chain}"
+        raise Refused(text, code="extends-cycle")
+
+
 def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
-    given = layer.tree.pop("extends", [])
-    names = [given] if isinstance(given, str) else given
+    """Yield the files that a file extends, each with the place of its name."""
+    value = layer.tree.pop("extends", [])
+    names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         origin = layer.origin(("extends",), value=True)
         text = "expected the name of a file, or a list of names"
-        raise Refused(Problem(text, ("extends",), origin, given=given, code="wrong-type"))
+        raise Refused(Problem(text, ("extends",), origin, given=value, code="wrong-type"))
+    folder = layer.file.parent if layer.file else FilePath()
     for index, name in enumerate(names):
-        place: Path = ("extends",) if isinstance(given, str) else ("extends", index)
-        file = (layer.file or FilePath()).parent / name
+        key: Path = ("extends",) if isinstance(value, str) else ("extends", index)
+        file = folder / name
         if not file.exists():
             file = shipped_experiments().get(name_of(FilePath(name)), file)
-        yield layer.origin(place, value=True), file
+        yield layer.origin(key, value=True), file
 
 
 def shipped_experiments() -> dict[str, FilePath]:
@@ -432,14 +478,14 @@ def shipped_experiments() -> dict[str, FilePath]:
 
 
 def name_of(path: FilePath) -> str:
-    """Return the name of an experiment given as `bubble_diagram/quick` or `experiments/bubble_diagram/quick.toml`."""
+    """Return `bubble_diagram/quick` for `experiments/bubble_diagram/quick.toml`."""
     return path.as_posix().removesuffix(".toml").removeprefix("experiments/")
 
 
 def find_experiment(path: FilePath) -> FilePath:
-    """Return the file of an experiment, given by its path or as in `shipped_experiments`; `.toml` may be omitted.
+    """Return the file of an experiment, given by its path or as in `shipped_experiments`.
 
-    A path that names nothing is returned as it is.
+    `.toml` may be omitted. A path that names nothing is returned as it is.
     """
     if path.exists() or path.is_absolute():
         return path
