@@ -12,24 +12,15 @@ from threading import Lock
 from typing import Final
 
 import numpy as np
-from jaxtyping import Int
 
 from dither.registry.config.errors import Refused
 
+from .arrays import Boundaries, Tokens
 from .geometry.boundary import corners_of
 from .geometry.outline_fit import place_in_outline
 from .geometry.placement import Placement, area_errors, place_diagram
 from .plans import Diagram, decode
 from .validity import validity_levels
-
-__all__ = [
-    "LEVELS",
-    "DecodedSample",
-    "decode_samples",
-    "edit_distance",
-    "layout_area_error",
-    "read_samples",
-]
 
 _PLACEMENT_LOCK: Final = Lock()
 """Metrics and pictures are made at the same time; the second to come finds the placement in the
@@ -60,13 +51,12 @@ class DecodedSample:
         """The level in words."""
         if self.level < 0:
             return "unreadable"
-        return f"L{self.level} {LEVELS[self.level]}" + ", search gave up" * self.unknown
+        verdict = f"L{self.level} {LEVELS[self.level]}"
+        return f"{verdict}, search gave up" if self.unknown else verdict
 
 
-def read_samples(
-    tokens: Int[np.ndarray, "N L"], rooms: int
-) -> list[tuple[Diagram | None, tuple[str, ...]]]:
-    """Return for each sample with `rooms` room slots the diagram, or None and the errors in its tokens."""
+def read_samples(tokens: Tokens, rooms: int) -> list[tuple[Diagram | None, tuple[str, ...]]]:
+    """Return for each sample with `rooms` room slots the diagram, or None and its errors."""
     samples: list[tuple[Diagram | None, tuple[str, ...]]] = []
     for row in tokens:
         try:
@@ -77,9 +67,9 @@ def read_samples(
 
 
 def decode_samples(
-    tokens: Int[np.ndarray, "N L"],
+    tokens: Tokens,
     rooms: int,
-    boundaries: Int[np.ndarray, "N P 2"] | None = None,
+    boundaries: Boundaries | None = None,
     narrow: Callable[[Diagram], Diagram] | None = None,
 ) -> Iterator[DecodedSample]:
     """Yield samples with `rooms` room slots, placed in their boundaries if there are any.
@@ -89,6 +79,7 @@ def decode_samples(
     if not len(tokens):
         return
     levels = validity_levels(tokens[:, : rooms * (rooms + 1) // 2], rooms)
+    reached = np.sum(levels.reached(), 0) - 1
     for number, (diagram, errors) in enumerate(read_samples(tokens, rooms)):
         if diagram is None:
             yield DecodedSample(number, -1, False, None, errors)
@@ -97,27 +88,25 @@ def decode_samples(
         boundary = b""
         if boundaries is not None and corners_of(boundaries[number]):
             boundary = boundaries[number].astype(np.int64).tobytes()
+        proof = levels.boxes[number, : len(diagram.types)].tobytes()
         with _PLACEMENT_LOCK:
-            placement = _place(
-                narrowed, levels.boxes[number, : len(diagram.types)].tobytes(), boundary
-            )
-        level = sum(bool(mask[number]) for mask in levels.reached()) - 1
-        yield DecodedSample(number, level, bool(levels.unknown[number]), placement)
+            placement = _place(narrowed, proof, boundary)
+        unknown = bool(levels.unknown[number])
+        yield DecodedSample(number, int(reached[number]), unknown, placement)
 
 
-@lru_cache(maxsize=256)  # samples are drawn, compared with their tokens, and exported
+# Samples are drawn, compared with their tokens, and exported.
+@lru_cache(maxsize=256)
 def _place(diagram: Diagram, proof: bytes, boundary: bytes) -> Placement:
     boxes = np.frombuffer(proof, np.int16).reshape(-1, 4)
     placement = place_diagram(diagram, boxes if boxes.any() else None, search=False)
-    return (
-        place_in_outline(placement, np.frombuffer(boundary, np.int64).reshape(-1, 2))
-        if boundary
-        else placement
-    )
+    if not boundary:
+        return placement
+    return place_in_outline(placement, np.frombuffer(boundary, np.int64).reshape(-1, 2))
 
 
 def edit_distance(placement: Placement) -> float:
-    """Return the graph edit distance between a diagram and its drawn plan; 0 means that all adjacencies agree.
+    """Return the graph edit distance between a diagram and its drawn plan; 0 if all adjacencies agree.
 
     Rooms match by type, and relations by whether there is one (compatibility of HouseGAN; Nauata et
     al., 2020).
@@ -125,21 +114,23 @@ def edit_distance(placement: Placement) -> float:
     import networkx
 
     diagram = placement.diagram
-    graphs = []
     drawn = Diagram.from_boxes(diagram.types, [tuple(box) for box in placement.boxes.tolist()])
-    pairs = [{edge[:2] for edge in one.edges} for one in (diagram, drawn)]
-    if pairs[0] == pairs[1]:
-        return 0.0
-    for edges in pairs:
-        graph = networkx.Graph(edges)
+    graphs = []
+    for edges in (diagram.edges, drawn.edges):
+        graph = networkx.Graph([(i, j) for i, j, _ in edges])
         graph.add_nodes_from((room, {"type": kind}) for room, kind in enumerate(diagram.types))
         graphs.append(graph)
-    most = len(pairs[0] ^ pairs[1])
+    different = networkx.symmetric_difference(*graphs).number_of_edges()
+    if not different:
+        return 0.0
     # One second to find a shorter edit path than the one that keeps all rooms.
     distance = networkx.graph_edit_distance(
-        *graphs, node_match=lambda a, b: a == b, upper_bound=most, timeout=1
+        *graphs,
+        node_match=lambda room, other: room == other,
+        upper_bound=different,
+        timeout=1,
     )
-    return float(most if distance is None else distance)
+    return float(different if distance is None else distance)
 
 
 def layout_area_error(samples: Iterable[DecodedSample]) -> dict[str, float]:
@@ -148,10 +139,8 @@ def layout_area_error(samples: Iterable[DecodedSample]) -> dict[str, float]:
     `area_kept` is the share of rooms whose box has an area in its bin, `area_error` the mean
     relative distance to it.
     """
-    placements = [
-        sample.placement for sample in samples if sample.level == 5 and sample.placement is not None
-    ]
+    placements = [sample.placement for sample in samples if sample.level == 5 and sample.placement]
     if not placements:
         return {}
-    errors = np.concatenate([area_errors(one.diagram, one.boxes) for one in placements])
+    errors = np.concatenate([area_errors(placed.diagram, placed.boxes) for placed in placements])
     return {"area_kept": float((errors == 0).mean()), "area_error": float(errors.mean())}

@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.plugins.install_command import optional_import
 
 from ..arrays import Boundaries, Boundary, BoxBatch, Mask, Numbers, PixelLabels, Types
 from ..formats.entries import path_not_found
@@ -259,9 +258,8 @@ _SVG_PATH: Final = re.compile(r"<path\b[^>]*\sd\s*=\s*[\"']([^\"']*)")
 
 
 def _svg_corners(data: str) -> list[Point]:
-    with optional_import("SVG outlines require fonttools", "dither-tasks", "plans"):
-        from fontTools.pens.recordingPen import RecordingPen
-        from fontTools.svgLib.path import parse_path
+    from fontTools.pens.recordingPen import RecordingPen
+    from fontTools.svgLib.path import parse_path
 
     pen = RecordingPen()
     parse_path(data, pen)
