@@ -65,90 +65,54 @@ def do(folder: Path, environment: dict[str, str], *command: object, expected: in
 
 
 def fresh_environment(folder: Path) -> dict[str, str]:
-    """Make a virtual environment with our packages; return the variables of a shell in which it is active."""
+    """Make a virtual environment with our packages; return the variables of a shell in it."""
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
     # `addsitedir` reads the .pth files of editable packages; a bare path would not.
-    (site / "shared.pth").write_text(
-        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    )
+    shared = sysconfig.get_path("purelib")
+    (site / "shared.pth").write_text(f"import site; site.addsitedir({shared!r})\n")
+    scripts = folder / "bin"
     for name, module in (("dither", "dither.engine.cli"), ("pytest", "pytest")):
-        (folder / "bin" / name).write_text(
-            SCRIPT.format(python=folder / "bin" / "python", module=module)
-        )
-        (folder / "bin" / name).chmod(0o755)
-    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    own = {
-        "PATH": path,
+        text = SCRIPT.format(python=scripts / "python", module=module)
+        (scripts / name).write_text(text)
+        (scripts / name).chmod(0o755)
+    return {
+        **os.environ,
+        "PATH": f"{scripts}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "VIRTUAL_ENV": str(folder),
         "DITHER_DATA": str(folder / "data"),
         "OMP_NUM_THREADS": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_QUIET": "1",
     }
-    return {**os.environ, **own, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
 
 
 def check_style(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
-    for package in packages:  # each under its own configuration
-        do(package, environment, sys.executable, "-m", "ruff", "check", "-q", "--no-cache", ".")
-        do(
-            package,
-            environment,
-            sys.executable,
-            "-m",
-            "ruff",
-            "format",
-            "-q",
-            "--no-cache",
-            "--check",
-            ".",
-        )
+    ruff = (sys.executable, "-m", "ruff")
+    # Each package under its own configuration.
+    for package in packages:
+        do(package, environment, *ruff, "check", "-q", "--no-cache", ".")
+        do(package, environment, *ruff, "format", "-q", "--no-cache", "--check", ".")
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", folder / "mypy")
     modules = [next(package.glob("dither_*")) for package in packages]
-    do(
-        folder,
-        environment,
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--cache-dir",
-        folder / "mypy",
-        *modules,
-    )
+    do(folder, environment, *mypy, *modules)
     say("style and types: done")
 
 
 def try_kit(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
-    options = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--import-mode=importlib",
-        "-c",
-        os.devnull,
-        f"--rootdir={folder}",
-    ]
-    do(
-        folder,
-        environment,
-        "python",
-        "-m",
-        "pytest",
-        *options,
-        *(package / "tests" for package in packages),
-    )
-    do(
-        folder,
-        environment,
-        "python",
-        "-c",
-        RUN_EACH,
-        *(package / "experiment.toml" for package in packages),
-    )
+    # No configuration but that of the command line.
+    options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={folder}"]
+    options.append("--import-mode=importlib")
+    tests = [package / "tests" for package in packages]
+    do(folder, environment, "python", "-m", "pytest", *options, *tests)
+    experiments = [package / "experiment.toml" for package in packages]
+    do(folder, environment, "python", "-c", RUN_EACH, *experiments)
     say("their own tests and experiments: done")
 
 
 def try_tutorial(folder: Path) -> None:
-    environment, where = fresh_environment(folder / "venv"), folder
+    environment = fresh_environment(folder / "venv")
+    where = folder
     tutorial = PAGE.read_text().split("\n## Step by step\n")[1].split("\n## ")[0]
     for step in STEP.finditer(tutorial):
         if step["path"]:
@@ -164,24 +128,20 @@ def try_tutorial(folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    environment, plugins = fresh_environment(folder / "venv"), folder / "plugins"
+    environment = fresh_environment(folder / "venv")
+    plugins = folder / "plugins"
     plugins.mkdir()
     do(folder, environment, "python", "-c", NEW_EACH, *KINDS)
     packages = [plugins / f"dither-trial-{kind}" for kind in KINDS]
-    every = [word for package in packages for word in ("-e", package)]
-    do(
-        folder,
-        environment,
-        "python",
-        "-m",
-        "pip",
-        "install",
-        "--no-deps",
-        "--no-build-isolation",
-        *every,
-    )
+    editable = []
+    for package in packages:
+        editable += ["-e", package]
+    install = ("python", "-m", "pip", "install", "--no-deps", "--no-build-isolation")
+    do(folder, environment, *install, *editable)
     say(f"{len(packages)} plugins: written and installed")
-    with ThreadPoolExecutor(2) as pool:  # of processes that each take one core
+
+    # Two processes, which take one core each.
+    with ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(try_tutorial, folder / "tutorial")]
         jobs += [pool.submit(job, folder, environment, packages) for job in (try_kit, check_style)]
         for job in jobs:

@@ -1,4 +1,4 @@
-"""Write a plugin (the example of a kind under another name, with packaging and a test), and run the conformance kit."""
+"""Write a plugin: the example of a kind under another name; and run the conformance kit."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import importlib.util
 import json
 import keyword
 import re
-import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.files.atomic import atomic_folder, atomic_write
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
 
@@ -91,34 +90,31 @@ class Names:
 
 
 def check_names(names: Names, plugins: Collection[str], components: Collection[str]) -> None:
-    """Refuse an unknown kind, and a name that is malformed, or taken by a plugin or a component of the kind."""
+    """Refuse an unknown kind, and a name that is malformed or taken."""
     name = names.name
     kind = names.kind
     if kind not in KINDS:
         hint = did_you_mean(kind, KINDS, f"kinds: {', '.join(KINDS)}")
         raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
-    reserved = any(map(keyword.iskeyword, (name, name.capitalize()))) or keyword.issoftkeyword(name)
-    if (
-        re.match("dither(-|$)", name)
-        or reserved
-        or len(name) > MAX_NAME
-        or not NAME.fullmatch(name)
-    ):
-        hint = (
-            f'use lower-case words joined by "-", starting with a letter, at most {MAX_NAME} characters, no Python '
-            'keyword, without the prefix "dither-"'
-        )
+    reserved = name.startswith("dither-") or name == "dither" or _is_keyword(name)
+    if reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
+        hint = 'use lower-case words joined by "-", starting with a letter, '
+        hint += f"at most {MAX_NAME} characters, no Python keyword, without the prefix dither-"
         raise Refused(Problem(f'invalid plugin name "{name}"', help=hint))
-    distributions = {dist.name for dist in importlib.metadata.distributions()}
-    for what, taken in (
-        ("plugin", name in plugins),
-        ("distribution", names.distribution in distributions),
-    ):
-        if taken:
-            raise Refused(f'{what} "{name}" is installed already', code="duplicate")
+    if name in plugins:
+        raise Refused(f'plugin "{name}" is installed already', code="duplicate")
+    distributions = {distribution.name for distribution in importlib.metadata.distributions()}
+    if names.distribution in distributions:
+        raise Refused(f'distribution "{name}" is installed already', code="duplicate")
     if name in components:
         message = f'{kind} "{name}" is registered already; its short name would become ambiguous'
         raise Refused(message, code="duplicate")
+
+
+def _is_keyword(name: str) -> bool:
+    # A class is named after the component, such as `None` after "none".
+    words = (name, name.capitalize())
+    return any(map(keyword.iskeyword, words)) or keyword.issoftkeyword(name)
 
 
 def _camel(name: str) -> str:
@@ -132,40 +128,45 @@ def example_file(kind: str) -> Path:
 
 def _plugin_text(names: Names) -> str:
     """Return the example of a kind under other names."""
+    example = f"example-{names.kind}"
     text = example_file(names.kind).read_text(encoding="utf-8")
-    return text.replace(f"example-{names.kind}", names.name).replace(
-        _camel(f"example-{names.kind}"), names.spec
-    )
+    return text.replace(example, names.name).replace(_camel(example), names.spec)
 
 
 def render(names: Names) -> dict[str, str]:
     """Return the text of every file by its path in the package."""
-    pins = ["dither-registry>=0.1", *(["dither-tasks>=0.1"] if names.kind == "data" else []), *PINS]
-    lines = (
-        dict.fromkeys(("condition", "train", "evaluate", "tracking"), "")
-        | EXPERIMENT
-        | USES[names.kind]
-    )
-    values = {key: Template(line).substitute(name=names.name) for key, line in lines.items()}
-    experiment = _fill("experiment.toml", name=names.name, **values)
+    pins = ["dither-registry>=0.1"]
+    if names.kind == "data":
+        pins.append("dither-tasks>=0.1")
+    pins += PINS
     values = {
         "name": names.name,
         "kind": names.kind,
         "distribution": names.distribution,
         "module": names.module,
+        "dependencies": json.dumps(pins)[1:-1],
     }
     return {
-        "pyproject.toml": _fill("pyproject.toml", dependencies=json.dumps(pins)[1:-1], **values),
+        "pyproject.toml": _fill("pyproject.toml", **values),
         "README.md": _fill("README.md", **values),
         ".gitignore": _fill("gitignore"),
-        "experiment.toml": re.sub(
-            r"\n{2,}(?=[a-z])", "\n", re.sub(r"\n{3,}", "\n\n", experiment)
-        ).rstrip()
-        + "\n",
+        "experiment.toml": _experiment(names),
         f"{names.module}/__init__.py": _plugin_text(names),
         f"{names.module}/py.typed": "",
         "tests/test_conformance.py": _fill("test_conformance.py", **values),
     }
+
+
+def _experiment(names: Names) -> str:
+    """Return an experiment with the component; lines of other kinds are those that fit it."""
+    lines = dict.fromkeys(("condition", "train", "evaluate", "tracking"), "")
+    lines |= EXPERIMENT | USES[names.kind]
+    values = {key: Template(line).substitute(name=names.name) for key, line in lines.items()}
+    text = _fill("experiment.toml", name=names.name, **values)
+    # Lines without a value leave gaps: none inside a table, one between tables.
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    text = re.sub(r"\n{2,}(?=[a-z])", "\n", text)
+    return text.rstrip() + "\n"
 
 
 def _fill(file: str, **values: str) -> str:
@@ -173,31 +174,28 @@ def _fill(file: str, **values: str) -> str:
 
 
 def write_plugin(names: Names, into: Path, single_file: bool = False) -> Path:
-    """Write the package into a new folder of `into`, or only NAME.py; return its path. Refused if it cannot be."""
-    if single_file:
-        return _write(into, f"{names.name}.py", {"": _plugin_text(names)})
-    return _write(into, names.distribution, render(names))
+    """Write the package into a new folder of `into`, or only NAME.py; return its path.
 
-
-def _write(into: Path, name: str, texts: Mapping[str, str]) -> Path:
-    """Write all files or none; nothing is overwritten."""
+    Raises:
+        Refused: The path exists, or cannot be written.
+    """
     if not into.is_dir():
         raise Refused(f"not a folder: {into}", code="file-not-found")
-    target = into / name
+    target = into / (f"{names.name}.py" if single_file else names.distribution)
     if target.exists() or target.is_symlink():
         raise Refused(f"{target} exists already", code="file-exists")
-    temporary = into / f".{name}-{secrets.token_hex(4)}"
     try:
-        for path, text in texts.items():
-            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
-            (temporary / path).write_text(text, encoding="utf-8")
-        temporary.rename(target)
+        if single_file:
+            with atomic_write(target) as temporary:
+                temporary.write_text(_plugin_text(names), encoding="utf-8")
+            return target
+        with atomic_folder(target, overwrite=False) as temporary:
+            for path, text in render(names).items():
+                (temporary / path).parent.mkdir(exist_ok=True)
+                (temporary / path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Refused(
-            f"cannot write {target}: {error.strerror or error}", code="unwritable-file"
-        ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        message = f"cannot write {target}: {error.strerror or error}"
+        raise Refused(message, code="unwritable-file") from None
     return target
 
 
@@ -227,52 +225,57 @@ def test_conformance(case):
 
 
 def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
-    """Run the kit over an installed plugin or a file; return 0 if each check passed or is `expected` to fail, else 1.
+    """Run the kit over an installed plugin or a file.
 
-    Refused if the kit or the plugin is unusable, or a text of `expected` is not
-    `kind:name-check=reason`.
+    Returns 0 if each check passed or is `expected` to fail, else 1.
+
+    Raises:
+        Refused: The kit or the plugin is unusable, or a text of `expected` is not
+            `kind:name-check=reason`.
     """
-    matches = {text: EXPECTED.fullmatch(text) for text in expected}
-    failures = {
-        (match["component"], match["check"]): match["reason"] for match in matches.values() if match
-    }
-    hint = "write KIND:NAME-CHECK=REASON, such as 'block:wavelet-rows_independent=mixes the batch on purpose'"
-    if malformed := [text for text, match in matches.items() if match is None]:
-        texts = [f'--expect "{text}": not a check with a reason' for text in malformed]
-        raise Refused([Problem(text, help=hint, code="usage") for text in texts])
+    failures = _expected_failures(expected)
     if importlib.util.find_spec("dither.testing") is None:
-        kit = Path(__file__).parents[4] / "testing"  # in a checkout
-        here = (kit / "pyproject.toml").is_file()
-        hint = (
-            f"python -m pip install -e {kit}"
-            if here
-            else "install dither-testing from where dither was installed"
-        )
-        raise Refused(
-            Problem("the conformance kit is not installed", help=hint, code="missing-dependency")
-        )
-    files = [Path(plugin).absolute()] if plugin.endswith(".py") else []
-    plugin = files[0].stem.replace("_", "-") if files else plugin
+        hint = "install dither-testing from where dither was installed"
+        checkout = Path(__file__).parents[4] / "testing"
+        if (checkout / "pyproject.toml").is_file():
+            hint = f"python -m pip install -e {checkout}"
+        message = "the conformance kit is not installed"
+        raise Refused(Problem(message, help=hint, code="missing-dependency"))
+
+    files = []
+    if plugin.endswith(".py"):
+        files.append(Path(plugin).absolute())
+        plugin = files[0].stem.replace("_", "-")
     plugins = load_plugins(files=files)
     plugins.request(plugin)
     if not plugins.catalog.count(plugin):
-        raise Refused(
-            f'plugin "{plugin}" has hooks but no components to test', code="unknown-component"
-        )
+        message = f'plugin "{plugin}" has hooks but no components to test'
+        raise Refused(message, code="unknown-component")
+
     with tempfile.TemporaryDirectory(prefix="dither-test-plugin-") as folder:
         # Its own folder and ini file: no configuration or conftest of the working directory
         # applies.
         (Path(folder) / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         test = TEST.format(plugin=plugin, expected=failures, files=list(map(str, files)))
         (Path(folder) / "test_conformance.py").write_text(test, encoding="utf-8")
-        command = [
-            sys.executable,
-            "-Pm",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--tb=short",
-            "test_conformance.py",
-        ]
+        options = ["-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
+        command = [sys.executable, "-Pm", "pytest", *options]
         return subprocess.run(command, cwd=folder, check=False).returncode
+
+
+def _expected_failures(texts: Iterable[str]) -> dict[tuple[str, str], str]:
+    """Parse `kind:name-check=reason`."""
+    failures: dict[tuple[str, str], str] = {}
+    problems = []
+    for text in texts:
+        match = EXPECTED.fullmatch(text)
+        if match is None:
+            message = f'--expect "{text}": not a check with a reason'
+            example = "block:wavelet-rows_independent=mixes the batch on purpose"
+            hint = f"write KIND:NAME-CHECK=REASON, such as '{example}'"
+            problems.append(Problem(message, help=hint, code="usage"))
+        else:
+            failures[match["component"], match["check"]] = match["reason"]
+    if problems:
+        raise Refused(problems)
+    return failures

@@ -22,21 +22,25 @@ class ExampleCondition(ConditionSpec):
     """Width of the hidden layer."""
 
     def build(self, width: int) -> nn.Module:
+        # torch is imported here, so that `dither list` and `dither validate` stay fast.
         import torch
         from torch import nn
         from torch.nn.functional import silu
 
-        hidden = self.hidden
+        size = self.hidden
 
         class LogLevel(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.enter, self.leave = nn.Linear(2, hidden), nn.Linear(hidden, width)
+                self.enter = nn.Linear(2, size)
+                self.leave = nn.Linear(size, width)
 
             def forward(self, level: Tensor, cond: Mapping[str, Tensor]) -> Tensor:
-                """Return B C or B L C for a level of shape B or B L, which may be negative (log sigma)."""
+                """Return B C or B L C for a level of shape B or B L."""
+                # asinh and not log: a level may be 0, or negative where it is log sigma.
                 scaled = torch.stack([level, 1000 * level], -1).asinh()
-                out: Tensor = self.leave(silu(self.enter(scaled.to(self.enter.weight.dtype))))
+                hidden = silu(self.enter(scaled.to(self.enter.weight.dtype)))
+                out: Tensor = self.leave(hidden)
                 return out
 
         return LogLevel()

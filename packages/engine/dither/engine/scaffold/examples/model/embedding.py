@@ -1,4 +1,7 @@
-"""An embedding of tokens (Lan et al. 2020, "ALBERT", section 3.1). Letters: B batch, L length, D width."""
+"""An embedding of tokens (Lan et al. 2020, "ALBERT", section 3.1).
+
+Letters: B batch, L length, D width.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,12 @@ class ExampleEmbedding(EmbeddingSpec):
     """Width of the tables."""
 
     def build(self, space: Space, width: int) -> nn.Module:
+        # torch is imported here, so that `dither list` and `dither validate` stay fast.
         import torch
         from torch import nn
 
-        assert isinstance(space, TokenSpace)  # guaranteed by `serves`
+        # Guaranteed by `serves`.
+        assert isinstance(space, TokenSpace)
         tokens = space
         rank = self.rank
 
@@ -43,9 +48,13 @@ class ExampleEmbedding(EmbeddingSpec):
             def forward(
                 self, state: State, cond: Mapping[str, Tensor], start: int = 0
             ) -> tuple[Tensor, int]:
-                """Return B L D, and how many extra tokens lead. `start` is the index of the first position."""
+                """Return B L D, and the number of extra tokens before the first position.
+
+                `start` is the index of that position in the whole sample.
+                """
                 parts = zip(self.tables, tokens.split(state.x).values(), strict=True)
-                h: Tensor = self.linear(torch.cat([table(ids) for table, ids in parts], 1))
+                vectors = torch.cat([table(ids) for table, ids in parts], 1)
+                h: Tensor = self.linear(vectors)
                 return h, 0
 
         return LowRankTables()

@@ -1,4 +1,7 @@
-"""An output layer for tokens. Letters: B batch, L length, D width, V vocabulary (the largest of all fields)."""
+"""An output layer for tokens.
+
+Letters: B batch, L length, D width, V vocabulary (the largest of all fields).
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,13 @@ class ExampleHead(HeadSpec):
     """Width of the hidden layer."""
 
     def build(self, space: Space, width: int) -> nn.Module:
+        # torch is imported here, so that `dither list` and `dither validate` stay fast.
         import torch
         from torch import nn
         from torch.nn.functional import gelu, pad
 
-        assert isinstance(space, TokenSpace)  # guaranteed by `serves`
+        # Guaranteed by `serves`.
+        assert isinstance(space, TokenSpace)
         tokens = space
         hidden = self.hidden
 
@@ -38,16 +43,12 @@ class ExampleHead(HeadSpec):
 
             def forward(self, h: Tensor) -> Tensor:
                 """Return logits B L V; ids outside the vocabulary of a field are -inf. h: B L D."""
-                parts = zip(self.maps, tokens.split(gelu(self.enter(h))).values(), strict=True)
-                logits = [linear(part) for linear, part in parts]
-                widths = [(0, tokens.vocab - part.shape[-1]) for part in logits]
-                return torch.cat(
-                    [
-                        pad(p, width, value=-torch.inf)
-                        for p, width in zip(logits, widths, strict=True)
-                    ],
-                    1,
-                )
+                parts = tokens.split(gelu(self.enter(h))).values()
+                logits = []
+                for linear, part in zip(self.maps, parts, strict=True):
+                    missing = tokens.vocab - linear.out_features
+                    logits.append(pad(linear(part), (0, missing), value=-torch.inf))
+                return torch.cat(logits, 1)
 
         return DeepHead()
 

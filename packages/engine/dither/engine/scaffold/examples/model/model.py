@@ -1,4 +1,7 @@
-"""A model. Letters: B batch, L length, K positions including extra tokens, D width, V vocabulary or features."""
+"""A model.
+
+Letters: B batch, L length, K positions with extra tokens, D width, V vocabulary or features.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +42,20 @@ class ExampleModel(ModelSpec):
         yield from below("head", self.head.check(space, self.width))
 
     def build(self, space: Space) -> nn.Module:
-        embedding, head = (
-            self.embedding.build(space, self.width),
-            self.head.build(space, self.width),
+        return network(
+            width=self.width,
+            depth=self.depth,
+            embedding=self.embedding.build(space, self.width),
+            head=self.head.build(space, self.width),
+            condition=self.condition.build(self.width),
         )
-        return network(self.width, self.depth, embedding, self.condition.build(self.width), head)
 
 
 def network(
     width: int, depth: int, embedding: nn.Module, condition: nn.Module, head: nn.Module
 ) -> nn.Module:
-    """Return a `Denoiser`. torch is imported here, so that `dither list` stays fast."""
+    """Return a `Denoiser`."""
+    # torch is imported here, so that `dither list` and `dither validate` stay fast.
     import torch
     from torch import nn
     from torch.nn.functional import pad
@@ -67,6 +73,7 @@ def network(
         def forward(self, h: Tensor, c: Tensor, valid: Tensor) -> Tensor:  # B K D, B K D, B K
             x = self.norm(h)
             weight = valid[..., None].to(x.dtype)
+            # Padding does not count.
             mean = (x * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp_min(1)
             changed: Tensor = h + self.mlp(torch.cat([x, mean.expand_as(x), c], -1))
             return changed
@@ -74,7 +81,9 @@ def network(
     class Network(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding, self.condition, self.head = embedding, condition, head
+            self.embedding = embedding
+            self.condition = condition
+            self.head = head
             self.layers = nn.ModuleList(Layer() for _ in range(depth))
 
         def forward(
@@ -97,10 +106,16 @@ def network(
             cond: Mapping[str, Tensor],
             **options: Any,
         ) -> Tensor:
-            """Return the input of the head, B L D; training may apply the head to some positions at a time."""
+            """Return the input of the head, B L D.
+
+            Training may apply the head to some positions at a time, and sampling to few.
+            """
             h, extra = self.embedding(state, cond, 0)
             c = self.condition(level, cond)
-            c = c[:, None].expand(-1, valid.shape[1], -1) if c.ndim == 2 else c
+            if c.ndim == 2:
+                c = c[:, None].expand(-1, valid.shape[1], -1)
+
+            # Extra tokens are valid, and have the condition of the first position.
             c = torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
             valid = pad(valid, (extra, 0), value=True)
             for layer in self.layers:
@@ -109,6 +124,7 @@ def network(
             return out
 
         def new_cache(self) -> Any:
+            # Every position sees every other, so that none is finished before the last step.
             raise Refused("this model sees whole samples; use a sampler without blocks")
 
     return Network()

@@ -23,10 +23,13 @@ class ExamplePosition(PositionSpec):
     """Number of sines."""
 
     def build(self, space: Space, width: int) -> nn.Module:
+        # torch is imported here, so that `dither list` and `dither validate` stay fast.
         import torch
         from torch import nn
 
-        waves, lowest = self.waves, 2 * math.pi / max(space.length, 2)
+        # From one wave over the whole sample to one radian a position.
+        waves = self.waves
+        lowest = 2 * math.pi / max(space.length, 2)
 
         class LearnedSines(nn.Module):
             def __init__(self) -> None:
@@ -36,13 +39,10 @@ class ExamplePosition(PositionSpec):
                 self.linear = nn.Linear(waves, width)
 
             def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Tensor:
-                """Return the vectors of the positions start .. start + length - 1: 1 L D or B L D."""
-                index = torch.arange(
-                    start, start + length, device=self.phase.device, dtype=self.phase.dtype
-                )
-                out: Tensor = self.linear((index[:, None] * self.frequency + self.phase).sin())[
-                    None
-                ]
+                """Return the vectors of positions start .. start + length - 1: 1 L D or B L D."""
+                index = torch.arange(start, start + length, device=self.phase.device)
+                angle = index[:, None].to(self.phase.dtype) * self.frequency + self.phase
+                out: Tensor = self.linear(angle.sin())[None]
                 return out
 
         return LearnedSines()

@@ -1,4 +1,6 @@
-"""A token process: q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) [x_t = MASK] (MDLM, Sahoo et al. 2024).
+"""A token process: absorbing diffusion (MDLM, Sahoo et al. 2024).
+
+    q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) [x_t = MASK]
 
 Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 """
@@ -32,15 +34,21 @@ class ExampleProcess(ProcessSpec):
     """Smallest training time."""
 
     def check(self, space: Space) -> Iterator[Misfit]:
-        """Yield why the process cannot act on the space, or would leave tokens unmasked at t = 1."""
+        """Yield why the process cannot act on the space, or would leave tokens unmasked."""
         yield from super().check(space)
         end = self.schedule.sigma_end()
-        if end is not None and math.exp(-end) > 0.01:
-            message = f'schedule "{self.schedule.name}" leaves {math.exp(-end):.2g} of the tokens unmasked at t = 1'
-            yield Misfit(message, ("schedule",), help="at most 0.01 is allowed")
+        if end is None:
+            return
+        left = math.exp(-end)
+        if left > 0.01:
+            message = f'schedule "{self.schedule.name}" leaves {left:.2g} of the tokens unmasked'
+            yield Misfit(message, ("schedule",), help="at most 0.01 is allowed at t = 1")
 
     def facts(self, space: Space) -> ProcessFacts:
-        """Return what loss, model and sampler must know; every field of the model's space has a MASK."""
+        """Return the facts that loss, model and sampler require.
+
+        Every field of the model's space has a MASK.
+        """
         assert isinstance(space, TokenSpace)
         return ProcessFacts(self.name, space.with_mask(), "posterior", "mask")
 
@@ -53,7 +61,10 @@ class Posterior:
     """p(x_0 | x_t), a `TokenPrediction`."""
 
     def __init__(self, log: Tensor, x: Tensor, masked: Tensor, noise: Noise) -> None:
-        self.log, self.x, self.masked, self.noise = log, x, masked, noise
+        self.log = log
+        self.x = x
+        self.masked = masked
+        self.noise = noise
 
     def log_clean(self) -> Tensor:  # B L V
         return self.log
@@ -62,15 +73,16 @@ class Posterior:
         """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
         from dither.registry.contracts.records import over
 
-        odds = -over(self.noise.sigma, self.x).expm1().log()
-        score = (self.log + odds[..., None].to(self.log.dtype)).masked_fill(
-            ~self.masked[..., None], -math.inf
-        )
+        log_odds = -over(self.noise.sigma, self.x).expm1().log()
+        score = self.log + log_odds[..., None].to(self.log.dtype)
+        # From a token that is not masked there is no other way than to stay.
+        score = score.masked_fill(~self.masked[..., None], -math.inf)
         return score.scatter(-1, self.x[..., None], 0.0)
 
 
 def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
-    """Return the process. torch is imported here, so that `dither list` stays fast."""
+    """Return the process."""
+    # torch is imported here, so that `dither list` and `dither validate` stay fast.
     import torch
     from torch.nn.functional import log_softmax, one_hot
 
@@ -85,27 +97,32 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
             self.schedule = schedule
 
         def times(self, n: int, device: Any = None) -> Tensor:
-            """Draw one training time in each of n equal strata, which lowers the variance of the loss."""
-            return (
-                t_min
-                + (1 - t_min) * (torch.arange(n, device=device) + torch.rand(n, device=device)) / n
-            )
+            """Draw one training time in each of n equal strata: a loss of lower variance."""
+            strata = torch.arange(n, device=device)
+            u = (strata + torch.rand(n, device=device)) / n
+            return t_min + (1 - t_min) * u
 
         def level(self, t: Tensor) -> Tensor:
             """Return the noise level given to the model: the time."""
             return t
 
         def corrupt(self, clean: Clean, t: float | Tensor) -> Noised:
-            """Draw x_t given x_0; fixed values do not change. A single time is that of all samples."""
-            x0, fixed, t = clean.x0, clean.fixed, torch.as_tensor(t, device=clean.x0.device)
-            noise = schedule(t if t.ndim else t.expand(len(x0)))
-            where = (torch.rand(x0.shape, device=x0.device) < noise.one_minus_alpha(x0)) & ~fixed
+            """Draw x_t given x_0; fixed values do not change."""
+            x0 = clean.x0
+            t = torch.as_tensor(t, device=x0.device)
+            # A single time is that of all samples.
+            if t.ndim == 0:
+                t = t.expand(len(x0))
+            noise = schedule(t)
+            u = torch.rand(x0.shape, device=x0.device)
+            where = (u < noise.one_minus_alpha(x0)) & ~clean.fixed
             x = torch.where(where, mask.to(x0.device), x0)
             prior = one_hot(mask, space.vocab).float().to(x0.device)  # rows V
-            return Noised(x0, State.of(x), noise, where, clean.valid, fixed, prior)
+            return Noised(x0, State.of(x), noise, where, clean.valid, clean.fixed, prior)
 
         def read(self, raw: Tensor, state: State, noise: Noise) -> Posterior:
             """Normalise logits over clean ids; a token that is not masked keeps its id."""
+            # Probabilities in half precision would not add up to 1.
             raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
             log = log_softmax(raw.masked_fill(~space.clean().to(raw.device), -torch.inf), -1)
             unchanged = torch.full_like(log, -torch.inf).scatter(-1, state.x[..., None], 0.0)
@@ -117,18 +134,15 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
             return State.of(torch.where(like.fixed, like.x0, mask.to(like.x0.device)))
 
         def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
-            """Draw x_s given x_t: a MASK is replaced with probability (alpha_s - alpha_t) / (1 - alpha_t)."""
+            """Draw x_s given x_t.
+
+            A MASK stays one with probability (1 - alpha_s) / (1 - alpha_t).
+            """
             lost = now.one_minus_alpha(state.x)
+            # Without noise there is no MASK, and no division by 0.
             stays = then.one_minus_alpha(state.x) / torch.where(lost > 0, lost, 1.0)
-            return State.of(
-                unmask(
-                    state.x,
-                    mask,
-                    pred,
-                    torch.rand(state.x.shape, device=lost.device) >= stays,
-                    like,
-                )
-            )
+            where = torch.rand(state.x.shape, device=lost.device) >= stays
+            return State.of(unmask(state.x, mask, pred, where, like))
 
         def finish(self, state: State, pred: Any, like: Clean) -> Tensor:
             """Replace every MASK that is left."""

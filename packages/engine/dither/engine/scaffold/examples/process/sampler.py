@@ -1,4 +1,7 @@
-"""A sampler with smaller and smaller steps towards the clean sample. Letters: B batch, L length."""
+"""A sampler with smaller and smaller steps towards the clean sample.
+
+Letters: B batch, L length.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,15 @@ class ExampleSampler(SamplerSpec):
             roots = torch.linspace(1, 0.03, self.steps + 1, device=like.valid.device)
             times = roots.square()[:, None].expand(-1, len(like.valid))  # steps+1 x B
             for t, s in pairwise(times):
-                prediction = session(state, t)  # calls the model
-                state = process.step(
-                    state, prediction, process.schedule(t), process.schedule(s), like
-                )
+                # Calls the model.
+                prediction = session(state, t)
+                now = process.schedule(t)
+                then = process.schedule(s)
+                state = process.step(state, prediction, now, then, like)
                 yield state.x
-            yield process.finish(state, session(state, times[-1]), like)
+
+            prediction = session(state, times[-1])
+            yield process.finish(state, prediction, like)
 
         return sample
 

@@ -25,7 +25,7 @@ class ExampleSchedule(ScheduleSpec):
     """Signal left at t = 1."""
 
     def sigma_end(self) -> float:
-        """Return sigma(1); a process can then reject a schedule that ends too early before torch is imported."""
+        """Return sigma(1), with which a process rejects a schedule before torch is imported."""
         return -math.log(self.eps)
 
     def build(self) -> Schedule:
@@ -35,7 +35,8 @@ class ExampleSchedule(ScheduleSpec):
         from dither.registry.contracts.records import Noise
 
         def schedule(t: Tensor) -> Noise:  # t: `B` or `B L`
-            u = t.double()  # alpha near 1 requires the digits
+            # alpha near 1 requires the digits.
+            u = t.double()
             lost = (1 - self.eps) * u.square() * (3 - 2 * u)
             rate = (1 - self.eps) * 6 * u * (1 - u) / (1 - lost)  # -(d alpha / dt) / alpha
             return Noise(-torch.log1p(-lost).to(t.dtype), rate.to(t.dtype))

@@ -26,7 +26,8 @@ class ExampleData(DataSpec):
     """Random sentences of a small grammar. Nothing to download."""
 
     name = "example-data"
-    gives: ClassVar[str] = "text"  # what the task requires; its documentation names the value
+    # The task says which value it requires.
+    gives: ClassVar[str] = "text"
     sentences: int = Field(2000, ge=20, le=1_000_000)
     """Number of sentences; a tenth each for validation and testing."""
     seed: int = Field(0, ge=0, lt=2**31)
@@ -36,20 +37,19 @@ class ExampleData(DataSpec):
         """Generate the sentences."""
         from dither.tasks.language_model.data.corpus import Corpus, Document
 
-        random, held_out = Random(self.seed), max(self.sentences // 10, 1)
+        random = Random(self.seed)
+        held_out = max(self.sentences // 10, 1)
+        # Held-out sentences first, so that they do not depend on the size of the training split.
         counts: dict[Split, int] = {
             "valid": held_out,
             "test": held_out,
             "train": self.sentences - 2 * held_out,
         }
-        texts = {
-            split: "".join(f"{expand('S', random)}.\n" for _ in range(n))
-            for split, n in counts.items()
-        }
-        return Corpus(
-            self.name,
-            {split: [Document.of(f"{self.name}/{split}", text)] for split, text in texts.items()},
-        )
+        splits: dict[Split, list[Document]] = {}
+        for split, count in counts.items():
+            sentences = [f"{expand('S', random)}.\n" for _ in range(count)]
+            splits[split] = [Document.of(f"{self.name}/{split}", "".join(sentences))]
+        return Corpus(self.name, splits)
 
 
 def expand(symbol: str, random: Random) -> str:

@@ -32,7 +32,7 @@ class ExampleTask(TaskSpec):
         return frozenset({"disjoint-splits"})
 
     def space(self) -> TokenSpace:
-        """Return the shape of a sample; without torch, so that incompatible components are rejected early."""
+        """Return the shape of a sample. No torch here: incompatible components are rejected early."""
         return TokenSpace((Field("ids", self.length, self.ids),))
 
     def build(self) -> Task:
@@ -44,14 +44,16 @@ class NatsPerToken:
     """Weighted mean of the loss, from sums, so that it does not depend on the batch size."""
 
     def __init__(self) -> None:
-        self.total = self.weight = 0.0
+        self.nats = 0.0
+        self.weight = 0.0
 
     def update(self, clean: Clean, noised: Any, pred: Any, measured: Measured) -> None:
-        self.total += float((measured.values.double() * measured.weights.double()).sum())
-        self.weight += float(measured.weights.double().sum())
+        weights = measured.weights.double()
+        self.nats += float((measured.values.double() * weights).sum())
+        self.weight += float(weights.sum())
 
     def compute(self) -> dict[str, float]:
-        return {"nats_per_token": self.total / max(self.weight, 1e-9)}
+        return {"nats_per_token": self.nats / max(self.weight, 1e-9)}
 
 
 def progressions(space: TokenSpace, ids: int) -> Task:
@@ -62,7 +64,10 @@ def progressions(space: TokenSpace, ids: int) -> Task:
     from dither.registry.contracts.records import Clean
 
     number = torch.arange(ids * ids)[:, None]
-    samples = (number // ids + number % ids * torch.arange(space.length)) % ids  # N L
+    first = number // ids
+    step = number % ids
+    samples = (first + step * torch.arange(space.length)) % ids  # N L
+    # 7 and 10 have no common divisor, so that every split has samples of all steps.
     fold = 7 * torch.arange(ids * ids) % 10
     splits = {"train": samples[fold < 8], "valid": samples[fold == 8], "test": samples[fold == 9]}
 
@@ -79,7 +84,7 @@ def progressions(space: TokenSpace, ids: int) -> Task:
             return Clean.of(splits[split][list(rows)])
 
         def like(self, n: int, seed: int) -> Clean:
-            """Return what sampling starts from: here no position is given."""
+            """Return templates to sample from: here no position is known."""
             return Clean.of(torch.zeros(n, space.length, dtype=torch.int64))
 
         def metrics(self) -> NatsPerToken:
@@ -87,7 +92,7 @@ def progressions(space: TokenSpace, ids: int) -> Task:
             return NatsPerToken()
 
         def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
-            """Return the cost of guessing, and the entropy: a progression is two uniform choices."""
+            """Return the cost of guessing, and the entropy of two uniform choices."""
             nats = math.log(ids)
             return {
                 "nats_per_token/uniform": nats,
@@ -97,11 +102,8 @@ def progressions(space: TokenSpace, ids: int) -> Task:
         def sample_metrics(self, samples: Tensor, like: Clean) -> dict[str, float]:
             """Return the share of samples that are progressions."""
             steps = samples.diff(dim=1) % ids
-            return {
-                "progressions": float((steps == steps[:, :1]).all(1).double().mean())
-                if len(samples)
-                else 0.0
-            }
+            regular = (steps == steps[:, :1]).all(1)
+            return {"progressions": float(regular.sum()) / max(len(samples), 1)}
 
         def plots(self, samples: Tensor, like: Clean) -> Iterator[Picture]:
             """Yield each sample as a line of text."""

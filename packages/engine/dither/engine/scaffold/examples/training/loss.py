@@ -1,4 +1,7 @@
-"""A loss on tokens: the focal loss (Lin et al. 2017, eq. 4). Letters: B batch, L length."""
+"""A loss on tokens: the focal loss (Lin et al. 2017, eq. 4).
+
+Letters: B batch, L length.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ExampleLoss(LossSpec):
-    """-(1 - p)^gamma log p of the true token: cross entropy that down-weights well predicted tokens."""
+    """-(1 - p)^gamma log p of the true token: cross entropy with less weight on the easy tokens."""
 
     name = "example-loss"
     serves = TOKENS
@@ -24,7 +27,7 @@ class ExampleLoss(LossSpec):
     """Strength of the down-weighting; 0 is cross entropy."""
 
     def check(self, process: ProcessFacts) -> Iterator[Misfit]:
-        """Yield incompatibilities with the process; `related` shows the line of the process as well."""
+        """Yield incompatibilities; `related` shows the line of the process as well."""
         yield from super().check(process)
         if process.space.data == "tokens" and process.predict != "posterior":
             message = f'loss "{self.name}" requires predict = "posterior", not "{process.predict}"'
@@ -38,9 +41,8 @@ class ExampleLoss(LossSpec):
 
         def loss(pred: Any, noised: Noised) -> Measured:
             log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
-            log_p = torch.where(
-                noised.target_mask, log_p, 0.0
-            )  # first: -inf elsewhere would spoil the gradient
+            # First of all: -inf elsewhere would spoil the gradient.
+            log_p = torch.where(noised.target_mask, log_p, 0.0)
             doubt = -log_p.expm1()
             # At p = 1 the gradient of doubt^gamma is infinite for gamma < 1, but the loss is 0.
             weight = torch.where(doubt > 0, doubt, 1.0) ** self.gamma

@@ -22,11 +22,11 @@ class ExampleMetric(MetricSpec):
     serves = TOKENS
 
     def build(self, space: Space) -> SampleMetric:
-        """Return samples `N L`, and what sampling started from -> values by name."""
+        """Return a function of samples `N L` and the templates they were drawn from."""
 
         def metric(samples: Tensor, like: Clean) -> dict[str, float]:
-            counts = Counter(map(tuple, samples.tolist())).values()
-            return {"unique_samples": sum(n == 1 for n in counts) / max(len(samples), 1)}
+            counts = list(Counter(map(tuple, samples.tolist())).values())
+            return {"unique_samples": counts.count(1) / max(len(samples), 1)}
 
         return metric
 

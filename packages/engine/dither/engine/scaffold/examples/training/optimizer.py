@@ -1,4 +1,4 @@
-"""An optimizer: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2)."""
+"""An optimizer: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms")."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class ExampleOptimizer(OptimizerSpec):
         """Return an optimizer over the trainable parameters of a module."""
         import torch
 
-        beta1, beta2 = self.beta1, self.beta2
+        beta1 = self.beta1
+        beta2 = self.beta2
 
         class Lion(torch.optim.Optimizer):
             @torch.no_grad()
@@ -48,10 +49,11 @@ class ExampleOptimizer(OptimizerSpec):
                         if not state:
                             state["average"] = torch.zeros_like(parameter)
                         average = state["average"]
+
+                        # Algorithm 2: the average is updated after its use.
+                        direction = average.lerp(parameter.grad, 1 - beta1).sign_()
                         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                        parameter.sub_(
-                            average.lerp(parameter.grad, 1 - beta1).sign_(), alpha=group["lr"]
-                        )
+                        parameter.sub_(direction, alpha=group["lr"])
                         average.lerp_(parameter.grad, 1 - beta2)
                 return loss
 

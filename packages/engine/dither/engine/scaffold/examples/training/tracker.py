@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ExampleTracker(TrackerSpec):
-    """Lines `step,name,value` in csv/train.csv, csv/valid.csv and csv/sample.csv of the run directory."""
+    """Lines `step,name,value` in a file for each kind of metrics, such as csv/valid.csv."""
 
     name = "example-tracker"
 
