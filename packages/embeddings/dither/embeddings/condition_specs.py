@@ -1,4 +1,4 @@
-"""Specs of conditions: the noise level, labels, and sums of them. No torch here."""
+"""Specs of conditions: the noise level, labels, and sums of them. Read without torch."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ class Label(ConditionSpec):
         if not self.dropout and any(
             condition.name == self.of and condition.partial for condition in self.conditions
         ):
-            message = f'held-out samples have no "{self.of}", and dropout = 0 never trains the vector for no label'
+            message = (
+                f'held-out samples have no "{self.of}", and dropout = 0 never trains the vector '
+                "for no label"
+            )
             yield Misfit(message, ("of",), ("task",), "dropout = 0.1")
 
     def build(self, width: int) -> LabelEmbedding:
@@ -138,14 +141,14 @@ class Sum(ConditionSpec):
 
     def with_space(self, space: Space) -> Self:
         """Return the sum with every condition bound to the space."""
-        return (
-            super()
-            .with_space(space)
-            .model_copy(update={"parts": [part.with_space(space) for part in self.parts]})
-        )
+        parts = [part.with_space(space) for part in self.parts]
+        return super().with_space(space).model_copy(update={"parts": parts})
 
     def dropped(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.dropped()))
+        names: dict[str, None] = {}
+        for part in self.parts:
+            names |= dict.fromkeys(part.dropped())
+        return tuple(names)
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Yield incompatibilities of every condition."""

@@ -44,7 +44,8 @@ class LabelEmbedding(nn.Module):
         self.dropout = dropout
         self.table = nn.Embedding(size + 1, width)
         nn.init.normal_(self.table.weight, std=std)
-        if not dropout:  # the vector for no label is never trained
+        if not dropout:
+            # The vector for no label is never trained.
             nn.init.zeros_(self.table.weight[-1].detach())
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -59,7 +60,12 @@ class LabelEmbedding(nn.Module):
             c = self.table.weight[-1].expand(len(level), -1)
         else:
             c = self.table(torch.where(label < 0, self.size, label))
-        return c if level.ndim == 1 else c[:, None].expand(*level.shape, -1)
+        return _per_position(c, level)
+
+
+def _per_position(c: Float[Tensor, "B C"], level: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L C"]:
+    """Repeat a vector per sample at each position if the level is per position."""
+    return c if level.ndim == 1 else c[:, None].expand(*level.shape, -1)
 
 
 def _drop(cond: Mapping[str, Tensor], name: str, dropout: float) -> Mapping[str, Tensor]:
@@ -85,6 +91,7 @@ class OutlineEmbedding(nn.Module):
         super().__init__()
         self.condition = condition
         self.dropout = dropout
+        # Two ends and whether it is the door.
         self.wall = nn.Linear(5, width)
         self.out = nn.Linear(width, width)
         self.missing = nn.Parameter(torch.zeros(width))
@@ -96,40 +103,56 @@ class OutlineEmbedding(nn.Module):
         self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]
     ) -> Float[Tensor, "B *L C"]:
         """Return a vector per sample, repeated per position if the level is per position."""
-        flat = cond.get(self.condition)
-        if flat is None:
-            c = self.missing.expand(len(level), -1)
-        else:
-            points = flat.view(len(flat), -1, 2).to(self.missing.dtype)
-            known = (points >= 0).all(-1)
-            low, high = (extreme[:, None] for extreme in _extent(points[:, 2:], known[:, 2:]))
-            points = (points - (low + high) / 2) / _SCALE
-            corners = points[:, 2:]
-            real = known[:, 2:]
-            last = real & ~functional.pad(real[:, 1:], (0, 1))
-            following = torch.where(last[..., None], corners[:, :1], corners.roll(-1, 1))
-            walls = torch.cat([corners, following, torch.zeros_like(corners[..., :1])], -1)
-            door = torch.cat([points[:, :2].flatten(1), torch.ones_like(points[:, 0, :1])], -1)[
-                :, None
-            ]
-            tokens = torch.cat([door, walls], 1)
-            used = torch.cat([known[:, :2].all(1, keepdim=True), real], 1)
-            vectors = functional.silu(self.wall(tokens)) * used[..., None]
-            c = torch.where(real.any(1)[:, None], self.out(vectors.sum(1)), self.missing)
-        return c if level.ndim == 1 else c[:, None].expand(*level.shape, -1)
+        outline = cond.get(self.condition)
+        if outline is None:
+            return _per_position(self.missing.expand(len(level), -1), level)
+
+        points = outline.view(len(outline), -1, 2).to(self.missing.dtype)
+        known = (points >= 0).all(-1)
+        real = known[:, 2:]
+        points = _centred(points, known)
+
+        door = _segment(points[:, :1], points[:, 1:2], is_door=True)
+        corners = points[:, 2:]
+        walls = _segment(corners, _next_corner(corners, real), is_door=False)
+        segments = torch.cat([door, walls], 1)
+        used = torch.cat([known[:, :2].all(1, keepdim=True), real], 1)
+
+        vectors = functional.silu(self.wall(segments)) * used[..., None]
+        c = torch.where(real.any(1)[:, None], self.out(vectors.sum(1)), self.missing)
+        return _per_position(c, level)
 
 
-_SCALE = 64.0
+PIXELS = 64.0
 """Pixels per unit of the coordinates that the model gets."""
 
 
-def _extent(
-    points: Float[Tensor, "B P 2"], known: Bool[Tensor, "B P"]
-) -> tuple[Float[Tensor, "B 2"], Float[Tensor, "B 2"]]:
-    """Return the smallest and the largest coordinates of the known points."""
-    low = points.masked_fill(~known[..., None], float("inf")).amin(1)
-    high = points.masked_fill(~known[..., None], float("-inf")).amax(1)
-    return torch.where(low.isfinite(), low, 0.0), torch.where(high.isfinite(), high, 0.0)
+def _centred(points: Float[Tensor, "B P 2"], known: Bool[Tensor, "B P"]) -> Float[Tensor, "B P 2"]:
+    """Move the centre of the corners' bounding box to 0, so that translations do not matter."""
+    corners = points[:, 2:]
+    unknown = ~known[:, 2:, None]
+    low = corners.masked_fill(unknown, float("inf")).amin(1, keepdim=True)
+    high = corners.masked_fill(unknown, float("-inf")).amax(1, keepdim=True)
+
+    # Without any corner the extremes are infinite.
+    low = torch.where(low.isfinite(), low, 0.0)
+    high = torch.where(high.isfinite(), high, 0.0)
+    return (points - (low + high) / 2) / PIXELS
+
+
+def _next_corner(
+    corners: Float[Tensor, "B P 2"], real: Bool[Tensor, "B P"]
+) -> Float[Tensor, "B P 2"]:
+    """Return the other end of the wall that starts at each corner; the last wall closes the polygon."""
+    last = real & ~functional.pad(real[:, 1:], (0, 1))
+    return torch.where(last[..., None], corners[:, :1], corners.roll(-1, 1))
+
+
+def _segment(
+    start: Float[Tensor, "B P 2"], end: Float[Tensor, "B P 2"], *, is_door: bool
+) -> Float[Tensor, "B P 5"]:
+    flag = torch.full_like(start[..., :1], float(is_door))
+    return torch.cat([start, end, flag], -1)
 
 
 class ConditionSum(nn.Module):

@@ -58,12 +58,18 @@ class RegionEmbedding(nn.Module):
         masked = state.masked
         flagged = masked if state.noisy is None else masked | state.noisy
         if self.columns is not None:
-            x, masked, flagged = (part[..., self.columns] for part in (x, masked, flagged))
+            x = x[..., self.columns]
+            masked = masked[..., self.columns]
+            flagged = flagged[..., self.columns]
+
+        # A masked value may be anything; with `elements` the model sees that it is not a 0.
         h = self.linear(x.masked_fill(masked, 0.0))
         if self.elements is not None:
             h = h + self.elements(flagged.to(h.dtype))
         h = torch.where(masked.all(-1, keepdim=True), self.mask_token, h)
         h = h + self.position(start, h.shape[1], cond)
+
+        # Later pieces of a sample find the class token in the cache.
         if self.cls_token is None or start:
             return h, 0
         return torch.cat([self.cls_token.expand(len(h), 1, -1), h], 1), 1

@@ -64,14 +64,20 @@ class GraphEmbedding(nn.Module):
         return h + self.position_embedding(), extra
 
     def position_embedding(self) -> Float[Tensor, "L D"]:
-        first, *second = self.pair or [self.node]
-        pairs = first(self.ends[0]) + second[0](self.ends[1]) if second else first(self.ends).sum(0)
+        """Return entity + position of every token; it is the same for all samples."""
         nodes = self.node.weight
-        rest = (
-            nodes if length == len(nodes) else torch.cat([pairs, nodes])
-            for length in self.lengths[2:]
-        )
-        parts = [nodes, pairs, *rest]
-        return torch.cat(
-            [entity + part for entity, part in zip(self.entity.weight.unbind(), parts, strict=True)]
-        )
+        pairs = self._pairs()
+        positions = [nodes, pairs]
+        for length in self.lengths[2:]:
+            positions.append(nodes if length == len(nodes) else torch.cat([pairs, nodes]))
+
+        entities = self.entity.weight.unbind()
+        return torch.cat([e + p for e, p in zip(entities, positions, strict=True)])
+
+    def _pairs(self) -> Float[Tensor, "E D"]:
+        if len(self.pair) == 2:
+            first, second = self.pair
+            out: Tensor = first(self.ends[0]) + second(self.ends[1])
+            return out
+        table = self.pair[0] if len(self.pair) else self.node
+        return table(self.ends).sum(0)  # type: ignore[no-any-return]

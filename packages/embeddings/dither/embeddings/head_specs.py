@@ -1,4 +1,4 @@
-"""Specs of the output heads. No torch here."""
+"""Specs of the output heads. Read without torch."""
 
 from __future__ import annotations
 

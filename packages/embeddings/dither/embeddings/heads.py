@@ -55,11 +55,14 @@ class TokenHead(nn.Module):
     @property
     def linear(self) -> nn.Linear | None:
         """The only layer, if there is a single field and nothing replaced it; used by fused losses."""
-        only = self.maps[0] if len(self.maps) == 1 else None
-        return only if type(only) is nn.Linear else None
+        # A subclass, such as one with LoRA, is more than a matrix product.
+        if len(self.maps) == 1 and type(self.maps[0]) is nn.Linear:
+            return self.maps[0]
+        return None
 
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
-        if len(self.maps) == 1:  # avoids copies of what may be the largest tensor of all
+        # No copy of what may be the largest tensor of all.
+        if len(self.maps) == 1:
             logits: Tensor = self.maps[0](h)
             return logits
         fields = zip(self.maps, self.space.split(h).values(), strict=True)
@@ -67,7 +70,7 @@ class TokenHead(nn.Module):
 
     def _pad(self, logits: Float[Tensor, "B L v"]) -> Float[Tensor, "B L V"]:
         missing = self.space.vocab - logits.shape[-1]
-        return functional.pad(logits, (0, missing), value=-torch.inf) if missing else logits
+        return functional.pad(logits, (0, missing), value=-torch.inf)
 
 
 class SoftplusHead(nn.Module):

@@ -1,4 +1,4 @@
-"""Specs of position embeddings. No torch here."""
+"""Specs of position embeddings. Read without torch."""
 
 from __future__ import annotations
 

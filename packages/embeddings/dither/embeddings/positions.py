@@ -62,9 +62,8 @@ class SinusoidPositions(nn.Module):
         self.layout = layout
         self.of = of
         self.unit = unit
-        self.register_buffer(
-            "anchor", torch.empty(0), persistent=False
-        )  # has the device and dtype of the model
+        # Has the device and dtype of the model.
+        self.register_buffer("anchor", torch.empty(0), persistent=False)
 
     def forward(
         self, start: int, length: int, cond: Mapping[str, Tensor]
@@ -77,7 +76,9 @@ class SinusoidPositions(nn.Module):
         if self.of is None:
             values = torch.arange(start, start + length, device=self.anchor.device)[None]
         elif self.of in cond:
-            values = (cond[self.of][:, start : start + length] - cond[self.of][:, :1]) / self.unit
+            # Subtracted as integers: float32 would round coordinates of a chromosome to 16 bases.
+            coordinates = cond[self.of]
+            values = (coordinates[:, start : start + length] - coordinates[:, :1]) / self.unit
         else:
             raise ValueError(f'position embedding requires the condition "{self.of}"')
         waves = sinusoids(values, self.width, max_period=self.max_period, layout=self.layout)

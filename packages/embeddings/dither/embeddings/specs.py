@@ -1,4 +1,4 @@
-"""Specs of the embeddings; registers all components of this package. No torch here."""
+"""Specs of the embeddings; registers all components of this package. Read without torch."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ class Tokens(EmbeddingSpec):
 
     def traits(self) -> frozenset[str]:
         """A head may share the tables if they start small: at 1, logits would start at sqrt(width)."""
-        small = self.init == "kaiming" or (
-            isinstance(self.init, float) and self.init <= MAX_TIED_STD
-        )
-        return frozenset([*["tables"] * small, *["known"] * self.known])
+        traits = set()
+        if self.init == "kaiming" or (isinstance(self.init, float) and self.init <= MAX_TIED_STD):
+            traits.add("tables")
+        if self.known:
+            traits.add("known")
+        return frozenset(traits)
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Yield incompatibilities, including those of the position embedding."""
@@ -90,8 +92,8 @@ class Graph(EmbeddingSpec):
         yield from super().check(space, width)
         if isinstance(space, TokenSpace) and not is_graph(space):
             message = (
-                'embedding "graph" requires fields of n nodes and of their n(n-1)/2 pairs, and others only of n or '
-                f"n(n+1)/2 tokens; a sample here is {space}"
+                'embedding "graph" requires fields of n nodes and of their n(n-1)/2 pairs, and '
+                f"others only of n or n(n+1)/2 tokens; a sample here is {space}"
             )
             yield Misfit(message, related=("process",))
 
@@ -121,7 +123,9 @@ class Regions(EmbeddingSpec):
 
     def traits(self) -> frozenset[str]:
         """Without positions all fully masked regions have one vector."""
-        return frozenset({"identical-masked"} if isinstance(self.position, NoPosition) else ())
+        if isinstance(self.position, NoPosition):
+            return frozenset({"identical-masked"})
+        return frozenset()
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Yield incompatibilities, including those of the position embedding and the columns."""
@@ -139,10 +143,13 @@ class Regions(EmbeddingSpec):
         from .features import RegionEmbedding
 
         assert isinstance(space, FeatureSpace)
+        columns = None
+        if self.without:
+            columns = columns_without(space, self.without)
         return RegionEmbedding(
             space.width,
             width,
-            columns=columns_without(space, self.without) if self.without else None,
+            columns=columns,
             cls=self.cls,
             elements=self.elements,
             position=self.position.build(space, width),

@@ -42,15 +42,16 @@ def sinusoids(
     step = math.log(max_period) / max(half - freq_shift, 1)
     frequency = torch.exp(-step * torch.arange(half, device=values.device, dtype=values.dtype))
     angle = values[..., None] * frequency
+    cos = angle.cos()
+    sin = angle.sin()
+
     if layout == "interleaved":
-        out = rearrange(
-            torch.stack([angle.sin(), angle.cos()], -1), "... half two -> ... (half two)"
-        )
+        out = rearrange(torch.stack([sin, cos], -1), "... half two -> ... (half two)")
+    elif layout == "cos-sin":
+        out = torch.cat([cos, sin], -1)
     else:
-        cos = angle.cos()
-        sin = angle.sin()
-        out = torch.cat([cos, sin] if layout == "cos-sin" else [sin, cos], -1)
-    return functional.pad(out, (0, 1)) if size % 2 else out
+        out = torch.cat([sin, cos], -1)
+    return functional.pad(out, (0, size % 2))
 
 
 class TimestepEmbedding(nn.Module):
@@ -94,5 +95,7 @@ class TimestepEmbedding(nn.Module):
             layout=self.layout,
             freq_shift=self.freq_shift,
         )
-        c: Tensor = self.leave(functional.silu(self.enter(waves.to(self.enter.weight.dtype))))
+        # The sinusoids are float32 at least, whatever the precision of the model.
+        hidden = functional.silu(self.enter(waves.to(self.enter.weight.dtype)))
+        c: Tensor = self.leave(hidden)
         return c

@@ -120,27 +120,34 @@ class TokenDistribution:
     ) -> Float[Tensor, "B L M"]:
         """Return the expected masked values given the others: the prediction of x_0 from pure noise."""
         visible = x.masked_fill(masked, 0.0).to(self.h.dtype)
-        return self.head.x0_and_eps(visible, self.h.new_full(self.h.shape[:-1], MAX_ANGLE), self.h)[
-            0
-        ]
+        angle = self.h.new_full(self.h.shape[:-1], MAX_ANGLE)
+        x0, _ = self.head.x0_and_eps(visible, angle, self.h)
+        return x0
 
     def sample(
         self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]
     ) -> Float[Tensor, "B L M"]:
         """Draw the masked values given the others (DDPM)."""
+        # Only positions with a masked value pass through the MLP.
         rows = masked.any(-1)
         h = self.h[rows]
         visible = x[rows]
         drawn = masked[rows]
-        angles = torch.linspace(MAX_ANGLE, 0, self.head.steps + 1).tolist()
+
         y = torch.where(drawn, torch.randn_like(visible), visible)
+        angles = torch.linspace(MAX_ANGLE, 0, self.head.steps + 1).tolist()
         for now, then in pairwise(angles):
             x0, eps = self.head.x0_and_eps(y, y.new_full(y.shape[:1], now), h)
+
+            # Ancestral step (Ho et al., 2020), alpha at `now` and at the earlier time `then`.
             alpha = math.cos(now) ** 2
             earlier = math.cos(then) ** 2
             variance = (1 - earlier) * (1 - alpha / earlier) / (1 - alpha)
             new = math.sqrt(earlier) * x0 + math.sqrt(max(1 - earlier - variance, 0.0)) * eps
-            new = new + math.sqrt(variance) * torch.randn_like(new) if then else new
+            if then:
+                new = new + math.sqrt(variance) * torch.randn_like(new)
+
+            # Visible values stay clean at every noise level.
             y = torch.where(drawn, new, visible)
         return x.masked_scatter(rows[..., None].expand_as(x), y.to(x.dtype))
 
@@ -148,18 +155,19 @@ class TokenDistribution:
         self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]
     ) -> Float[Tensor, "B L M"]:
         """Return the squared errors of the raw prediction, averaged over K noise levels; 0 outside the target mask."""
+        # K noise levels share one pass of the transformer, whose output costs most.
         rows = target_mask.any(-1)
-        times = self.head.repeats
-        h, clean, target = (
-            repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, target_mask)
-        )
+        h = repeat(self.h[rows], "n d -> k n d", k=self.head.repeats)
+        clean = repeat(x0[rows], "n m -> k n m", k=self.head.repeats)
+        target = repeat(target_mask[rows], "n m -> k n m", k=self.head.repeats)
+
         angle = MAX_ANGLE * torch.rand(clean.shape[:2], device=x0.device, dtype=self.h.dtype)
         eps = torch.randn_like(clean)
         a = angle.cos()[..., None]
         b = angle.sin()[..., None]
-        raw = self.head.denoise(
-            torch.where(target, a * clean + b * eps, clean).to(h.dtype), angle, h
-        )
+        noised = torch.where(target, a * clean + b * eps, clean).to(h.dtype)
+
+        raw = self.head.denoise(noised, angle, h)
         truth = eps if self.head.predict == "eps" else a * eps - b * clean
         squares = torch.where(target, raw - truth, 0.0).square().mean(0)
         return torch.zeros_like(x0).masked_scatter(
