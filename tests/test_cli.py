@@ -636,7 +636,6 @@ def test_diff_of_two_runs(here, cli):
             },
             "git": {"commit": ("a" if one else "b") * 40, "clean": one},
             "plugins": {"core-blocks": {"version": "0.1.0" if one else "0.2.0", "sha256": ""}},
-            "parts": {"model": {"part": "core-blocks/denoiser@1", "options": f"sha256:{name}"}},
         }
         manifest["plugins"] |= {} if one else {"mine": {"version": "", "sha256": "f00"}}
         (here / name / "manifest.json").write_text(json.dumps(manifest))
@@ -644,7 +643,7 @@ def test_diff_of_two_runs(here, cli):
         (here / name / "resolved.toml").write_text(cli("resolve", "quick.toml", *changes).out)
     found = json.loads(cli("runs", "diff", "one", "other", "--json").out)
     assert found["options"] == {"train.steps": [1500, 3]}
-    assert found["parts"] == {"model option types": ["sha256:one", "sha256:other"]}
+    assert found["parts"] == {}
     assert found["plugins"]["core-blocks.version"] == ["0.1.0", "0.2.0"]
     assert found["plugins"]["mine.sha256"] == [None, "f00"]
     assert found["environment"] == {"python": ["3.11.7", "3.12.1"]}

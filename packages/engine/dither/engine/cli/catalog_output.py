@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.hookspecs import REGISTRATION
 from dither.registry.kinds import KINDS, known_kind
 from dither.registry.plugins.catalog import Catalog, Component
 from dither.registry.plugins.describe import describe, describe_options
@@ -52,21 +53,24 @@ def filter_components(
     pattern: str | None = None,
     plugin_names: Sequence[str] | None = None,
 ) -> list[Any]:
-    """Return the components of a kind, with matching names, of certain plugins; `Refused` without any."""
+    """Return the components of a kind, with matching names, of certain plugins.
+
+    Refused if a plugin or kind is unknown, or nothing matches the pattern.
+    """
     for plugin in plugin_names or ():
         if plugin not in plugins:
             hint = did_you_mean(plugin, plugins, f"known: {', '.join(plugins)}")
             raise Refused(Problem(f'unknown plugin "{plugin}"', help=hint, code="unknown-plugin"))
     kinds = {known_kind(kind)} if kind else {*KINDS}
-    components = [
-        c for c in components if c.kind in kinds and (not plugin_names or c.plugin in plugin_names)
-    ]
-    matching = [c for c in components if fnmatch.fnmatchcase(c.name, pattern or "*")]
-    if pattern is not None and not matching:
-        hint = did_you_mean(pattern, {component.name for component in components})
-        raise Refused(
-            Problem(f'no component matches "{pattern}"', help=hint, code="unknown-component")
-        )
+    owners = set(plugin_names or plugins)
+    candidates = [c for c in components if c.kind in kinds and c.plugin in owners]
+    if pattern is None:
+        return candidates
+    matching = [c for c in candidates if fnmatch.fnmatchcase(c.name, pattern)]
+    if not matching:
+        hint = did_you_mean(pattern, {component.name for component in candidates})
+        message = f'no component matches "{pattern}"'
+        raise Refused(Problem(message, help=hint, code="unknown-component"))
     return matching
 
 
@@ -95,34 +99,30 @@ def show_reference(catalog: Catalog, components: Sequence[Component]) -> None:
         lines += [f"## {kind}", "", summary_of(KINDS[kind]), ""]
         for component in group:
             facts = describe(component, catalog)
-            lines += [
-                f"### {component.name}",
-                "",
-                facts["doc"],
-                "",
-                f"From `{component.plugin}`.",
-                "",
-            ]
+            lines += [f"### {component.name}", "", facts["doc"], ""]
+            lines += [f"From `{component.plugin}`.", ""]
             lines += ["```toml", facts["snippet"], "```", ""]
             lines += _markdown_options(facts["options"])
-    for name, options in TABLES.items() if len(components) == len(catalog.parts()) else ():
-        lines += [
-            f"## [{name}]",
-            "",
-            summary_of(options),
-            "",
-            *_markdown_options(describe_options(options)),
-        ]
+    # A page of some components, as of one plugin, has no use for the tables of an experiment.
+    if len(components) == len(catalog.parts()):
+        for name, options in TABLES.items():
+            lines += [f"## [{name}]", "", summary_of(options), ""]
+            lines += _markdown_options(describe_options(options))
     typer.echo("\n".join(lines).rstrip())
 
 
-def _markdown_options(options: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    if options:
-        yield from ("| option | type | default | description |", "|---|---|---|---|")
+def _markdown_options(options: Sequence[Mapping[str, str]]) -> list[str]:
+    if not options:
+        return []
+    lines = ["| option | type | default | description |", "|---|---|---|---|"]
     for option in options:
         cells = (f"`{option['name']}`", option["type"], f"`{option['default']}`", option["doc"])
-        yield "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
-    yield from [""] * bool(options)
+        lines.append("| " + " | ".join(map(_markdown_cell, cells)) + " |")
+    return [*lines, ""]
+
+
+def _markdown_cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def show_plugins(plugins: Plugins, as_json: bool) -> None:
@@ -131,55 +131,55 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
     if echo_json(as_json, [asdict(report) for report in reports]):
         return
     page = table("plugin", "state", "from", "version", "components", "other hooks")
+    remarks = []
     for report in reports:
-        colour = "green" if report.state == "loaded" else "red"
-        source = Path(report.source).name if report.sha256 else report.source
-        hooks = ", ".join(hook for hook in report.hooks if hook != "register_components")
-        components = str(report.parts) if report.state == "loaded" else ""
+        is_loaded = report.state == "loaded"
+        is_file = bool(report.sha256)
         page.add_row(
             report.name,
-            Text(report.state, colour),
-            *map(Text, (source, report.version, components, hooks)),
+            Text(report.state, "green" if is_loaded else "red"),
+            Text(Path(report.source).name if is_file else report.source),
+            Text(report.version),
+            Text(str(report.parts) if is_loaded else ""),
+            Text(", ".join(hook for hook in report.hooks if hook != REGISTRATION)),
         )
+        if report.reason:
+            remarks.append(f"{report.name}: {report.state}: {report.reason}")
+        elif report.imports_torch:
+            remarks.append(f"{report.name}: imports torch when loaded ({report.seconds:.3f} s)")
     console = Console()
     console.print(page)
-    for report in reports:
-        if report.reason:
-            console.print(Text(f"{report.name}: {report.state}: {report.reason}"), soft_wrap=True)
-        elif report.imports_torch:
-            console.print(
-                Text(f"{report.name}: imports torch when loaded ({report.seconds:.3f} s)"),
-                soft_wrap=True,
-            )
+    for remark in remarks:
+        console.print(Text(remark), soft_wrap=True)
 
 
 def show_component(plugins: Plugins, component: Component, as_json: bool) -> None:
-    """Print everything about one component, and the experiment files below experiments/ that name it."""
+    """Print everything about one component, and the files below experiments/ that name it."""
     facts = describe(component, plugins.catalog)
-    facts["version"] = next(
-        (report.version for report in plugins.reports if report.name == component.plugin), ""
-    )
-    files = sorted(Path("experiments").rglob("*.toml"))
-    facts["used_in"] = [
-        str(path) for path in files if f'"{component.name}"' in path.read_text("utf-8", "replace")
-    ]
+    versions = {report.name: report.version for report in plugins.reports}
+    facts["version"] = versions.get(component.plugin, "")
+    facts["used_in"] = []
+    for path in sorted(Path("experiments").rglob("*.toml")):
+        if f'"{component.name}"' in path.read_text("utf-8", "replace"):
+            facts["used_in"].append(str(path))
     if echo_json(as_json, facts):
         return
+
     console = Console()
-    console.print(
-        Text.assemble((f"{facts['kind']} {facts['name']}", "bold"), ("  " + facts["pinned"], "dim"))
-    )
+    title = (f"{facts['kind']} {facts['name']}", "bold")
+    console.print(Text.assemble(title, ("  " + facts["pinned"], "dim")))
     console.print(Text(facts["doc"] + "\n"))
     _show_options(console, facts["options"])
     console.print(Text("\n" + facts["snippet"] + "\n"), soft_wrap=True)
-    grid = Table.grid(padding=(0, 2))
-    plugin = f"{facts['plugin']} {facts['version']}".strip()
-    for key, value in (facts["contracts"] | {"plugin": plugin, "source": facts["source"]}).items():
-        grid.add_row(Text(key, style="cyan"), Text(value, overflow="fold"))
+
+    rows = dict(facts["contracts"])
+    rows["plugin"] = f"{facts['plugin']} {facts['version']}".strip()
+    rows["source"] = facts["source"]
     if facts["used_in"]:
-        grid.add_row(
-            Text("used in", style="cyan"), Text(", ".join(facts["used_in"]), overflow="fold")
-        )
+        rows["used in"] = ", ".join(facts["used_in"])
+    grid = Table.grid(padding=(0, 2))
+    for key, value in rows.items():
+        grid.add_row(Text(key, style="cyan"), Text(value, overflow="fold"))
     console.print(grid)
 
 
@@ -195,10 +195,7 @@ def show_table(name: str, as_json: bool) -> None:
 
 def _show_options(console: Console, options: Iterable[Mapping[str, str]]) -> None:
     for option in options:
-        console.print(
-            Text.assemble(
-                (option["name"], "cyan"), f" = {option['default']}  ", (option["type"], "dim")
-            )
-        )
+        default = f" = {option['default']}  "
+        console.print(Text.assemble((option["name"], "cyan"), default, (option["type"], "dim")))
         if option["doc"]:
             console.print(Padding(Text(option["doc"]), (0, 0, 0, 4)))

@@ -12,6 +12,7 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 from typer.models import TyperInfo
 
@@ -33,12 +34,14 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     """
     words = list(words)
     word = words[0] if words else None
-    for entries in ENTRIES:  # of an earlier call in this process
+    # Tests and notebooks call `main` several times, each with plugins of its own.
+    for entries in ENTRIES:
         entries[:] = [entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL]
     if word in VERBS:
         return _with_one_command(word), words
 
     _import_commands(dict.fromkeys(VERBS.values()))
+    # Completion must answer within a key press, so it knows the commands of the engine only.
     if word == "--version" or "_DITHER_COMPLETE" in os.environ:
         return app, words
     files, words = _split_plugin_files(words)
@@ -138,28 +141,37 @@ def _add_plugin_commands(files: Sequence[str], word: str | None) -> None:
             if report.state == "loaded" and "register_commands" in report.hooks:
                 plugins.request(report.name)
     except Refused as refused:
-        if word and not word.startswith("-") and (files or not nearest(word, VERBS)):
+        # Help and a misspelled command of the engine need no plugins.
+        is_command = word is not None and not word.startswith("-")
+        if is_command and (files or not nearest(word, VERBS)):
             raise
         _note(f"no commands of plugins: {refused}")
         return
 
-    counts = [len(entries) for entries in ENTRIES]
-    results = plugins.call_each("register_commands", yield_errors=True, app=app, engine=RunEngine())
+    # Plugins receive an application of their own, so that none can replace a command of another.
+    added = typer.Typer()
+    results = plugins.call_each(
+        "register_commands", yield_errors=True, app=added, engine=RunEngine()
+    )
     for _, result in results:
         if isinstance(result, PluginError):
             _note(str(result))
-    taken = set(VERBS)
-    for entries, count in zip(ENTRIES, counts, strict=True):
-        added = entries[count:]
-        del entries[count:]
-        for entry in added:
-            entry.rich_help_panel = PLUGIN_PANEL
-            if _name(entry) in taken:
-                _note(f'a plugin adds the command "{_name(entry)}", which exists already')
-            else:
-                entries.append(entry)
-                taken.add(_name(entry))
+    _merge(added.registered_commands, app.registered_commands)
+    _merge(added.registered_groups, app.registered_groups)
     _prepare(*ENTRIES)
+
+
+def _merge(added: Iterable[Any], entries: list[Any]) -> None:
+    """Add commands or groups of plugins, except those whose name is taken."""
+    taken = {*VERBS, *(_name(entry) for entry in [*ENTRIES[0], *ENTRIES[1]])}
+    for entry in added:
+        name = _name(entry)
+        if name in taken:
+            _note(f'a plugin adds the command "{name}", which exists already')
+            continue
+        taken.add(name)
+        entry.rich_help_panel = PLUGIN_PANEL
+        entries.append(entry)
 
 
 def _note(text: str) -> None:

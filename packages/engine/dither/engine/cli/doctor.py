@@ -6,6 +6,7 @@ import platform
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -61,23 +62,28 @@ def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> It
         yield Finding("torch", "note", "its version is unknown")
     yield from check_folder("runs", runs, "choose another folder with --runs")
     yield from check_folder("cache", cache_folder(), "choose another folder with DITHER_DATA")
+
+    # Without a valid registry.toml plugins are checked as if there were none.
     policy = Policy()
     plugins = Plugins()
-    for topic in ("registry.toml", "plugins"):
-        try:
-            if topic == "registry.toml":
-                policy = find_policy(folder)
-            else:
-                plugins = load_plugins(select, policy=policy)
-        except Refused as refused:
-            yield from _findings(topic, refused.problems)
+    try:
+        policy = find_policy(folder)
+    except Refused as refused:
+        yield from _findings("registry.toml", refused.problems)
+    try:
+        plugins = load_plugins(select, policy=policy)
+    except Refused as refused:
+        yield from _findings("plugins", refused.problems)
     yield from check_plugins(plugins)
     yield from check_policy(policy_file(folder), policy, plugins)
 
 
 def check_folder(topic: str, folder: Path, advice: str) -> Iterator[Finding]:
     """Check that a folder can be written, and its free disk space."""
-    parent = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    # A run creates the folder, if it does not exist, in the next one above that does.
+    parent = folder.absolute()
+    while not parent.exists():
+        parent = parent.parent
     try:
         with tempfile.TemporaryFile(dir=parent):
             free = shutil.disk_usage(parent).free
@@ -87,9 +93,8 @@ def check_folder(topic: str, folder: Path, advice: str) -> Iterator[Finding]:
         return
     if free < MIN_SPACE:
         advice = "free disk space: a checkpoint takes three times the size of the weights"
-        yield Finding(
-            topic, "note", f"{folder}, only {free / 1e9:.1f} GB free", advice, "disk-full"
-        )
+        message = f"{folder}, only {free / 1e9:.1f} GB free"
+        yield Finding(topic, "note", message, advice, "disk-full")
     else:
         yield Finding(topic, "ok", f"{folder}, {free / 1e9:.1f} GB free")
 
@@ -98,21 +103,19 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
     """Report the state of each plugin, and slow imports."""
     loaded = []
     for report in plugins.reports:
-        origin = f"{report.name} ({report.origin})"
-        if report.state == "loaded":
-            loaded.append(f"{report.name} {report.version}".strip())
-            if report.imports_torch or report.seconds > SLOW:
-                why = "imports torch when loaded and " if report.imports_torch else ""
-                advice = (
-                    "its author can move the import into `build`" if report.imports_torch else ""
-                )
-                message = f"{report.name} {why}takes {report.seconds:.1f} s to load"
-                yield Finding("start", "note", message, advice, "slow-import")
-        else:
+        if report.state != "loaded":
             state, code, advice = STATES[report.state]
-            yield Finding(
-                "plugins", state, f"{origin} {report.state}: {report.reason}", advice, code
-            )
+            message = f"{report.name} ({report.origin}) {report.state}: {report.reason}"
+            yield Finding("plugins", state, message, advice, code)
+            continue
+        loaded.append(f"{report.name} {report.version}".strip())
+        seconds = f"takes {report.seconds:.1f} s to load"
+        if report.imports_torch:
+            message = f"{report.name} imports torch when loaded and {seconds}"
+            advice = "its author can move the import into `build`"
+            yield Finding("start", "note", message, advice, "slow-import")
+        elif report.seconds > SLOW:
+            yield Finding("start", "note", f"{report.name} {seconds}", code="slow-import")
     if not loaded:
         advice = "install dither again: in a checkout, python -m pip install -r requirements.txt"
         yield Finding("plugins", "broken", "none is loaded", advice, "unknown-plugin")
@@ -123,9 +126,8 @@ def check_plugins(plugins: Plugins) -> Iterator[Finding]:
 def check_policy(path: Path | None, policy: Policy, plugins: Plugins) -> Iterator[Finding]:
     """Check the requirements of registry.toml, and its list of components."""
     topic = "registry.toml"
-    yield Finding(
-        topic, "ok", str(path) if path else "none at or above this folder; none is required"
-    )
+    place = "none at or above this folder; none is required" if path is None else str(path)
+    yield Finding(topic, "ok", place)
     yield from _findings(topic, required_plugins(policy, plugins.reports)[1])
     problems = check_components(policy, plugins) if policy.components else []
     if problems:
@@ -136,18 +138,20 @@ def check_policy(path: Path | None, policy: Policy, plugins: Plugins) -> Iterato
 
 def _findings(topic: str, problems: Sequence[Problem]) -> Iterator[Finding]:
     for problem in problems:
-        key = f"{dotted(problem.path)}: " if problem.path else ""
-        place = f" ({problem.origin})" if problem.origin else ""
-        yield Finding(
-            topic, "broken", f"{key}{problem.message}{place}", problem.help or "", problem.code
-        )
+        message = problem.message
+        if problem.path:
+            message = f"{dotted(problem.path)}: {message}"
+        if problem.origin:
+            message += f" ({problem.origin})"
+        yield Finding(topic, "broken", message, problem.help or "", problem.code)
 
 
 def show_findings(findings: list[Finding], as_json: bool) -> int:
     """Print the findings; return 1 if something is broken."""
-    counts = {state: sum(finding.state == state for finding in findings) for state in COLOURS}
+    counts = Counter(finding.state for finding in findings)
+    is_broken = counts["broken"] > 0
     if echo_json(as_json, [asdict(finding) for finding in findings]):
-        return int(counts["broken"] > 0)
+        return int(is_broken)
     page = Table.grid(padding=(0, 2))
     for finding in findings:
         text = Text(finding.message, overflow="fold")
@@ -157,4 +161,4 @@ def show_findings(findings: list[Finding], as_json: bool) -> int:
     console = Console()
     console.print(page)
     console.print(f"\n{counts['broken']} broken, {counts['note']} notes, {counts['ok']} ok")
-    return int(counts["broken"] > 0)
+    return int(is_broken)

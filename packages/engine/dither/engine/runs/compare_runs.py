@@ -1,4 +1,4 @@
-"""Comparing runs and experiments."""
+"""Compare runs and experiments."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from dither.registry.config.validation import dump, validate
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment
 from ..config.paths import not_a_run
-from ..config.provenance import component_record, plugin_record
+from ..config.provenance import plugin_record
 from .run_directory import flat, read_manifest, resolved_file
 
 __all__ = ["compare", "read_side"]
 
+RECORDED = ("plugins", "environment", "git")
+"""Sections of a manifest that are compared."""
 Side = dict[str, dict[str, Any]]
 """Values by section and dotted key: parts (pinned components), options, plugins, and of a run
 environment and git."""
@@ -33,19 +35,18 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
         document, plugins = open_experiment(path, select=select)
         loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
         tree = dump(loaded.experiment, plugins.catalog)
-        record = {"parts": component_record(loaded), "plugins": plugin_record(loaded)}
-    options = flat(tree)
-    parts = {
-        key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")
-    }
-    record = {key: table for key, table in record.items() if isinstance(table, dict)}
-    side = {
-        "parts": parts,
-        "options": {k: v for k, v in options.items() if not k.endswith(".use")},
-    }
-    return side | {
-        key: flat(record[key]) for key in ("plugins", "environment", "git") if record.get(key)
-    }
+        record = {"plugins": plugin_record(loaded)}
+    side: Side = {"parts": {}, "options": {}}
+    for key, value in flat(tree).items():
+        if key.endswith(".use"):
+            side["parts"][key.removesuffix(".use")] = value
+        else:
+            side["options"][key] = value
+    for section in RECORDED:
+        # A manifest written by hand may hold anything.
+        if record.get(section) and isinstance(record[section], dict):
+            side[section] = flat(record[section])
+    return side
 
 
 def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -54,11 +55,12 @@ def compare(first: Side, second: Side) -> dict[str, dict[str, tuple[Any, Any]]]:
     Sections that only one side has, such as the git state of a run, are left out.
     """
     sections: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for section in [section for section in first if section in second]:
-        old = first[section]
+    for section, old in first.items():
+        if section not in second:
+            continue
         new = second[section]
-        keys = dict.fromkeys([*old, *new])
-        sections[section] = {
-            key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)
-        }
+        sections[section] = {}
+        for key in dict.fromkeys([*old, *new]):
+            if old.get(key) != new.get(key):
+                sections[section][key] = (old.get(key), new.get(key))
     return sections

@@ -12,7 +12,14 @@ from shlex import join
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -179,7 +186,7 @@ class ProgressDisplay:
                 TimeRemainingColumn(),
                 TextColumn("left  {task.description}"),
             )
-            shown = columns[1:3]
+            shown: Sequence[ProgressColumn] = columns[1:3]
             if console.width >= WIDE:
                 shown = columns
             elif console.width >= NARROW:

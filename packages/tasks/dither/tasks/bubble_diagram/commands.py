@@ -29,6 +29,8 @@ from ..command_options import (
 if TYPE_CHECKING:
     from dither.registry.contracts.records import Clean
 
+    from .task import BubbleDiagrams
+
 __all__ = ["add_commands"]
 
 RANGE = re.compile(r"\s*(?P<first>\d{1,4})(?:-(?P<last>\d{1,4}))?\s*")
@@ -94,11 +96,14 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         number = _parse_number(redraw)
 
         def templates(task: Any, n: int, seed: int) -> Clean:
-            plans_task = _require_plans(task)
-            if not plans:
-                return plans_task.within(outline, n, seed)
-            like = plans_task.edit(plans[0], rooms, number, n, seed)
-            return like if outline is None else plans_task.within(outline, n, seed, like)
+            diagrams = _require_plans(task)
+            like = None
+            if plans:
+                like = diagrams.edit(plans[0], rooms, number, n, seed)
+            if outline is not None:
+                like = diagrams.within(outline, n, seed, like)
+            assert like is not None
+            return like
 
         request = SampleRequest(
             count=count,
@@ -113,7 +118,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         return engine.sample(run, options, request, templates)
 
 
-def _require_plans(task: Any) -> Any:
+def _require_plans(task: Any) -> BubbleDiagrams:
     """Return a task, or raise `Refused` if its samples are not floor plans."""
     from .task import BubbleDiagrams
 
