@@ -10,9 +10,11 @@ import pyBigWig
 import pytest
 import torch
 
+from dither.tasks.get_region.attributions import attribute
 from dither.tasks.get_region.data_specs import RegionStore
 from dither.tasks.get_region.plots import draw_umap
-from dither.tasks.get_region.predict import DataRequest, attribute, embed, predict
+from dither.tasks.get_region.predict import embed, predict
+from dither.tasks.get_region.source_windows import DataRequest
 from dither.tasks.get_region.specs import GetRegion
 
 P, M, CELLS = 60, 4, ("a", "b")

@@ -78,7 +78,7 @@ def add_commands(app: typer.Typer, engine: Engine) -> None:
         plugins: PluginNames = None,
     ) -> None:
         """Attribute predictions of regions to motifs: gradient x input, and knock-out."""
-        from .predict import attribute
+        from .attributions import attribute
 
         data, settings = split_words(words)
         options = run_options(checkpoint, plugins, overrides, settings)
@@ -122,7 +122,7 @@ def _apply(
     regions: _Regions,
 ) -> None:
     """Apply a method of `predict.py` to the model of a run, and print the files that it writes."""
-    from .predict import DataRequest
+    from .source_windows import DataRequest
     from .task import RegionWindows
 
     data, split, cell, formats = regions

@@ -10,33 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Integer
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.atomic import atomic_write
 from dither.registry.files.safe_path import safe_name
 
 from ..missing_library import missing_libraries
-from .data.region_matrix import RegionMatrix
 
-__all__ = ["check_forms", "place_columns", "write_anndata", "write_tracks"]
+__all__ = ["check_forms", "write_anndata", "write_tracks"]
 
 EXTRAS = {"h5ad": "anndata", "bigwig": "bigwig"}
 """Extra of dither-tasks that a format requires."""
 
 
 def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
-    """Return formats; raises Refused with those that are unknown or whose library is not installed."""
+    """Return formats; raise Refused with those that are unknown or whose library is missing."""
     problems = []
     for form in forms:
         if form not in known:
-            fix = did_you_mean(form, known)
             listed = ", ".join(known) or "none"
-            problems.append(
-                Problem(
-                    f'unknown format "{form}"; formats: {listed}', help=fix, code="unknown-format"
-                )
-            )
+            message = f'unknown format "{form}"; formats: {listed}'
+            fix = did_you_mean(form, known)
+            problems.append(Problem(message, help=fix, code="unknown-format"))
         elif form in EXTRAS:
             problems += missing_libraries(EXTRAS[form], form)
     if problems:
@@ -44,29 +39,21 @@ def check_forms(forms: Sequence[str], known: Sequence[str]) -> Sequence[str]:
     return forms
 
 
-def place_columns(matrix: RegionMatrix, rows: Integer[np.ndarray, " R"]) -> dict[str, Any]:
-    """Return chromosome, start and end of regions."""
-    return {name: getattr(matrix, name)[rows] for name in ("chromosome", "start", "end")}
-
-
 def write_anndata(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write predictions (cell types x regions, a layer per column) or embeddings (`obsm`) of regions as AnnData."""
+    """Write AnnData: predictions (cells x regions, a layer per column), or embeddings (`obsm`)."""
     import anndata
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
-    places = {name: arrays[name] for name in ("chromosome", "start", "end")}
-    names = [
-        f"{c}:{s}-{e}"
-        for c, s, e in zip(*(array.tolist() for array in places.values()), strict=True)
-    ]
-    regions = pandas.DataFrame(places, index=names)
-    cells = pandas.DataFrame(index=arrays["cell"].astype(object))
+    regions = pandas.DataFrame({name: arrays[name] for name in ("chromosome", "start", "end")})
+    regions.index = [f"{row.chromosome}:{row.start}-{row.end}" for row in regions.itertuples()]
+    names = arrays["cell"].astype(object)
     if "region" in arrays:
-        empty = np.zeros((len(names), 0), np.float32)
+        empty = np.zeros((len(regions), 0), np.float32)
         file = anndata.AnnData(empty, obs=regions, obsm={"X_dither": arrays["region"]})
-        file.uns["cell"] = arrays["cell"].astype(object)
+        file.uns["cell"] = names
         file.uns["cell_embedding"] = arrays["cell_embedding"]
     else:
+        cells = pandas.DataFrame(index=names)
         file = anndata.AnnData(arrays["prediction"][..., 0], obs=cells, var=regions)
         for number, column in enumerate(arrays["column"].tolist()):
             file.layers[column] = arrays["prediction"][..., number]
@@ -81,49 +68,39 @@ def write_tracks(folder: Path, arrays: Mapping[str, Any], form: str) -> list[Pat
     files = []
     suffix = "bw" if form == "bigwig" else "bedgraph"
     cells = arrays["cell"].tolist()
-    chromosome, start, end = (arrays[name] for name in ("chromosome", "start", "end"))
-    for c, cell in enumerate(cells):
-        for k, column in enumerate(arrays["column"].tolist()):
+    regions = pandas.DataFrame({name: arrays[name] for name in ("chromosome", "start", "end")})
+    for number, cell in enumerate(cells):
+        for column, values in zip(arrays["column"], arrays["prediction"][number].T, strict=True):
             # Cell types are named by the data: never paths, and different ones stay apart.
-            name = f"{safe_name(cell, cells)}-{column}" if cell else column
+            name = f"{safe_name(cell, cells)}-{column}" if cell else str(column)
             files.append(folder / f"{name}.{suffix}")
-            values = arrays["prediction"][c, :, k]
+            table = regions.assign(value=values)
             with atomic_write(files[-1]) as temporary:
                 if form == "bigwig":
-                    _write_bigwig(temporary, chromosome, start, end, values)
+                    _write_bigwig(temporary, table)
                 else:
-                    table = pandas.DataFrame(zip(chromosome, start, end, values, strict=True))
-                    lines = table.to_csv(
-                        None,
-                        sep="\t",
-                        header=False,
-                        index=False,
-                        float_format="%.6g",
-                    )
-                    temporary.write_text(
-                        f'track type=bedGraph name="{name}"\n{lines}', encoding="utf-8"
-                    )
+                    lines = table.to_csv(sep="\t", header=False, index=False, float_format="%.6g")
+                    text = f'track type=bedGraph name="{name}"\n{lines}'
+                    temporary.write_text(text, encoding="utf-8")
     return files
 
 
-def _write_bigwig(
-    path: Path,
-    chromosome: Any,
-    start: Any,
-    end: Any,
-    values: Any,
-) -> None:
-    """Write a bigWig file; a chromosome ends with its last region, and of overlapping regions the first counts."""
+def _write_bigwig(path: Path, table: Any) -> None:
+    """Write a bigWig file; a chromosome ends with its last region.
+
+    Regions of bigWig may not overlap: the first one counts.
+    """
     import pyBigWig
 
-    order = sorted(dict.fromkeys(chromosome.tolist()))
     with pyBigWig.open(str(path), "w") as file:
-        file.addHeader([(name, int(end[chromosome == name].max())) for name in order])
-        for name in order:
-            rows = np.flatnonzero(chromosome == name)
-            reach = np.maximum.accumulate(np.r_[0, end[rows][:-1]])
-            rows = rows[start[rows] >= reach]
-            texts = [name] * len(rows)
+        groups = table.groupby("chromosome")
+        file.addHeader([(name, int(end)) for name, end in groups["end"].max().items()])
+        for name, group in groups:
+            reach = group["end"].cummax().shift(fill_value=0)
+            rows = group[group["start"] >= reach]
             file.addEntries(
-                texts, start[rows].tolist(), ends=end[rows].tolist(), values=values[rows].tolist()
+                [name] * len(rows),
+                rows["start"].tolist(),
+                ends=rows["end"].tolist(),
+                values=rows["value"].tolist(),
             )

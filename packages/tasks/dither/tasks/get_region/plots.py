@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from dither.registry.contracts.protocols import Picture
@@ -29,6 +29,11 @@ from .metrics.sample_metrics import (
     half_width,
     sampled_mask,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.figure import Figure
 
 __all__ = ["Labels", "draw_attributions", "draw_umap", "plot_samples"]
 
@@ -49,92 +54,109 @@ TRACKS = 3
 """Largest number of columns shown as tracks."""
 
 
+@dataclass(frozen=True)
+class _Panel:
+    """A heat map of all columns of a window; `values` are shown from -high or 0 to high."""
+
+    name: str
+    values: Shaped[np.ndarray, "L M"]
+    is_mask: bool = False
+    is_difference: bool = False
+
+
 def _draw_window(
     title: str,
-    truth: Float[np.ndarray, "N M"],
-    masked: Bool[np.ndarray, "N M"],
-    drawn: Float[np.ndarray, "N M"],
+    truth: Float[np.ndarray, "L M"],
+    masked: Bool[np.ndarray, "L M"],
+    drawn: Float[np.ndarray, "L M"],
     places: Sequence[str],
     motifs: Sequence[str],
     extra: Sequence[str],
 ) -> bytes:
-    """Return a PNG of heat maps: truth, mask unless all regions have the same, sample and difference."""
-    from matplotlib.colors import ListedColormap
+    """Return a PNG of heat maps: truth, mask unless all regions have the same, sample, difference.
 
+    Motifs, and each column after them, are parts of their own.
+    """
     count = len(motifs)
-    colours = ListedColormap(["#e9ecef", "#f08c00"])
-    order = np.argsort(-truth[:, :count].mean(0), kind="stable")  # the most frequent motifs first
+    # The most frequent motifs come first.
+    order = np.argsort(-truth[:, :count].mean(0), kind="stable")
+    parts: list[Any] = [order, *([column] for column in range(count, truth.shape[1]))]
     positive = truth[:, :count][truth[:, :count] > 0]
     largest = [float(np.quantile(positive, 0.95)) if positive.size else 1.0]
     largest += [float(column.max()) or 1.0 for column in truth[:, count:].T]
-    parts: list[Any] = [order, *([column] for column in range(count, truth.shape[1]))]
-    mask = [(f"mask: {masked.mean():.1%} sampled", masked)] * bool((masked != masked[:1]).any())
-    panels: list[Any] = [
-        ("truth", truth),
-        *mask,
-        ("sampled and given", drawn),
-        ("sample minus truth", drawn - truth),
-    ]
-    sampled = [masked[:, part].any() for part in parts]
-    shown = [
-        (panel, part)
-        for panel in panels
-        for part, own in enumerate(sampled)
-        if own or panel is panels[0]
-    ]
+
+    panels = [_Panel("truth", truth)]
+    if (masked != masked[:1]).any():
+        panels.append(_Panel(f"mask: {masked.mean():.1%} sampled", masked, is_mask=True))
+    panels.append(_Panel("sampled and given", drawn))
+    panels.append(_Panel("sample minus truth", drawn - truth, is_difference=True))
+    # Parts of which nothing was sampled are shown once.
+    sampled = [bool(masked[:, part].any()) for part in parts]
+    shown = []
+    for panel in panels:
+        for number in range(len(parts)):
+            if sampled[number] or panel is panels[0]:
+                shown.append((panel, number))
+
     strip = STRIP if sampled[0] else WIDE_STRIP
+    widths = [strip if number else 1 for _, number in shown]
     figure = new_figure(15, 7.0, title)
-    axes = figure.subplots(
-        1, len(shown), sharey=True, width_ratios=[strip if part else 1 for _, part in shown]
-    )
+    axes = figure.subplots(1, len(shown), sharey=True, width_ratios=widths, squeeze=False)[0]
     before = None
-    for axis, ((name, values), part) in zip(np.atleast_1d(axes), shown, strict=True):
-        of_mask = values is masked
-        of_difference = name == panels[-1][0]
-        high = largest[part]
-        colour: Any = (
-            colours if of_mask else "RdBu_r" if of_difference else "Greens" if part else "Blues"
-        )
-        low, top = (0.0, 1.0) if of_mask else (-high if of_difference else 0.0, high)
-        image = axis.imshow(
-            values[:, parts[part]],
-            vmin=low,
-            vmax=top,
-            cmap=colour,
-            **HEAT,
-        )
-        bare(axis, "" if name == before else name).tick_params(left=before is None)
-        before = name
-        bar = figure.colorbar(
-            image,
-            ax=axis,
-            location="bottom",
-            shrink=0.8,
-            aspect=30 if not part else 8,
-            pad=0.02,
-        )
-        bar.outline.set_visible(False)
-        bar.set_ticks(
-            [] if of_mask else [low, top], labels=None if of_mask else [f"{low:.2g}", f"{top:.2g}"]
-        )
-        bar.ax.tick_params(labelsize=7)
-        if part:
-            axis.set_xticks([0], [extra[part - 1]], rotation=90, fontsize=7)
+    for axis, (panel, number) in zip(axes, shown, strict=True):
+        bar = _draw_panel(figure, axis, panel, parts[number], largest[number], is_strip=number > 0)
+        bare(axis, "" if panel is before else panel.name).tick_params(left=before is None)
+        before = panel
+        if number:
+            axis.set_xticks([0], [extra[number - 1]], rotation=90, fontsize=7)
             continue
         columns = _spread(count, 16 if sampled[0] else 24)
-        axis.set_xticks(
-            columns, [motifs[order[column]] for column in columns], rotation=90, fontsize=7
-        )
+        names = [motifs[order[column]] for column in columns]
+        axis.set_xticks(columns, names, rotation=90, fontsize=7)
         axis.set_xlabel(f"{count} motifs, most frequent first", fontsize=9)
-        bar.set_label(
-            "given        sampled" if of_mask else "difference" if of_difference else "motif score",
-            fontsize=8,
-        )
+        label = "motif score"
+        if panel.is_mask:
+            label = "given        sampled"
+        elif panel.is_difference:
+            label = "difference"
+        bar.set_label(label, fontsize=8)
+
     rows = _spread(len(places), 17)
-    first = np.atleast_1d(axes)[0]
-    first.set_yticks(rows, [places[row] for row in rows], fontsize=7)
-    first.set_ylabel(f"{len(places)} regions, in genome order", fontsize=9)
+    axes[0].set_yticks(rows, [places[row] for row in rows], fontsize=7)
+    axes[0].set_ylabel(f"{len(places)} regions, in genome order", fontsize=9)
     return to_png(figure)
+
+
+def _draw_panel(
+    figure: Figure, axis: Axes, panel: _Panel, columns: Any, high: float, *, is_strip: bool
+) -> Colorbar:
+    """Draw columns of a panel, with a colour bar below them."""
+    from matplotlib.colors import ListedColormap
+
+    low = 0.0
+    colours: Any = "Greens" if is_strip else "Blues"
+    if panel.is_mask:
+        high = 1.0
+        colours = ListedColormap(["#e9ecef", "#f08c00"])
+    elif panel.is_difference:
+        low = -high
+        colours = "RdBu_r"
+    image = axis.imshow(panel.values[:, columns], vmin=low, vmax=high, cmap=colours, **HEAT)
+    bar = figure.colorbar(
+        image,
+        ax=axis,
+        location="bottom",
+        shrink=0.8,
+        aspect=8 if is_strip else 30,
+        pad=0.02,
+    )
+    bar.outline.set_visible(False)
+    if panel.is_mask:
+        bar.set_ticks([])
+    else:
+        bar.set_ticks([low, high], labels=[f"{low:.2g}", f"{high:.2g}"])
+    bar.ax.tick_params(labelsize=7)
+    return bar
 
 
 def _spread(length: int, number: int) -> list[int]:
@@ -145,18 +167,23 @@ def _spread(length: int, number: int) -> list[int]:
 def _quantitative(
     names: Sequence[str], pairs: Sequence[Pair], motifs: int
 ) -> list[tuple[str, Pair]]:
-    """Return quantitative columns after the motifs, then the most frequent motifs, if a correlation is defined."""
-    columns = [
-        (name, pair, column >= motifs)
-        for column, (name, pair) in enumerate(zip(names, pairs, strict=True))
-        if len(pair[0]) >= MIN_PAIRS and varies(pair[0]) and np.isfinite(pair[1]).all()
-    ]
-    columns.sort(
-        key=lambda column: (not column[2], -np.count_nonzero(column[1][0]) / len(column[1][0]))
-    )
-    return [(name, pair) for name, pair, extra in columns if not (extra and is_binary(pair[0]))][
-        :SHOWN
-    ]
+    """Return quantitative columns after the motifs, then the most frequent motifs."""
+    extra = []
+    frequent = []
+    for column, (name, (truth, guess)) in enumerate(zip(names, pairs, strict=True)):
+        # Others have no correlation.
+        if len(truth) < MIN_PAIRS or not varies(truth) or not np.isfinite(guess).all():
+            continue
+        share = np.count_nonzero(truth) / len(truth)
+        if column < motifs:
+            frequent.append((share, name, (truth, guess)))
+        elif not is_binary(truth):
+            extra.append((share, name, (truth, guess)))
+    columns = []
+    for part in (extra, frequent):
+        part.sort(key=lambda column: -column[0])
+        columns += [(name, pair) for _, name, pair in part]
+    return columns[:SHOWN]
 
 
 def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
@@ -176,19 +203,12 @@ def _draw_scatter(columns: Sequence[tuple[str, Pair]]) -> bytes:
         high = max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
         step = -(-len(truth) // DOTS)
-        axis.scatter(
-            truth[::step],
-            guess[::step],
-            s=9,
-            color=BLUE,
-            alpha=0.35,
-            linewidths=0,
-        )
+        axis.scatter(truth[::step], guess[::step], s=9, color=BLUE, alpha=0.35, linewidths=0)
     return to_png(figure)
 
 
 def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
-    """Return a PNG of the ROC and precision-recall curves of accessibility, with the areas that `metrics` reports."""
+    """Return a PNG of the ROC and precision-recall curves of accessibility, with their areas."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     values = metrics.values or metrics.compute()
@@ -201,9 +221,8 @@ def _draw_accessibility(metrics: RegionMetrics, where: str) -> bytes | None:
 
     def area(name: str) -> str:
         half = values.get(f"accessibility_{name}_ci95")
-        return f"{values[f'accessibility_{name}']:.3f}" + (
-            "" if half is None else f" +- {half:.3f}"
-        )
+        text = f"{values[f'accessibility_{name}']:.3f}"
+        return text if half is None else f"{text} +- {half:.3f}"
 
     figure = new_figure(9, 4.2, f"{where}: {truth.sum():,} of {truth.size:,} regions are open")
     roc, recall = figure.subplots(1, 2)
@@ -225,15 +244,15 @@ def _draw_calibration(draws: Draws) -> bytes:
     binary = is_binary(draws.truth)
     summary = f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
     if not binary:
-        summary = f"{metrics['draw_coverage_90']:.1%} of the truths are inside the {LEVEL:.0%} interval, {summary}"
-    figure = new_figure(
-        8, 5, f"{draws.count} draws of each window, {draws.truth.size:,} values\n{summary}"
-    )
+        inside = f"{metrics['draw_coverage_90']:.1%} of the truths are inside"
+        summary = f"{inside} the {LEVEL:.0%} interval, {summary}"
+    title = f"{draws.count} draws of each window, {draws.truth.size:,} values"
+    figure = new_figure(8, 5, f"{title}\n{summary}")
     axis = bare(figure.subplots())
     axis.plot([0, 1], [0, 1], color=LIGHT)
     if binary:
-        group = np.minimum((draws.above * BINS).astype(int), BINS - 1)
-        groups = [rows for number in range(BINS) if (rows := np.flatnonzero(group == number)).size]
+        bins = np.minimum((draws.above * BINS).astype(int), BINS - 1)
+        groups = [np.flatnonzero(bins == number) for number in np.unique(bins)]
         shares = [draws.above[rows].mean() for rows in groups]
         axis.plot(shares, [draws.truth[rows].mean() for rows in groups], color=BLUE, marker="o")
         axis.set(xlabel="share of draws above 1/2", ylabel="share of truths that are 1")
@@ -258,7 +277,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Labels:
-    """Names of columns; places of regions, such as "chr2:1,234,567", and cell type of a sample, by its number."""
+    """Names of columns; places of regions, such as "chr2:1,234,567", and the cell of a sample."""
 
     motifs: Sequence[str]
     extra: Sequence[str]
@@ -290,40 +309,47 @@ def plot_samples(
     values = metrics.in_data_units(samples)
     for number, rows in enumerate(groups[:PICTURES]):
         row = rows.start
-        count = rows.stop - rows.start
         keep = like.valid[row].cpu().numpy()
-        places = labels.places(like, row)
         sampled = counted[row, keep]
-        title = f"{places[0]} to {places[-1]}: {len(places)} regions, values sampled in {sampled.any(1).sum()} of them"
-        title += f"; the first of {count} draws" if count > 1 else ""
-        names = labels.motifs, labels.titles(like, row)
-        png = _draw_window(title, truth[row, keep], sampled, values[row, keep], places, *names)
+        places = labels.places(like, row)
+        title = f"{places[0]} to {places[-1]}: {len(places)} regions, "
+        title += f"values sampled in {sampled.any(1).sum()} of them"
+        count = rows.stop - rows.start
+        if count > 1:
+            title += f"; the first of {count} draws"
+        png = _draw_window(
+            title=title,
+            truth=truth[row, keep],
+            masked=sampled,
+            drawn=values[row, keep],
+            places=places,
+            motifs=labels.motifs,
+            extra=labels.titles(like, row),
+        )
         yield Picture(f"window-{number:03d}", png=png)
+
     first = [rows.start for rows in groups]
     starts = windows_of(like.apply(lambda value: value[first]))
-    metrics.predictions.add(
-        truth[first], np.stack([values[rows].mean(0) for rows in groups]), counted[first], starts
-    )
+    means = np.stack([values[rows].mean(0) for rows in groups])
+    metrics.predictions.add(truth[first], means, counted[first], starts)
     pairs = metrics.predictions.pairs()
     if columns := _quantitative([*labels.motifs, *labels.extra], pairs, len(labels.motifs)):
         yield Picture("scatter", png=_draw_scatter(columns))
-    cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
+
     draws = Draws.of(truth, values, counted, groups)
-    shown, of = (
-        (metrics, "sampled") if evaluated is None or draws is not None else (evaluated, "evaluated")
-    )
-    if (
-        "open" in labels.extra
-        and counted.any()
-        and (curves := _draw_accessibility(shown, f"{cells}, {of}"))
-    ):
-        yield Picture("accessibility", png=curves)
+    if "open" in labels.extra and counted.any():
+        cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
+        if evaluated is None or draws is not None:
+            png = _draw_accessibility(metrics, f"{cells}, sampled")
+        else:
+            png = _draw_accessibility(evaluated, f"{cells}, evaluated")
+        if png is not None:
+            yield Picture("accessibility", png=png)
     if draws is not None:
         yield Picture("calibration", png=_draw_calibration(draws))
-    if groups and counted[0].any():
-        yield Picture(
-            "tracks", png=_draw_tracks(like, truth[0], values[groups[0]], counted[0], labels)
-        )
+    if counted[0].any():
+        png = _draw_tracks(like, truth[0], values[groups[0]], counted[0], labels)
+        yield Picture("tracks", png=png)
 
 
 def _draw_tracks(
@@ -333,75 +359,60 @@ def _draw_tracks(
     counted: Bool[np.ndarray, "L M"],
     labels: Labels,
 ) -> bytes:
-    """Return a PNG of the first window over the genome: the columns after the motifs, or else a frequent motif."""
+    """Return a PNG of the first window over the genome: columns after the motifs, or a motif."""
     names = [*labels.motifs, *labels.titles(like, 0)]
     places = labels.places(like, 0)
     x = like.cond["centre"][0].cpu().numpy() / 1e6
-    count = len(draws)
-    sites = x[like.cond["tss"][0].cpu().numpy() > 0] if "tss" in like.cond else x[:0]
+    sites = x[:0]
+    if "tss" in like.cond:
+        sites = x[like.cond["tss"][0].cpu().numpy() > 0]
     sampled = np.flatnonzero(counted.any(0))
     shown = sampled[sampled >= len(labels.motifs)][:TRACKS]
-    shown = shown if len(shown) else sampled[[np.argmax(truth[:, sampled].mean(0))]]
+    if not len(shown):
+        shown = sampled[[np.argmax(truth[:, sampled].mean(0))]]
+
     figure = new_figure(13, 0.8 + 2.9 * len(shown), f"{places[0]} to {places[-1]}")
-    axes = figure.subplots(
-        2 * len(shown), 1, sharex=True, height_ratios=[2, 1] * len(shown), squeeze=False
-    )[:, 0]
+    heights = [2, 1] * len(shown)
+    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     for values, errors, column in zip(axes[::2], axes[1::2], shown.tolist(), strict=True):
         where = counted[:, column]
-        place = x[where]
         true = truth[where, column]
-        own = draws[:, where, column]
-        mean = own.mean(0)
         bare(values, y=names[column])
-        if count > 1 and not is_binary(true):
-            half = half_width(count, LEVEL) * own.std(0, ddof=1)
-            options: dict[str, Any] = {
-                "color": LIGHT,
-                "linewidth": 4,
-                "zorder": 0,
-                "label": f"{LEVEL:.0%} interval",
-            }
-            values.vlines(place, mean - half, mean + half, **options)
-        values.vlines(place, mean, true, color=GREY, linewidth=0.5, zorder=1)
-        values.scatter(
-            place,
-            true,
-            s=18,
-            color=ORANGE,
-            marker="x",
-            linewidths=1.2,
-            label="truth",
-        )
-        label = f"mean of {count} draws" if count > 1 else "prediction"
-        values.scatter(
-            place,
-            mean,
-            s=12,
-            color=BLUE,
-            linewidths=0,
-            label=label,
-        )
+        mean = _draw_track(values, x[where], true, draws[:, where, column])
         if len(sites):
             low = np.full(len(sites), values.get_ylim()[0])
-            values.scatter(
-                sites,
-                low,
-                s=20,
-                color="black",
-                marker="^",
-                label="transcription start",
-            )
-        values.legend(
-            fontsize=8,
-            frameon=False,
-            ncols=4,
-            loc="lower right",
-            bbox_to_anchor=(1, 1),
-        )
+            dots = {"s": 20, "color": "black", "marker": "^", "label": "transcription start"}
+            values.scatter(sites, low, **dots)
+        legend = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
+        values.legend(fontsize=8, frameon=False, **legend)
         bare(errors, y="error").axhline(0, color=LIGHT, zorder=0)
-        errors.vlines(place, 0, mean - true, color=BLUE, linewidth=1.5)
+        errors.vlines(x[where], 0, mean - true, color=BLUE, linewidth=1.5)
     axes[-1].set_xlabel("position on the chromosome, in million bases", fontsize=9)
     return to_png(figure)
+
+
+def _draw_track(
+    axis: Axes,
+    place: Float[np.ndarray, " n"],
+    truth: Float[np.ndarray, " n"],
+    draws: Float[np.ndarray, "K n"],
+) -> Float[np.ndarray, " n"]:
+    """Draw truth, mean and interval of the draws at places of regions; return the mean."""
+    count = len(draws)
+    mean: Float[np.ndarray, " n"] = draws.mean(0)
+    label = "prediction"
+    if count > 1:
+        label = f"mean of {count} draws"
+        if not is_binary(truth):
+            half = half_width(count, LEVEL) * draws.std(0, ddof=1)
+            line: dict[str, Any] = {"color": LIGHT, "linewidth": 4, "zorder": 0}
+            interval = f"{LEVEL:.0%} interval"
+            axis.vlines(place, mean - half, mean + half, label=interval, **line)
+    axis.vlines(place, mean, truth, color=GREY, linewidth=0.5, zorder=1)
+    cross: dict[str, Any] = {"s": 18, "color": ORANGE, "marker": "x", "linewidths": 1.2}
+    axis.scatter(place, truth, label="truth", **cross)
+    axis.scatter(place, mean, s=12, color=BLUE, linewidths=0, label=label)
+    return mean
 
 
 def draw_attributions(
@@ -411,17 +422,10 @@ def draw_attributions(
     order = np.argsort(-np.abs(values).max(0), kind="stable")[:ATTRIBUTED]
     order = order[np.argsort(-values[0, order], kind="stable")]
     high = float(np.abs(values).max()) or 1.0
-    figure = new_figure(
-        3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order), "Gradient x input, mean over regions"
-    )
+    size = (3.2 + 0.6 * len(values), 1.8 + 0.19 * len(order))
+    figure = new_figure(*size, "Gradient x input, mean over regions")
     axis = bare(figure.subplots())
-    image = axis.imshow(
-        values[:, order].T,
-        vmin=-high,
-        vmax=high,
-        cmap="RdBu_r",
-        **HEAT,
-    )
+    image = axis.imshow(values[:, order].T, vmin=-high, vmax=high, cmap="RdBu_r", **HEAT)
     axis.set_xticks(range(len(titles)), titles, rotation=45, fontsize=8, ha="right")
     axis.set_yticks(range(len(order)), [motifs[column] for column in order], fontsize=7)
     figure.colorbar(image, ax=axis, shrink=0.6).outline.set_visible(False)
@@ -436,12 +440,6 @@ def draw_umap(embeddings: Float[np.ndarray, "N D"]) -> bytes | None:
         return None
     figure = new_figure(6, 6, f"UMAP of {len(embeddings):,} regions")
     flat = UMAP(n_jobs=1, random_state=0).fit_transform(embeddings)
-    bare(figure.subplots(), x="1", y="2").scatter(
-        flat[:, 0],
-        flat[:, 1],
-        s=2,
-        color=BLUE,
-        alpha=0.4,
-        linewidths=0,
-    )
+    axis = bare(figure.subplots(), x="1", y="2")
+    axis.scatter(flat[:, 0], flat[:, 1], s=2, color=BLUE, alpha=0.4, linewidths=0)
     return to_png(figure)

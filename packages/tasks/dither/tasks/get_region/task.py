@@ -87,24 +87,22 @@ class RegionWindows:
         random = np.random.default_rng(seed)
         size = self.samples.strict["valid"]
         count = -(-n // self.draws)
-        rows = np.concatenate(
-            [np.zeros(0, int), *(random.permutation(size) for _ in range(-(-count // size)))]
-        )[:count]
+        # Every window once, then again in another order.
+        orders = [random.permutation(size) for _ in range(-(-count // size))]
+        rows = np.concatenate([np.zeros(0, int), *orders])[:count]
         clean = self.batch("valid", rows.tolist())
+
         places = clean.valid if self.spec.fill_unit == "region" else ~clean.fixed.flatten(1)
         masked = torch.zeros_like(places)
         for of_window, mask in zip(places, masked, strict=True):
             (candidates,) = torch.where(of_window)
-            chosen = random.permutation(len(candidates))[
-                : max(1, round(self.spec.fill * len(candidates)))
-            ]
-            mask[candidates[chosen]] = True
+            number = max(1, round(self.spec.fill * len(candidates)))
+            mask[candidates[random.permutation(len(candidates))[:number]]] = True
         width = places.shape[1] // clean.valid.shape[1]
         known = clean.known | (places & ~masked).view(*clean.valid.shape, width)
         cond = clean.cond | {"window": torch.from_numpy(rows), "imputation": torch.arange(count)}
-        return Clean(clean.x0, clean.valid, known, cond).apply(
-            lambda value: value.repeat_interleave(self.draws, 0)[:n]
-        )
+        windows = Clean(clean.x0, clean.valid, known, cond)
+        return windows.apply(lambda value: value.repeat_interleave(self.draws, 0)[:n])
 
     def metrics(self) -> RegionMetrics:
         """Return a new accumulator of errors, correlations and areas under curves."""
@@ -113,9 +111,8 @@ class RegionWindows:
 
     def _new_metrics(self) -> RegionMetrics:
         apart = self.samples.trained_chromosomes
-        return RegionMetrics(
-            self.space.groups, self.units, self.samples.measured.mean, apart if len(apart) else None
-        )
+        mean = self.samples.measured.mean
+        return RegionMetrics(self.space.groups, self.units, mean, apart if len(apart) else None)
 
     def inverse_transform(self, values: Float[Tensor, "*B W"]) -> Float32[np.ndarray, "*B W"]:
         """Return values of the model in the units of the source; see `ColumnUnits.inverse_transform`.
@@ -126,32 +123,29 @@ class RegionWindows:
 
     def save_assets(self, folder: Path) -> None:
         """Write the units of columns, for a run and exports without data."""
-        kept: dict[str, Any] = {
-            "motif": np.array(self.matrix.motifs),
-            "cell": np.array(self.samples.cells, np.str_),
-        }
-        kept |= {"transform": np.array(self.units.transform), **self.units.arrays()}
-        np.savez(folder / UNITS, **kept)
+        np.savez(
+            folder / UNITS,
+            motif=np.array(self.matrix.motifs),
+            cell=np.array(self.samples.cells, np.str_),
+            transform=np.array(self.units.transform),
+            **self.units.arrays(),
+        )
 
     def _fit(self, cell: int) -> Baselines:
         """Return baselines fitted on the training regions of a cell type; on all for a held-out one (-1)."""
-        return Baselines(
-            *self.samples.training(cell=None if cell < 0 else cell),
-            self.space.groups,
-            self.spec.rivals,
-        )
+        train, starts = self.samples.training(cell=None if cell < 0 else cell)
+        return Baselines(train, starts, self.space.groups, self.spec.rivals)
 
     def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
         """Return the metrics of `Baselines` on the target elements of the latest evaluation, of any split.
 
         Those with the prefix "sample " are on the elements of the latest samples.
         """
-        trained = None if self._latest is None else self._latest.trained
-        batches = {
-            "": [] if self._latest is None else self._latest.batches,
-            "sample ": self._sampled,
-        }
-        batches[APART] = [] if trained is None else trained.batches
+        batches: dict[str, list[MaskedBatch]] = {"sample ": self._sampled}
+        if self._latest is not None:
+            batches[""] = self._latest.batches
+            if self._latest.trained is not None:
+                batches[APART] = self._latest.trained.batches
         return baseline_metrics(self._new_metrics, self._fit, batches)
 
     def sample_metrics(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
@@ -161,7 +155,9 @@ class RegionWindows:
 
     def plots(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
         """Yield heat maps of the first windows, and plots of the metrics of motifs, accessibility and draws."""
-        latest = self._latest if self._latest is not None and self._latest.values else None
+        latest = self._latest
+        if latest is not None and not latest.values:
+            latest = None
         extra = extra_columns(self.space.groups, self.spec.column())
         labels = Labels(self.matrix.motifs, extra, self._places, self._cell)
         return plot_samples(self._new_metrics(), samples, like, labels, latest)
@@ -176,7 +172,7 @@ class RegionWindows:
         form: str,
         folder: Path,
     ) -> tuple[list[Path], list[str]]:
-        """Write regions.npz with all arrays, or regions.csv (see `HEADER`), atomically; return files and notes."""
+        """Write regions.npz with all arrays, or regions.csv (see `HEADER`)."""
         arrays = sampled_regions(self.samples, samples, like)
         notes = [] if arrays["drawn"].any() else ["no value was sampled: all were given"]
         path = folder / f"regions.{form}"
@@ -192,54 +188,58 @@ class RegionWindows:
 
     def _cell(self, like: Clean, number: int) -> str:
         cells = self.samples.cells
-        held = sorted({cells[cell] for cell in self.samples.windows["valid"].cell}) if cells else []
-        label = int(like.cond["cell"][number]) if "cell" in like.cond else -1
-        return cells[label] if label >= 0 else ", ".join(held[:3])
+        if not cells:
+            return ""
+        if "cell" in like.cond and like.cond["cell"][number] >= 0:
+            return cells[int(like.cond["cell"][number])]
+        # A window without a label is in one of the held-out cell types.
+        held_out = {cells[cell] for cell in self.samples.windows["valid"].cell}
+        return ", ".join(sorted(held_out)[:3])
 
     def _places(self, like: Clean, number: int) -> list[str]:
         name = self.samples.chromosomes[int(like.cond["chromosome"][number])]
-        return [
-            f"{name}:{place:,}"
-            for place in like.cond["centre"][number][like.valid[number]].tolist()
-        ]
+        centres = like.cond["centre"][number][like.valid[number]].tolist()
+        return [f"{name}:{centre:,}" for centre in centres]
 
 
 def sampled_regions(
     source: RegionSamples, samples: Float[Tensor, "N L W"], like: Clean
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Return samples and truth in the units of the source, and their places, given what sampling started from.
+    """Return samples and truth in the units of the source, and their places.
 
-    - `samples`, `truth`: `N L W`; NaN on padding.
-    - `known` values were given, `drawn` ones sampled, all others left visible by the process. `N L
-    W`.
+    - `samples`, `truth`: NaN on padding. `N L W`.
+    - `known` values were given, `drawn` ones sampled, all others left visible by the process.
+      `N L W`.
     - `valid` regions are real; `start` and `end` are 0 on padding. `N L`.
     - `chromosome`, `cell` ("" if nothing depends on one), `window` (number in the validation
-    split), `imputation` (the
-      same for all draws of one masked window). `N`.
+      split), `imputation` (the same for all draws of one masked window). `N`.
     - `column`: names. `W`.
     """
     window = like.cond["window"].cpu()
     rows, real, cell = source.windows["valid"].take(window.tolist(), source.options.regions)
-    if "cell" in like.cond:  # the condition may have been changed to another cell type
+    if "cell" in like.cond:
+        # The condition may have been changed to another cell type.
         label = like.cond["cell"].cpu().numpy()
         cell = np.where(label >= 0, label, cell)
     columns = source.columns
-    groups = draw_groups(like)
     truth = columns.in_source_units(rows, cell[:, None])
     scaled = columns.in_data_units(torch.from_numpy(rows), torch.from_numpy(cell)[:, None]).numpy()
     values = source.units.inverse_transform(samples.to("cpu", torch.float32).numpy())
     if columns.by_window:
-        largest = truth[..., columns.motifs].max(1, keepdims=True)  # padding repeats a region
+        # Padding repeats a region, so it does not change the largest value.
+        largest = truth[..., columns.motifs].max(1, keepdims=True)
         values[..., columns.motifs] *= np.where(largest > 0, largest, 1)
+    # A given value that was cut at 1 is that of the source again.
     known = like.known.cpu().numpy()
-    own = known & np.isclose(
-        like.x0.cpu().numpy(), source.units.forward(scaled), rtol=1e-5, atol=1e-6
-    )
-    values = np.where(
-        own, truth, values
-    )  # a given value that was cut at 1 is that of the source again
+    x0 = like.x0.cpu().numpy()
+    from_source = known & np.isclose(x0, source.units.forward(scaled), rtol=1e-5, atol=1e-6)
+    values = np.where(from_source, truth, values)
+
     padding = ~real[..., None]
     matrix = source.matrix
+    cells = [source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)
+    names = [*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]
+    sizes = [group.stop - group.start for group in draw_groups(like)]
     return {
         "samples": np.where(padding, np.float32(np.nan), values),
         "truth": np.where(padding, np.float32(np.nan), truth),
@@ -247,43 +247,36 @@ def sampled_regions(
         "drawn": sampled_mask(samples.cpu(), like.to("cpu")).numpy(),
         "valid": real,
         "chromosome": matrix.chromosome[rows[:, 0]],
-        "start": matrix.start[rows] * real,
-        "end": matrix.end[rows] * real,
-        "cell": np.array(
-            [source.cells[number] for number in cell.tolist()] if source.cells else [""] * len(rows)
-        ),
-        "column": np.array(
-            [*matrix.motifs, *extra_columns(source.space.groups, columns.accessibility)]
-        ),
+        "start": np.where(real, matrix.start[rows], 0),
+        "end": np.where(real, matrix.end[rows], 0),
+        "cell": np.array(cells),
+        "column": np.array(names),
         "window": window.numpy(),
-        "imputation": np.repeat(
-            np.arange(len(groups)), [group.stop - group.start for group in groups]
-        ),
+        "imputation": np.repeat(np.arange(len(sizes)), sizes),
     }
 
 
 def table_of(arrays: Mapping[str, Shaped[np.ndarray, "..."]], draws: Sequence[slice]) -> Any:
-    """Return a data frame with a row for each sampled region and column, with all draws of it; see `HEADER`."""
+    """Return a row for each sampled region and column, with all draws of it; see `HEADER`."""
     import pandas  # type: ignore[import-untyped,unused-ignore]
 
-    rows = list[tuple[Any, ...]]()
-    for number, own in enumerate(draws):
-        first = own.start
-        count = own.stop - own.start
-        values = arrays["samples"][own].astype(np.float64)
-        mean = values.mean(0)
-        spread = values.std(0, ddof=1) if count > 1 else np.full_like(mean, np.nan)
-        for region, column in np.argwhere(arrays["drawn"][first]).tolist():
-            numbers = (
-                arrays["truth"][first, region, column],
-                mean[region, column],
-                spread[region, column],
-            )
-            place = (
-                arrays["chromosome"][first],
-                arrays["start"][first, region],
-                arrays["end"][first, region],
-            )
-            labels = arrays["cell"][first], arrays["column"][column]
-            rows.append((*place, *labels, *numbers, count, number))
-    return pandas.DataFrame(rows, columns=HEADER)
+    tables = []
+    for number, group in enumerate(draws):
+        first = group.start
+        count = group.stop - group.start
+        region, column = np.nonzero(arrays["drawn"][first])
+        values = arrays["samples"][group][:, region, column].astype(np.float64)
+        table = {
+            "chromosome": arrays["chromosome"][first],
+            "start": arrays["start"][first, region],
+            "end": arrays["end"][first, region],
+            "cell": arrays["cell"][first],
+            "column": arrays["column"][column],
+            "truth": arrays["truth"][first, region, column],
+            "mean": values.mean(0),
+            "sd": values.std(0, ddof=1) if count > 1 else np.nan,
+            "draws": count,
+            "imputation": number,
+        }
+        tables.append(pandas.DataFrame(table, columns=HEADER))
+    return pandas.concat(tables) if tables else pandas.DataFrame(columns=HEADER)

@@ -1,0 +1,223 @@
+"""Regions of any source as windows that a trained model reads: the input of predict and attribute.
+
+Letters: N windows, L regions of a window, R regions of a source, W columns, k columns after the
+motifs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int
+
+from dither.registry.config.errors import Problem, Refused, did_you_mean
+from dither.registry.contracts.protocols import Split
+from dither.registry.contracts.records import Clean
+
+from .data.column_groups import Splits, extra_columns
+from .data.region_matrix import RegionMatrix
+from .data.windows import WindowOptions, Windows, cut_windows
+from .formats.sources import ReadOptions, open_regions
+
+__all__ = ["DataRequest", "RegionWindows", "SourceWindows", "cell_labels", "known_motifs"]
+
+RegionWindows = Any
+"""The task of `task.py`, which imports this module."""
+BATCH: Final = 8
+"""Windows of one call of the model."""
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """Regions to apply a model to, and the files to write.
+
+    Attributes:
+        folder: Existing, empty folder for the files.
+        data: Files or folders of the user; none for the data of the run.
+        split: Split of the data, or all of them.
+        cell: Cell type; None for all that the model was trained on.
+        formats: File formats.
+    """
+
+    folder: Path
+    data: Sequence[Path] = ()
+    split: Split | Literal["all"] = "valid"
+    cell: str | None = None
+    formats: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class SourceWindows:
+    """Windows that cover each region of a split once, and the labels of the cell types to predict."""
+
+    task: RegionWindows
+    matrix: RegionMatrix
+    windows: Windows
+    cells: dict[str, int]
+
+    @classmethod
+    def of(cls, task: RegionWindows, request: DataRequest) -> SourceWindows:
+        """Open the source that a request names; raise Refused if it does not fit the task."""
+        cells = cell_labels(task, request.cell)
+        matrix = _read(task, request.data) if request.data else task.matrix
+        options = WindowOptions(task.regions, task.regions)
+        if request.split == "all":
+            whole = replace(matrix, valid=(), test=())
+            windows = cut_windows(whole, "train", options, [0], covering=True)
+        else:
+            windows = cut_windows(matrix, request.split, options, [0], covering=True)
+        if not len(windows):
+            names = ", ".join(matrix.chromosomes.tolist()[:30])
+            message = f'no region is in the split "{request.split}"; chromosomes: {names}'
+            raise Refused(Problem(message, help="use --split all", code="no-samples"))
+        return cls(task, matrix, windows, cells)
+
+    @property
+    def columns(self) -> list[int]:
+        """Columns that the model predicts."""
+        extra = range(self.task.motifs, self.task.space.width)
+        return [column for column in extra if not self.task.given[column]]
+
+    def column_names(self) -> list[str]:
+        """Return the names of the predicted columns; raise Refused if there are none."""
+        if not self.columns:
+            message = "the model predicts motifs only, and no column after them"
+            raise Refused(message, code="usage")
+        names = extra_columns(self.task.space.groups, self.task.spec.column())
+        return [names[column - self.task.motifs] for column in self.columns]
+
+    def places(self) -> dict[str, Any]:
+        """Return chromosome, start and end of the regions, in the order of the windows."""
+        rows = self.windows.rows
+        matrix = self.matrix
+        return {
+            "chromosome": matrix.chromosome[rows],
+            "start": matrix.start[rows],
+            "end": matrix.end[rows],
+        }
+
+    def truth(self, cell: str) -> Float32[np.ndarray, "R k"]:
+        """Return the columns after the motifs in the units of the source; NaN if unknown."""
+        size = len(self.matrix)
+        kind = self.task.spec.column()
+        parts: list[Any] = [np.zeros((size, 0))]
+        if kind == "constant":
+            parts.append(np.ones((size, 1)))
+        elif kind != "none":
+            name = "atpm" if kind == "quantitative" else kind
+            parts.append(self._values(name, cell).reshape(size, 1))
+        if self.task.spec.expression:
+            parts.append(np.broadcast_to(self._values("expression", cell), (size, 2)))
+        return np.concatenate(parts, 1, dtype=np.float32)
+
+    def _values(self, name: str, cell: str) -> Any:
+        """Return known values of a cell type, or NaN."""
+        matrix = self.matrix
+        arrays = {"open": matrix.open, "atpm": matrix.atpm, "expression": matrix.expression}
+        array = arrays[name]
+        if array is None or cell not in matrix.cells or f"{name}:{cell}" in matrix.unknown:
+            return np.full((len(matrix), 1), np.nan)
+        return array[:, matrix.cells.index(cell)]
+
+    def batches(self, cell: str, every: int = 1) -> Iterator[tuple[Clean, Int[np.ndarray, "N L"]]]:
+        """Yield windows and their regions; everything that the model predicts is masked."""
+        task = self.task
+        given = task.given.numpy()[task.motifs :]
+        truth = self.truth(cell)
+        if np.isnan(truth[:, given]).any():
+            message = f'the model is given accessibility, which is unknown of "{cell}"'
+            raise Refused(message, code="missing-array")
+        numbers = range(0, len(self.windows), every)
+        for low in range(0, len(numbers), BATCH):
+            index, real, _ = self.windows.take(numbers[low : low + BATCH], task.regions)
+            extra = np.nan_to_num(truth[index]) / task.units.divisor[task.motifs :]
+            extra = np.where(given, np.minimum(extra, 1), 0)
+            scaled = np.concatenate([self.matrix.scaled(index), extra], -1)
+            clean = known_motifs(task, scaled, real, self.cells[cell])
+            yield replace(clean, cond=clean.cond | self._conditions(cell, index, real)), index
+
+    def _conditions(
+        self, cell: str, index: Int[np.ndarray, "N L"], real: Bool[np.ndarray, "N L"]
+    ) -> dict[str, torch.Tensor]:
+        """Return chromosome, centre and transcription starts of windows."""
+        matrix = self.matrix
+        # Chromosomes that the model has not seen are read as the first.
+        number_of = {name: number for number, name in enumerate(self.task.samples.chromosomes)}
+        first = matrix.chromosome_number[index[:, 0]]
+        numbers = [number_of.get(name, 0) for name in matrix.chromosomes[first].tolist()]
+        centre = (matrix.start[index] + matrix.end[index]) // 2
+        cond = {
+            "chromosome": torch.tensor(numbers),
+            "centre": torch.from_numpy(np.where(real, centre, 0)),
+        }
+        reads_tss = any(condition.name == "tss" for condition in self.task.space.conditions)
+        is_known = cell in matrix.cells and f"tss:{cell}" not in matrix.unknown
+        if reads_tss and is_known and matrix.tss is not None:
+            sites = matrix.tss[index, matrix.cells.index(cell)].any(-1) & real
+            cond["tss"] = torch.from_numpy(sites.astype(np.float32))
+        return cond
+
+
+def known_motifs(
+    task: RegionWindows,
+    scaled: Float[np.ndarray, "N L W"],
+    real: Bool[np.ndarray, "N L"],
+    label: int,
+) -> Clean:
+    """Return windows whose motifs, and groups that are always given, are known."""
+    valid = torch.from_numpy(real)
+    x0 = torch.from_numpy(task.units.forward(scaled.astype(np.float32))) * valid[..., None]
+    known = task.given.clone()
+    known[: task.motifs] = True
+    cond = {
+        "chromosome": torch.zeros(len(real), dtype=torch.long),
+        "centre": torch.zeros(real.shape, dtype=torch.long),
+    }
+    if task.samples.columns.trained:
+        cond["cell"] = torch.full((len(real),), label)
+    return Clean(x0.float(), valid, known & valid[..., None], cond)
+
+
+def cell_labels(task: RegionWindows, name: str | None) -> dict[str, int]:
+    """Return the label of each cell type to predict; -1 for one that was not trained on."""
+    trained = task.samples.cells[: task.samples.columns.trained]
+    labels = {cell: number for number, cell in enumerate(trained)} or {"": -1}
+    if name is None:
+        return labels
+    may_be_new = any(
+        condition.name == "cell" and condition.partial for condition in task.space.conditions
+    )
+    if name not in labels and not may_be_new:
+        hint = "a model with valid_cells or test_cells may predict others"
+        known = ", ".join(trained) or "none"
+        message = f'the model was not trained on the cell type "{name}"; it knows {known}'
+        problem = Problem(message, help=did_you_mean(name, labels, hint), code="unknown-value")
+        raise Refused(problem)
+    return {name: labels.get(name, -1)}
+
+
+def _read(task: RegionWindows, paths: Sequence[Path]) -> RegionMatrix:
+    """Read regions with the motifs of the task, in its order and divided by its divisors."""
+    matrix = open_regions(paths, Splits((), (), scale=False), ReadOptions(overlaps=True))
+    place = {name: number for number, name in enumerate(matrix.motifs)}
+    own = task.matrix
+    missing = [name for name in own.motifs if name not in place]
+    if missing:
+        names = ", ".join(missing[:5])
+        count = f"{len(missing)} of {task.motifs} motifs of the model"
+        message = f"{paths[0]}: {count} are missing: {names}"
+        raise Refused(Problem(message, help="motifs are matched by name", code="missing-array"))
+    order = [place[name] for name in own.motifs]
+    return replace(
+        matrix,
+        features=matrix.scores(slice(None))[:, order],
+        divisor=own.divisor,
+        motifs=own.motifs,
+        valid=own.valid,
+        test=own.test,
+    )
