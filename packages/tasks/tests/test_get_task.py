@@ -550,7 +550,7 @@ def shown(task, samples, like):
     ],
 )
 def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
-    monkeypatch.setattr(plots, "_draw_window", lambda *_: b"\x89PNG")
+    monkeypatch.setattr(plots, "_draw_window", lambda **_: b"\x89PNG")
     monkeypatch.setattr(plots, "SHOWN", 2)
     task = drawn(**options)
     like = task.like(18, 0)
@@ -588,12 +588,15 @@ def test_curves_of_accessibility_have_the_area_of_the_evaluation(monkeypatch):
 
 def test_heat_maps_show_sampled_values(monkeypatch):
     seen = []
-    monkeypatch.setattr(plots, "_draw_window", lambda *parts: seen.append(parts) or b"png")
+    monkeypatch.setattr(plots, "_draw_window", lambda **parts: seen.append(parts) or b"png")
     task = drawn(standardise=True)
     like = task.like(2, 0)
     samples = noisy(like)
     list(task.plots(samples, like))
-    for number, (_, truth, masked, values, places, _, extra) in enumerate(seen):
+    for number, parts in enumerate(seen):
+        truth, masked, values, places, extra = (
+            parts[name] for name in ("truth", "masked", "drawn", "places", "extra")
+        )
         keep = like.valid[number]
         assert (masked != like.known[number][keep].numpy()).all()
         assert len(places) == len(truth) == int(keep.sum())
