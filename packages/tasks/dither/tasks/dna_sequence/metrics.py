@@ -1,10 +1,11 @@
-"""Samples compared with held-out sequences, the noise floor and a Markov chain; and likelihood per base.
+"""Metrics of DNA: samples against held-out sequences, a noise floor and a Markov chain.
 
 Letters: N sequences, L bases, C cell types, K motifs, F features.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,9 +26,9 @@ from .sequences import Sequences, reverse_complement
 __all__ = ["BaseMetrics", "Group", "Markov", "Reference", "contrast", "kmer_codes"]
 
 WORD = 6
-"""Length of the k-mers that the classifier reads, and of those that may be copied from training
-sequences."""
+"""Length of the k-mers that the classifier reads."""
 COPIED = 20
+"""Length of the k-mers that may be copied from training sequences."""
 STRENGTH = 1e-3
 """Inverse L2 penalty of the classifier."""
 WEIGHT = 4.0
@@ -43,9 +44,9 @@ def kmer_codes(bases: UInt8[np.ndarray, "N L"], k: int) -> Int64[np.ndarray, "N 
 
 
 class Markov:
-    """Chain in which a base depends on the `order` bases before it and on the cell type; fitted to `bases`.
+    """Markov chain of bases given the `order` bases before and the cell type; fitted to `bases`.
 
-    The first bases depend on those there are. Each context's counts are smoothed with the
+    The first bases depend on fewer bases. Each context's counts are smoothed with the
     distribution of the context that is one base shorter, which counts for 4 observations.
     """
 
@@ -59,11 +60,11 @@ class Markov:
         shorter = np.full((cells, 1, 4), 0.25)
         self.tables: list[Float[np.ndarray, "C _ 4"]] = []
         for known in range(order + 1):
-            codes = kmer_codes(bases, known + 1) + labels[:, None] * 4 ** (known + 1)
-            counts = np.bincount(codes.ravel(), minlength=cells * 4 ** (known + 1)).reshape(
-                cells, -1, 4
-            )
-            lower = np.tile(shorter, (1, 4 if known else 1, 1))
+            size = 4 ** (known + 1)
+            codes = kmer_codes(bases, known + 1) + labels[:, None] * size
+            counts = np.bincount(codes.ravel(), minlength=cells * size).reshape(cells, -1, 4)
+            # Contexts that end in the same bases share the distribution of the shorter one.
+            lower = shorter if known == 0 else np.tile(shorter, (1, 4, 1))
             shorter = (counts + WEIGHT * lower) / (counts.sum(2, keepdims=True) + WEIGHT)
             self.tables.append(shorter)
 
@@ -71,10 +72,11 @@ class Markov:
         self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
     ) -> Float[np.ndarray, " N"]:
         """Return -log p of each sequence given its cell type."""
-        total = np.zeros(len(bases))
+        nats = np.zeros(len(bases))
+        rows = np.arange(len(bases))
         for place, base in enumerate(bases.T):
-            total -= np.log(self._next(bases, labels, place)[np.arange(len(bases)), base])
-        return total
+            nats -= np.log(self._next(bases, labels, place)[rows, base])
+        return nats
 
     def draw(
         self, labels: Int64[np.ndarray, " N"], length: int, seed: int
@@ -89,16 +91,15 @@ class Markov:
     def _next(
         self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"], place: int
     ) -> Float[np.ndarray, "N 4"]:
+        """Return the distribution of the base at a place given those before."""
         known = min(place, len(self.tables) - 1)
-        rows: Float[np.ndarray, "N 4"] = self.tables[known][
-            labels, kmer_codes(bases[:, place - known : place], known)[:, 0]
-        ]
-        return rows
+        context = kmer_codes(bases[:, place - known : place], known)[:, 0]
+        return np.asarray(self.tables[known][labels, context])
 
 
 @dataclass(frozen=True)
 class Group:
-    """Sequences of one cell type, or of none (label -1), and what is compared of them."""
+    """Sequences of one cell type, or of none (label -1), and their statistics."""
 
     label: int
     bases: UInt8[np.ndarray, "N L"]
@@ -114,14 +115,21 @@ class Group:
         k: int,
         motifs: list[Motif],
     ) -> Group:
-        """Count k-mers, the share of G and C in each sequence, and the share of sequences with a hit of each motif."""
-        kmers = np.bincount(kmer_codes(bases, k).ravel(), minlength=4**k).astype(float)
-        hits = (scan(bases, motifs) > 0).mean(0, dtype=np.float64) if motifs else np.zeros(0)
-        return cls(label, bases, kmers, ((bases == 1) | (bases == 2)).mean(1), hits)
+        """Count k-mers, G and C in each sequence, and sequences with a hit of each motif."""
+        hits = np.zeros(0)
+        if motifs:
+            hits = (scan(bases, motifs) > 0).mean(0, dtype=np.float64)
+        return cls(
+            label=label,
+            bases=bases,
+            kmers=np.bincount(kmer_codes(bases, k).ravel(), minlength=4**k).astype(float),
+            gc=((bases == 1) | (bases == 2)).mean(1),
+            hits=hits,
+        )
 
 
 class Reference:
-    """Held-out sequences that samples are compared with, and the rivals that are compared in the same way.
+    """Held-out sequences that samples are compared with, and rivals.
 
     One half of the validation split is the reference. The other half is the noise floor, cut to as
     many sequences of each cell type as there are samples; a Markov chain of order 5 per cell type,
@@ -133,14 +141,14 @@ class Reference:
         self.cells = sequences.cells
         self._sequences = sequences
         self._k = k
-        self._rivals: dict[bytes, dict[str, dict[int, Group]]] = {}
+        self._rivals_of = b""
+        self._rivals: dict[str, dict[int, Group]] = {}
 
     @cached_property
     def markov(self) -> Markov:
         """The chain of the training split."""
-        return Markov(
-            self._sequences.bases["train"], self._sequences.labels["train"], len(self.cells)
-        )
+        sequences = self._sequences
+        return Markov(sequences.bases["train"], sequences.labels["train"], len(self.cells))
 
     @cached_property
     def motifs(self) -> list[Motif]:
@@ -150,14 +158,15 @@ class Reference:
 
     @cached_property
     def _halves(self) -> tuple[tuple[UInt8[np.ndarray, "_ L"], Int64[np.ndarray, " _"]], ...]:
-        """Return the reference and the floor, shuffled: neighbours in the genome must not differ by place."""
+        """Return the reference and the floor, with as many sequences of each cell type."""
         bases = self._sequences.bases["valid"]
         labels = self._sequences.labels["valid"]
+        # Shuffled: neighbours in the genome must not differ by half.
         order = np.random.default_rng(0).permutation(len(labels))
-        order = order[
-            np.argsort(labels[order], kind="stable")
-        ]  # both halves get as many of each cell type
-        return tuple((bases[order[start::2]], labels[order[start::2]]) for start in (0, 1))
+        order = order[np.argsort(labels[order], kind="stable")]
+        first = order[::2]
+        second = order[1::2]
+        return (bases[first], labels[first]), (bases[second], labels[second])
 
     @cached_property
     def reference(self) -> dict[int, Group]:
@@ -168,80 +177,77 @@ class Reference:
     def groups(
         self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
     ) -> dict[int, Group]:
-        parts = {int(label): bases[labels == label] for label in np.unique(labels)}
+        """Return sequences by cell type."""
         return {
-            label: Group.of(label, part, self._k, self.motifs)
-            for label, part in parts.items()
-            if len(part)
+            label: Group.of(label, bases[labels == label], self._k, self.motifs)
+            for label in np.unique(labels).tolist()
         }
 
     def rivals(self, labels: Int64[np.ndarray, " N"]) -> dict[str, dict[int, Group]]:
-        """Return the noise floor and draws of the Markov chain, as many of each cell type as there are labels."""
+        """Return noise floor and draws of the Markov chain, as many of each cell type as labels."""
         key = labels.tobytes()
-        if key not in self._rivals:
-            bases, own = self._halves[1]
-            counts = {label: int((labels == label).sum()) for label in np.unique(labels).tolist()}
-            floor = [
-                np.flatnonzero((own == label) | (label < 0))[:count]
-                for label, count in counts.items()
-            ]
-            asked = np.repeat(list(counts), [len(rows) for rows in floor])
-            cells = np.where(labels < 0, np.arange(len(labels)) % len(self.cells), labels)
-            drawn = self.markov.draw(cells, bases.shape[1], 0)
+        if self._rivals_of != key:
+            bases, cells = self._halves[1]
+            rows = []
+            floor_labels = []
+            for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
+                # Samples without a label are compared with sequences of any cell type.
+                of_cell = np.flatnonzero((cells == label) | (label < 0))[:count]
+                rows.append(of_cell)
+                floor_labels.append(np.full(len(of_cell), label))
+            any_cell = np.arange(len(labels)) % len(self.cells)
+            drawn = self.markov.draw(np.where(labels < 0, any_cell, labels), bases.shape[1], 0)
             self._rivals = {
-                key: {
-                    "floor": self.groups(bases[np.concatenate(floor)], asked),
-                    "markov": self.groups(drawn, labels),
-                }
+                "floor": self.groups(bases[np.concatenate(rows)], np.concatenate(floor_labels)),
+                "markov": self.groups(drawn, labels),
             }
-        return self._rivals[key]
+            self._rivals_of = key
+        return self._rivals
 
     def compare(self, groups: dict[int, Group]) -> dict[str, float]:
         """Return distances to the reference, each the mean over cell types, and the accuracy of the classifier.
 
         - kmer_js: Jensen-Shannon distance of k-mer frequencies, in bits^(1/2) (0 to 1).
         - gc, gc_distance: mean GC content, and Wasserstein distance of its distribution over
-        sequences.
+          sequences.
         - motif_difference: mean absolute difference of the share of sequences with a hit, over
-        motifs.
+          motifs.
         - motif_r: Pearson's r of what is particular to a cell type: its share of hits minus the
-        mean over cell types.
+          mean over cell types.
         - copied: share of 20-mers that occur in training sequences.
         - accuracy, accuracy_CELL: share of sequences that the classifier assigns to their cell
-        type.
+          type.
         """
         pairs = [(group, self.reference[label]) for label, group in groups.items()]
-        copied = [self._is_known(kmer_codes(group.bases, COPIED)) for group, _ in pairs]
         metrics = {
-            "kmer_js": np.mean(
-                [jensenshannon(group.kmers, held.kmers, 2) for group, held in pairs]
-            ),
-            "gc": np.mean([group.gc.mean() for group, _ in pairs]),
-            "gc_distance": np.mean(
-                [wasserstein_distance(group.gc, held.gc) for group, held in pairs]
-            ),
-            "motif_difference": np.mean([np.abs(group.hits - held.hits) for group, held in pairs])
-            if self.motifs
-            else np.nan,
-            "motif_r": _correlation(
-                *(contrast([pair[side].hits for pair in pairs]) for side in (0, 1))
-            ),
-            "copied": np.mean([known.mean() for known in copied]) if copied[0].size else np.nan,
-            **self.accuracies(groups),
+            "kmer_js": _mean([jensenshannon(own.kmers, held.kmers, 2) for own, held in pairs]),
+            "gc": _mean([group.gc.mean() for group in groups.values()]),
+            "gc_distance": _mean([wasserstein_distance(own.gc, held.gc) for own, held in pairs]),
         }
+        if self.motifs:
+            differences = [np.abs(own.hits - held.hits) for own, held in pairs]
+            metrics["motif_difference"] = _mean(differences)
+            own_contrast = contrast([own.hits for own, _ in pairs])
+            metrics["motif_r"] = _correlation(
+                own_contrast, contrast([held.hits for _, held in pairs])
+            )
+        copied = [self._is_known(kmer_codes(group.bases, COPIED)) for group in groups.values()]
+        if copied[0].size:
+            metrics["copied"] = _mean([known.mean() for known in copied])
+        metrics |= self.accuracies(groups)
         return {name: float(value) for name, value in metrics.items() if np.isfinite(value)}
 
     def sample_metrics(
         self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
     ) -> dict[str, float]:
-        """Return `compare` of samples, of the noise floor (`NAME_floor`) and of the Markov chain (`NAME_markov`)."""
+        """Return `compare` of samples, of the floor (`NAME_floor`) and the chain (`NAME_markov`)."""
         if not len(bases):
             return {}
-        rivals = {name: self.compare(groups) for name, groups in self.rivals(labels).items()}
-        samples = self.compare(self.groups(bases, labels))
-        return samples | {
-            f"{name}_{rival}": v for rival, of in rivals.items() for name, v in of.items()
-        }
+        metrics = self.compare(self.groups(bases, labels))
+        for rival, groups in self.rivals(labels).items():
+            for name, value in self.compare(groups).items():
+                metrics[f"{name}_{rival}"] = value
+        return metrics
 
     @cached_property
     def _known(self) -> Int64[np.ndarray, " _"]:
@@ -267,42 +273,48 @@ class Reference:
         return model.fit(_features(bases), labels)
 
     def accuracies(self, groups: dict[int, Group]) -> dict[str, float]:
-        """Return the share of sequences that the classifier assigns to their cell type, in all and by cell type."""
+        """Return the accuracy of the classifier, in all and by cell type."""
         labelled = [group for label, group in groups.items() if label >= 0]
         if len(np.unique(self._sequences.labels["test"])) < 2 or not labelled:
             return {}
-        right = [
-            self._classifier.predict(_features(group.bases)) == group.label for group in labelled
-        ]
-        shares = {
-            f"accuracy_{self.cells[g.label]}": hits.mean()
-            for g, hits in zip(labelled, right, strict=True)
-        }
-        return {"accuracy": np.concatenate(right).mean()} | (shares if len(shares) > 1 else {})
+        hits = []
+        shares = {}
+        for group in labelled:
+            hits.append(self._classifier.predict(_features(group.bases)) == group.label)
+            shares[f"accuracy_{self.cells[group.label]}"] = hits[-1].mean()
+        accuracy = {"accuracy": np.concatenate(hits).mean()}
+        return accuracy | shares if len(shares) > 1 else accuracy
 
 
 def _features(bases: UInt8[np.ndarray, "N L"]) -> Float[np.ndarray, "N F"]:
-    """Return square roots of the counts of 6-mers on both strands, a 6-mer and its reverse complement once."""
-    own = np.arange(4**WORD)
-    words = (own[:, None] // 4 ** np.arange(WORD)[::-1] % 4).astype(np.uint8)
-    names, place = np.unique(
-        np.minimum(own, kmer_codes(reverse_complement(words), WORD)[:, 0]), return_inverse=True
-    )
-    codes = place[kmer_codes(bases, WORD)] + np.arange(len(bases))[:, None] * len(names)
-    counts = np.bincount(codes.ravel(), minlength=len(bases) * len(names))
+    """Return square roots of the counts of 6-mers on both strands.
+
+    A 6-mer and its reverse complement are one feature.
+    """
+    codes = np.arange(4**WORD)
+    words = (codes[:, None] // 4 ** np.arange(WORD)[::-1] % 4).astype(np.uint8)
+    other = kmer_codes(reverse_complement(words), WORD)[:, 0]
+    names, feature = np.unique(np.minimum(codes, other), return_inverse=True)
+    cells = feature[kmer_codes(bases, WORD)] + np.arange(len(bases))[:, None] * len(names)
+    counts = np.bincount(cells.ravel(), minlength=len(bases) * len(names))
     return np.sqrt(counts.reshape(len(bases), -1))
 
 
+def _mean(values: Sequence[Any]) -> float:
+    return float(np.mean(values))
+
+
 def contrast(hits: list[Float[np.ndarray, " K"]]) -> Float[np.ndarray, " _"]:
-    """Return what is particular to each cell type: its share of hits minus the mean over cell types."""
+    """Return the share of hits of each cell type minus the mean over cell types."""
     centred: Float[np.ndarray, " _"] = (np.array(hits) - np.mean(hits, 0)).ravel()
     return centred
 
 
 def _correlation(first: Float[np.ndarray, " _"], second: Float[np.ndarray, " _"]) -> float:
     """Return Pearson's r; NaN if one side is constant."""
-    constant = not first.size or min(np.ptp(first), np.ptp(second)) < 1e-12
-    return float("nan") if constant else float(np.corrcoef(first, second)[0, 1])
+    if min(np.ptp(first), np.ptp(second)) < 1e-12:
+        return float("nan")
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 class BaseMetrics:

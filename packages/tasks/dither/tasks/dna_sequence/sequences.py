@@ -1,4 +1,4 @@
-"""Sequences by split, with the cell type of each: human ones, and synthetic ones with planted motifs.
+"""DNA sequences by split and cell type: human ones, and synthetic ones with planted motifs.
 
 Letters: N sequences, L bases of a sequence, C cell types, K motifs of a cell type, W bases of a
 motif. Bases are numbers: A 0, C 1, G 2, T 3.
@@ -52,18 +52,18 @@ class Sequences:
 
 
 def read_dhs(name: str) -> Sequences:
-    """Read the human regions and split them by chromosome; raises Refused without an intact wheel."""
+    """Read the human regions and split them by chromosome; raise Refused without the wheel."""
     regions = read_sequences(fetch_wheel(*REGION_WHEEL))
     bases = encode(regions.sequence)
     labels = regions.open.argmax(1)
     valid, test = (np.isin(regions.chromosome, chromosomes) for chromosomes in HELD_OUT)
     rows: dict[Split, np.ndarray] = {"train": ~(valid | test), "valid": valid, "test": test}
     return Sequences(
-        name,
-        tuple(CELLS),
-        {split: bases[chosen] for split, chosen in rows.items()},
-        {split: labels[chosen] for split, chosen in rows.items()},
-        partial(read_motifs, None),
+        name=name,
+        cells=tuple(CELLS),
+        bases={split: bases[mask] for split, mask in rows.items()},
+        labels={split: labels[mask] for split, mask in rows.items()},
+        motifs=partial(read_motifs, None),
     )
 
 
@@ -79,7 +79,7 @@ def as_text(bases: UInt8[np.ndarray, "N L"]) -> list[str]:
 
 
 class Planted:
-    """The distribution of planted sequences: background bases, and motifs that begin at the given rate."""
+    """Distribution of planted sequences: background bases, and motifs that begin at a rate."""
 
     def __init__(
         self,
@@ -91,10 +91,9 @@ class Planted:
         seed: int,
     ) -> None:
         best = np.random.default_rng([seed, 0]).integers(4, size=(cells, motifs, width))
+        is_best = np.arange(4) == best[..., None]
         self.rate = rate
-        self.motifs: Float[np.ndarray, "C K W 4"] = np.where(
-            np.arange(4) == best[..., None], DOMINANT, (1 - DOMINANT) / 3
-        )
+        self.motifs: Float[np.ndarray, "C K W 4"] = np.where(is_best, DOMINANT, (1 - DOMINANT) / 3)
         gc = np.linspace(0.3, 0.7, cells) if cells > 1 else np.array([0.5])
         self.background: Float[np.ndarray, "C 4"] = np.stack([1 - gc, gc, gc, 1 - gc], 1) / 2
 
@@ -106,7 +105,8 @@ class Planted:
         cells, motifs, width, _ = self.motifs.shape
         labels = np.arange(count) % cells
         bases = _choose(rng, self.background[labels][:, None], (count, length))
-        free = np.zeros(count, np.int64)  # the first base after the newest motif
+        # The first base after the newest motif.
+        free = np.zeros(count, np.int64)
         for start in range(length - width + 1):
             rows = np.flatnonzero((free <= start) & (rng.random(count) < self.rate))
             chosen = self.motifs[labels[rows], rng.integers(motifs, size=len(rows))]
@@ -117,11 +117,14 @@ class Planted:
     def nats(
         self, bases: UInt8[np.ndarray, "N L"], labels: Int64[np.ndarray, " N"]
     ) -> Float[np.ndarray, " N"]:
-        """Return -log p of each sequence given its cell type: the forward algorithm over where motifs begin."""
-        (count, length), width = bases.shape, self.motifs.shape[2]
-        before = np.full(
-            (length + 1, count), -np.inf
-        )  # log p of the bases before, and that no motif crosses
+        """Return -log p of each sequence given its cell type: the forward algorithm.
+
+        The states are the places at which a motif may begin.
+        """
+        count, length = bases.shape
+        width = self.motifs.shape[2]
+        # log p of the bases before a place that no motif crosses.
+        before = np.full((length + 1, count), -np.inf)
         before[0] = 0
         background = np.log(self.background)
         columns = np.log(self.motifs)[labels]
@@ -143,10 +146,11 @@ def _choose(
 ) -> UInt8[np.ndarray, "..."]:
     """Draw one base for each of the distributions, which broadcast to `shape`."""
     u = rng.random(shape)
-    below = probabilities.cumsum(-1)
-    return (
-        (u >= below[..., 0]).view(np.uint8) + (u >= below[..., 1]) + (u >= below[..., 2])
-    ).astype(np.uint8)
+    bases = np.zeros(shape, np.uint8)
+    # The inverse of the distribution function: the number of its steps that u passes.
+    for step in np.moveaxis(probabilities.cumsum(-1), -1, 0)[:3]:
+        bases += u >= step
+    return bases
 
 
 def plant(
@@ -162,24 +166,16 @@ def plant(
     """Draw the sequences of each split, of cell types `names`; other options as of `Planted`."""
     planted = Planted(seed=seed, **options)
     sizes: dict[Split, int] = {"train": train, "valid": held, "test": held}
-    drawn = {
-        split: planted.draw(size, length, [seed, 1 + number])
-        for number, (split, size) in enumerate(sizes.items())
-    }
+    bases: dict[Split, UInt8[np.ndarray, "_ L"]] = {}
+    labels: dict[Split, Int64[np.ndarray, " _"]] = {}
+    for number, (split, size) in enumerate(sizes.items()):
+        bases[split], labels[split] = planted.draw(size, length, [seed, 1 + number])
 
     def motifs() -> list[Motif]:
-        tables = zip(names, planted.motifs, strict=True)
-        return [
-            Motif.of(f"{cell}.{n + 1}", 20 * table)
-            for cell, of in tables
-            for n, table in enumerate(of)
-        ]
+        result = []
+        for cell, tables in zip(names, planted.motifs, strict=True):
+            for number, table in enumerate(tables):
+                result.append(Motif.of(f"{cell}.{number + 1}", 20 * table))
+        return result
 
-    return Sequences(
-        name,
-        names,
-        {split: bases for split, (bases, _) in drawn.items()},
-        {split: labels for split, (_, labels) in drawn.items()},
-        motifs,
-        planted.nats,
-    )
+    return Sequences(name, names, bases, labels, motifs, planted.nats)

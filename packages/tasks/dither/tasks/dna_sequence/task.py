@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import log
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -94,18 +94,14 @@ class DnaSequences:
 
     def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
         """Return nats per base of uniform bases, of the Markov chains and, if it is known, of the true distribution."""
-        bases = self.sequences.bases[split]
-        labels = self.sequences.labels[split]
-        predictors = {"markov": self._reference.markov.nats} | (
-            {"truth": self.sequences.nats} if self.sequences.nats is not None else {}
-        )
-        nats = {
-            name: float(of(bases, labels).mean()) / self.space.length
-            for name, of in predictors.items()
-        }
-        return {
-            f"nats_per_base/{name}": value for name, value in {"uniform": log(4), **nats}.items()
-        }
+        predictors = {"markov": self._reference.markov.nats}
+        if self.sequences.nats is not None:
+            predictors["truth"] = self.sequences.nats
+        result = {"nats_per_base/uniform": log(4)}
+        for name, nats in predictors.items():
+            mean = nats(self.sequences.bases[split], self.sequences.labels[split]).mean()
+            result[f"nats_per_base/{name}"] = float(mean) / self.space.length
+        return result
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return distances of samples to held-out sequences and accuracies; see `Reference`."""
@@ -139,16 +135,16 @@ class DnaSequences:
         self,
         bases: UInt8[np.ndarray, "N L"],
         labels: Int64[np.ndarray, " N"],
-        most: int | None = None,
+        limit: int | None = None,
     ) -> str:
-        """Return records `>sample-NUMBER CELL`, with at most `most` of each cell type."""
+        """Return records `>sample-NUMBER CELL`, with at most `limit` of each cell type."""
+        # Label -1 is any cell type.
         names = [*self.sequences.cells, "any"]
-        shown = sorted(
-            row
-            for label in np.unique(labels)
-            for row in np.flatnonzero(labels == label)[:most].tolist()
-        )
-        texts = zip(shown, as_text(bases[shown]), strict=True)
+        rows: list[int] = []
+        for label in np.unique(labels):
+            rows += np.flatnonzero(labels == label)[:limit].tolist()
+        rows.sort()
+        texts = zip(rows, as_text(bases[rows]), strict=True)
         return "".join(f">sample-{row} {names[labels[row]]}\n{text}\n" for row, text in texts)
 
 
@@ -171,58 +167,38 @@ def _with_other_strand(sequences: Sequences) -> Sequences:
 
 
 def _compare_plot(reference: Reference, groups: dict[str, dict[int, Group]]) -> bytes:
-    """Return a PNG: k-mers, motif hits, GC content, accuracy; `groups` are by the names of `SERIES`, then by label."""
+    """Return a PNG: k-mers, motif hits, GC content, accuracy of groups by `SERIES` and label."""
     figure = new_figure(10, 7.5)
     (kmers, hits), (gc, accuracy) = figure.subplots(2, 2)
     for number, (name, (label, colour)) in enumerate(SERIES.items()):
-        pairs = [(group, reference.reference[cell]) for cell, group in groups[name].items()]
-        own, held = (np.sum([pair[side].kmers for pair in pairs], 0) for side in (0, 1))
-        dots = {
-            "color": colour,
-            "s": 5,
-            "alpha": 0.5,
-            "linewidths": 0,
-            "label": label,
-            "rasterized": True,
-        }
-        kmers.scatter(held / held.sum(), own / max(own.sum(), 1), **dots)
-        own, held = (contrast([pair[side].hits for pair in pairs]) for side in (0, 1))
-        hits.scatter(held, own, **dots)
-        shares = np.concatenate([group.gc for group, _ in pairs])
-        gc.hist(
-            shares,
-            np.linspace(0, 1, 41),
-            density=True,
-            histtype="step",
-            color=colour,
-            linewidth=1.5,
-            label=label,
-        )
+        own = list(groups[name].values())
+        held = [reference.reference[cell] for cell in groups[name]]
+        dots: dict[str, Any] = {"color": colour, "s": 5, "alpha": 0.5, "linewidths": 0}
+        dots |= {"label": label, "rasterized": True}
+        counts = np.sum([group.kmers for group in own], 0)
+        held_counts = np.sum([group.kmers for group in held], 0)
+        kmers.scatter(held_counts / held_counts.sum(), counts / max(counts.sum(), 1), **dots)
+        own_hits = contrast([group.hits for group in own])
+        hits.scatter(contrast([group.hits for group in held]), own_hits, **dots)
+        shares = np.concatenate([group.gc for group in own])
+        line: dict[str, Any] = {"color": colour, "linewidth": 1.5, "label": label}
+        gc.hist(shares, np.linspace(0, 1, 41), density=True, histtype="step", **line)
         values = reference.accuracies(groups[name])
-        places = np.arange(len(values)) + (number - 1) * 0.27
+        ticks = np.arange(len(values))
+        places = ticks + (number - 1) * 0.27
         accuracy.bar(places, list(values.values()), 0.25, color=colour, label=label)
-        accuracy.set_xticks(
-            np.arange(len(values)), [key.partition("_")[2] or "all" for key in values]
-        )
+        accuracy.set_xticks(ticks, [key.partition("_")[2] or "all" for key in values])
+
     for axis in (kmers, hits):
         low, high = axis.get_xlim()
         axis.plot([low, high], [low, high], color=LIGHT, linewidth=1, zorder=0)
-    kmers.set(
-        xscale="log",
-        yscale="log",
-        xlabel="frequency in held-out sequences",
-        ylabel="frequency",
-        title="k-mers",
-    )
-    hits.set(
-        xlabel="held-out sequences",
-        ylabel="share with a hit",
-        title="motifs: cell type minus mean of cell types",
-    )
+    kmers.set(xscale="log", yscale="log", title="k-mers")
+    kmers.set(xlabel="frequency in held-out sequences", ylabel="frequency")
+    hits.set(title="motifs: cell type minus mean of cell types")
+    hits.set(xlabel="held-out sequences", ylabel="share with a hit")
     gc.set(xlabel="GC content of a sequence", ylabel="density", title="GC content")
-    accuracy.set(
-        ylim=(0, 1), ylabel="accuracy", title="classifier of cell types (trained on test sequences)"
-    )
+    accuracy.set(title="classifier of cell types (trained on test sequences)")
+    accuracy.set(ylim=(0, 1), ylabel="accuracy")
     gc.legend(frameon=False, fontsize=8)
     for axis in (kmers, hits, gc, accuracy):
         axis.spines[["top", "right"]].set_visible(False)
