@@ -1,4 +1,4 @@
-"""Specs of the task dna-sequence and its data. Neither numpy nor torch is imported here."""
+"""Specs of the task dna-sequence and its data. Read without torch and numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dither.registry.spec.base import PathStr, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 from ..missing_library import require_extra
-from .facts import SequenceFacts
+from .facts import HasFacts, SequenceFacts
 
 if TYPE_CHECKING:
     from .sequences import Sequences
@@ -52,36 +52,31 @@ class DnaSequence(TaskSpec):
     def check(self) -> Iterator[Misfit]:
         """Yield a wrong source, its own problems, and a file of motifs that cannot be read."""
         if self.data.gives != "sequences":
-            message = (
-                f'"{self.data.name}" gives {self.data.gives}, but dna-sequence requires sequences'
-            )
+            gives = f'"{self.data.name}" gives {self.data.gives}'
+            message = f"{gives}, but dna-sequence requires sequences"
             yield Misfit(message, ("data",), code="wrong-kind")
-        if problems := list(below("data", self.data.check())):
-            yield from problems
-        elif self.data.gives == "sequences" and self.kmer > (length := self.space().length):
-            yield Misfit(
-                f"sequences of {length} bases have no {self.kmer}-mers",
-                ("kmer",),
-                code="out-of-range",
-            )
+        problems = list(below("data", self.data.check()))
+        yield from problems
+        if not problems and self.data.gives == "sequences":
+            length = self.space().length
+            if self.kmer > length:
+                message = f"sequences of {length} bases have no {self.kmer}-mers"
+                yield Misfit(message, ("kmer",), code="out-of-range")
         if self.motifs is not None:
             from ..get_region.formats.motif_files import read_motifs
 
             try:
                 read_motifs(Path(self.motifs).expanduser())
             except Refused as refused:
-                yield from (
-                    Misfit(p.message, ("motifs",), help=p.help, code=p.code)
-                    for p in refused.problems
-                )
+                for problem in refused.problems:
+                    yield Misfit(problem.message, ("motifs",), help=problem.help, code=problem.code)
 
     def space(self) -> TokenSpace:
         """Return one field of four ids, "bases", and the condition "cell"."""
-        read_facts = getattr(self.data, "facts", None)
-        facts: SequenceFacts = read_facts() if read_facts is not None else self.data.build().facts()
-        return TokenSpace(
-            (Field("bases", facts.length, 4),), (Condition("cell", len(facts.cells), facts.cells),)
-        )
+        source = self.data if isinstance(self.data, HasFacts) else self.data.build()
+        facts: SequenceFacts = source.facts()
+        cell = Condition("cell", len(facts.cells), facts.cells)
+        return TokenSpace((Field("bases", facts.length, 4),), (cell,))
 
     def build(self) -> DnaSequences:
         require_extra("regions", self.name, ("task",))

@@ -40,11 +40,11 @@ def convert(
     dtype: str,
     force: bool,
 ) -> str:
-    """Read and check regions, and write them; return a report. A folder with the same data is verified and kept.
+    """Read and check regions, write them, and return a report.
 
-    `files` are all of the source `path`; `options` determine the result and go into the manifest;
-    `read` also checks; with `force`, data prepared with other options are replaced. Refused with
-    all problems of the source.
+    A folder with the same data is verified and stays as it is. `files` are all of the source
+    `path`; `options` determine the result and go into the manifest; `read` also checks; with
+    `force`, data prepared with other options are replaced. Refused with all problems of the source.
     """
     began = perf_counter()
     if missing := [file for file in files if not file.is_file()]:
@@ -56,14 +56,10 @@ def convert(
     raw = read()
     with Progress("regions converted") as progress, write_folder(folder, REGIONS, made) as writer:
         _write_regions(writer, raw, _blocks(raw, np.dtype(dtype), path, progress.update), dtype)
-    notes = [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
-    return "\n".join(
-        [
-            _summary(writer.manifest),
-            *notes,
-            f"in {perf_counter() - began:.1f} s, written to {folder}",
-        ]
-    )
+    lines = [_summary(writer.manifest)]
+    lines += [f"note: {note}" for note in (*raw.notes, *_notes(raw.arrays))]
+    lines.append(f"in {perf_counter() - began:.1f} s, written to {folder}")
+    return "\n".join(lines)
 
 
 def _write_regions(
@@ -79,17 +75,16 @@ def _write_regions(
     for name in ("start", "end"):
         writer.add(name, np.asarray(arrays[name]).astype(np.int64))
     for name, kind in DTYPES.items():
-        if name in arrays:  # cell types come first on disk, so that values of one are contiguous
+        if name in arrays:
+            # Cell types come first on disk, so that values of one are contiguous.
             writer.add(name, np.asarray(arrays[name]).swapaxes(0, 1).astype(kind))
     if "gene_region" in arrays:
         writer.add("gene_region", np.asarray(arrays["gene_region"]).astype(np.int64))
+    counts = zip(names.tolist(), np.bincount(chromosome).tolist(), strict=True)
     info = RegionInfo(
         motifs=tuple(map(str, arrays["motifs"])),
         cells=tuple(map(str, arrays.get("cells", ()))),
-        chromosomes={
-            str(name): int(count)
-            for name, count in zip(names, np.bincount(chromosome), strict=True)
-        },
+        chromosomes=dict(counts),
         unknown=tuple(map(str, arrays.get("unknown", ()))),
         notes=raw.notes,
         genes=tuple(map(str, arrays.get("gene", ()))),
@@ -111,35 +106,36 @@ def _blocks(
         if block.size and float(block.max()) > largest:
             row, column = np.argwhere(block.astype(np.float64) > largest)[0].tolist()
             where = raw.locate("features", rows.start + row, str(raw.arrays["motifs"][column]))
-            message = (
-                f"{path}: {where}: {block[row, column]:g} is more than {dtype} holds ({largest:g})"
-            )
+            limit = f"{dtype} holds ({largest:g})"
+            message = f"{path}: {where}: {block[row, column]:g} is more than {limit}"
             raise Refused(Problem(message, help="use --dtype float32", code="out-of-range"))
         yield block
         update(rows.stop, len(features))
 
 
 def _summary(manifest: Manifest) -> str:
+    """Return the size of prepared regions in two lines."""
     info = RegionInfo.model_validate(manifest.info)
     rows, motifs = manifest.arrays["features"].shape
-    known = [text for name, text in ARRAY_NAMES.items() if name in manifest.arrays]
-    size = sum(array.bytes for array in manifest.arrays.values()) / 1e6
+    values = [text for name, text in ARRAY_NAMES.items() if name in manifest.arrays]
     cells = "no cell types"
-    if known:
-        cells = f"{len(info.cells)} cell type{'s' * (len(info.cells) != 1)} with {', '.join(known)}"
+    if values:
+        unit = "cell type" if len(info.cells) == 1 else "cell types"
+        cells = f"{len(info.cells)} {unit} with {', '.join(values)}"
     largest = max(info.chromosomes, key=lambda name: info.chromosomes[name])
-    where = f"{len(info.chromosomes)} chromosomes, the largest {largest} ({info.chromosomes[largest]:,} regions)"
-    return f"{rows:,} regions x {motifs} motifs, {cells}\n{where}; {manifest.made['dtype']}, {size:,.1f} MB"
+    size = sum(array.bytes for array in manifest.arrays.values()) / 1e6
+    return (
+        f"{rows:,} regions x {motifs} motifs, {cells}\n"
+        f"{len(info.chromosomes)} chromosomes, the largest {largest} "
+        f"({info.chromosomes[largest]:,} regions); {manifest.made['dtype']}, {size:,.1f} MB"
+    )
 
 
 def _notes(arrays: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is valid, but unusual."""
+    """Yield values that are unknown of a cell type."""
     for entry in arrays.get("unknown", ()):
         name, _, cell = entry.partition(":")
-        if name != "open":
-            effect = (
-                "the condition tss is left out"
-                if name == "tss"
-                else "tasks that need it are rejected"
-            )
-            yield f"{name} of {cell} is unknown; {effect}"
+        if name == "tss":
+            yield f"tss of {cell} is unknown; the condition tss is left out"
+        elif name != "open":
+            yield f"{name} of {cell} is unknown; tasks that need it are rejected"

@@ -1,4 +1,4 @@
-"""Specs of the sources of regions. Neither numpy nor torch is imported here."""
+"""Specs of the sources of regions. Read without torch and numpy."""
 
 from __future__ import annotations
 
@@ -179,16 +179,6 @@ class PreparedRegions(_ReadOptions, PrepareSpec):
         if Path(value).suffix == ".zarr":
             raise ValueError("expected a folder of arrays without the suffix .zarr")
         return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, given: Any) -> Any:
-        """Drop an option of stores that were written, which experiments of earlier runs hold."""
-        return (
-            {k: v for k, v in given.items() if k != "zarr_format"}
-            if isinstance(given, dict)
-            else given
-        )
 
     def options(self) -> dict[str, Any]:
         """Return the options that determine the arrays; paths by name, since their folder may be moved."""

@@ -1,8 +1,8 @@
-"""Spec of the task get-region. Neither numpy nor torch is imported here."""
+"""Spec of the task get-region. Read without torch and numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -21,6 +21,7 @@ from .data.column_groups import (
     GIVEN,
     Accessibility,
     Given,
+    HasFacts,
     Largest,
     RegionFacts,
     Transform,
@@ -159,20 +160,16 @@ class GetRegion(TaskSpec):
     def check(self) -> Iterator[Misfit]:
         """Yield a wrong source, incompatible options, and options that the data do not support."""
         if self.data.gives != "regions":
-            yield Misfit(
-                f'"{self.data.name}" gives {self.data.gives}, get-region requires regions',
-                ("data",),
-            )
+            message = f'"{self.data.name}" gives {self.data.gives}, get-region requires regions'
+            yield Misfit(message, ("data",))
             return
         data = list(below("data", self.data.check()))
         yield from data
         if self.stride is not None and self.stride > self.regions:
-            message = (
-                f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
-            )
-            yield Misfit(
-                message, ("stride",), help=f"at most regions = {self.regions}", code="out-of-range"
-            )
+            unused = f"regions between windows of {self.regions} unused"
+            message = f"a stride of {self.stride} leaves {unused}"
+            fix = f"at most regions = {self.regions}"
+            yield Misfit(message, ("stride",), help=fix, code="out-of-range")
         if all(group.name in GIVEN[self.given] for group in self._groups(1)):
             message = f'given = "{self.given}" leaves nothing to predict'
             yield Misfit(message, ("given",), help="set accessibility = true, or expression = true")
@@ -185,61 +182,40 @@ class GetRegion(TaskSpec):
         try:
             facts = self._facts()
         except Refused as refused:
-            yield from (
-                Misfit(p.message, p.path[1:] or ("data",), help=p.help, code=p.code)
-                for p in refused.problems
-            )
+            for problem in refused.problems:
+                place = problem.path[1:] or ("data",)
+                yield Misfit(problem.message, place, help=problem.help, code=problem.code)
         else:
             yield from self._unsupported(facts)
 
     def warn(self) -> Iterator[Misfit]:
-        options = type(self).model_fields
-        if self.largest != options["largest"].default and self.column() != "quantitative":
-            fix = 'set accessibility = "quantitative"'
-            yield Misfit("largest has no effect", ("largest",), help=fix, code="no-effect")
+        if not self._is_default("largest") and self.column() != "quantitative":
+            yield _no_effect("largest", 'set accessibility = "quantitative"')
         if self.trained_chromosomes and not (self.valid_cells or self.test_cells):
-            fix = "set valid_cells or test_cells"
-            yield Misfit(
-                "trained_chromosomes has no effect",
-                ("trained_chromosomes",),
-                help=fix,
-                code="no-effect",
-            )
-        if self.expressed == options["expressed"].default:
+            yield _no_effect("trained_chromosomes", "set valid_cells or test_cells")
+        if self._is_default("expressed"):
             return
         if not self.expression:
-            yield Misfit(
-                "expressed has no effect",
-                ("expressed",),
-                help="set expression = true",
-                code="no-effect",
-            )
+            yield _no_effect("expressed", "set expression = true")
         elif not self._facts().atpm:
-            message = "expressed has no effect: the data have no atpm"
-            yield Misfit(message, ("expressed",), help="remove expressed", code="no-effect")
+            yield _no_effect("expressed", "remove expressed", ": the data have no atpm")
+
+    def _is_default(self, option: str) -> bool:
+        return bool(getattr(self, option) == type(self).model_fields[option].default)
 
     def _unsupported(self, facts: RegionFacts) -> Iterator[Misfit]:
+        """Yield options that the data do not support."""
         if self.motifs not in (None, facts.motifs):
             message = f"the data have {facts.motifs} motif columns, not {self.motifs}"
             fix = "a model requires the number of motifs that it was trained on"
             yield Misfit(message, ("motifs",), help=fix, code="wrong-shape")
         for split, cells in self.cells().items():
-            for cell in (cell for cell in cells if cell not in facts.cells):
-                close = nearest(cell, facts.cells)
-                names = ", ".join(facts.cells[:30])
-                fix = (
-                    f"available: {names}"
-                    if facts.cells
-                    else "the data have none; set accessibility = false"
-                )
-                hint = (f'did you mean "{close}"? ' if close else "") + fix
-                option = "cell_type" if split == "train" else f"{split}_cells"
-                yield Misfit(
-                    f'the data have no cell type "{cell}"',
-                    (option,),
-                    help=hint,
-                    code="unknown-value",
-                )
+            option = "cell_type" if split == "train" else f"{split}_cells"
+            for cell in cells:
+                if cell not in facts.cells:
+                    message = f'the data have no cell type "{cell}"'
+                    fix = _available(cell, facts.cells)
+                    yield Misfit(message, (option,), help=fix, code="unknown-value")
         for problem in unknown_values(
             self.cells(), self.column(), self.expression, self.drop_closed, facts
         ):
@@ -248,14 +224,13 @@ class GetRegion(TaskSpec):
             message = "every chromosome is held out, none is left for training"
             yield Misfit(message, ("data", "valid"), code="no-samples")
         elif self.regions > facts.longest:
-            message = f"a window of {self.regions} regions is longer than every training chromosome ({facts.longest})"
+            longest = f"longer than every training chromosome ({facts.longest})"
+            message = f"a window of {self.regions} regions is {longest}"
             yield Misfit(message, ("regions",), code="no-samples")
 
     def _facts(self) -> RegionFacts:
-        read_facts = getattr(self.data, "facts", None)
-        if read_facts is not None:
-            facts: RegionFacts = read_facts()
-            return facts
+        if isinstance(self.data, HasFacts):
+            return self.data.facts()
         matrix: RegionMatrix = self.data.build()
         return matrix.facts()
 
@@ -271,12 +246,13 @@ class GetRegion(TaskSpec):
         groups = self._groups(facts.motifs)
         cells = self.cells()
         trained = tuple(cells.get("train", ()))
-        held = [*cells.get("valid", ()), *cells.get("test", ())]
+        held_out = [*cells.get("valid", ()), *cells.get("test", ())]
         conditions = [Condition("chromosome", facts.chromosomes), Condition("centre")]
-        if facts.tss and not any(f"tss:{cell}" in facts.unknown for cell in (*trained, *held)):
+        if facts.tss and not any(f"tss:{cell}" in facts.unknown for cell in (*trained, *held_out)):
             conditions.append(Condition("tss"))
-        if trained:  # held-out cell types have no label
-            conditions.append(Condition("cell", len(trained), trained, partial=bool(held)))
+        # Held-out cell types have no label.
+        if trained:
+            conditions.append(Condition("cell", len(trained), trained, partial=bool(held_out)))
         given = tuple(group.name for group in groups if group.name in GIVEN[self.given])
         return FeatureSpace(
             self.regions, groups[-1].stop, groups, tuple(conditions), given, self.standardise
@@ -293,3 +269,15 @@ class GetRegion(TaskSpec):
         from .task import RegionWindows
 
         return RegionWindows(self.data.build(), self)
+
+
+def _no_effect(option: str, fix: str, reason: str = "") -> Misfit:
+    return Misfit(f"{option} has no effect{reason}", (option,), help=fix, code="no-effect")
+
+
+def _available(cell: str, cells: Sequence[str]) -> str:
+    if not cells:
+        return "the data have none; set accessibility = false"
+    available = f"available: {', '.join(cells[:30])}"
+    close = nearest(cell, cells)
+    return f'did you mean "{close}"? {available}' if close else available

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -26,6 +26,7 @@ __all__ = [
     "REGIONS",
     "Accessibility",
     "Given",
+    "HasFacts",
     "Largest",
     "RegionFacts",
     "RegionInfo",
@@ -88,6 +89,15 @@ class RegionFacts:
     expression: bool = False
     tss: bool = False
     unknown: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class HasFacts(Protocol):
+    """A source of regions whose facts are known before it is read."""
+
+    def facts(self) -> RegionFacts:
+        """Return sizes and names."""
+        ...
 
 
 class RegionInfo(BaseModel):
