@@ -32,7 +32,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class Hooks:
-    """The hooks a plugin may implement. An implementation may take fewer arguments than are listed."""
+    """The hooks a plugin may implement, each with the listed arguments or fewer."""
 
     @hookspec
     def register_components(self) -> Iterable[type[Spec]]:

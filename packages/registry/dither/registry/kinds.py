@@ -71,17 +71,13 @@ FEATURES: frozenset[Data] = frozenset({"features"})
 
 
 def unserved_space(
-    spec: Spec,
-    serves: frozenset[Data],
-    space: Space,
-    related: Path,
+    spec: Spec, serves: frozenset[Data], space: Space, related: Path
 ) -> Iterable[Misfit]:
-    """Yield a misfit if the component does not serve the space; `related` is the path to where the space comes from."""
+    """Yield a misfit if the component does not serve the space; `related` is the space's origin."""
     if space.data not in serves:
-        (wanted,) = serves
-        yield Misfit(
-            f'{spec.kind} "{spec.name}" is for {wanted}, but a sample is {space}', related=related
-        )
+        (served,) = serves
+        message = f'{spec.kind} "{spec.name}" is for {served}, but a sample is {space}'
+        yield Misfit(message, related=related)
 
 
 def missing_condition(
@@ -92,29 +88,32 @@ def missing_condition(
     labels: bool = False,
     integers: bool = False,
 ) -> Iterable[Misfit]:
-    """Yield a misfit at `path` if a task has no condition of this name, or one of the other type.
+    """Yield a misfit at `path` if a task has no condition of this name and type.
 
-    `labels`, `integers`: whether it must be one label, or integers, per sample, instead of one
-    number per position.
+    Args:
+        conditions: Those of the task.
+        name: Of the condition.
+        path: To the option that names it.
+        labels: Whether it must be one label per sample.
+        integers: Whether it must be integers per sample; by default one number per position.
     """
     known = {condition.name: condition for condition in conditions}
     if name not in known:
         listed = ", ".join(f'"{other}"' for other in known) or "none"
         message = f'the task has no condition "{name}"; conditions: {listed}'
         yield Misfit(message, path, ("task",), did_you_mean(name, known))
-    elif (labels, integers) != (known[name].size is not None, known[name].length is not None):
-        required = (
-            "one label per sample"
-            if labels
-            else "integers per sample"
-            if integers
-            else "one number per position"
-        )
-        yield Misfit(
-            f'condition "{name}" of the task is {known[name]}; {required} is required',
-            path,
-            ("task",),
-        )
+        return
+    condition = known[name]
+    has_labels = condition.size is not None
+    has_integers = condition.length is not None
+    if (labels, integers) != (has_labels, has_integers):
+        required = "one number per position"
+        if labels:
+            required = "one label per sample"
+        elif integers:
+            required = "integers per sample"
+        message = f'condition "{name}" of the task is {condition}; {required} is required'
+        yield Misfit(message, path, ("task",))
 
 
 class OverSpace(Spec):
@@ -136,9 +135,9 @@ class TaskSpec(Spec):
     built_attributes: ClassVar[tuple[str, ...]] = ("space", "size", "batch")
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """File formats its samples can be exported to, each with a description; the built task is a
-    `flow.Exports`."""
+    `contracts.Exports`."""
     bucketed: ClassVar[bool | None] = None
-    """Whether the built task is a `flow.protocols.BucketedTask`; None if that is unknown before."""
+    """Whether the built task is a `contracts.BucketedTask`; None if that is unknown before."""
     headline: ClassVar[tuple[str, ...]] = ()
     """Metrics at the end of a run and first in its report, as `valid/loss` or `sample/unique`; the
     rest follow."""
@@ -158,14 +157,20 @@ class TaskSpec(Spec):
 
     @abstractmethod
     def space(self) -> Space:
-        """Return the space of one sample. May read data, without torch; raises `Refused` if the data are invalid."""
+        """Return the space of one sample.
+
+        May read data, without torch; raises `Refused` if they are invalid.
+        """
 
     @abstractmethod
     def build(self) -> Task:
         """Read the data and return the task."""
 
     def restore(self, folder: pathlib.Path, space: Space) -> object:
-        """Return what an export can do without data, such as `like` and `plots`; `folder` is that of `save_assets`."""
+        """Return the abilities of an export without data, such as `like` and `plots`.
+
+        `folder` is that of `save_assets`.
+        """
         raise NotImplementedError(f'task "{self.name}" writes no files into exports')
 
 
@@ -195,7 +200,7 @@ class DataSpec(Spec):
         """Read or generate the samples, in the form that the task expects."""
 
     def prepare(self) -> str | None:
-        """Download and convert data in advance; return a line on what was done, or None if nothing is required."""
+        """Download and convert data in advance; return a line about it, or None if there is nothing to do."""
         return None
 
 
@@ -205,7 +210,7 @@ def _require_number(spec: Spec, value: Any) -> None:
 
 
 class ScheduleSpec(Spec):
-    """The noise schedule sigma(t) with its derivative; the remaining signal is alpha = exp(-sigma)."""
+    """The noise schedule sigma(t) with its derivative; the signal is alpha = exp(-sigma)."""
 
     kind: ClassVar[str] = "schedule"
 
@@ -217,7 +222,7 @@ class ScheduleSpec(Spec):
             cls.sigma_end = checked_method(cls.sigma_end, _require_number)  # type: ignore[method-assign]
 
     def check_built(self, built: Any) -> None:
-        """Raise WrongReturnError unless it maps times to sigma and rate of the same shape, which are not negative."""
+        """Raise WrongReturnError unless it maps times to sigma and rate of their shape."""
         super().check_built(built)
         import torch
 
@@ -235,11 +240,11 @@ class ScheduleSpec(Spec):
                 )
 
     def sigma_end(self) -> float | None:
-        """Return sigma(1), checked before torch is imported; None if it requires the built schedule."""
+        """Return sigma(1) without torch; None if it requires the built schedule."""
         return None
 
     def built_sigma_end(self) -> float:
-        """Return sigma(1) of the built schedule, which a process checks if `sigma_end` returns None."""
+        """Return sigma(1) of the built schedule, for a process if `sigma_end` is None."""
         import torch
 
         return float(self.build()(torch.ones(1, dtype=torch.float64)).sigma)
@@ -258,7 +263,7 @@ class ProcessSpec(OverSpace):
 
     @abstractmethod
     def facts(self, space: Space) -> ProcessFacts:
-        """Return the properties that losses and samplers need; the model must serve `facts.space`."""
+        """Return the properties that losses and samplers need; the model serves its `space`."""
 
     @abstractmethod
     def build(self, space: Space) -> Process:
@@ -284,7 +289,7 @@ class SamplerSpec(Spec):
 
 
 class ModelSpec(OverSpace):
-    """A model from states to raw output per position: an nn.Module with the methods of `flow.Denoiser`."""
+    """A model from states to raw output per position: an nn.Module and `contracts.Denoiser`."""
 
     kind: ClassVar[str] = "model"
     layouts: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -295,7 +300,7 @@ class ModelSpec(OverSpace):
         return ModelFacts()
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of one of the `layouts` with the names of this model, or raise `Refused`."""
+        """Return weights of one of the `layouts` with the names of this model."""
         raise NotImplementedError(f'model "{self.name}" has no layouts')
 
     @abstractmethod
@@ -304,7 +309,7 @@ class ModelSpec(OverSpace):
 
 
 class BlockSpec(Spec):
-    """One layer: forward(x `B L D`, c `B C` or `B L C`, mask=, cache=, layer=, keep=) -> `B L D`."""
+    """One layer: forward(x `B L D`, c `B C` or `B L C`, mask=, cache=, layer=, keep=) -> x."""
 
     kind: ClassVar[str] = "block"
     reads_condition: ClassVar[bool] = True
@@ -320,7 +325,10 @@ class BlockSpec(Spec):
 
 
 class EmbeddingSpec(OverSpace):
-    """Embedding of a state: forward(state, cond, start) -> (`B extra+L D`, extra); `start` is the first index."""
+    """Embedding of a state: forward(state, cond, start) -> (`B extra+L D`, extra).
+
+    `start` is the index of the first position.
+    """
 
     kind: ClassVar[str] = "embedding"
 
@@ -334,7 +342,7 @@ class EmbeddingSpec(OverSpace):
 
 
 class PositionSpec(OverSpace):
-    """Position embedding: forward(start, length, cond) -> `1 L D` or `B L D`, added to the embedded values."""
+    """Position embedding: forward(start, length, cond) -> `1 L D` or `B L D`, a summand."""
 
     kind: ClassVar[str] = "position"
 
@@ -344,7 +352,7 @@ class PositionSpec(OverSpace):
 
 
 class ConditionSpec(Spec):
-    """Embedding of noise level and conditions: forward(level `B` or `B L`, cond) -> `B C` or `B L C`."""
+    """Embedding of noise level and conditions: forward(level `B` or `B L`, cond) -> `B C`, `B L C`."""
 
     kind: ClassVar[str] = "condition"
     _conditions: tuple[Condition, ...] = PrivateAttr(())
@@ -370,7 +378,10 @@ class ConditionSpec(Spec):
 
 
 class HeadSpec(OverSpace):
-    """Output layer: forward(h `B L D`) -> `B L M` or `B L V`, ids outside a field's vocabulary at -inf."""
+    """Output layer: forward(h `B L D`) -> `B L M` or `B L V`.
+
+    Ids outside the vocabulary of a field are at -inf.
+    """
 
     kind: ClassVar[str] = "head"
 
@@ -396,7 +407,10 @@ class LossSpec(OverSpace):
         """Return the loss as a pure function."""
 
     def build_training(self, process: ProcessFacts) -> Loss | None:
-        """Return the loss that training minimises, or None if it is that of `build`, which evaluation reports."""
+        """Return the loss that training minimises; None if it is that of `build`.
+
+        Evaluation reports that of `build`.
+        """
         return None
 
 
@@ -445,11 +459,11 @@ class MetricSpec(OverSpace):
 
     @abstractmethod
     def build(self, space: Space) -> PredictionMetric | SampleMetric:
-        """Return the metric: a function of samples, an object with `metrics()` for predictions, or both in one."""
+        """Return the metric: a function of samples, or an object with `metrics()`, or both."""
 
 
 class TrackerSpec(Spec):
-    """A destination of metrics and pictures, such as TensorBoard, W&B or MLflow; listed by `[tracking] use`."""
+    """A destination of metrics and pictures, such as TensorBoard, W&B or MLflow."""
 
     kind: ClassVar[str] = "tracker"
     built_attributes: ClassVar[tuple[str, ...]] = ("start", "log")
@@ -464,14 +478,28 @@ class TrackerSpec(Spec):
 
 
 _KINDS: tuple[type[Spec], ...] = (
-    *(TaskSpec, DataSpec, ProcessSpec, ScheduleSpec, SamplerSpec, LossSpec),
-    *(ModelSpec, BlockSpec, EmbeddingSpec, PositionSpec, ConditionSpec, HeadSpec),
-    *(OptimizerSpec, LRScheduleSpec, MetricSpec, TrackerSpec),
+    TaskSpec,
+    DataSpec,
+    ProcessSpec,
+    ScheduleSpec,
+    SamplerSpec,
+    LossSpec,
+    ModelSpec,
+    BlockSpec,
+    EmbeddingSpec,
+    PositionSpec,
+    ConditionSpec,
+    HeadSpec,
+    OptimizerSpec,
+    LRScheduleSpec,
+    MetricSpec,
+    TrackerSpec,
 )
 KINDS = {kind.kind: kind for kind in _KINDS}
 """Every kind by name, in the order of an experiment file."""
-_BASES: tuple[type, ...] = (OverSpace, *_KINDS)
-for _base in _BASES:  # pydantic would evaluate strings again for every component
+
+# pydantic evaluates annotations that are strings again for every subclass: half of its time.
+for _base in (OverSpace, *_KINDS):
     _base.__annotations__ = inspect.get_annotations(_base, eval_str=True)
 
 

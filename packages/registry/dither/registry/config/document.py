@@ -108,7 +108,7 @@ class Layer:
         return key_spans(self.text or "")
 
     def origin(self, path: Path, value: bool = False) -> Origin:
-        """Return the place of a key or its value; for one that is not given here, of the nearest table."""
+        """Return the place of a key or its value, or else of the nearest table given here."""
         if self.text is None:
             return Origin(self.name)
         for end in range(len(path), 0, -1):
@@ -380,7 +380,7 @@ class Document:
         return Origin(str(self.files[-1])) if self.files else None
 
     def history(self, path: Path) -> list[Origin]:
-        """Return where the value at a path was given: the effective place, then those it overrides."""
+        """Return where a value was given: the effective place, then those it overrides."""
         for end in range(len(path), 0, -1):
             layers = self.given.get(path[:end])
             if not layers:

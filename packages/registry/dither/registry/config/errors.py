@@ -41,7 +41,7 @@ CODES: dict[str, str] = {
     "wrong-kind": "The component is of another kind than the slot requires.",
     "misfit": "Components, or options of one component, are incompatible.",
     "process-mismatch": "The sampler or loss requires another kind of process or prediction.",
-    "signal-left-at-end": "The schedule leaves too much signal at t = 1 for sampling to start from the prior.",
+    "signal-left-at-end": "The schedule leaves too much signal at t = 1 to sample from the prior.",
     "no-effect": "The option has no effect in this combination.",
     # files
     "file-not-found": "The file or folder does not exist.",
@@ -86,7 +86,7 @@ CODES: dict[str, str] = {
     "changed-options": "The data were prepared with other options or from another source.",
     "other-version": "The data were prepared by another version of dither.",
     "missing-array": "A required array or column is missing.",
-    "missing-chunk": "Chunks of a zarr array are missing, and the array holds names or empty_chunks is false.",
+    "missing-chunk": "Chunks of a zarr array of names are missing, or empty_chunks is false.",
     "wrong-shape": "An array has an unexpected shape or type.",
     "no-samples": "No usable sample is left.",
     "invalid-sample": "A sample of a data file is invalid.",
@@ -112,9 +112,14 @@ CANDIDATES = 500
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was given: a file or an option such as `--set train.lr=1`, line and column from 1 in characters.
+    """Where a value was given.
 
-    `source` is the text of the line, `width` the number of characters to underline.
+    Attributes:
+        file: A file, or an option such as `--set train.lr=1`.
+        line: From 1.
+        column: From 1, in characters.
+        source: Text of the line.
+        width: Number of characters to underline.
     """
 
     file: str
@@ -124,47 +129,55 @@ class Origin:
     width: int = 1
 
     @classmethod
-    def within(
-        cls,
-        file: str,
-        text: str,
-        start: int,
-        end: int,
-    ) -> Origin:
+    def within(cls, file: str, text: str, start: int, end: int) -> Origin:
         """Return the place of the characters `start` to `end` (exclusive) of a file's text."""
         begins, lines = _lines(text)
         line = bisect_right(begins, start)
         source = lines[line - 1]
         column = start - begins[line - 1] + 1
-        return cls(file, line, column, source, max(1, min(end - start, len(source) - column + 1)))
+        # A value of several lines is underlined to the end of its first one.
+        width = max(1, min(end - start, len(source) - column + 1))
+        return cls(file, line, column, source, width)
 
     def __str__(self) -> str:
-        return ":".join(
-            str(part) for part in (self.file, self.line, self.column) if part is not None
-        )
+        place = (self.file, self.line, self.column)
+        return ":".join(str(part) for part in place if part is not None)
 
     def excerpt(self) -> list[str]:
         """Return the source line with carets below the place, cut to `MAX_WIDTH`."""
         if self.source is None or self.line is None:
             return []
         column = (self.column or 1) - 1
-        number = str(self.line)
+        # A long line is cut so that the place stays visible.
         first = 0 if column < MAX_WIDTH * 3 // 4 else column - MAX_WIDTH // 2
+        cut = "... " if first else ""
+        text = cut + printable(self.source[first : first + MAX_WIDTH])
+
         end = min(column + min(self.width, MAX_WIDTH // 2), first + MAX_WIDTH)
-        shown = ("... " if first else "") + printable(self.source[first : first + MAX_WIDTH])
-        indent = _cells(self.source[first:column]) + 4 * bool(first)
-        carets = _cells(self.source[column:end])
-        caret = " " * indent + "^" * max(1, carets)
+        indent = len(cut) + _cells(self.source[first:column])
+        carets = "^" * max(1, _cells(self.source[column:end]))
+        number = str(self.line)
         margin = " " * len(number)
-        return [f"  {margin} |", f"  {number} | {shown}".rstrip(), f"  {margin} | {caret}"]
+        return [
+            f"  {margin} |",
+            f"  {number} | {text}".rstrip(),
+            f"  {margin} | {' ' * indent}{carets}",
+        ]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One user error: what is wrong, the keys to the value, its place, and how to fix it.
+    """One user error.
 
-    `related` are other relevant places, each with a label; `given` is the invalid value; `code` is
-    a key of `CODES`.
+    Attributes:
+        message: What is wrong.
+        path: Keys to the value.
+        origin: Its place.
+        help: How to fix it.
+        related: Other relevant places, each with a label.
+        given: The invalid value.
+        level: error or warning.
+        code: A key of `CODES`.
     """
 
     message: str
@@ -179,10 +192,10 @@ class Problem:
     def __str__(self) -> str:
         text = self.message
         half = MAX_MESSAGE // 2
-        text = text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}"
-        lines = [
-            f"{self.level}: {f'{dotted(self.path)}: ' if self.path else ''}{text} [{self.code}]"
-        ]
+        if len(text) > MAX_MESSAGE:
+            text = f"{text[:half]} ... {text[-half:]}"
+        key = f"{dotted(self.path)}: " if self.path else ""
+        lines = [f"{self.level}: {key}{text} [{self.code}]"]
         if self.origin is not None:
             lines += [f"  --> {self.origin}", *self.origin.excerpt()]
         lines += [f"  note: {label} {origin}" for label, origin in self.related]
@@ -207,12 +220,12 @@ class Refused(Exception):  # noqa: N818 - a user error, not a program error
         if isinstance(problems, str):
             problems = Problem(problems, code=code)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
-        if (more := len(self.problems) - MAX_PROBLEMS) > 1:
+        more = len(self.problems) - MAX_PROBLEMS
+        # A line that counts one problem is no shorter than the problem.
+        if more > 1:
             origin = self.problems[0].origin
-            self.problems = (
-                *self.problems[:MAX_PROBLEMS],
-                omitted_problems(more, origin and Origin(origin.file)),
-            )
+            omitted = omitted_problems(more, origin and Origin(origin.file))
+            self.problems = (*self.problems[:MAX_PROBLEMS], omitted)
         super().__init__(self.problems)
 
     @property
@@ -225,7 +238,7 @@ class Refused(Exception):  # noqa: N818 - a user error, not a program error
 
 @lru_cache(4)
 def _lines(text: str) -> tuple[list[int], list[str]]:
-    """Return the offset of each line, and the lines; cached, because the problems of a file share them."""
+    """Return the offset of each line, and the lines; the problems of a file share them."""
     lines = text.split("\n")
     return list(accumulate((len(line) + 1 for line in lines[:-1]), initial=0)), lines
 
@@ -240,21 +253,32 @@ def printable(text: str) -> str:
     """Replace control characters, which could change the state of a terminal."""
     if all(map(str.isprintable, text.split("\n"))):
         return text
-    bad = "\N{REPLACEMENT CHARACTER}"
-    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else bad for c in text)
+    letters = []
+    for letter in text:
+        if letter == "\t":
+            letters.append(" ")
+        elif letter.isprintable() or letter == "\n":
+            letters.append(letter)
+        else:
+            letters.append("\N{REPLACEMENT CHARACTER}")
+    return "".join(letters)
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str | None:
     """Return the allowed name most similar to `word`, or None."""
     import difflib
 
-    folded = {name.replace("_", "-").lower(): name for name in islice(allowed, CANDIDATES)}
-    close = difflib.get_close_matches(str(word)[:MAX_KEY].replace("_", "-").lower(), folded, 1, 0.6)
+    folded = {_folded(name): name for name in islice(allowed, CANDIDATES)}
+    close = difflib.get_close_matches(_folded(str(word)[:MAX_KEY]), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
 
 
+def _folded(name: str) -> str:
+    return name.replace("_", "-").lower()
+
+
 def did_you_mean(word: object, allowed: Iterable[str], otherwise: str | None = None) -> str | None:
-    """Return a help text with the allowed name most similar to `word`; if there is none, another text."""
+    """Return a help text with the allowed name most similar to `word`, or else another text."""
     close = nearest(word, allowed)
     return f'did you mean "{close}"?' if close else otherwise
 
@@ -266,8 +290,8 @@ def dotted(path: Path) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
-        shown = part if len(part) <= MAX_KEY else part[: MAX_KEY - 3] + "..."
-        text += ("." * bool(text)) + (
-            shown if BARE.fullmatch(shown) else json.dumps(shown, ensure_ascii=False)
-        )
+        name = part if len(part) <= MAX_KEY else part[: MAX_KEY - 3] + "..."
+        if not BARE.fullmatch(name):
+            name = json.dumps(name, ensure_ascii=False)
+        text += f".{name}" if text else name
     return text

@@ -27,14 +27,14 @@ BARE_VALUE = re.compile(r"[^,\]}#\r\n]*[^,\]}#\r\n \t]")
 
 
 class Span(NamedTuple):
-    """Offsets of a key and its value; for a table opened by a header or a dotted key, both are those of the key."""
+    """Offsets of a key and its value; both those of the key for a table without a value."""
 
     key: tuple[int, int]
     value: tuple[int, int]
 
 
 def key_spans(text: str) -> dict[Path, Span]:
-    """Return the span of every key, table and array element of a valid TOML text, where it first occurs."""
+    """Return the span of every key, table and array element, where it first occurs."""
     return _Walk(text).run()
 
 
@@ -42,7 +42,7 @@ class _Walk:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.found: dict[Path, Span] = {}
+        self.spans: dict[Path, Span] = {}
         self.arrays: dict[Path, int] = {}
 
     def run(self) -> dict[Path, Span]:
@@ -50,7 +50,7 @@ class _Walk:
         while True:
             self.skip(BLANK)
             if self.at >= len(self.text):
-                return self.found
+                return self.spans
             if self.text[self.at] == "[":
                 table = self.header()
             else:
@@ -64,23 +64,24 @@ class _Walk:
 
     def header(self) -> Path:
         """Parse `[a.b]` or `[[a.b]]` and return the path of the table it opens."""
-        array = self.text.startswith("[[", self.at)
-        self.at += 1 + array
+        is_array = self.text.startswith("[[", self.at)
+        brackets = 2 if is_array else 1
+        self.at += brackets
         *outer, (name, place) = self.key()
-        self.at += 1 + array
+        self.at += brackets
         path: Path = ()
         for part, where in outer:
             path = (*path, part)
-            self.found.setdefault(path, Span(where, where))
-            path = (
-                (*path, self.arrays[path]) if path in self.arrays else path
-            )  # the last element of an array
+            self.spans.setdefault(path, Span(where, where))
+            # An array of tables stands for its last element.
+            if path in self.arrays:
+                path = (*path, self.arrays[path])
         path = (*path, name)
-        self.found.setdefault(path, Span(place, place))
-        if array:
+        self.spans.setdefault(path, Span(place, place))
+        if is_array:
             self.arrays[path] = self.arrays.get(path, -1) + 1
             path = (*path, self.arrays[path])
-            self.found[path] = Span(place, place)
+            self.spans[path] = Span(place, place)
         return path
 
     def key(self) -> list[tuple[str, tuple[int, int]]]:
@@ -89,9 +90,12 @@ class _Walk:
         while True:
             self.skip(SPACE)
             start = self.at
-            quoted = self.text[start] in "\"'"
-            text = self.skip(STRING if quoted else BARE_KEY)
-            parts.append((tomllib.loads(f"k = {text}")["k"] if quoted else text, (start, self.at)))
+            is_quoted = self.text[start] in "\"'"
+            name = self.skip(STRING if is_quoted else BARE_KEY)
+            if is_quoted:
+                # tomllib resolves the escapes.
+                name = tomllib.loads(f"k = {name}")["k"]
+            parts.append((name, (start, self.at)))
             self.skip(SPACE)
             if self.text[self.at] != ".":
                 return parts
@@ -101,8 +105,9 @@ class _Walk:
         *outer, (name, place) = self.key()
         for part, where in outer:
             path = (*path, part)
-            self.found.setdefault(path, Span(where, where))
-        self.at += 1  # =
+            self.spans.setdefault(path, Span(where, where))
+        # The equals sign.
+        self.at += 1
         self.value((*path, name), place)
 
     def value(self, path: Path, key: tuple[int, int] | None = None) -> None:
@@ -115,7 +120,7 @@ class _Walk:
         else:
             self.skip(STRING if char in "\"'" else BARE_VALUE)
         place = (start, self.at)
-        self.found[path] = Span(key or place, place)
+        self.spans[path] = Span(key or place, place)
 
     def items(self, path: Path, end: str) -> None:
         """Parse the inside of an array or of an inline table."""

@@ -127,7 +127,7 @@ def path_options(
     path: Path = (),
     kind: str = "",
 ) -> Iterator[tuple[Path, str]]:
-    """Yield the path of every value that its option declares to be a file, and its component's kind.
+    """Yield the path of every value that is declared to be a file, and its component's kind.
 
     Options of unknown components are skipped.
     """

@@ -52,13 +52,10 @@ class Condition:
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
-            raise ValueError(
-                f'condition "{self.name}" requires at least one label, not {self.size}'
-            )
+            raise ValueError(f'condition "{self.name}" requires at least one label')
         if self.labels and len(self.labels) != self.size:
-            raise ValueError(
-                f'condition "{self.name}" has {self.size} labels but {len(self.labels)} names'
-            )
+            names = f"{len(self.labels)} names"
+            raise ValueError(f'condition "{self.name}" has {self.size} labels but {names}')
 
     def __str__(self) -> str:
         if self.length is not None:
@@ -94,20 +91,18 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.size < 1:
-            raise ValueError(
-                f'field "{self.name}" requires length and size of at least 1: {self.length}, {self.size}'
-            )
+            numbers = f"{self.length}, {self.size}"
+            raise ValueError(f'field "{self.name}" requires length and size >= 1: {numbers}')
         for special in ("mask", "pad", "end"):
             value = getattr(self, special)
             if value is not None and not 0 <= value < self.size:
-                raise ValueError(
-                    f'field "{self.name}": {special} = {value} is outside the ids 0..{self.size - 1}'
-                )
+                ids = f"the ids 0..{self.size - 1}"
+                raise ValueError(f'field "{self.name}": {special} = {value} is outside {ids}')
 
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """Sequences of ids; each field has its own vocabulary. `conditions` are the conditioning variables."""
+    """Sequences of ids; each field has its own vocabulary."""
 
     fields: tuple[Field, ...]
     conditions: tuple[Condition, ...] = ()
@@ -115,16 +110,11 @@ class TokenSpace:
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
         if not names or len(set(names)) != len(names):
-            raise ValueError(
-                f"a token space requires at least one field, with unique names: {names}"
-            )
+            raise ValueError(f"a token space requires fields with unique names: {names}")
 
     def __str__(self) -> str:
-        return (
-            "tokens ("
-            + ", ".join(f"{f.name}: {f.length} of {f.size} ids" for f in self.fields)
-            + ")"
-        )
+        fields = (f"{field.name}: {field.length} of {field.size} ids" for field in self.fields)
+        return f"tokens ({', '.join(fields)})"
 
     @property
     def data(self) -> Data:
@@ -144,11 +134,9 @@ class TokenSpace:
         """Return the space with a MASK id in every field, appended where it is missing."""
 
         def masked(field: Field) -> Field:
-            return (
-                field
-                if field.mask is not None
-                else replace(field, mask=field.size, size=field.size + 1)
-            )
+            if field.mask is not None:
+                return field
+            return replace(field, mask=field.size, size=field.size + 1)
 
         return replace(self, fields=tuple(masked(field) for field in self.fields))
 
@@ -162,9 +150,11 @@ class TokenSpace:
 
         if len(self.fields) == 1:
             return row(self.fields[0])[None]
-        return torch.cat(
-            [row(field).expand(field.length, *row(field).shape) for field in self.fields]
-        )
+        rows = []
+        for part in self.fields:
+            values = row(part)
+            rows.append(values.expand(part.length, *values.shape))
+        return torch.cat(rows)
 
     def usable(self) -> Bool[Tensor, "rows V"]:
         """Return which ids are in the vocabulary of each position."""
@@ -227,14 +217,12 @@ class FeatureSpace:
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.width < 1:
-            raise ValueError(
-                f"a feature space requires length and width of at least 1: {self.length}, {self.width}"
-            )
+            numbers = f"{self.length}, {self.width}"
+            raise ValueError(f"a feature space requires length and width >= 1: {numbers}")
         for group in self.groups:
             if not 0 <= group.start < group.stop <= self.width:
-                raise ValueError(
-                    f'group "{group.name}" spans {group.start}..{group.stop} of {self.width} columns'
-                )
+                span = f"{group.start}..{group.stop} of {self.width} columns"
+                raise ValueError(f'group "{group.name}" spans {span}')
         if unknown := sorted(set(self.given) - {group.name for group in self.groups}):
             raise ValueError(f"given contains unknown groups: {', '.join(unknown)}")
 
@@ -295,9 +283,11 @@ class ModelFacts:
     reads_known: bool = False
 
     def trained_blocks(self, space: Space) -> int | None:
-        """Return the block size of training over this space, or None if it is trained on whole samples.
+        """Return the block size of training over this space; None for training on whole samples.
 
         For features or several fields, block-causal attention only restricts what a position
         attends to.
         """
-        return self.block_size if isinstance(space, TokenSpace) and len(space.fields) == 1 else None
+        if not isinstance(space, TokenSpace) or len(space.fields) > 1:
+            return None
+        return self.block_size

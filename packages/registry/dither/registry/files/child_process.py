@@ -13,10 +13,13 @@ VARIABLE = "PYTHONSAFEPATH"
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Start the Python processes of the block as with `python -P`, where their command line is not ours."""
+    """Start the Python processes of the block as with `python -P`."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
     try:
         yield
     finally:
-        os.environ.pop(VARIABLE) if before is None else os.environ.__setitem__(VARIABLE, before)
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before

@@ -49,8 +49,10 @@ def open_file(path: Path, limit: int | None = None) -> BinaryIO:
 
     file = open(path, "rb", opener=opener)  # noqa: SIM115
     status = os.fstat(file.fileno())
-    reason = "" if stat.S_ISREG(status.st_mode) else "a pipe or a device, not a file"
-    if not reason and limit is not None and status.st_size > limit:
+    reason = ""
+    if not stat.S_ISREG(status.st_mode):
+        reason = "a pipe or a device, not a file"
+    elif limit is not None and status.st_size > limit:
         reason = f"{status.st_size:,} bytes, more than {limit:,}"
     if reason:
         file.close()
@@ -59,7 +61,7 @@ def open_file(path: Path, limit: int | None = None) -> BinaryIO:
 
 
 def read_bytes(path: Path, limit: int = RECORD_BYTES) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes; OSError if it is another, or larger."""
+    """Return the content of a regular file of at most `limit` bytes; OSError for any other."""
     with open_file(path, limit) as file:
         return file.read()
 

@@ -1,4 +1,4 @@
-"""Read the plain data of a pickle: nothing is imported or called, and keys cannot take exponential time."""
+"""Read the plain data of a pickle: nothing is imported or called, and reading takes linear time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LARGE_INTEGERS = 1000
 
 
 class Stub:
-    """Inert stand-in for an object in a pickle: the name of its class, and its constructor arguments and state."""
+    """Stand-in for an object in a pickle: name of its class, arguments and state."""
 
     what: ClassVar[str] = ""
     args: tuple[Any, ...] = ()
@@ -42,7 +42,7 @@ class Stub:
 
 
 class _RestrictedUnpickler(pickle._Unpickler):
-    """Unpickler that resolves every class and function to a fresh `Stub`, so nothing is imported or called.
+    """Unpickler that resolves every class and function to a fresh `Stub`.
 
     The pure Python implementation: the C one allocates its memo up to the largest index that a file
     names.
@@ -53,23 +53,26 @@ class _RestrictedUnpickler(pickle._Unpickler):
     large_integers = 0
 
     def _load_tuple(self, load: Any) -> None:
-        """Limit the depth of tuples: the hash of one that holds another twice takes 2^depth steps."""
+        """Limit the depth of tuples: hashing one that holds another twice takes 2^depth steps."""
         load(self)
         top = self.stack[-1]  # type: ignore[attr-defined]
-        depth = 1 + max(
-            (self.depths.get(id(item), (0, None))[0] for item in top if type(item) is tuple),
-            default=0,
-        )
+        depth = 1
+        for item in top:
+            if type(item) is tuple:
+                inner, _ = self.depths.get(id(item), (0, None))
+                depth = max(depth, inner + 1)
         if depth > MAX_TUPLE_DEPTH:
             raise pickle.UnpicklingError(
                 f"tuples are nested more than {MAX_TUPLE_DEPTH} levels deep"
             )
-        self.depths[id(top)] = depth, top  # kept alive, so that its id stays its own
+        # Kept alive, so that its id stays its own.
+        self.depths[id(top)] = (depth, top)
 
     def _load_integer(self, load: Any) -> None:
-        """Limit large integers: multiples of 2^61 - 1 have one hash, so that n of them as keys take n^2 steps."""
+        """Limit large integers: multiples of 2^61 - 1 share one hash, so n keys take n^2 steps."""
         load(self)
-        self.large_integers += abs(self.stack[-1]) >= 1 << 64  # type: ignore[attr-defined]
+        if abs(self.stack[-1]) >= 1 << 64:  # type: ignore[attr-defined]
+            self.large_integers += 1
         if self.large_integers > MAX_LARGE_INTEGERS:
             raise pickle.UnpicklingError(
                 f"more than {MAX_LARGE_INTEGERS} integers have more than 64 bits"
@@ -90,7 +93,10 @@ for _load, _codes in (
 
 
 def load_restricted(content: bytes, persistent: bool = False) -> Any:
-    """Return the plain data in a pickle, with a `Stub` for every other object, and None for `persistent` ids."""
+    """Return the plain data in a pickle, with a `Stub` for every other object.
+
+    Persistent ids become None with `persistent`, and are errors without.
+    """
     try:
         unpickler: Any = _RestrictedUnpickler(io.BytesIO(content))
         unpickler.depths = {}

@@ -14,7 +14,7 @@ MAX_BYTES = 180
 DIGEST = 12
 """Hex digits of the sha256 that keeps altered names apart."""
 PLAIN = re.compile(r"\w(?:[\w (),+=.-]*[\w)+=-])?")
-"""Names that are used as they are: no separators, no leading or trailing dot or space, not empty."""
+"""Names that are used as they are: no separators, no dot or space at an end, not empty."""
 UNSAFE = re.compile(r"[^\w (),+=.-]+")
 MARKED = re.compile(rf".*-[0-9a-f]{{{DIGEST}}}")
 """A name that could be the altered form of another one, and so is altered itself."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.errors import Refused
+from ..config.errors import Problem, Refused
 from .limits import RECORD_BYTES, open_file
 from .restricted_pickle import load_restricted
 
@@ -42,9 +42,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}", code="unreadable-file") from None
     if start[:1] == PICKLE:
-        text = f"{path} is a bare pickle of torch before 1.6; save it again with a later torch, or as safetensors"
-        raise Refused(text, code="unknown-format")
-    return _strip_prefixes(_torch_file(path) if start == ZIP else _safetensors(path), path)
+        hint = "save it again with a later torch, or as safetensors"
+        text = f"{path} is a bare pickle of torch before 1.6"
+        raise Refused(Problem(text, help=hint, code="unknown-format"))
+    weights = _torch_file(path) if start == ZIP else _safetensors(path)
+    return _strip_prefixes(weights, path)
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
@@ -62,26 +64,24 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
     from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
     try:
-        with zipfile.ZipFile(
-            path
-        ) as archive:  # torch hashes the keys of dicts, and reads records in full
-            records = [
-                record for record in archive.infolist() if record.filename.endswith("/data.pkl")
-            ]
-            if any(record.file_size > RECORD_BYTES for record in records):
-                raise ValueError(f"data.pkl has more than {RECORD_BYTES:,} bytes")
-            for record in records:
+        # torch reads the pickle in full and hashes the keys of its dicts: the limits of our reader
+        # are checked first.
+        with zipfile.ZipFile(path) as archive:
+            for record in archive.infolist():
+                if not record.filename.endswith("/data.pkl"):
+                    continue
+                if record.file_size > RECORD_BYTES:
+                    raise ValueError(f"data.pkl has more than {RECORD_BYTES:,} bytes")
                 load_restricted(archive.read(record), persistent=True)
-        stubs: list[Any] = [
-            (STUBS.get(name, _Stub), name) for name in get_unsafe_globals_in_checkpoint(path)
-        ]
+        names = get_unsafe_globals_in_checkpoint(path)
+        stubs: list[Any] = [(STUBS.get(name, _Stub), name) for name in names]
         with safe_globals(stubs):
             loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
-    except Exception as error:  # a damaged or forged file may raise anything
+    except Exception as error:
+        # A damaged or forged file may raise anything.
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise Refused(
-            f"{path} is not a weight file of torch: {lines[-1]}", code="damaged-file"
-        ) from None
+        text = f"{path} is not a weight file of torch: {lines[-1]}"
+        raise Refused(text, code="damaged-file") from None
     return _extract_tensors(loaded, path)
 
 
@@ -106,27 +106,32 @@ def _extract_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:
     import torch
 
     for _ in range(3):
-        if isinstance(loaded, Mapping):
-            loaded = next(
-                (loaded[key] for key in CONTAINERS if isinstance(loaded.get(key), Mapping)), loaded
-            )
+        loaded = _inside(loaded)
     items = loaded if isinstance(loaded, Mapping) else {}
-    weights = {
-        str(name): value.detach()
-        for name, value in items.items()
-        if isinstance(value, torch.Tensor)
-        and value.layout == torch.strided
-        and not value.is_quantized
-    }
-    for name, value in weights.items():
-        if value.nbytes > value.untyped_storage().nbytes():  # repeated by strides of 0
-            raise Refused(
-                f"{path}: {name} has {value.nbytes:,} bytes, more than are stored", code="too-large"
-            )
+    weights = {}
+    for name, value in items.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.layout != torch.strided or value.is_quantized:
+            continue
+        # Strides of 0 repeat a few stored numbers without end.
+        if value.nbytes > value.untyped_storage().nbytes():
+            text = f"{path}: {name} has {value.nbytes:,} bytes, more than are stored"
+            raise Refused(text, code="too-large")
+        weights[str(name)] = value.detach()
     if not weights:
         names = ", ".join(str(name) for name in list(items)[:8]) or type(loaded).__name__
         raise Refused(f"{path} contains no named weights, only: {names}", code="missing-array")
     return weights
+
+
+def _inside(loaded: Any) -> Any:
+    """Return the mapping that a checkpoint holds under one of `CONTAINERS`, or the checkpoint."""
+    if isinstance(loaded, Mapping):
+        for key in CONTAINERS:
+            if isinstance(loaded.get(key), Mapping):
+                return loaded[key]
+    return loaded
 
 
 def _strip_prefixes(weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
@@ -136,8 +141,7 @@ def _strip_prefixes(weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]
         while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), None):
             short = short.removeprefix(prefix)
         if short in stripped:
-            raise Refused(
-                f"{path} contains two weights {short}, with and without a prefix", code="duplicate"
-            )
+            text = f"{path} contains two weights {short}, with and without a prefix"
+            raise Refused(text, code="duplicate")
         stripped[short] = value
     return stripped

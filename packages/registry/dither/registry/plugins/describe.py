@@ -49,7 +49,7 @@ WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", 
 
 
 def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
-    """Return the description of a component with plain values: names, doc, options, contracts, snippet, source."""
+    """Return the description of a component with plain values."""
     spec = part.spec
     try:
         source = f"{Path(inspect.getsourcefile(spec) or '?')}:{inspect.getsourcelines(spec)[1]}"
@@ -70,7 +70,7 @@ def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
 
 
 def describe_options(table: type[Options]) -> list[dict[str, str]]:
-    """Return name, type, default and doc of each option of a component or of a table such as [train]."""
+    """Return name, type, default and doc of each option of a component or a table."""
     docs = docs_of(table)
     return [
         {

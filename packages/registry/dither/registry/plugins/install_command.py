@@ -1,4 +1,4 @@
-"""Optional imports, and the commands that install them, which name only distributions of the package index."""
+"""Optional imports, and the commands that install them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spec declares the options of one component; a Slot is an option that takes another component."""
+"""Spec: the options of one component. Slot: an option that takes another component."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -192,7 +192,7 @@ _default_catalog: list[Callable[[], Any]] = []
 
 @dataclass(frozen=True)
 class Place:
-    """Annotation that validates a table `{use = "name", ...}` or a bare name as the Spec it names."""
+    """Annotation that validates a table `{use = "name"}` or a bare name as the Spec it names."""
 
     def __get_pydantic_core_schema__(
         self, source: type[Spec], handler: GetCoreSchemaHandler
@@ -231,8 +231,9 @@ S = TypeVar("S", bound=Spec)
 Slot = Annotated[S, Place()]
 """An option that takes a component.
 
-`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4 }`.
-With a default, a table without `use` changes options of the default component.
+`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or
+`block = { use = "adaln-zero", heads = 4 }`. With a default, a table without `use` changes options
+of the default component.
 """
 
 
@@ -267,7 +268,10 @@ def default_part(info: FieldInfo | None) -> dict[str, Any] | None:
 
 
 def merge_tables(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table overridden by another; inner tables are merged if they use the same component."""
+    """Return a table overridden by another.
+
+    Inner tables are merged if they use the same component.
+    """
     merged = dict(table)
     for key, value in over.items():
         before: Any = merged.get(key)

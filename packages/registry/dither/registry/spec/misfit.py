@@ -25,14 +25,14 @@ class Misfit:
 
 
 def misfits_of(answer: Any) -> list[Misfit]:
-    """Return the misfits of a check as a list; raise TypeError if it is not an iterable of misfits."""
+    """Return the misfits of a check as a list; TypeError for anything else."""
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         raise TypeError(f"a check must yield Misfits, not {answer!r}")
-    found = list(answer)
-    for misfit in found:
+    misfits = list(answer)
+    for misfit in misfits:
         if not isinstance(misfit, Misfit):
             raise TypeError(f"a check must yield Misfits, not {misfit!r}")
-    return found
+    return misfits
 
 
 def below(key: str | int, misfits: Iterable[Misfit]) -> Iterator[Misfit]:
@@ -43,8 +43,9 @@ def below(key: str | int, misfits: Iterable[Misfit]) -> Iterator[Misfit]:
 
 def raise_misfits(misfits: Iterable[Misfit]) -> None:
     """Raise a ValueError with all misfits, for components built without an experiment file."""
-    found = list(misfits)
-    if found:
-        raise ValueError(
-            "; ".join(".".join(map(str, m.path)) + ": " * bool(m.path) + m.message for m in found)
-        )
+    lines = []
+    for misfit in misfits:
+        key = ".".join(map(str, misfit.path))
+        lines.append(f"{key}: {misfit.message}" if key else misfit.message)
+    if lines:
+        raise ValueError("; ".join(lines))

@@ -19,10 +19,10 @@ __all__ = ["docs_of"]
 
 
 def docs_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return the help text of each option that has one: the `description` of its Field, or the docstring below it.
+    """Return the help text of each option that has one.
 
-    An option that a subclass redeclares has the text of the subclass, or none. Classes without a
-    source file have none.
+    It is the `description` of its Field, or the docstring below it. An option that a subclass
+    redeclares has the text of the subclass, or none. Classes without a source file have none.
     """
     docs: dict[str, str] = {}
     for base in reversed(model.__mro__):
