@@ -215,6 +215,15 @@ def run(trained) -> Path:
     return trained[1]
 
 
+def test_an_export_may_have_other_sampling_options(run, tmp_path, cli) -> None:
+    words = ["export", str(run), "--out", str(tmp_path / "given")]
+    assert main([*words, "sampler.temperature=0.5", "sample.count=2"]) == 0
+    tables = tomllib.loads((tmp_path / "given" / "experiment.toml").read_text())
+    assert (tables["sampler"]["temperature"], tables["sample"]["count"]) == (0.5, 2)
+    assert main([*words[:-1], str(tmp_path / "other"), "train.steps=4"]) == 2
+    assert not (tmp_path / "other").exists()
+
+
 def test_text_files_are_evaluated_as_the_split_that_holds_them(run, tmp_path, refusal, cli) -> None:
     task = dither.load(run).task
     file = tmp_path / "zero.txt"

@@ -241,6 +241,7 @@ def export(
             show_default=False,
         ),
     ],
+    words: Assignments = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="New folder.", show_default=False)
     ] = None,
@@ -266,13 +267,14 @@ def export(
         bool, typer.Option("--program", help="Also write the denoiser with torch.export.")
     ] = False,
     checkpoint: Checkpoint = "newest",
+    overrides: Overrides = None,
     plugins: PluginNames = None,
 ) -> None:
     """Export the weights and experiment of a run into a folder for others.
 
     In Python, dither.load(FOLDER) returns the trained system on any machine, and
-    dither.load("ORG/NAME") a pushed one. Data files are listed, not copied. HF_TOKEN is the access
-    token of the hub.
+    dither.load("ORG/NAME") a pushed one. Data files are listed, not copied. Overrides are of
+    sampler.* and sample.*. HF_TOKEN is the access token of the hub.
     """
     from ..runs.exports import export_run, load, read_missing_data
     from ..runs.hub import PROGRAM, export_program, export_to_hub_folder
@@ -285,10 +287,19 @@ def export(
         from ..runs.evaluate_run import parse_checkpoint
 
         which = parse_checkpoint(checkpoint)
+        changes = [*(overrides or ()), *(words or ())]
         if hub or push is not None:
-            files = export_to_hub_folder(source, out, which, plugins, licence, data_licence)
+            files = export_to_hub_folder(
+                source,
+                out,
+                which,
+                plugins,
+                licence=licence,
+                data_licence=data_licence,
+                changes=changes,
+            )
         else:
-            files = export_run(source, out, which, plugins)
+            files = export_run(source, out, which, plugins, changes)
         if program:
             system = load(source, which, "cpu", plugins=plugins)
             files.append(export_program(system, out / PROGRAM))

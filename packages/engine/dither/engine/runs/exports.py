@@ -31,7 +31,13 @@ from dither.registry.plugins.manager import default_catalog
 
 from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
 from ..config.experiment import Experiment
-from ..config.load_experiment import Loaded, check_experiment, open_experiment, override_texts
+from ..config.load_experiment import (
+    Loaded,
+    check_experiment,
+    load_for_sampling,
+    open_experiment,
+    override_texts,
+)
 from ..config.paths import absolute_path
 from ..config.plugins import names_in
 from ..files.checksums import MANIFEST, verify, write_manifest
@@ -259,14 +265,21 @@ def export_run(
     to: str | Path,
     checkpoint: Which = "newest",
     select: Sequence[str] | None = None,
+    changes: Sequence[str] = (),
 ) -> list[Path]:
-    """Write a new folder with everything needed to use the weights of a run elsewhere; return its files.
+    """Write a new folder with everything needed to use the weights of a run elsewhere.
 
     These are the weights, the resolved experiment, plugin files, small files that it names such as
     a tokenizer, and a manifest with checksums. Data are not copied; the manifest lists them, with
-    the space of a sample. For the space, plugin files of the run are executed only if they ran on
-    this machine before or are named in `select`, as after -p; otherwise stderr shows a warning.
-    Refused if `to` exists; Damaged without an intact checkpoint.
+    the space of a sample. For the space, plugin files of the run are executed only if they are as
+    recorded or named in `select`, as after -p; otherwise stderr shows a warning. `changes` override
+    options of sampling in the exported experiment.
+
+    Returns:
+        The files of the folder.
+
+    Raises:
+        Refused: The folder exists. Damaged: There is no intact checkpoint.
     """
     run_directory = Path(run_directory)
     to = Path(to)
@@ -276,7 +289,10 @@ def export_run(
         raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
     loaded, reason, catalog = _load(experiment, select)
     space = None if loaded is None else space_as_json(loaded.experiment.task.space())
-    bundle = pack(Document.read(experiment).tree, catalog)
+    document = Document.read(experiment)
+    if changes:
+        document = load_for_sampling(experiment, changes=changes, select=select).document
+    bundle = pack(document.tree, catalog)
     if bundle.data and reason:
         message = (
             f"the space of a sample is unknown, so the export only loads with its data: {reason}"

@@ -63,12 +63,13 @@ def export_to_hub_folder(
     select: Sequence[str] | None = None,
     licence: str = "unknown",
     data_licence: str = "not stated",
+    changes: Sequence[str] = (),
 ) -> list[Path]:
     """Write an export with a model card, config.json, and the tokenizer where `transformers` looks for it.
 
     `licence` is an identifier of the hub, such as apache-2.0. Errors are those of `export_run`.
     """
-    files = export_run(run, to, checkpoint, select)
+    files = export_run(run, to, checkpoint, select, changes)
     tree = tomllib.loads(read_text(to / EXPERIMENT))
     manifest = read_manifest(run)
     step = json.loads(read_text(to / "MANIFEST.json"))["step"]
