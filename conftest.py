@@ -25,13 +25,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def _no_full_collections() -> None:
-    """Keep them excluded: a run would collect everything at its start and end the exclusion."""
-    if loop := sys.modules.get("dither.engine.runs.loop"):
-        loop._no_pauses = contextlib.nullcontext
-
-
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
     """Put plugins with distribution metadata on the path, as pip would."""

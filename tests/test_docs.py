@@ -19,7 +19,7 @@ from dither.core_blocks.convert.get import weights_of_get
 from dither.engine.cli import main
 from dither.engine.cli.commands import app_for
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.runs.launch import run
+from dither.engine.runs.run import run
 from dither.engine.runs.system import System
 from dither.registry.hookspecs import Hooks
 from dither.registry.kinds import KINDS

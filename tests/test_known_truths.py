@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.files.metrics_file import read_metrics
-from dither.engine.runs.launch import DONE, run
+from dither.engine.runs.run import DONE, run
 from dither.engine.sampling.samples import make_samples
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate

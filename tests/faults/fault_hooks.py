@@ -177,7 +177,7 @@ def kill_after(moment: str) -> None:
 
     A number names a step, too.
     """
-    from dither.engine.runs.loop import Run
+    from dither.engine.runs.run import Run
     from dither.engine.training.trainer import Trainer
 
     def dying(owner: Any, name: str, at: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.runs.launch import run
+from dither.engine.runs.run import run
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
 

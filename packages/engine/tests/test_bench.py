@@ -61,7 +61,6 @@ def test_bench_is_consistent(experiment_file, cli, monkeypatch, console):
     assert all(seconds > 0 for seconds in result["phases"].values())
     assert result["memory"]["weights"] == 285 * 4 == result["memory"]["average"]
     assert result["memory"]["peak_rss"] > 1e7
-    assert result["syncs_per_step"] == 0 < result["kernels_per_step"]
     assert (
         0
         < result["mfu"]
@@ -71,12 +70,6 @@ def test_bench_is_consistent(experiment_file, cli, monkeypatch, console):
     benchmark.show_bench(console, result)
     text = console.export_text()
     assert "valid positions/s" in text
-    assert "0 host synchronisations" in text
     phases = dict.fromkeys(result["phases"], result["step_seconds"])
-    result |= {
-        "phases": phases,
-        "syncs_per_step": 1,
-        "sync_places": ["1 x item at a.py:1"],
-        "mfu": 0.1,
-    }
-    assert len(list(benchmark.advice(result))) == 4
+    result |= {"phases": phases, "mfu": 0.1}
+    assert len(list(benchmark.advice(result))) == 3

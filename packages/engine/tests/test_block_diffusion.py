@@ -11,7 +11,8 @@ from scipy.stats import chisquare
 from torch import nn
 
 from dither.engine.sampling.session import walk
-from dither.engine.training.diffusion import BlockDiffusion, Diffusion
+from dither.engine.training.block_diffusion import BlockDiffusion
+from dither.engine.training.diffusion import Diffusion
 from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.samplers.ancestral import Ancestral
 from dither.processes.samplers.blocks import Blocks

@@ -3,7 +3,7 @@
 import pytest
 
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.runs.launch import run
+from dither.engine.runs.run import run
 from dither.registry import kinds
 from dither.registry.config.errors import Refused
 from dither.registry.contracts import Noise

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dither.engine.runs.launch import data_warnings
+from dither.engine.runs.summary import data_warnings
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import NORMAL_95, evaluate, half_width, has_targets
 from dither.registry.contracts.records import Measured

@@ -10,15 +10,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dither.engine.files.metrics_file import (
-    BEGINNING,
-    FilePosition,
     MetricsFile,
-    changed_lines,
+    missing_lines,
     read_metrics,
 )
 from dither.engine.runs.evaluate_run import evaluate_run
-from dither.engine.runs.launch import run
-from dither.engine.runs.loop import Log
+from dither.engine.runs.log import Log
+from dither.engine.runs.run import run
 from dither.engine.tracking.trackers import TensorBoard
 from dither.registry.contracts.protocols import Picture
 
@@ -32,14 +30,14 @@ def test_lines_are_cut_back_to_the_offset(tmp_path):
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)
     file.write(1, "train", {"loss": 0.1 + 0.2})
-    offset = file.position.bytes
+    offset = file.position
     file.write(2, "train", {"loss": math.nan, "other": math.inf})
     file.close()
     first = {"step": 1, "kind": "train", "loss": 0.3}
     assert read_metrics(path) == [first, {"step": 2, "kind": "train", "loss": None, "other": None}]
     again = MetricsFile(path, offset)
     again.write(3, "valid", {"loss": 1.0})
-    assert again.position.bytes == path.stat().st_size
+    assert again.position == path.stat().st_size
     again.close()
     assert read_metrics(path) == [first, {"step": 3, "kind": "valid", "loss": 1.0}]
     path.write_text('{"step": 1, "kind": "train"}\n{"st')
@@ -75,22 +73,19 @@ def test_lines_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch, fits):
     assert "buffered" in warned[0]
 
 
-def test_changed_lines_before_a_checkpoint_are_reported(tmp_path):
+def test_missing_lines_before_a_checkpoint_are_reported(tmp_path):
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)
-    file.write(1, "train", {"loss": 0.25})
-    place = file.position
+    file.write(1, "train", {"loss": 0.25}, {"wall_time": 1.5})
+    position = file.position
     file.write(2, "train", {"loss": 0.5})
     file.close()
-    assert changed_lines(path, place) is None
-    path.write_text(path.read_text().replace("0.25", "0.35"))
-    assert "checksum" in changed_lines(path, place)
-    assert changed_lines(path, FilePosition(place.bytes, "")) is None
-    os.truncate(path, place.bytes - 3)
-    assert "lacks 3 bytes" in changed_lines(path, place)
+    assert missing_lines(path, position) == []
+    os.truncate(path, position - 3)
+    assert "bytes: metrics of earlier steps are missing" in missing_lines(path, position)[0]
     path.unlink()
-    assert "cannot be read" in changed_lines(path, place)
-    assert changed_lines(path, BEGINNING) is None
+    assert "cannot be read" in missing_lines(path, position)[0]
+    assert missing_lines(path, 0) == []
 
 
 def test_tensorboard_receives_metrics_pictures_and_hyper_parameters(tmp_path):

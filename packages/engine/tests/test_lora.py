@@ -11,8 +11,8 @@ from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.config.options import LoRA
 from dither.engine.optimizers.components import AdamW
 from dither.engine.runs.exports import export_run, load
-from dither.engine.runs.launch import DAMAGED, run
 from dither.engine.runs.loading import start_from
+from dither.engine.runs.run import DAMAGED, run
 from dither.engine.training.lora import LowRank, add_lora, merged
 from dither.registry.config.errors import Refused
 

@@ -12,7 +12,7 @@ from dither.engine.config.load_experiment import load_experiment
 from dither.engine.config.plugins import governing_policy_file
 from dither.engine.files.checksums import text_with_checksum, with_checksum
 from dither.engine.runs.evaluate_run import evaluate_run
-from dither.engine.runs.launch import DONE, FAILED, run
+from dither.engine.runs.run import DONE, FAILED, run
 from dither.registry.config.errors import Refused
 
 WATCH = """

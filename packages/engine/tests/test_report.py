@@ -13,7 +13,7 @@ import pytest
 
 from dither.engine.reports.pages import write_report
 from dither.engine.reports.svg import curve
-from dither.engine.runs.launch import run
+from dither.engine.runs.run import run
 from dither.registry.config.errors import Refused
 
 EVIL = "<script>alert(1)</script>"

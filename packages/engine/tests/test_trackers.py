@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 from mlflow import MlflowClient
 
-from dither.engine.runs.loop import Log
+from dither.engine.runs.log import Log
 from dither.engine.tracking.trackers import MLflow, TensorBoard, Trackio, WandB
 from dither.registry.contracts.protocols import Picture
 

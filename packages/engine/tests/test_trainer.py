@@ -6,35 +6,23 @@ import math
 import threading
 import time
 from array import array
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from torch import nn
-from torch._subclasses import FakeTensorMode
 
 from dither.engine.distributed.ranks import Ranks, is_lost_rank
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.optimizers.components import AdamW
-from dither.engine.runs.launch import DONE, NON_FINITE, run
-from dither.engine.training import trainer
+from dither.engine.runs.run import DONE, NON_FINITE, run
+from dither.engine.training.data_order import BucketOrder, Prefetcher, SampleOrder, permutation
 from dither.engine.training.ddp_fsdp import norm_of
-from dither.engine.training.device import to_device
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.nan_guard import FiniteGuard, NonFinite, all_finite
+from dither.engine.training.nan_guard import FiniteGuard, NonFinite, all_finite, step_where
 from dither.engine.training.randomness import Stream, mix_seed, seed_generators
-from dither.engine.training.trainer import (
-    BucketOrder,
-    Prefetcher,
-    SampleOrder,
-    Trainer,
-    divide,
-    divisor_of,
-)
-from dither.registry.contracts.records import Clean
+from dither.engine.training.trainer import Trainer, divisor_of
 
 CPU = torch.device("cpu")
 
@@ -58,7 +46,7 @@ def test_step_is_adamw_on_the_weighted_mean(make_trainer, accumulate):
         metrics = trainer.advance()
 
         seed_generators(CPU, Stream.STEP, trainer.seed, step, 0)
-        measured = reference(reference.task.batch("train", trainer.rows(step)))
+        measured = reference(reference.task.batch("train", trainer.batches.rows(step)))
         loss = measured.total() / measured.weights.sum()
         optimizer.zero_grad()
         loss.backward()
@@ -109,40 +97,69 @@ ROW = SampleOrder(40, 3).rows(8 * BAD + 5, 1)[0]
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_nan_stops_before_the_update_and_names_the_sample(make_trainer, accumulate):
-    trainer = make_trainer(f"task.poison={ROW}", f"train.accumulate={accumulate}")
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_nan_stops_before_the_update_and_names_the_sample(make_trainer, accumulate, optimizer):
+    """The host checks when it logs, and finds the weights from before the bad step."""
+    changes = f"train.accumulate={accumulate}", f"train.optimizer={optimizer}"
+    trainer = make_trainer(f"task.poison={ROW}", *changes)
     for _ in range(BAD):
         trainer.advance()
-    before, average = weights(trainer), copy.deepcopy(trainer.average.state_dict())
-    with pytest.raises(NonFinite) as caught:
+    trainer.check()
+    before = weights(trainer)
+    for _ in range(3):  # the later ones are fine by themselves
         trainer.advance()
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
-    assert all(
-        torch.equal(average[key], value) for key, value in trainer.average.state_dict().items()
-    )
-    assert trainer.step == BAD
+    with pytest.raises(NonFinite) as caught:
+        trainer.pop_metrics()
     assert (caught.value.step, caught.value.rows, caught.value.certain) == (BAD, [ROW], True)
     assert f"step {BAD + 1}: loss is nan" in str(caught.value)
     assert str(caught.value).endswith(f"faulty training samples: {ROW}")
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_deferred_guard_cancels_updates(make_trainer, optimizer):
-    """As on a GPU: the host checks occasionally and finds the weights from before the bad step."""
-    trainer = make_trainer(f"task.poison={ROW}", f"train.optimizer={optimizer}")
-    trainer.advance()
-    trainer.guard = FiniteGuard(trainer.optimizer, CPU, deferred=True)
-    trainer.guard.start(1)
-    for _ in range(BAD - 1):
+def test_outcomes_are_read_after_many_steps_without_a_log(make_trainer, monkeypatch):
+    monkeypatch.setattr("dither.engine.training.trainer.MAX_UNREAD", 2)
+    trainer = make_trainer(f"task.poison={ROW}")
+    for _ in range(BAD):
         trainer.advance()
-    trainer.check()
-    before = weights(trainer)
-    for _ in range(3):
+    with pytest.raises(NonFinite):
         trainer.advance()
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
-    with pytest.raises(NonFinite) as caught:
-        trainer.pop_metrics()
-    assert (caught.value.step, caught.value.rows) == (BAD, [ROW])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=0.5),
+        lambda weights: torch.optim.AdamW(weights, lr=0.1, weight_decay=0.5, fused=False),
+        lambda weights: torch.optim.AdamW(weights, lr=0.1, weight_decay=0.5, fused=True),
+    ],
+)
+def test_a_cancelled_step_changes_nothing_of_any_optimizer(build):
+    def three_steps(cancelled):
+        weight = nn.Parameter(torch.ones(3))
+        optimizer = build([weight])
+        for step in range(4):
+            if step == 2 and not cancelled:
+                continue
+            weight.grad = torch.full((3,), torch.nan if step == 2 else 1.0)
+            step_where(torch.tensor(step != 2), optimizer, [weight.grad], torch.tensor(2.0))
+        state = [value for entry in optimizer.state.values() for value in entry.values()]
+        return [weight.detach(), *state]
+
+    for plain, skipping in zip(three_steps(False), three_steps(True), strict=True):
+        assert torch.equal(plain, skipping)
+
+
+def test_the_guard_counts_steps_in_a_row_on_the_device():
+    guard = FiniteGuard(CPU, limit=2)
+    bad, good = torch.tensor(torch.nan), torch.tensor(1.0)
+    losses = [good, bad, bad, good, bad, bad, bad, good]
+    applied = [bool(guard.record(loss, good, good)) for loss in losses]
+    assert applied == [True, False, False, True, False, False, False, False]
+    assert [bool(outcome.stopped) for outcome in guard.read()] == [False] * 6 + [True] * 2
+    assert guard.read() == []
+    guard.start(in_row=2)
+    assert not guard.record(bad, good, good)
+    assert guard.read()[0].stopped
 
 
 def test_a_single_process_loses_no_rank():
@@ -182,20 +199,18 @@ def test_skipped_step_changes_nothing(make_trainer, accumulate):
     """A trainer that skips a step equals one whose step counter is advanced by hand."""
     trainer, other = (make_trainer(*SKIP, f"train.accumulate={accumulate}") for _ in range(2))
     messages = []
-    trainer.skips.on_skip = messages.append
+    trainer.on_skip = messages.append
     for _ in range(BAD):
         trainer.advance()
         other.advance()
-    before = copy.deepcopy((trainer.system.model.state_dict(), trainer.average.module.state_dict()))
+    before = copy.deepcopy(trainer.system.model.state_dict())
     assert trainer.advance()["loss"].isnan()
-    after = trainer.system.model.state_dict(), trainer.average.module.state_dict()
-    assert all(
-        torch.equal(old[key], new[key])
-        for old, new in zip(before, after, strict=True)
-        for key in old
-    )
-    assert (trainer.step, trainer.average.updates) == (BAD + 1, BAD)
+    for key, value in trainer.system.model.state_dict().items():
+        assert torch.equal(before[key], value)
+    assert trainer.step == BAD + 1
+    trainer.check()
     (message,) = messages
+    assert message.startswith(f"step {BAD + 1}: loss is nan")
     assert message.endswith(f"faulty training samples: {ROW}; skipped (1 in a row, at most 10)")
     other.step += 1
     for one in (trainer, other):
@@ -218,11 +233,13 @@ def test_skip_limit_in_a_row(make_trainer):
     trainer.advance()
     overflow(trainer)
     trainer.advance()
+    trainer.check()
+    trainer.advance()
     trainer.advance()
     with pytest.raises(NonFinite) as caught:
-        trainer.advance()
-    assert caught.value.step == trainer.step == 5
-    assert "train.skip_limit = 2" in caught.value.__notes__[0]
+        trainer.check()
+    assert caught.value.step == 5
+    assert "3 such steps in a row; train.skip_limit = 2" in caught.value.__notes__[0]
     assert trainer.pop_metrics()["skipped"] == 4
 
 
@@ -234,16 +251,18 @@ def test_nonfinite_weights_are_not_skipped(make_trainer, updates):
         trainer.advance()
     hook = overflow(trainer)
     trainer.advance()
+    trainer.check()
     hook.remove()
     with torch.no_grad():
         trainer.parameters[0].fill_(torch.inf)
+    trainer.advance()
     with pytest.raises(
         NonFinite, match=f"step {updates}: the update" if updates else "initial weights"
     ) as caught:
-        trainer.advance()
+        trainer.check()
     assert caught.value.weights
     assert caught.value.step == updates - 1
-    assert trainer.skips.counted == 1
+    assert trainer.skipped == 1
 
 
 def test_resumed_run_with_skipped_steps_equals_an_uninterrupted_one(start):
@@ -311,38 +330,27 @@ def test_step_equals_torch_clipping(fused, clip):
             parameter.grad = torch.full_like(parameter, 1.0 + step)
         gradients = [parameter.grad for parameter in ours.parameters()]
         norm = norm_of(gradients).item()
-        divide(optimizers[0] if fused else None, gradients, divisor_of(2.0, clip, norm))
+        divisor = divisor_of(torch.tensor(2.0), clip, torch.tensor(norm))
+        step_where(torch.tensor(True), optimizers[0], gradients, divisor, scale=fused)
         for parameter in theirs.parameters():
             parameter.grad.div_(2)
         assert torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip).item() == pytest.approx(
             norm / 2
         )
-        for optimizer in optimizers:
-            optimizer.step()
+        optimizers[1].step()
         for mine, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(mine.grad, expected.grad)
             torch.testing.assert_close(mine, expected)
 
 
-@pytest.fixture(params=[None, 100])
-def chunk(request, monkeypatch):
-    """Shuffle epochs in memory, or as for very many samples, in chunks of 100."""
-    monkeypatch.setattr(trainer, "SHUFFLED", 1 if request.param else trainer.SHUFFLED)
-    monkeypatch.setattr(trainer, "CHUNK", request.param)
-    return request.param
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_a_permutation_is_that_of_numpy_in_half_the_memory(size):
+    numbers = permutation(size, np.random.default_rng([3, 1]))
+    assert numbers.dtype == np.int32
+    assert np.array_equal(numbers, np.random.default_rng([3, 1]).permutation(size))
 
 
-def test_permutations_without_memory():
-    for size in (2, 3, 7, 100, 1025):
-        order = trainer.permute(np.arange(size), size, [3, 0])
-        assert sorted(order.tolist()) == list(range(size))
-    assert abs(np.corrcoef(np.arange(size), order)[0, 1]) < 0.1
-    rows = SampleOrder(10**12, 0).rows(10**13 - 4, 8)  # across the end of an epoch
-    assert len(set(rows)) == 8
-    assert max(rows) < 10**12
-
-
-def test_rows_are_a_function_of_the_start(chunk):
+def test_rows_are_a_function_of_the_start():
     order = SampleOrder(7, seed=1)
     stream = order.rows(0, 50)
     for size in (1, 3, 10):
@@ -386,7 +394,7 @@ def epoch(order, number):
     return [order.rows((number * count + batch) * 8, 8) for batch in range(count)]
 
 
-def test_epoch_has_every_sample_once_except_the_last_partial_batch(chunk):
+def test_epoch_has_every_sample_once_except_the_last_partial_batch():
     order = BucketOrder(BUCKETS, 8, 3)
     taken = np.concatenate(epoch(order, 0))
     assert len(taken) == len(set(taken)) == 64 * 8
@@ -394,15 +402,15 @@ def test_epoch_has_every_sample_once_except_the_last_partial_batch(chunk):
     assert left[0] != left[1]
 
 
-def test_batches_hold_one_bucket_except_remainders(chunk):
+def test_batches_hold_one_bucket_except_remainders():
     batches = epoch(BucketOrder(BUCKETS, 8, 3), 0)
     mixed = [batch for batch in batches if len(set(BUCKETS[batch])) > 1]
-    assert len(mixed) <= (2 * 5 if chunk else 2)
+    assert len(mixed) <= 2
     kinds = [BUCKETS[batch[0]] for batch in batches if len(set(BUCKETS[batch])) == 1]
     assert kinds != sorted(kinds)
 
 
-def test_order_is_a_function_of_seed_and_epoch(chunk):
+def test_order_is_a_function_of_seed_and_epoch():
     order = BucketOrder(BUCKETS, 8, 3)
     first = epoch(order, 0)
     assert epoch(order, 1) != first
@@ -411,8 +419,6 @@ def test_order_is_a_function_of_seed_and_epoch(chunk):
 
 
 def test_task_without_buckets(load, refused):
-    from dither.engine.training.diffusion import Diffusion
-
     experiment = load("train.buckets=true").experiment
     with refused("misfit"):
         Trainer(Diffusion.build(experiment), experiment.train, 0)
@@ -437,60 +443,15 @@ class Source:
 @pytest.mark.parametrize("first", [0, 5])
 def test_each_batch_is_read_once(workers, first):
     source = Source()
-    batches = Prefetcher(source, workers)
-    assert [batches(step, 12) for step in range(first, 12)] == [[step] for step in range(first, 12)]
+    batches = Prefetcher(source, workers, last=12)
+    assert [batches(step) for step in range(first, 12)] == [[step] for step in range(first, 12)]
     assert sorted(source.read) == list(range(first, 12))
     assert (threading.current_thread() in source.threads) == (not workers)
     assert len(source.threads) <= max(workers, 1)
 
 
 def test_read_error_is_raised_at_its_step():
-    batches = Prefetcher(Source(), 2)
-    assert [batches(step, 20) for step in (11, 12)] == [[11], [12]]
+    batches = Prefetcher(Source(), 2, last=20)
+    assert [batches(step) for step in (11, 12)] == [[11], [12]]
     with pytest.raises(ValueError, match="row 13"):
-        batches(13, 20)
-
-
-def test_batches_are_copied_on_a_stream_of_their_own(make_trainer, monkeypatch):
-    """The training stream waits for the copies, and keeps their memory."""
-    events, training, copies = [], SimpleNamespace(), object()
-    training.wait_stream = lambda stream: events.append(("wait", stream))
-
-    @contextmanager
-    def entered(stream):
-        events.append(("copy", stream, threading.current_thread() is threading.main_thread()))
-        yield
-
-    trainer = make_trainer("train.workers=1")
-    trainer._copy_stream = copies
-    monkeypatch.setattr(torch.cuda, "stream", entered)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
-    monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda tensor, stream: events.append(("keep", stream))
-    )
-    trainer.advance()
-    assert events[0] == ("copy", copies, False)
-    used = [event for event in events if event[0] != "copy"]
-    assert used[0] == ("wait", copies)
-    assert used[1:] == [("keep", training)] * (len(used) - 1)
-    trainer._copy_stream, events[:] = None, []
-    trainer.device = torch.device("meta")
-    assert trainer._load(0).x0.device.type == "cpu", "other devices are used by one thread"
-    assert len(used) >= 4  # x0, valid and known
-    with FakeTensorMode():
-        clean = Clean.of(torch.zeros(2, 3, device="cuda"))
-        assert to_device(clean, torch.device("cuda")) is clean  # pinning it would fail
-    pinned = []
-    monkeypatch.setattr(
-        torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.stride()) or tensor
-    )
-    with monkeypatch.context() as without_gpu:
-        without_gpu.setattr(Clean, "to", lambda clean, *_, **__: clean)
-        to_device(Clean.of(torch.zeros(2, 3), a=torch.zeros(()).expand(2)), torch.device("cuda"))
-    assert len(pinned) == 4
-    assert all(map(all, pinned)), "a view with strides of 0 cannot be pinned"
-    clean = to_device(Clean.of(torch.zeros(2, 3)), trainer.device)
-    assert any(clean.known.stride()), "else it would be read as True everywhere"
-    assert [
-        c.none_known for c in (clean, clean[:1], Clean(clean.x0, clean.valid, clean.known))
-    ] == [True, True, False]
+        batches(13)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dither.engine.config.options import Train
-from dither.engine.training.trainer import BucketOrder, SampleOrder, make_order
+from dither.engine.training.data_order import BucketOrder, SampleOrder, make_order
 from dither.registry import TokenSpace
 from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
 from dither.tasks.bubble_diagram import plans as plan_arrays

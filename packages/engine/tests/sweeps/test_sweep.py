@@ -13,7 +13,7 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
-from dither.engine.runs.launch import run
+from dither.engine.runs.run import run
 from dither.engine.runs.signals import SIGNALS
 from dither.engine.sweeps import launch, point_process, scheduler
 from dither.engine.sweeps.directory import PointFolder, SweepDirectory, rows_of

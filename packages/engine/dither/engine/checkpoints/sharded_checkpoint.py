@@ -21,7 +21,7 @@ from torch import Tensor
 from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import follow_umask, fsync
 
-from ..distributed.ranks import Ranks
+from ..distributed.ranks import Ranks, ShardedTensor
 from ..files.resource_errors import disk_errors
 
 __all__ = ["Shards", "part_of", "read_into", "read_tensors", "readable"]
@@ -79,14 +79,13 @@ class Shards:
             message = "not visible to every rank; use a disk shared by all machines, or train.async_save = true"
             raise OSError(errno.ENOENT, message, str(folder))
         for name, tensors in self.parts.items():
-            sharded = {
-                key: value for key, value in tensors.items() if hasattr(value, "full_tensor")
-            }
-            replicated = {
-                key: value.detach().cpu().contiguous()
-                for key, value in tensors.items()
-                if key not in sharded
-            }
+            sharded = {}
+            replicated = {}
+            for key, value in tensors.items():
+                if isinstance(value, ShardedTensor):
+                    sharded[key] = value
+                else:
+                    replicated[key] = value.detach().cpu().contiguous()
             try:
                 writer = HuggingFaceStorageWriter(str(folder / name), save_distributed=True)
                 save(sharded, storage_writer=writer, process_group=self.ranks.host_group)
@@ -101,10 +100,6 @@ class Shards:
 
 def part_of(checkpoint: Path, name: str) -> Path:
     """Return the file or folder of shards of the model, ema or optimizer of a checkpoint."""
-    if name == "ema" and not any(
-        (checkpoint / file).exists() for file in (name, f"{name}.safetensors")
-    ):
-        name = "average"  # of earlier versions
     folder = checkpoint / name
     return folder if folder.is_dir() else checkpoint / f"{name}.safetensors"
 

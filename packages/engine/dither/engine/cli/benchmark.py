@@ -19,30 +19,28 @@ from ..config.machine_memory import size
 from ..optimizers.optimizer_state import flatten
 from ..runs.loading import build
 from ..runs.progress import table
+from ..training.data_order import DEFAULT_WORKERS
 from ..training.device import environment, peak_memory
-from ..training.diffusion import Diffusion
-from ..training.simulated_gpu import DeviceTrace
-from ..training.trainer import DEFAULT_WORKERS, MAX_SHARE, Trainer
+from ..training.trainer import Trainer
 
 __all__ = ["PHASES", "bench", "show_bench", "timed_phases"]
 
 
 WARMUP = 3
 """Steps before any is timed."""
+MAX_SHARE = 0.05
 LOW_MFU = 0.3
 MAX_OPTIMIZER = 0.25
-"""Shares of the peak and of a step beyond which `advice` names a remedy."""
+"""Shares of a step for data, of the peak, and of a step for the optimizer beyond which `advice` names a remedy."""
 
 
 def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
     """Measure the training step of an experiment: seconds, rates and memory in bytes; nothing is saved.
 
     The time of a step is the median over repeats. Then the same number of steps is timed by phase,
-    with the median over the steps. Synchronisations and kernels are those of a step without
-    torch.compile on a simulated GPU.
+    with the median over the steps.
     """
     train = loaded.experiment.train
-    simulated = simulate(loaded)
     system, device = build(loaded, training=True)
     with annotate_build_errors(loaded.plugins.catalog):
         trainer = Trainer(system, train, loaded.experiment.seed)
@@ -55,11 +53,10 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         _timed(lambda: [trainer.advance() for _ in range(steps)], device) / steps
         for _ in range(repeats)
     ]
-    trainer.graph = None  # phases and FLOPs are counted in Python
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median = statistics.median(whole)
-    rows = trainer.rows(trainer.step)
+    rows = trainer.batches.rows(trainer.step)
     with FlopCounterMode(display=False) as counter, system.eager():
         trainer.advance()
     flops = counter.get_total_flops()
@@ -81,28 +78,6 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         "flops_per_step": flops,
         "peak_flops": peak,
         "mfu": flops / median / peak,
-        **simulated,
-    }
-
-
-def simulate(loaded: Loaded) -> dict[str, Any]:
-    """Return host synchronisations, with their places, and kernels of the third step on a simulated GPU."""
-    train = loaded.experiment.train.model_copy(
-        update={"compile": False, "workers": 0, "precision": "float32"}
-    )
-    system = Diffusion.build(loaded.experiment, loaded.plugins.catalog).train()
-    system.precision = "float32"  # the simulated device has no autocast
-    with DeviceTrace() as trace:
-        trace.move(system)
-        trainer = Trainer(system, train, loaded.experiment.seed)
-        for _ in range(3):
-            trace.reset()
-            trainer.advance()
-    places = [f"{count} x {name} at {place}" for (name, place), count in trace.syncs.items()]
-    return {
-        "syncs_per_step": trace.syncs.total(),
-        "sync_places": places,
-        "kernels_per_step": trace.kernels.total(),
     }
 
 
@@ -123,8 +98,6 @@ def advice(result: dict[str, Any]) -> Iterator[str]:
     share = {phase: seconds / result["step_seconds"] for phase, seconds in result["phases"].items()}
     if share["data"] > MAX_SHARE:
         yield f"data takes {share['data']:.0%} of a step: raise train.workers, for example to {2 * DEFAULT_WORKERS}"
-    if result["syncs_per_step"]:
-        yield f"the host waits for the device: {'; '.join(result['sync_places'])}"
     if result["mfu"] < LOW_MFU:
         few = "many small kernels: a larger train.batch_size, or train.compile"
         yield f"{result['mfu']:.0%} of the peak: {few}"
@@ -178,8 +151,6 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
         f"memory: {memory}",
         f"MFU {result['mfu']:.1%}: {result['flops_per_step'] / 1e9:,.2f} GFLOP a step; a matrix product reaches "
         f"{result['peak_flops'] / 1e9:,.0f} GFLOP/s",
-        f"on a simulated GPU: {result['syncs_per_step']} host synchronisations and {result['kernels_per_step']:,} "
-        "kernels per step",
         *(f"to do: {line}" for line in advice(result)),
         f"{words['device']}, {words['threads']} threads, torch {words['torch']}",
     ):

@@ -76,7 +76,7 @@ def run(
         # `say` never ends a run, as on a full disk
         say(Screen(), f"{path}: valid; loading torch and the data")
     with without_collection():
-        from ..runs.launch import run as start
+        from ..runs.run import run as start
 
     # python -m experiments.run omits the command, which the manifest has.
     argv = ["dither", *sys.argv[1:]]

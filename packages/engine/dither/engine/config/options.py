@@ -143,8 +143,8 @@ class Train(Options):
     clip: float = Field(1.0, ge=0)
     """Maximum gradient norm; 0 disables clipping."""
     non_finite: Literal["stop", "skip"] = "stop"
-    """If the loss or gradient norm is NaN or inf: stop the run, or skip the optimizer step. On a
-    GPU "skip" waits at every step if the optimizer has no `found_inf`; those of dither have it."""
+    """If the loss or gradient norm is NaN or inf: stop the run, or skip the optimizer step. Either
+    is reported when metrics are logged, so that no step waits for a GPU."""
     skip_limit: int = Field(10, ge=1, le=1_000_000)
     """Consecutive steps that may be skipped; one more stops the run."""
     ema: float = Field(0.999, ge=0, lt=1)
@@ -155,10 +155,9 @@ class Train(Options):
     in float32. tf32 enables TensorFloat-32 matrix products on a GPU. auto is bfloat16 where it
     pays: on a GPU, and on a CPU with AVX512-BF16 or AMX if a linear layer has 2^18 weights or more;
     else float32."""
-    compile: bool | Literal["blocks", "reduce-overhead"] | None = None
+    compile: bool | Literal["blocks"] | None = None
     """Compile the model for training with torch.compile; by default on a GPU with Triton. "blocks"
-    compiles each block separately, which starts sooner; "reduce-overhead" also replays the whole
-    step as one CUDA graph, which pays for small models. Evaluation and sampling are not
+    compiles each block separately, which starts sooner. Evaluation and sampling are not
     compiled."""
     known: float = Field(0.0, ge=0, le=1)
     """Share of training samples with random known tokens: a prefix, a suffix, both ends or

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,15 @@ from torch import Tensor
 
 from dither.registry.config.errors import Refused
 
-__all__ = ["SINGLE_RANK", "Ranks", "is_lost_rank", "join_ranks", "local_shard"]
+__all__ = [
+    "SINGLE_RANK",
+    "Ranks",
+    "ShardedTensor",
+    "full_tensor",
+    "is_lost_rank",
+    "join_ranks",
+    "local_shard",
+]
 
 SILENCE = 60.0
 """Seconds without a heartbeat of a rank after which the others report it."""
@@ -248,6 +256,26 @@ def is_lost_rank(error: BaseException) -> bool:
     )
 
 
+@runtime_checkable
+class ShardedTensor(Protocol):
+    """A tensor of FSDP: `torch.distributed.tensor.DTensor`, whose import takes a second."""
+
+    device: torch.device
+    device_mesh: Any
+    placements: Any
+
+    def to_local(self) -> Tensor:
+        """Return the part that is stored on this rank, as a view."""
+
+    def full_tensor(self) -> Tensor:
+        """Gather the whole tensor. Collective."""
+
+
 def local_shard(value: Tensor) -> Tensor:
     """Return the part of a tensor that is stored on this rank, as a view."""
-    return value.to_local() if hasattr(value, "to_local") else value
+    return value.to_local() if isinstance(value, ShardedTensor) else value
+
+
+def full_tensor(value: Tensor) -> Tensor:
+    """Return the whole of a tensor that may be sharded. Collective."""
+    return value.full_tensor() if isinstance(value, ShardedTensor) else value

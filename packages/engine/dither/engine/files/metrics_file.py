@@ -1,35 +1,32 @@
 """metrics.jsonl: one JSON object per line, which ends with the time.
 
 A resumed run truncates it to the position of its checkpoint and ends with the same file as an
-uninterrupted run, except for the times, which positions and checksums leave out.
+uninterrupted run, except for the times, which positions leave out.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import re
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dither.registry.files.limits import TABLE_BYTES, read_bytes, read_text
 
 __all__ = [
-    "BEGINNING",
     "FLOOR",
     "INTERVAL",
     "TIMES",
-    "FilePosition",
     "MetricsFile",
     "as_json",
     "as_number",
     "baselines_of",
-    "changed_lines",
     "from_json",
     "is_companion_metric",
+    "missing_lines",
     "read_metrics",
     "rounded",
     "shown_baselines",
@@ -38,15 +35,6 @@ __all__ = [
 ]
 
 
-class FilePosition(NamedTuple):
-    """A position in a file: the number of bytes before it, and their sha256, both without times."""
-
-    bytes: int
-    sha256: str
-
-
-BEGINNING = FilePosition(0, "")
-"""Before the first line; an empty hash is not compared."""
 INTERVAL = "_ci95"
 """Suffix of the half-width of the 95 % confidence interval of a metric."""
 FLOOR = "_floor"
@@ -68,7 +56,8 @@ class MetricsFile:
     """Appends lines to a file. If the disk is full, lines are buffered until there is space; the run continues.
 
     `offset` bytes are kept, by default all; an incomplete last line is dropped. `warn` is called
-    once when lines are buffered. `position` is the end of the file, with buffered lines counted.
+    once when lines are buffered. `position` is the end of the file, buffered lines included. Both
+    leave out the times.
     """
 
     def __init__(
@@ -86,19 +75,14 @@ class MetricsFile:
         )
         limit = math.inf if offset is None else offset
         size = 0
-        self._hash = hashlib.sha256()
-        self.position = FilePosition(0, "")
+        self.position = 0
         for line in read_bytes(path, TABLE_BYTES).splitlines(keepends=True):
-            if not line.endswith(b"\n") or self.position.bytes + len(without_times(line)) > limit:
+            end = self.position + len(without_times(line))
+            if not line.endswith(b"\n") or end > limit:
                 break
             size += len(line)
-            self._advance(line)
+            self.position = end
         os.ftruncate(self._file, size)
-
-    def _advance(self, line: bytes) -> None:
-        content = without_times(line)
-        self._hash.update(content)
-        self.position = FilePosition(self.position.bytes + len(content), self._hash.hexdigest())
 
     def write(
         self,
@@ -110,7 +94,7 @@ class MetricsFile:
         """Append a line; `times` are values of some of `TIMES`, in this order."""
         values = {name: rounded(value) for name, value in metrics.items()}
         line = (as_json({"step": step, "kind": kind, **values, **(times or {})}) + "\n").encode()
-        self._advance(line)
+        self.position += len(without_times(line))
         self._held += line
         self._flush()
 
@@ -195,17 +179,15 @@ def read_metrics(path: Path, *, skip: bool = False) -> list[dict[str, Any]]:
     return lines
 
 
-def changed_lines(path: Path, before: FilePosition) -> str | None:
-    """Return how the bytes before a position differ from those that were written, or None if they do not."""
+def missing_lines(path: Path, position: int) -> list[str]:
+    """Return a warning if a metrics file is shorter than it was at a checkpoint, in bytes without times."""
     try:
-        kept = without_times(read_bytes(path, TABLE_BYTES))[: before.bytes]
+        size = len(without_times(read_bytes(path, TABLE_BYTES)))
     except OSError as error:
-        return f"cannot be read: {error.strerror}" if before.bytes else None
-    if len(kept) < before.bytes:
-        return f"lacks {before.bytes - len(kept):,} bytes: metrics of earlier steps are missing"
-    if before.sha256 and hashlib.sha256(kept).hexdigest() != before.sha256:
-        return "does not match its checksum: metrics of earlier steps are wrong"
-    return None
+        return [f"{path} cannot be read: {error.strerror}"] if position else []
+    if size >= position:
+        return []
+    return [f"{path} lacks {position - size:,} bytes: metrics of earlier steps are missing"]
 
 
 def is_companion_metric(name: str, names: Container[str]) -> bool:
@@ -231,22 +213,12 @@ def shown_baselines(kind: str, metric: str, baselines: Mapping[str, float]) -> s
     """Format the baselines of a metric, each with the lead of the model: `ridge 0.88 (+0.01 ± 0.02)`."""
     texts = []
     for name, value in baselines_of(kind, metric, baselines).items():
-        key = (
-            next(
-                (
-                    key
-                    for key in (f"{kind} {metric}/{name}", f"{metric}/{name}")
-                    if key in baselines
-                ),
-                name,
-            )
-            + LEAD
-        )
-        half = baselines.get(key + INTERVAL, math.nan)
-        lead = (
-            f" ({baselines[key]:+.2g} ± {half:.2g})"
-            if key in baselines and math.isfinite(half)
-            else ""
-        )
-        texts.append(f"{name} {value:.4g}{lead}")
+        text = f"{name} {value:.4g}"
+        for key in (f"{kind} {metric}/{name}", f"{metric}/{name}"):
+            lead = baselines.get(key + LEAD)
+            half = baselines.get(key + LEAD + INTERVAL, math.nan)
+            if lead is not None and math.isfinite(half):
+                text += f" ({lead:+.2g} ± {half:.2g})"
+                break
+        texts.append(text)
     return ", ".join(texts)

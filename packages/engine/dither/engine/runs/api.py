@@ -17,7 +17,7 @@ from dither.registry.plugins.manager import load_plugins
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import load_experiment
-from .launch import run
+from .run import run
 from .run_directory import link_latest
 from .system import System
 

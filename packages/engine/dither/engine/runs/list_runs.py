@@ -16,7 +16,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.files.limits import read_text
 
 from ..files.checksums import checkpoint_folders, checksum_differs, text_checksum_differs, verify
-from ..files.metrics_file import FilePosition, as_number, changed_lines, from_json, read_metrics
+from ..files.metrics_file import as_number, from_json, missing_lines, read_metrics
 from ..files.run_folders import by_time, is_locked
 
 __all__ = ["Finding", "ListedRun", "list_runs", "verify_run"]
@@ -181,8 +181,5 @@ def _read_metrics(path: Path) -> None:
     for _, folder in Checkpoints(path / "checkpoints").steps()[:1]:
         with suppress(*UNREADABLE):  # `verify` reports the checkpoint
             state = json.loads(read_text(folder / "state.json"))
-            position = FilePosition(
-                int(state["metrics_bytes"]), str(state.get("metrics_sha256", ""))
-            )
-            if reason := changed_lines(path / "metrics.jsonl", position):
+            for reason in missing_lines(path / "metrics.jsonl", int(state["metrics_bytes"])):
                 raise Refused(reason, code="damaged-file")

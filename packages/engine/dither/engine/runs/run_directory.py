@@ -127,6 +127,10 @@ class RunDirectory:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the lock, if this process has it."""
         if self._lock is not None:
             self._lock.release()
 

@@ -85,7 +85,7 @@ def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
 
 def _run(point: PointFolder, select: Sequence[str] | None) -> int:
     from ..config.load_experiment import load_experiment
-    from ..runs.launch import run
+    from ..runs.run import run
 
     run_directory = point.run_directory()
     if run_directory is None:

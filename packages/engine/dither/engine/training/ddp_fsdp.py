@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -20,24 +18,20 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.contracts.protocols import Denoiser
 from dither.registry.contracts.records import Measured
 
 from ..checkpoints.checkpoint import Weights, load_weights
 from ..checkpoints.sharded_checkpoint import read_into
-from ..distributed.ranks import Ranks, local_shard
+from ..config.options import Train
+from ..distributed.ranks import Ranks, ShardedTensor, full_tensor, local_shard
 from ..optimizers.ema import MovingAverage
-
-if TYPE_CHECKING:
-    from ..config.options import Train
-    from .diffusion import Diffusion
+from .diffusion import Diffusion, submodule
 
 __all__ = ["ParallelModel", "norm_of"]
 
-# Buffers are constants here and need no synchronisation; torch 2.13 renamed the option.
-NAMES = signature(DistributedDataParallel.__init__).parameters
-BUFFERS: dict[str, Any] = {
-    "forward_sync_buffers" if "forward_sync_buffers" in NAMES else "broadcast_buffers": False
-}
+BUFFERS = "forward_sync_buffers" if torch.__version__ >= (2, 13) else "broadcast_buffers"
+"""The option that synchronises buffers at every forward pass."""
 
 
 class ParallelModel:
@@ -65,12 +59,14 @@ class ParallelModel:
         ]
         self._ddp: DistributedDataParallel | None = None
         if self.sharded:
+            system.sharded = True
             _shard(system.model, ranks, train.gather)
             if average is not None:
                 _shard(average.module, ranks, train.gather)
                 average.follow(system.model)
         elif ranks.size > 1:
-            self._ddp = DistributedDataParallel(system, **BUFFERS)
+            # Buffers are constants here and need no synchronisation.
+            self._ddp = DistributedDataParallel(system, **{BUFFERS: False})
 
     def local_rows(self, micro_batch: slice) -> slice:
         """Return the rows of a micro-batch that this rank computes."""
@@ -91,9 +87,7 @@ class ParallelModel:
 
     def gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return the existing gradients, or their shards on this rank."""
-        gradients = [
-            gradient for parameter in parameters if (gradient := parameter.grad) is not None
-        ]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return [local_shard(gradient) for gradient in gradients] if self.sharded else gradients
 
     def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
@@ -109,10 +103,12 @@ class ParallelModel:
         """Return full tensors on the CPU of the main rank, gathered one at a time. Collective."""
         if not self.sharded:
             return dict(tensors)
-        full = (
-            (k, v.full_tensor() if hasattr(v, "full_tensor") else v) for k, v in tensors.items()
-        )
-        return {name: value.cpu() for name, value in full if self.ranks.is_main}
+        full = {}
+        for name, value in tensors.items():
+            whole = full_tensor(value)
+            if self.ranks.is_main:
+                full[name] = whole.cpu()
+        return full
 
     @torch.no_grad()
     def load(self, path: Path, module: nn.Module) -> None:
@@ -125,7 +121,8 @@ class ParallelModel:
             return
         saved = load_file(path)
         own = module.state_dict()
-        if saved.keys() - own.keys() or any(saved[name].shape != own[name].shape for name in saved):
+        fits = [name in own and own[name].shape == value.shape for name, value in saved.items()]
+        if not all(fits):
             raise Refused(f"{path} does not hold the weights of this model", code="shape-mismatch")
         for name, value in saved.items():
             own[name].copy_(_distribute(value, own[name]))
@@ -134,9 +131,13 @@ class ParallelModel:
         self, tensors: Mapping[str, Tensor], parameters: Sequence[Tensor]
     ) -> dict[str, Tensor]:
         """Shard the state of an optimizer, by `parameter.key`, like its parameters."""
-        sharded = dict(tensors)
-        for name, value in tensors.items() if self.sharded else ():
+        if not self.sharded:
+            return dict(tensors)
+        sharded = {}
+        for name, value in tensors.items():
+            sharded[name] = value
             number = name.partition(".")[0]
+            # Step counters and options of groups are replicated.
             if number.isdigit() and value.shape == parameters[int(number)].shape:
                 sharded[name] = _distribute(value, parameters[int(number)])
         return sharded
@@ -172,19 +173,21 @@ def _shard(model: nn.Module, ranks: Ranks, precision: str) -> None:
     )
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
-    half = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    for block in getattr(model, "blocks", ()):
-        fully_shard(
-            block, mesh=mesh, mp_policy=half if precision == "bfloat16" else MixedPrecisionPolicy()
-        )
+    policy = MixedPrecisionPolicy()
+    if precision == "bfloat16":
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    blocks = submodule(model, "blocks")
+    for block in () if blocks is None else blocks.children():
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh)
-    if hasattr(model, "trunk"):
+    # Parameters outside the blocks are gathered by the methods that are called.
+    if isinstance(model, Denoiser):
         register_fsdp_forward_method(model, "trunk")
 
 
-def _distribute(value: Tensor, like: Any) -> Tensor:
+def _distribute(value: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
-    if not hasattr(like, "device_mesh"):
+    if not isinstance(like, ShardedTensor):
         return value  # a buffer, replicated on every rank
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import platform
 import shutil
@@ -11,14 +10,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from dither.registry.config.errors import Problem, Refused
@@ -26,9 +24,12 @@ from dither.registry.contracts.records import Clean
 from dither.registry.files.cache import cache_folder
 
 from ..distributed.ranks import SINGLE_RANK, Ranks
+from ..optimizers.muon import Muon
 
 __all__ = [
+    "Precision",
     "choose_device",
+    "choose_precision",
     "compile_mode",
     "differences",
     "environment",
@@ -39,6 +40,9 @@ __all__ = [
     "prepare_compiler",
     "to_device",
 ]
+
+
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 def choose_device(name: str) -> torch.device:
@@ -58,19 +62,40 @@ def choose_device(name: str) -> torch.device:
 
 
 def to_device(batch: Clean, device: torch.device) -> Clean:
-    """Copy a batch without waiting for the device; from pinned memory, so that the copy overlaps with computation.
-
-    Without padding, `valid` is True by its strides there, so that attention needs no mask.
-    """
+    """Copy a batch without waiting for the device."""
     if device.type == batch.valid.device.type:
         return batch
-    if device.type == "cuda":  # a view with strides of 0 cannot be pinned
+    # Only a copy from pinned memory overlaps with computation; a view with strides of 0 cannot be pinned.
+    if device.type == "cuda":
         batch = batch.apply(lambda value: value.contiguous().pin_memory())
-    moved = batch.to(device, non_blocking=True)
-    if bool(batch.valid.all()):
-        moved = replace(moved, valid=moved.valid.new_ones(()).expand(moved.valid.shape))
-    vars(moved)["_none_known"] = batch.none_known  # read on the host
-    return moved
+    return batch.to(device, non_blocking=True)
+
+
+LARGE_MATRIX = 1 << 18
+"""Elements of the largest linear layer from which on bfloat16 is faster than float32 on a CPU."""
+
+
+def choose_precision(
+    option: Precision | Literal["auto"], model: nn.Module, device: str
+) -> Precision:
+    """Return `train.precision`; for "auto" bfloat16 where it is faster than float32."""
+    if option != "auto":
+        return option
+    kind = choose_device(device).type
+    if kind == "cuda":
+        half = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif kind == "cpu":
+        # All CPUs with AMX have AVX512-BF16, too.
+        half = largest_layer(model) >= LARGE_MATRIX and torch.cpu._is_avx512_bf16_supported()
+    else:
+        half = False
+    return "bfloat16" if half else "float32"
+
+
+def largest_layer(model: nn.Module) -> int:
+    """Return the number of weights of the largest linear layer, without reading any."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    return max((layer.in_features * layer.out_features for layer in layers), default=0)
 
 
 def compile_mode(option: bool | str | None, device: torch.device) -> bool | str:
@@ -116,47 +141,24 @@ def peak_device_memory() -> int | None:
     return max(map(torch.cuda.max_memory_reserved, devices), default=0) or None
 
 
-M_TRIM_THRESHOLD = -1
-M_MMAP_MAX = -4
-M_MXFAST = 1
-"""Parameters of glibc: free bytes kept at the end of the heap, most blocks mapped separately,
-largest fast bin."""
-HEAP = 1 << 30
-PAGE = 1 << 21
-"""Bytes of heap that use huge pages, and of a huge page."""
-SMALL = range(24, 105, 16)
-STOCK = 5_000
-"""Sizes of small blocks in bytes and how many of each are kept apart from tensors: 4 MB in all."""
+MALLOPT_TRIM_THRESHOLD = -1
+MALLOPT_MMAP_MAX = -4
+"""Parameters of glibc: free bytes kept at the end of the heap, and most blocks mapped separately."""
 
 
-@cache
 def keep_freed_memory() -> bool:
-    """Have glibc keep freed memory, in huge pages, and small blocks apart from tensors; False if unsupported.
+    """Have glibc keep freed memory instead of returning it to the system; False if it is another library.
 
-    Freed tensors leave holes that the next step fills exactly, unless a small block took a part:
-    hence a stock of free small blocks that never merge with their neighbours. Saves 3 to 5 % of a
-    CPU step in page faults.
+    A step frees what the next one allocates again. Each page that is returned in between costs a
+    page fault.
     """
     try:
         libc = ctypes.CDLL(None)
-        if not (libc.mallopt(M_MMAP_MAX, 0) and libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)):
-            return False
+        return bool(
+            libc.mallopt(MALLOPT_MMAP_MAX, 0) and libc.mallopt(MALLOPT_TRIM_THRESHOLD, 2**31 - 1)
+        )
     except (OSError, AttributeError, TypeError):
         return False
-    libc.malloc.restype = ctypes.c_void_p
-    libc.malloc.argtypes = [ctypes.c_size_t]
-    libc.free.argtypes = [ctypes.c_void_p]
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    if (heap := libc.malloc(HEAP)) is not None:
-        start = -(-heap // PAGE) * PAGE
-        end = (heap + HEAP) // PAGE * PAGE
-        libc.madvise(start, end - start, mmap.MADV_HUGEPAGE)
-        libc.free(heap)
-    libc.mallopt(M_MXFAST, 0)
-    stock = [(libc.malloc(size), libc.malloc(SMALL[0]))[0] for size in SMALL for _ in range(STOCK)]
-    for block in stock:
-        libc.free(block)
-    return True
 
 
 VARIABLES = (
@@ -195,8 +197,10 @@ def environment(
 def _implementation(optimizer: Optimizer) -> str:
     """Return the implementation of an optimizer; results of fused and foreach differ in the last bits."""
     chosen = [name for name in ("fused", "foreach") if optimizer.defaults.get(name)]
-    parts = ", ".join(map(_implementation, getattr(optimizer, "parts", ())))
-    return " ".join([*chosen, type(optimizer).__name__]) + (f" ({parts})" if parts else "")
+    title = " ".join([*chosen, type(optimizer).__name__])
+    if not isinstance(optimizer, Muon):
+        return title
+    return f"{title} ({', '.join(map(_implementation, optimizer.parts))})"
 
 
 def _processor() -> str:

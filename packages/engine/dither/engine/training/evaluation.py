@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.contracts.protocols import (
@@ -23,18 +20,10 @@ from dither.registry.contracts.protocols import (
     Split,
 )
 from dither.registry.contracts.records import Clean, Measured, Noised
-from dither.registry.contracts.spaces import TokenSpace
-from dither.registry.kinds import ModelSpec
-from dither.registry.plugins.catalog import Catalog
-from dither.registry.plugins.status import describe_exception
-from dither.registry.spec.base import Spec, WrongReturnError, shown
+from dither.registry.spec.base import shown
 
-from ..config.component_errors import title
-from ..config.experiment import Experiment
-from ..files.resource_errors import shortage
 from .device import to_device
 from .diffusion import Diffusion
-from .model_summary import parts_of
 from .randomness import Stream, seed_generators
 
 __all__ = [
@@ -44,7 +33,6 @@ __all__ = [
     "half_width",
     "has_targets",
     "merge_metrics",
-    "require_shapes",
 ]
 
 
@@ -133,114 +121,6 @@ def has_targets(
         bool(noised.target_mask.any())
         for *_, noised in _batches(system, count, batch_size, 1, seed, split)
     )
-
-
-MAX_LOGITS = 1 << 26
-"""Numbers beyond which logits are not computed in a check before training."""
-
-
-@torch.no_grad()
-def require_shapes(
-    system: Diffusion, experiment: Experiment, catalog: Catalog | None = None
-) -> None:
-    """Pass two training samples through all components, unless their logits have more than `MAX_LOGITS` numbers.
-
-    Raises:
-        Refused: Names the component that raises an exception, or returns another type or shape than
-            it must.
-    """
-    device = next(system.model.parameters()).device
-    count = min(2, system.task.size("train"))
-    process = system.process
-    space = system.process.space
-    last = space.vocab if isinstance(space, TokenSpace) else space.width
-    if not 0 < count * space.length * last <= MAX_LOGITS:
-        return
-
-    @contextmanager
-    def component(kind: str) -> Iterator[None]:
-        try:
-            yield
-        except Refused:
-            raise
-        except Exception as error:
-            if shortage(error):
-                raise
-            reason = (
-                str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
-            )
-            message = f"{title(getattr(experiment, kind), catalog)} failed: {reason}"
-            raise Refused(Problem(message, (kind,), code="plugin-failed")) from error
-
-    def require(what: str, value: Any, *shape: int) -> None:
-        found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        if found != shape:
-            raise WrongReturnError(f"{what} is {found}, expected {shape}")
-
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        with component("task"):
-            clean = system.task.batch("train", range(count)).to(device)
-            shape = (
-                (count, space.length)
-                if isinstance(space, TokenSpace)
-                else (count, space.length, last)
-            )
-            require("x0", clean.x0, *shape)
-        with component("process"):
-            t, noised = system.noise(clean, system.times(count, device))
-            require("the noised x", noised.state.x, *shape)
-        with component("model"), _checked_parts(system.model, experiment.model, catalog):
-            raw = system.raw(noised.state, t, clean, context=system.context(clean))
-            if isinstance(raw, Tensor | None):
-                require("the output", raw, count, space.length, last)
-        with component("process"):
-            prediction = process.read(raw, noised.state, process.schedule(t))
-            _require_result("read", prediction)
-        with component("loss"):
-            measured = system.training_loss(prediction, noised)
-            _require_result("it", measured, Measured)
-            require("values", measured.values, *noised.valid.shape)
-            require("weights", measured.weights, *measured.values.shape)
-
-
-def _require_result(method: str, value: Any, kind: type = object) -> None:
-    if value is None or isinstance(value, str | list) or not isinstance(value, kind):
-        raise WrongReturnError(f"{method} returned {shown(value)}")
-
-
-@contextmanager
-def _checked_parts(model: nn.Module, spec: ModelSpec, catalog: Catalog | None) -> Iterator[None]:
-    """Refuse, by its name, a component of a model that returns no tensor, or a block or head with other positions."""
-
-    def check(
-        part: Spec,
-        module: nn.Module,
-        given: tuple[Any, ...],
-        result: Any,
-    ) -> None:
-        x = (
-            result[0]
-            if part.kind == "embedding" and isinstance(result, tuple) and result
-            else result
-        )
-        per_position = part.kind in ("block", "head") and len(given) > 0
-        if not isinstance(x, Tensor) or (per_position and x.shape[:2] != given[0].shape[:2]):
-            found = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else shown(x)
-            raise Refused(
-                f"{title(part, catalog)} failed: forward returned {found}", code="plugin-failed"
-            )
-
-    named = [(module, part) for _, module, part in parts_of(model, spec) if part is not None]
-    lists = [
-        (inner if isinstance(inner, nn.ModuleList) else [inner], part) for inner, part in named
-    ]
-    layers = [(layer, part) for inner, part in lists for layer in inner]
-    handles = [layer.register_forward_hook(partial(check, part)) for layer, part in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:

@@ -31,6 +31,7 @@ from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
 from ..config.machine_memory import size, total_memory
+from ..optimizers.muon import Muon
 from .device import choose_device
 from .lora import select_trained
 
@@ -96,7 +97,8 @@ def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
     try:
         with annotate_build_errors():
             optimizer = experiment.train.optimizer.build(model)
-        state = sum(map(_state_bytes, getattr(optimizer, "parts", (optimizer,))))
+        optimizers = optimizer.parts if isinstance(optimizer, Muon) else [optimizer]
+        state = sum(map(_state_bytes, optimizers))
     except Exception:  # a kernel of a third party's optimizer may not support the meta device
         state = ADAM_STATES * gradients
     needs = {"weights": weights, "gradients": gradients, "optimizer state": state}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -15,11 +15,129 @@ from dither.registry.config.errors import dotted
 from dither.registry.spec.base import components_in, path_mark
 
 from ..config.experiment import Experiment
+from ..distributed.ranks import local_shard
 
-__all__ = ["FiniteGuard", "NonFinite", "Skips", "all_finite", "describe_data"]
+__all__ = ["FiniteGuard", "NonFinite", "Outcome", "all_finite", "describe_data", "step_where"]
 
 SHOWN = 20
 """Sample numbers in a message."""
+
+
+class Outcome(NamedTuple):
+    """A step as read back from the device.
+
+    Attributes:
+        loss_sum: Loss times weight.
+        weight: Sum of the weights of all positions.
+        norm: Gradient norm of the weighted mean.
+        applied: 1 if the weights were updated.
+        stopped: 1 if no later step is applied, either.
+    """
+
+    loss_sum: float
+    weight: float
+    norm: float
+    applied: float
+    stopped: float
+
+
+class FiniteGuard:
+    """Decides on the device whether a step is applied, so that the host never waits for it.
+
+    More than `limit` steps in a row with a NaN or inf cancel all later ones, until `read` reports
+    them.
+    """
+
+    def __init__(self, device: torch.device, limit: int = 0) -> None:
+        self.device = device
+        self.limit = limit
+        self.unread: list[Float[Tensor, "5"]] = []
+        self.start()
+
+    def start(self, in_row: int = 0) -> None:
+        """Forget all steps, except that the last `in_row` were cancelled."""
+        self.unread.clear()
+        self._in_row = torch.tensor(in_row, device=self.device)
+        self._stopped = torch.tensor(False, device=self.device)
+
+    def record(
+        self, loss_sum: Float[Tensor, ""], weight: Float[Tensor, ""], norm: Float[Tensor, ""]
+    ) -> Bool[Tensor, ""]:
+        """Return whether to apply a step, given loss times weight, weight and gradient norm."""
+        metrics = torch.stack((loss_sum, weight, norm))
+        finite = metrics.isfinite().all()
+        self._in_row = torch.where(finite, 0, self._in_row + 1)
+        self._stopped = self._stopped | (self._in_row > self.limit)
+        applied = finite & ~self._stopped
+
+        flags = torch.stack((applied, self._stopped))
+        self.unread.append(torch.cat((metrics, flags.to(metrics))))
+        return applied
+
+    def read(self) -> list[Outcome]:
+        """Return the outcomes of the steps since the last call. Waits for the device."""
+        if not self.unread:
+            return []
+        rows = torch.stack(self.unread).tolist()
+        self.unread.clear()
+        return [Outcome(*row) for row in rows]
+
+
+@runtime_checkable
+class ScalingOptimizer(Protocol):
+    """An optimizer that `torch.amp.GradScaler` can drive, such as the fused ones of torch.
+
+    If the attribute is True, it divides gradients by `grad_scale` and changes nothing where
+    `found_inf` is 1.
+    """
+
+    _step_supports_amp_scaling: bool
+
+
+def step_where(
+    applied: Bool[Tensor, ""],
+    optimizer: Optimizer,
+    gradients: list[Tensor],
+    divisor: Float[Tensor, ""],
+    *,
+    scale: bool = True,
+) -> None:
+    """Divide gradients, and make an optimizer step where `applied`; otherwise nothing changes.
+
+    With `scale`, an optimizer that can divides them in the kernel of its update.
+    """
+    fused = isinstance(optimizer, ScalingOptimizer) and optimizer._step_supports_amp_scaling
+    if not (fused and scale):
+        torch._foreach_div_(gradients, divisor)
+    if fused:
+        optimizer.grad_scale = divisor if scale else None  # type: ignore[attr-defined]
+        optimizer.found_inf = (~applied).to(divisor)  # type: ignore[attr-defined]
+        optimizer.step()
+        return
+
+    # Gradients of 0 would still decay weights and momentum, so that a cancelled step is undone.
+    tensors = _tensors(optimizer)
+    before = [tensor.clone() for tensor in tensors]
+    for gradient in gradients:
+        gradient.masked_fill_(~applied, 0.0)
+    optimizer.step()
+    for tensor, old in zip(tensors, before, strict=True):
+        tensor.copy_(torch.where(applied, tensor, old))
+
+
+@torch.no_grad()
+def _tensors(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters and the state of an optimizer, or their shards on this rank."""
+    tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for state in optimizer.state.values():
+        tensors += [value for value in state.values() if isinstance(value, Tensor)]
+    return [local_shard(tensor.detach()) for tensor in tensors]
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Return whether tensors on one device are finite, with one synchronisation and no copies."""
+    flags = [torch.stack(tensor.aminmax()).isfinite().all() for tensor in tensors if tensor.numel()]
+    return not flags or bool(torch.stack(flags).all())
 
 
 class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit code
@@ -50,136 +168,27 @@ class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit 
             return "initial weights contain NaN or inf"
         if self.weights:
             return f"step {self.step + 1}: the update made weights NaN or inf; lower train.optimizer.lr"
-        rows = ", ".join(map(str, self.rows[:SHOWN])) + (", ..." if len(self.rows) > SHOWN else "")
+        rows = ", ".join(map(str, self.rows[:SHOWN]))
+        if len(self.rows) > SHOWN:
+            rows += ", ..."
         which = "faulty training samples" if self.certain else "training samples of the batch"
         return (
             f"step {self.step + 1}: loss is {self.loss:g}, gradient norm is {self.norm:g}; "
-            f"the weights were not updated; lower train.optimizer.lr, or set train.clip to 1 or less; {which}: {rows}"
+            "the weights were not updated; lower train.optimizer.lr, or set train.clip to 1 or less; "
+            f"{which}: {rows}"
         )
-
-
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether tensors on one device are finite, with one synchronisation and no copies."""
-    flags = [torch.stack(tensor.aminmax()).isfinite().all() for tensor in tensors if tensor.numel()]
-    return not flags or bool(torch.stack(flags).all())
 
 
 def describe_data(experiment: Experiment) -> str:
     """Return the training data of an experiment: its task, and each data component with its files."""
     lines = [f"task {experiment.task.name}"]
     for path, component in components_in(experiment):
-        if component.kind == "data":
-            files = {
-                name: getattr(component, name)
-                for name, info in type(component).model_fields.items()
-                if path_mark(info)
-            }
-            lines.append(
-                ", ".join(
-                    [f"{dotted(path)} {component.name}", *(f"{k} {v!r}" for k, v in files.items())]
-                )
-            )
+        if component.kind != "data":
+            continue
+        words = [f"{dotted(path)} {component.name}"]
+        options = component.model_dump()
+        for name, info in type(component).model_fields.items():
+            if path_mark(info):
+                words.append(f"{name} {options[name]!r}")
+        lines.append(", ".join(words))
     return "; ".join(lines)
-
-
-class FiniteGuard:
-    """Checks loss and gradient norm of each step before the update.
-
-    On the CPU it raises immediately. On a GPU that would synchronise, so if `deferred`, the update
-    is cancelled on the device through `found_inf`, as `GradScaler` does, and after more than
-    `limit` such steps in a row so are all later ones until `check` is called. An optimizer without
-    `found_inf` gets gradients of 0 instead; because that is not a skipped step, it synchronises if
-    there is a limit. `metrics` are loss times weight, weight and gradient norm of the newest
-    deferred step, 0 if it was cancelled; `skipped` and `in_row` count cancelled steps.
-    """
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        device: torch.device,
-        deferred: bool | None = None,
-        limit: int = 0,
-    ) -> None:
-        self.cancels = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-        self.deferred = (
-            device.type != "cpu" and (self.cancels or not limit) if deferred is None else deferred
-        )
-        self.optimizer = optimizer
-        self.first = 0
-        self.limit = limit
-        self.alive = torch.ones((), device=device)
-        self.good, self.skipped, self.in_row = torch.zeros(
-            3, dtype=torch.int64, device=device
-        ).unbind()
-        self.metrics, self.last = torch.zeros(2, 3, device=device).unbind()
-
-    def start(self, step: int, in_row: int = 0) -> None:
-        """Restart the count of good steps at a step, after `in_row` skipped ones."""
-        self.first = step
-        self.alive.fill_(1)
-        self.good.zero_()
-        self.in_row.fill_(in_row)
-
-    def record(
-        self,
-        step: int,
-        total: Any,
-        weight: Any,
-        norm: Any,
-    ) -> None:
-        """Record loss times weight, weight and gradient norm of a step before its update, as floats or 0-d tensors.
-
-        Raise NonFinite if one is NaN or inf and the guard is not deferred.
-        """
-        if not self.deferred:
-            if not math.isfinite(total + weight + norm):
-                raise NonFinite(step, total / weight, norm)
-            return
-        metrics = torch.stack((total, weight, norm))
-        self.last.copy_(
-            torch.where(self.alive > 0, metrics, self.last)
-        )  # in place, so that a CUDA graph may hold it
-        finite = metrics.isfinite().all()
-        self.in_row.add_(1).masked_fill_(finite, 0)
-        self.alive *= self.in_row <= self.limit
-        self.good += self.alive > 0
-        self.skipped += (self.alive > 0) & ~finite
-        applied = self.alive * finite
-        self.metrics.copy_(torch.where(applied > 0, metrics, 0.0))
-        if self.cancels:
-            self.optimizer.found_inf = 1 - applied  # type: ignore[attr-defined]
-            return
-        cancelled = applied == 0
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.masked_fill_(cancelled, 0.0)
-
-    def check(self) -> None:
-        """Synchronise with the device; raise NonFinite if an update was cancelled."""
-        if self.deferred and not self.alive:
-            total, weight, norm = self.last.tolist()
-            raise NonFinite(self.first + int(self.good), total / weight, norm)
-
-
-@dataclass
-class Skips:
-    """Counts steps that are skipped because their loss or gradient is NaN or inf, at most `limit` in a row."""
-
-    limit: int
-    counted: int = 0
-    in_row: int = 0
-    on_skip: Callable[[str], object] = lambda message: None
-
-    def allow(self, error: NonFinite) -> bool:
-        """Return whether the step of an error may be skipped, and count it."""
-        if self.in_row >= self.limit:
-            if self.limit:
-                error.add_note(
-                    f"{self.in_row + 1} such steps in a row; train.skip_limit = {self.limit}"
-                )
-            return False
-        self.counted += 1
-        self.in_row += 1
-        self.on_skip(f"{error}; skipped ({self.in_row} in a row, at most {self.limit})")
-        return True

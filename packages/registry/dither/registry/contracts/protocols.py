@@ -42,6 +42,7 @@ __all__ = [
     "GaussianProcess",
     "ImportanceSampledProcess",
     "KeyValueCache",
+    "LinearHead",
     "LiteralProcess",
     "Loss",
     "MaskedFeatureProcess",
@@ -332,6 +333,15 @@ class DropsConditions(Protocol):
 
     def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the conditions of a training batch without those of random samples."""
+
+
+@runtime_checkable
+class LinearHead(Protocol):
+    """A head that may be a single linear layer, which a loss can be fused with."""
+
+    @property
+    def linear(self) -> nn.Module | None:
+        """The layer, or None if the head is more than it."""
 
 
 @runtime_checkable

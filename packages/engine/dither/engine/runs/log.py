@@ -1,0 +1,93 @@
+"""Metrics and pictures of a run: to metrics.jsonl, the terminal and the trackers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dither.registry.contracts.protocols import Picture, Tracker
+
+from ..files.metrics_file import MetricsFile
+from ..training.device import peak_device_memory, peak_memory
+from .progress import ProgressDisplay
+
+__all__ = ["Log"]
+
+
+class Log:
+    """Sends metrics and pictures to metrics.jsonl in `folder` (None on ranks that write none), terminal and trackers.
+
+    A tracker that raises an exception is reported once and not called again.
+
+    Args:
+        total: Number of steps of the run.
+        done: The last finished step of a resumed run.
+        offset: Bytes of metrics.jsonl up to it; None keeps all.
+        config: The experiment, for the trackers.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        console: Console,
+        total: int,
+        done: int = 0,
+        offset: int | None = None,
+        trackers: Mapping[str, Tracker] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.display = ProgressDisplay(
+            console, total, done, lambda: peak_device_memory() or peak_memory()
+        )
+        self._file: MetricsFile | None = None
+        if folder is not None:
+            self._file = MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
+        self._trackers = dict(trackers or {})
+        self._each(lambda tracker: tracker.start(folder or Path(), config or {}, done))
+
+    @property
+    def position(self) -> int:
+        """Bytes of metrics.jsonl, without times."""
+        return 0 if self._file is None else self._file.position
+
+    def log(
+        self,
+        step: int,
+        kind: str,
+        metrics: Mapping[str, float],
+        rate: float | None = None,
+    ) -> None:
+        """Report metrics; `kind` is "train", "valid" or "sample", `rate` the samples per second."""
+        if self._file is not None:
+            times = {"wall_time": round(time.time(), 3)}
+            if rate is not None:
+                times["samples_per_second"] = rate
+            self._file.write(step, kind, metrics, times)
+        self.display.metrics(step, kind, metrics)
+        self._each(lambda tracker: tracker.log(step, kind, metrics))
+
+    def pictures(self, step: int, pictures: Sequence[Picture]) -> None:
+        self._each(lambda tracker: tracker.log_pictures(step, pictures))
+
+    def sync(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Close all destinations; `error` is the exception that ended the run, if any."""
+        self.display.stop()
+        self._each(lambda tracker: tracker.finish(error))
+        if self._file is not None:
+            self._file.close()
+
+    def _each(self, call: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                call(tracker)
+            except (Exception, SystemExit) as error:
+                del self._trackers[name]
+                self.display.line(f'tracker "{name}" is disabled: {type(error).__name__}: {error}')

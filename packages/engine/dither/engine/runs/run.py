@@ -1,0 +1,681 @@
+"""A run: start, begin at step 0 or resume from a checkpoint, fit, finish.
+
+Exit codes: 0 done, 1 a plugin hook or another rank failed, 2 refused (raised as `Refused`), 3 no
+intact checkpoint, 4 loss or gradient NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal
+with a checkpoint saved.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dither.registry.config.errors import Refused
+from dither.registry.config.validation import located
+from dither.registry.contracts.protocols import Tracker
+from dither.registry.plugins.status import PluginError, describe_exception
+
+from ..checkpoints.checkpoint import Checkpoints, Contents, Damaged, Saver, Scores, load_state
+from ..checkpoints.sharded_checkpoint import Shards, part_of
+from ..config.component_errors import annotate_build_errors
+from ..config.experiment import Experiment
+from ..config.load_experiment import Loaded
+from ..config.plugins import governing_policy_file
+from ..config.provenance import changes, provenance, recorded
+from ..distributed.ranks import Ranks, is_lost_rank, join_ranks
+from ..files.metrics_file import missing_lines
+from ..files.resource_errors import shortage
+from ..sampling.samples import make_samples, write_samples
+from ..training.device import differences, environment, git_state
+from ..training.diffusion import Diffusion
+from ..training.evaluation import evaluate
+from ..training.model_summary import require_memory
+from ..training.nan_guard import NonFinite, describe_data
+from ..training.shape_check import require_shapes
+from ..training.trainer import Trainer
+from .loading import build, start_from
+from .log import Log
+from .progress import Screen, say, show_result
+from .run_directory import RunDirectory, read_manifest, resolved
+from .signals import STOPPED, Stop, stop_on_signals
+from .summary import data_warnings, introduce, summarise
+
+__all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "Run", "run"]
+
+DONE = 0
+FAILED = 1
+DAMAGED = 3
+NON_FINITE = 4
+EXHAUSTED = 5
+
+ACCEPT = (
+    "resume with --accept-changes, which keeps the options of the run and gives new options their defaults; "
+    "or start a new run; or restore the former components and data"
+)
+
+
+def run(
+    loaded: Loaded,
+    runs: Path,
+    argv: Sequence[str] = (),
+    resume: Path | None = None,
+    console: Console | None = None,
+    accept_changes: bool = False,
+    created: Callable[[Path], object] = lambda path: None,
+) -> int:
+    """Train, evaluate, sample and summarise an experiment in a new directory below `runs`; return the exit code.
+
+    `argv` is the command line, for the manifest. The run directory `resume` is resumed instead of
+    starting a new run, with `accept_changes` even if components, plugins or data changed. `created`
+    is called with the run directory.
+    """
+    errors = console or Screen(stderr=True)
+    console = console or Screen()
+    train = loaded.experiment.train
+    report = partial(say, errors, style="yellow")
+    try:
+        with (
+            stop_on_signals() as stop,
+            join_ranks(train.device, train.timeout, report) as ranks,
+            located(loaded.document),
+            closing_directory(Run(loaded, argv, console, stop, ranks, created)) as this,
+        ):
+            this.warn(report)
+            # torchrun starts all ranks of a run again if one of them fails.
+            if ranks.restarts and resume is None:
+                resume = _find_launched_run(runs, ranks)
+            if resume is None:
+                this.begin(runs)
+            else:
+                this.resume(resume.resolve(), accept_changes)
+            with this.recording():
+                finished = this.fit()
+            return this.finish() if finished else this.stopped()
+    except Exception as error:
+        return _exit_code(error, train.timeout, errors)
+
+
+def _exit_code(error: Exception, timeout: float, errors: Console) -> int:
+    """Report an error that a run may end with, and return its exit code; raise any other."""
+    notes = getattr(error, "__notes__", [])
+
+    def stopped(reason: object) -> str:
+        return "\n".join([f"stopped: {reason}", *notes])
+
+    resources = isinstance(error, MemoryError | RuntimeError | OSError | ImportError)
+    if isinstance(error, PluginError):
+        say(errors, error.detail)
+        code, message = FAILED, stopped(error)
+    elif isinstance(error, Damaged):
+        code, message = DAMAGED, str(error)
+    elif isinstance(error, NonFinite):
+        code, message = NON_FINITE, stopped(error)
+    elif is_lost_rank(error):
+        lost = f"another rank ended, or did not respond within train.timeout = {timeout:g} s"
+        code, message = FAILED, stopped(f"{lost}: {str(error).partition(chr(10))[0]}")
+    elif resources and (reason := shortage(error)):
+        code, message = EXHAUSTED, stopped(reason)
+    elif isinstance(error, OSError) and error.filename is not None:
+        raise Refused(stopped(error)) from None
+    else:
+        raise error
+    say(errors, message, "red")
+    return code
+
+
+class Run:
+    """A run on one rank, which hooks receive. `begin` or `resume` sets what `fit` needs.
+
+    Attributes:
+        metrics: The newest metrics by kind, "valid" and "sample".
+        seconds: Time spent in training steps after the first.
+        first: The step at which this process started.
+    """
+
+    directory: RunDirectory
+    system: Diffusion
+    trainer: Trainer
+    saver: Saver
+    scores: Scores
+    log: Log
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        argv: Sequence[str],
+        console: Console,
+        stop: Stop,
+        ranks: Ranks,
+        created: Callable[[Path], object],
+    ) -> None:
+        self.loaded = loaded
+        self.argv = list(argv)
+        self.console = console
+        self.stop = stop
+        self.ranks = ranks
+        self.created = created
+        self.plugins = loaded.plugins
+        self.directory = RunDirectory(Path())
+
+        self.metrics: dict[str, dict[str, float]] = {}
+        self.seconds = 0.0
+        self.first = 0
+        # The end of metrics.jsonl before the evaluation of the current step, which a resumed run repeats.
+        self._position = 0
+        # Step and `seconds` of the last line of kind "train".
+        self._logged = (0, 0.0)
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.loaded.experiment
+
+    def warn(self, report: Callable[[object], object]) -> None:
+        """Report warnings about the experiment and its plugins; only the main rank prints anything."""
+        if not self.ranks.is_main:
+            self.console.quiet = True
+            return
+        for line in (*self.loaded.warnings, *self.plugins.observe()):
+            report(line)
+
+    # --- begin or resume ---------------------------------------------------------------------
+
+    def begin(self, runs: Path) -> None:
+        """Create the directory of a new run, and everything at step 0."""
+        system, notes = self._build(first=True)
+        self.loaded = with_steps(self.loaded, system.task.size("train"))
+        counts = system.parameter_counts()  # before the trainer shards them
+        trainer = self._make_trainer(system)
+        if self.ranks.is_main:
+            self.directory = RunDirectory.create(runs, self.experiment.name)
+            self.created(self.directory.path)
+            self.directory.record(self.loaded, self._manifest(trainer, counts))
+        for note in notes:
+            say(self.console, note, "yellow")
+        self._prepare(trainer)
+
+    def resume(self, path: Path, accept_changes: bool) -> None:
+        """Open the directory of a run, and restore its newest intact checkpoint."""
+        if self.ranks.is_main:
+            self.directory = RunDirectory.open(path)
+        manifest = read_manifest(path)
+        notes = self._changes(path, manifest, accept_changes)
+        newest, damaged = self._newest_checkpoint(path)
+        system, _ = self._build(first=newest is None)
+        trainer = self._make_trainer(system)
+        position = 0 if newest is None else restore(newest, trainer)
+        if trainer.step > trainer.train.steps:
+            message = f"the run in {path} has finished {trainer.step} steps, more than train.steps"
+            raise Refused(f"{message} = {trainer.train.steps}", code="run-finished")
+
+        if self.ranks.is_main:
+            self.created(path)
+            lost = missing_lines(path / "metrics.jsonl", position)
+            for warning in (*damaged.values(), *lost):
+                say(self.console, warning, "yellow")
+            Checkpoints(path / "checkpoints").clear(damaged)
+            self.directory.clear(restarts=newest is None)
+            self.directory.accept(self.loaded)
+            self._record_resumption(manifest, trainer, notes)
+            say(self.console, f"resuming from step {trainer.step}")
+        self._prepare(trainer, position, None if newest is None else trainer.step)
+
+    def _build(self, first: bool) -> tuple[Diffusion, list[str]]:
+        """Build the system, with the weights of `train.start_from` at first; return warnings about these."""
+        experiment = self.experiment
+        train = experiment.train
+        catalog = self.plugins.catalog
+        shards = self.ranks.size if train.strategy == "fsdp" else 1
+        require_memory(experiment, shards, catalog=catalog)
+        system, _ = build(self.loaded, training=True)
+        require_shapes(system, experiment, catalog)
+        if not first or train.start_from is None:
+            return system, []
+        rename = None
+        if train.start_layout is not None:
+            rename = partial(experiment.model.rename, train.start_layout)
+        notes = start_from(system.model, Path(train.start_from), train.start_partial, rename)
+        return system, notes
+
+    def _make_trainer(self, system: Diffusion) -> Trainer:
+        with annotate_build_errors(self.plugins.catalog):
+            return Trainer(system, self.experiment.train, self.experiment.seed, self.ranks)
+
+    def _environment(self, trainer: Trainer) -> dict[str, Any]:
+        precision = trainer.system.precision
+        return environment(trainer.device, trainer.optimizer, self.ranks, precision)
+
+    def _manifest(self, trainer: Trainer, counts: Mapping[str, int]) -> dict[str, Any]:
+        registry = governing_policy_file(self.loaded.path)
+        return {
+            "format": 1,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "argv": self.argv,
+            "seed": self.experiment.seed,
+            "environment": self._environment(trainer),
+            "git": git_state(Path.cwd()),
+            "registry": None if registry is None else str(registry),
+            **provenance(self.loaded),
+            "parameters": {**counts, "total": sum(counts.values())},
+            "launch": self.ranks.launch,
+        }
+
+    def _changes(self, path: Path, manifest: Mapping[str, Any], accepted: bool) -> list[str]:
+        """Return what differs from the run; Refused if it is not accepted."""
+        changed = changes(manifest, self.loaded, provenance(self.loaded))
+        if changed and not accepted:
+            start = f"the run in {path} cannot resume unchanged: "
+            raise Refused(
+                [replace(change, message=start + change.message, help=ACCEPT) for change in changed]
+            )
+        options = []
+        if self.ranks.is_main:
+            options = self.directory.changes(self.loaded, moved=accepted)
+        return options + [change.message for change in changed]
+
+    def _newest_checkpoint(self, path: Path) -> tuple[Path | None, dict[Path, str]]:
+        """Return the newest intact checkpoint, or None, and messages about damaged ones. Collective."""
+        newest: Path | None = None
+        damaged: dict[Path, str] = {}
+        if self.ranks.is_main:
+            newest, damaged = Checkpoints(path / "checkpoints").newest()
+        shared = self.ranks.broadcast(None if newest is None else str(newest))
+        return None if shared is None else Path(shared), damaged
+
+    def _record_resumption(
+        self, manifest: Mapping[str, Any], trainer: Trainer, notes: list[str]
+    ) -> None:
+        """Add what is different from the run until now to its manifest, and say it."""
+        for note in notes:
+            say(self.console, f"changed: {note}")
+        machine = self._environment(trainer)
+        for difference in differences(manifest["environment"], machine):
+            message = f"the environment changed, so results may differ: {difference}"
+            say(self.console, message, "yellow")
+        entry = {
+            "argv": self.argv,
+            "step": trainer.step,
+            "changes": notes,
+            "launch": self.ranks.launch,
+        }
+        for key, table in {"environment": machine, **provenance(self.loaded)}.items():
+            if table != recorded(manifest, key):
+                entry[key] = table
+        resumed = [*manifest["resumed"], entry]
+        self.directory.write_json("manifest.json", {**manifest, "resumed": resumed})
+
+    def _prepare(
+        self, trainer: Trainer, position: int | None = None, newest: int | None = None
+    ) -> None:
+        """Set everything that training needs, `position` bytes of metrics.jsonl and a checkpoint included."""
+        train = trainer.train
+        is_main = self.ranks.is_main
+        self.trainer = trainer
+        self.system = trainer.system
+        self.log = Log(
+            folder=self.directory.path if is_main else None,
+            console=self.console,
+            total=train.steps,
+            done=trainer.step,
+            offset=position,
+            trackers=self._trackers() if is_main else {},
+            config=resolved(self.loaded),
+        )
+        self.trainer.on_skip = self.log.display.line
+        self.scores = self._read_scores(position)
+
+        checkpoints = Checkpoints(self.directory.path / "checkpoints", train.keep, train.keep_every)
+        if train.keep_best:
+            checkpoints.protected_step = self.scores.best
+        self.saver = Saver(
+            checkpoints,
+            background=train.async_save,
+            written=lambda step, path: self.call("after_checkpoint", step=step, path=path),
+        )
+        self.saver.newest = newest
+
+    def _trackers(self) -> dict[str, Tracker]:
+        trackers = {}
+        for spec in self.experiment.tracking.use:
+            try:
+                trackers[spec.name] = spec.build()
+            except (Exception, SystemExit) as error:
+                say(self.console, f'tracker "{spec.name}" is disabled: {describe_exception(error)}')
+        return trackers
+
+    def _read_scores(self, position: int | None) -> Scores:
+        """Return the scores of earlier evaluations. Collective."""
+        settings = self.experiment.evaluate
+        scores = Scores(settings.best, settings.better, {})
+        if position and self.ranks.is_main:
+            # The log has dropped the lines of later steps, and `resume` has warned about damaged ones.
+            scores = Scores.read(self.directory.path, settings.best, settings.better, damaged=True)
+        pairs = self.ranks.broadcast(list(scores.values.items()))
+        scores.values = {int(step): value for step, value in pairs}
+        return scores
+
+    # --- fit ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Introduce the run and call its hooks; write and close everything at the end, after an error, too."""
+        if self.ranks.is_main:
+            for line in introduce(self.experiment, self.trainer, self.directory.path):
+                say(self.console, line)
+            for line in data_warnings(self.experiment, self.system):
+                say(self.console, line, "yellow")
+            self.directory.save_assets(self.system.task)
+        failure: BaseException | None = None
+        try:
+            self.call("before_run")
+            self.log.display.start()
+            yield
+        except BaseException as error:
+            failure = error
+            self._add_notes(error)
+            raise
+        finally:
+            self.saver.close()
+            self.log.close(failure)
+
+    def _add_notes(self, error: BaseException) -> None:
+        """Add to an error what is needed to continue after it, and call the hook."""
+        if isinstance(error, NonFinite):
+            error.add_note(f"the data: {describe_data(self.experiment)}")
+        newest = self.saver.newest
+        if newest is None:
+            error.add_note("no checkpoint was written")
+        else:
+            error.add_note(f"the last checkpoint is that of step {newest}")
+        try:
+            self.call("on_run_error", error=error)
+        except PluginError as another:
+            error.add_note(str(another))
+
+    def fit(self) -> bool:
+        """Train to the last step; return False if a signal stopped it, with a checkpoint saved.
+
+        The checkpoint of a step precedes its evaluation and samples, which a resumed run repeats.
+        """
+        self.first = self.trainer.step
+        self._position = self.log.position
+        self._logged = (self.first + 1, 0.0)
+        self._require_best()
+        self.stop.polled = True  # from here on, a signal lets the current step finish
+
+        while not self.stopping():
+            step = self.trainer.step
+            if self._due(step, self.experiment.train.checkpoint_every):
+                self.save()
+            evaluated = self._due(step, self.experiment.evaluate.every)
+            if evaluated:
+                self.evaluate()
+            last = self._is_last(step)
+            if last:
+                self.save()
+            drawn = last or self._due(step, self.experiment.sample.every)
+            if drawn:
+                self.draw()
+            # A signal may have interrupted what takes longer than a step. Collective.
+            if last or ((evaluated or drawn) and self.stopping()):
+                break
+            self._train()
+            self._position = self.log.position
+
+        stopped = self.stopping()
+        if stopped:
+            self.save()
+        self.saver.wait()
+        return not stopped
+
+    def _due(self, step: int, every: int | None) -> bool:
+        if step == self.experiment.train.steps:
+            return True
+        return every is not None and step > 0 and step % every == 0
+
+    def _is_last(self, step: int) -> bool:
+        patience = self.experiment.evaluate.patience
+        impatient = patience is not None and self.scores.since >= patience
+        return impatient or step == self.experiment.train.steps
+
+    def _train(self) -> None:
+        """Make a step, and log metrics if they are due."""
+        self.saver.wait(block=False)
+        began = time.perf_counter()
+        metrics = self.trainer.advance()
+        step = self.trainer.step
+        self.call("after_step", step=step, metrics=metrics)
+        due = self._due(step, self.experiment.train.log_every)
+        popped = self.trainer.pop_metrics() if due else {}  # waits for the device
+        # The first step compiles and loads kernels.
+        if step > self.first + 1:
+            self.seconds += time.perf_counter() - began
+        if due:
+            self.log.log(step, "train", popped, self._rate(step))
+        self.log.display.step(step)
+
+    def _rate(self, step: int) -> float | None:
+        """Return the samples per second since the last line of kind "train"."""
+        last_step, last_seconds = self._logged
+        self._logged = (step, self.seconds)
+        samples = (step - last_step) * self.experiment.train.batch_size
+        seconds = self.seconds - last_seconds
+        return float(f"{samples / seconds:.4g}") if seconds and samples else None
+
+    def _require_best(self) -> None:
+        """Refuse an unknown `evaluate.best` before the first step, by the metrics of one batch, or else of all."""
+        settings = self.experiment.evaluate
+        if settings.best == "loss" or self.scores.values:
+            return
+        size = settings.batch_size or self.experiment.train.batch_size
+        metrics = self._measure(min(settings.samples, size), 1)
+        if metrics is not None and settings.best not in metrics:
+            metrics = self._measure(settings.samples, settings.repeats)
+        if metrics:
+            self.scores.require(metrics)
+
+    def evaluate(self) -> None:
+        """Evaluate on the validation split, unless a signal stops it."""
+        settings = self.experiment.evaluate
+        trainer = self.trainer
+        self.log.display.doing("evaluating")
+        trainer.check()
+        metrics = self._measure(settings.samples, settings.repeats)
+        if metrics is None:
+            return
+        self.metrics["valid"] = metrics
+        self.log.log(trainer.step, "valid", metrics)
+        self.call("after_eval", step=trainer.step, metrics=metrics)
+        best = self.scores.add(trainer.step, metrics)
+        if best and self.experiment.train.keep_best:
+            self.saver.checkpoints.protected_step = trainer.step
+            self.save()
+
+    def _measure(self, samples: int, repeats: int) -> dict[str, float] | None:
+        """Return the metrics of the validation split; None if a signal stops it. Collective."""
+        metrics = None
+        if self._participates:
+            with self.system.eager():
+                metrics = evaluate(
+                    self.averaged,
+                    samples=samples,
+                    batch_size=self.experiment.evaluate.batch_size
+                    or self.experiment.train.batch_size,
+                    repeats=repeats,
+                    seed=self.experiment.seed,
+                    stopped=self._stopping_here,
+                )
+        shared: dict[str, float] | None = self.ranks.broadcast(metrics)
+        return shared
+
+    def draw(self) -> None:
+        """Write samples into the run directory, unless a signal stops it."""
+        settings = self.experiment.sample
+        step = self.trainer.step
+        self.trainer.check()
+        if not (settings.count and self._participates):
+            return
+        self.log.display.doing("sampling")
+        with self.system.eager():
+            samples = make_samples(
+                self.averaged,
+                settings.count,
+                settings.seed,
+                settings.batch_size,
+                stopped=self._stopping_here,
+                tries=settings.tries,
+                pictures=self.ranks.is_main,
+            )
+        if samples is not None and self.ranks.is_main:
+            write_samples(samples, self.directory.path / "samples" / f"step-{step:08d}")
+            self.metrics["sample"] = samples.metrics
+            self.log.log(step, "sample", samples.metrics)
+            self.log.pictures(step, samples.pictures)
+
+    @property
+    def averaged(self) -> Diffusion:
+        """The system with the averaged weights, or with the weights if there is no average."""
+        average = self.trainer.average
+        return self.system if average is None else self.system.with_model(average.module)
+
+    @property
+    def _participates(self) -> bool:
+        """Whether this rank takes part in evaluation and sampling: all ranks do if the model is sharded."""
+        return self.ranks.is_main or self.trainer.parallel.sharded
+
+    def stopping(self) -> bool:
+        """Return whether any rank received a signal to stop. Collective."""
+        return self.ranks.any(self.stop())
+
+    def _stopping_here(self) -> bool:
+        """Return the same during evaluation and sampling, in which only some ranks may take part."""
+        return self.stopping() if self.trainer.parallel.sharded else self.stop()
+
+    def save(self) -> None:
+        """Write a checkpoint unless this step has one; NonFinite if the weights contain NaN or inf."""
+        trainer = self.trainer
+        if self.saver.has(trainer.step):
+            return
+        trainer.check()
+        trainer.check_weights()
+        contents = self._contents()
+        if self.ranks.is_main:
+            self.log.sync()
+            contents.plain["metrics_bytes"] = self._position
+            try:
+                self.saver.save(trainer.step, contents)
+            finally:
+                if isinstance(contents, Shards):
+                    contents.cancel()
+        else:
+            if isinstance(contents, Shards):
+                contents.join()
+            self.saver.newest = trainer.step
+
+    def _contents(self) -> Contents | Shards:
+        """Return shards, or gather the full weights and the state of the trainer on the main rank. Collective."""
+        trainer = self.trainer
+        model = self.system.model
+        average = None if trainer.average is None else trainer.average.module
+        # Shards are written by all ranks together, which a background thread cannot do.
+        shards = trainer.parallel.sharded and not self.experiment.train.async_save
+        tensors, plain = trainer.state(gathered=not shards)
+        if not shards:
+            gather = trainer.parallel.full_weights
+            return Contents(
+                model=gather(model),
+                average=None if average is None else gather(average),
+                tensors=tensors,
+                plain=plain,
+            )
+        parts = {"model": model.state_dict()}
+        if average is not None:
+            parts["ema"] = average.state_dict()
+        return Shards({**parts, "optimizer": tensors}, plain, self.ranks)
+
+    def call(self, hook: str, **arguments: Any) -> None:
+        """Call a hook of every plugin on the main rank."""
+        if self.ranks.is_main:
+            for _ in self.plugins.call_each(hook, run=self, **arguments):
+                pass
+
+    # --- finish ------------------------------------------------------------------------------
+
+    def finish(self) -> int:
+        """Write and show the summary; return the exit code."""
+        if not self.ranks.is_main:
+            return DONE
+        trainer = self.trainer
+        if trainer.step < trainer.train.steps:
+            since = f"{self.scores.since} evaluations without improvement"
+            say(self.console, f"early stopping: {since} since step {self.scores.best}")
+        timed = trainer.step - self.first - 1
+        rate = timed / self.seconds if self.seconds else None
+        summary = summarise(self.experiment, trainer, self.metrics, rate)
+        self.directory.write_json("summary.json", summary)
+        show_result(self.console, summary, self.directory.path)
+        self.call("after_run", summary=summary)
+        return DONE
+
+    def stopped(self) -> int:
+        """Say how to continue; return the exit code."""
+        reason = self.stop.requested or "another rank"
+        step = self.trainer.step
+        say(self.console, f"stopped by {reason} after step {step}; checkpoint saved")
+        say(self.console, f"resume with --resume {self.directory.path}")
+        return STOPPED
+
+
+@contextmanager
+def closing_directory(this: Run) -> Iterator[Run]:
+    """Release the lock of the directory of a run at the end, if it has one by then."""
+    try:
+        yield this
+    finally:
+        this.directory.release()
+
+
+def restore(checkpoint: Path, trainer: Trainer) -> int:
+    """Restore a trainer from a checkpoint; return the bytes of metrics.jsonl up to it."""
+    try:
+        trainer.parallel.load(part_of(checkpoint, "model"), trainer.system.model)
+        if trainer.average is not None:
+            trainer.parallel.load(part_of(checkpoint, "ema"), trainer.average.module)
+        tensors, plain = load_state(checkpoint)
+        trainer.load_state(tensors, plain)
+        return int(plain["metrics_bytes"])
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError, OverflowError) as error:
+        raise Damaged(f"{checkpoint} is intact but does not match this run: {error!r}") from error
+
+
+def with_steps(loaded: Loaded, size: int) -> Loaded:
+    """Return an experiment in which `train.steps` replaces `train.epochs`, given the samples of the training split."""
+    train = loaded.experiment.train
+    if train.epochs is None:
+        return loaded
+    steps = max(1, math.ceil(train.epochs * size / train.batch_size))
+    train = train.model_copy(update={"steps": steps, "epochs": None})
+    return replace(loaded, experiment=loaded.experiment.model_copy(update={"train": train}))
+
+
+def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
+    """Return the run of this launch after torchrun restarted its ranks; None if it had not started. Collective."""
+    launched = None
+    if ranks.is_main:
+        for path in sorted(runs.glob("*-*/manifest.json"), reverse=True):
+            with suppress(Refused):
+                manifest = read_manifest(path.parent)
+                launches = [entry.get("launch") for entry in (manifest, *manifest["resumed"])]
+                if ranks.launch in launches:
+                    launched = str(path.parent)
+                    break
+    launched = ranks.broadcast(launched)
+    return None if launched is None else Path(launched)

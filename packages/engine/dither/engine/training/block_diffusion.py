@@ -1,0 +1,128 @@
+"""Block diffusion (BD3-LM, Arriola et al., 2025): consecutive blocks of a sample are noised independently.
+
+Letters: B batch, L length, N blocks of a sample, S positions of a block, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from dither.registry.contracts.protocols import BoundedProcess, ImportanceSampledProcess, Process
+from dither.registry.contracts.records import Clean, Measured, Noise, Noised, State
+from dither.registry.contracts.spaces import Space, TokenSpace
+from dither.registry.kinds import ModelFacts
+
+__all__ = ["BlockDiffusion"]
+
+
+@dataclass(frozen=True)
+class BlockDiffusion:
+    """The division of samples of length L into N blocks of size S.
+
+    Given the blocks before it, a block is a sample of its own. So a process receives blocks as the
+    rows of a batch, and its times, estimators and bound hold for a block. A shorter last block is
+    padded with invalid positions.
+    """
+
+    length: int
+    size: int
+
+    @classmethod
+    def of(cls, space: Space, model: ModelFacts) -> Self | None:
+        """Return the blocks that a model over this space is trained on, or None."""
+        size = model.trained_blocks(space)
+        if size is None or not isinstance(space, TokenSpace):
+            return None
+        return cls(space.length, size)
+
+    @property
+    def count(self) -> int:
+        """Blocks of a sample, N."""
+        return -(-self.length // self.size)
+
+    def times(self, process: Process, n: int, device: Any = None) -> Float[Tensor, "n L"]:
+        """Draw times for n samples, one per block, stratified over all blocks and then shuffled."""
+        t = process.times(n * self.count, device)
+        return self.spread(t[torch.randperm(len(t), device=device)])
+
+    def corrupt(
+        self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]
+    ) -> tuple[Float[Tensor, "B L"], Noised]:
+        """Noise each block; return the times that the model receives, per position, and the noised batch."""
+        rows = self.clean(clean)
+        times = self.block_times(t)
+        if isinstance(process, ImportanceSampledProcess):
+            times, noised = process.estimate(rows, times)
+        else:
+            noised = process.corrupt(rows, times)
+        return self.spread(times), self.noised(noised)
+
+    def bound(
+        self,
+        process: BoundedProcess,
+        clean: Clean,
+        measured: Measured,
+        denoise: Callable[[State, Float[Tensor, " BN"]], Any],
+    ) -> Measured:
+        """Return the bound on -log p(x_0), summed over blocks given the blocks before them.
+
+        `measured` is the loss per position; `denoise` predicts from state and times of blocks.
+        """
+        loss = Measured(self.rows(measured.values), self.rows(measured.weights))
+        bound = process.bound(self.clean(clean), loss, denoise)
+        parts = {name: self.whole(part) for name, part in bound.parts.items()}
+        return Measured(self.whole(bound.values), self.whole(bound.weights), parts=parts)
+
+    def clean(self, clean: Clean) -> Clean:
+        """Split clean samples into blocks, without conditions, which a process does not use."""
+        # The last block repeats its last position where the sample ends before it.
+        exists = torch.arange(self.count * self.size, device=clean.valid.device) < self.length
+        exists = exists.view(self.count, -1).repeat(len(clean.valid), 1)
+        return Clean(
+            x0=self.rows(clean.x0),
+            valid=self.rows(clean.valid) & exists,
+            known=self.rows(clean.known),
+        )
+
+    def noised(self, rows: Noised) -> Noised:
+        """Join noised blocks into samples, with a noise level per position."""
+        return Noised(
+            x0=self.whole(rows.x0),
+            state=self.state(rows.state),
+            noise=Noise(self.spread(rows.noise.sigma), self.spread(rows.noise.rate)),
+            target_mask=self.whole(rows.target_mask),
+            valid=self.whole(rows.valid),
+            fixed=self.whole(rows.fixed),
+            prior=rows.prior,
+        )
+
+    def state(self, rows: State) -> State:
+        """Join the states of blocks into those of samples."""
+        return State(self.whole(rows.x), self.whole(rows.masked))
+
+    def block_times(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, " BN"]:
+        """Return the time of each block: that of its first position, or of its sample."""
+        if t.ndim == 1:
+            t = t[:, None].expand(-1, self.length)
+        return t[:, :: self.size].flatten()
+
+    def rows(self, x: Shaped[Tensor, "B L *V"]) -> Shaped[Tensor, "BN S *V"]:
+        """Split samples into blocks; a shorter last block repeats its last position."""
+        if self.length % self.size:
+            positions = torch.arange(self.count * self.size, device=x.device)
+            x = x[:, positions.clamp_max(self.length - 1)]
+        return x.reshape(-1, self.size, *x.shape[2:])
+
+    def whole(self, rows: Shaped[Tensor, "BN S *V"]) -> Shaped[Tensor, "B L *V"]:
+        """Join blocks into samples, the inverse of `rows`."""
+        return rows.reshape(-1, self.count * self.size, *rows.shape[2:])[:, : self.length]
+
+    def spread(self, values: Shaped[Tensor, " BN"]) -> Shaped[Tensor, "B L"]:
+        """Repeat the value of each block at its positions."""
+        return self.whole(values[:, None].expand(-1, self.size))
