@@ -57,8 +57,8 @@ class FiniteGuard:
     def start(self, in_row: int = 0) -> None:
         """Forget all steps, except that the last `in_row` were cancelled."""
         self.unread.clear()
-        self._in_row = torch.tensor(in_row, device=self.device)
-        self._stopped = torch.tensor(False, device=self.device)
+        self._in_row = torch.full((), in_row, device=self.device)
+        self._stopped = torch.zeros((), dtype=torch.bool, device=self.device)
 
     def record(
         self, loss_sum: Float[Tensor, ""], weight: Float[Tensor, ""], norm: Float[Tensor, ""]
@@ -116,7 +116,8 @@ def step_where(
         return
 
     # Gradients of 0 would still decay weights and momentum, so that a cancelled step is undone.
-    tensors = _tensors(optimizer)
+    # Counters that it keeps on the host go on, as the host does not know.
+    tensors = [tensor for tensor in _tensors(optimizer) if tensor.device == applied.device]
     before = [tensor.clone() for tensor in tensors]
     for gradient in gradients:
         gradient.masked_fill_(~applied, 0.0)
