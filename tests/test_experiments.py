@@ -11,10 +11,10 @@ from dither.engine.config.load_experiment import load_experiment
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
-from dither.testing.simulated_gpu import DeviceTrace
 from dither.engine.training.trainer import Trainer
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import dump, validate
+from dither.testing.simulated_gpu import DeviceTrace
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "experiments").rglob("*.toml"))
