@@ -34,12 +34,15 @@ class Modulation(nn.Module):
 
     def forward(self, c: Float[Tensor, "B *L C"]) -> tuple[Float[Tensor, "B #L D"], ...]:
         """Return the vectors per sample, or per position if `c` has a length axis."""
-        # with one row per sample, casting the weights and their gradients for autocast would cost
-        # more than it saves
-        cast = c.ndim == 2 and c.device.type != "meta" and torch.is_autocast_enabled(c.device.type)
+        if c.ndim == 3:
+            return self.linear(c).chunk(self.parts, -1)  # type: ignore[no-any-return]
+
+        # With one row per sample, casting weights and gradients for autocast costs more than it
+        # saves. The meta device has no autocast.
+        cast = c.device.type != "meta" and torch.is_autocast_enabled(c.device.type)
         with torch.autocast(c.device.type, enabled=False) if cast else nullcontext():
-            vectors = self.linear(c if c.ndim == 3 else c.to(self.linear.bias.dtype))
-        return (vectors if c.ndim == 3 else vectors[:, None]).chunk(self.parts, -1)  # type: ignore[no-any-return]
+            vectors = self.linear(c.to(self.linear.bias.dtype))
+        return vectors[:, None].chunk(self.parts, -1)  # type: ignore[no-any-return]
 
 
 class Final(nn.Module):

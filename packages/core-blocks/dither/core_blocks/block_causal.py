@@ -79,6 +79,7 @@ class CleanAndNoised:
 
         `options` are further arguments of the block.
         """
+        # Together in one function, so that activation checkpointing recomputes both.
         keys = _CleanKeys()
         clean = block(
             clean,
@@ -107,4 +108,5 @@ class _CleanKeys:
         if self._clean is None:
             self._clean = k, v
             return k, v
-        return torch.cat([self._clean[0], k], 2), torch.cat([self._clean[1], v], 2)
+        clean_k, clean_v = self._clean
+        return torch.cat([clean_k, k], 2), torch.cat([clean_v, v], 2)

@@ -115,4 +115,6 @@ class DropPath(nn.Module):
         if not (self.training and self.p):
             return x
         mask = torch.rand(len(x), device=x.device) >= self.p
-        return x * (mask / (1 - self.p)).to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+        # Kept samples are scaled up, so that the mean is that of evaluation.
+        scale = (mask / (1 - self.p)).to(x.dtype)
+        return x * scale.view(-1, *[1] * (x.ndim - 1))

@@ -42,12 +42,16 @@ class KVCache:
         Raises:
             ValueError: The batch size differs from that of the cache.
         """
-        stop = self.num_tokens + k.shape[2]
+        start = self.num_tokens
+        stop = start + k.shape[2]
         buffer = self._buffer(layer, k, stop)
-        buffer[0, :, :, self.num_tokens : stop] = k
-        buffer[1, :, :, self.num_tokens : stop] = v
+        buffer[0, :, :, start:stop] = k
+        buffer[1, :, :, start:stop] = v
+
+        # After a rewind, kept tokens behind the new ones remain as context.
         stop = max(stop, self._kept)
-        return buffer[0, :, :, :stop], buffer[1, :, :, :stop]
+        keys, values = buffer[:, :, :, :stop].unbind()
+        return keys, values
 
     def advance(self, valid: Bool[Tensor, "B L"], extra: int) -> None:
         """Mark the tokens just written as finished; the first `extra` of them are extra tokens."""
@@ -59,8 +63,9 @@ class KVCache:
         """Continue at position `start`, and keep the tokens from there on as context until they are replaced."""
         self._kept = max(self._kept, self.num_tokens)
         self.length = start
+        # Extra tokens come again before the first position.
         if not start:
-            self.extra = 0  # extra tokens come again before the first position
+            self.extra = 0
 
     def with_finished(self, valid: Bool[Tensor, "B L"]) -> Bool[Tensor, "B K"]:
         """Return the validity of all tokens that new ones attend to, in order."""
@@ -76,6 +81,7 @@ class KVCache:
         old = self._buffers.get(layer)
         if old is not None and old.shape[1] != len(like):
             raise ValueError(f"the cache has batch size {old.shape[1]}, the input {len(like)}")
+        # Powers of two, so that a sequence of n tokens is copied at most log n times.
         if old is None or old.shape[3] < stop:
             batch, heads, _, width = like.shape
             new = like.new_empty(2, batch, heads, 1 << (stop - 1).bit_length(), width)

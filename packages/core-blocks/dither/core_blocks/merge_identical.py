@@ -75,4 +75,5 @@ class MergedPositions:
 def _gather(h: Float[Tensor, "B K D"], index: Int[Tensor, "B J"]) -> Float[Tensor, "B J D"]:
     # index_select of rows, whose backward is faster than that of gather.
     starts = torch.arange(len(index), device=index.device)[:, None] * h.shape[1]
-    return h.flatten(0, 1).index_select(0, (starts + index).flatten()).view(*index.shape, -1)
+    rows = (starts + index).flatten()
+    return h.flatten(0, 1).index_select(0, rows).view(*index.shape, -1)

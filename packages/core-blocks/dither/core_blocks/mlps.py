@@ -81,5 +81,6 @@ def make_mlp(width: int, options: TransformerBlock) -> nn.Module:
     bias = options.bias if options.mlp_bias is None else options.mlp_bias
     if options.mlp == "swiglu":
         return SwiGLU(width, hidden, bias=bias, dropout=options.dropout)
+
     approximate: Literal["none", "tanh"] = "tanh" if options.mlp == "gelu-tanh" else "none"
     return GELUMLP(width, hidden, bias=bias, approximate=approximate, dropout=options.dropout)

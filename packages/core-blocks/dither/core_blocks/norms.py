@@ -30,6 +30,7 @@ class RMSNorm(nn.RMSNorm):
 def _promote(
     weight: Float[Tensor, " D"] | None, x: Float[Tensor, "*B L D"]
 ) -> Float[Tensor, " D"] | None:
+    # Without a cast the kernels would refuse two dtypes; a downcast would lose the stream's precision.
     if weight is None or weight.dtype == x.dtype:
         return weight
     return weight.to(promote_types(weight.dtype, x.dtype))

@@ -1,4 +1,4 @@
-"""Options of a transformer block, shared by its Spec and its modules. No torch here."""
+"""Options of a transformer block, shared by its Spec and its modules. Read without torch."""
 
 from __future__ import annotations
 

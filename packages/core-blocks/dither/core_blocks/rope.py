@@ -41,25 +41,29 @@ class Rotary(nn.Module):
         if positions is None:
             cos, sin = self._indexed(start, start + x.shape[-2], x.device)
         else:
-            exact = torch.float32 if x.device.type == "mps" else torch.float64  # mps has no float64
+            # float32 would round coordinates of a chromosome to 16 bases; mps has no float64.
+            exact = torch.float32 if x.device.type == "mps" else torch.float64
             cos, sin = self._cos_sin(positions[:, None].to(exact) / self.unit).to(torch.float32)
+
         a, b = rearrange(x, "B H L (two half) -> two B H L half", two=2).unbind()
         return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
 
     def _indexed(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "2 L half"]:
         """Return cosine and sine for indices, from a table except in a compiled graph."""
+        # A compiled graph fuses the sinusoids, and must not depend on a table that grows.
         if torch.compiler.is_compiling():
             return self._cos_sin(torch.arange(start, stop, device=device, dtype=torch.float32))
-        if self._table is None or self._table.shape[1] < stop or self._table.device != device:
+
+        table = self._table
+        if table is None or table.shape[1] < stop or table.device != device:
+            # Made under inference_mode, the table could not be used in training.
             with torch.no_grad(), torch.inference_mode(False):
                 positions = torch.arange(1 << (stop - 1).bit_length(), dtype=torch.float64)
-                self._table = self._cos_sin(positions).to(device, torch.float32)
-        return self._table[:, start:stop]
+                table = self._cos_sin(positions).to(device, torch.float32)
+            self._table = table
+        return table[:, start:stop]
 
     def _cos_sin(self, positions: Float[Tensor, "*B1 L"]) -> Float[Tensor, "2 *B1 L half"]:
-        exponent = (
-            torch.arange(0, self.head_width, 2, device=positions.device, dtype=positions.dtype)
-            / self.head_width
-        )
-        angle = positions[..., None] * self.theta**-exponent
+        j = torch.arange(0, self.head_width, 2, device=positions.device, dtype=positions.dtype)
+        angle = positions[..., None] * self.theta ** -(j / self.head_width)
         return torch.stack([angle.cos(), angle.sin()])

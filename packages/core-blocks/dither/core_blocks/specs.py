@@ -1,4 +1,4 @@
-"""Specs of the blocks and of the denoiser. No torch here."""
+"""Specs of the blocks and of the denoiser. Read without torch."""
 
 from __future__ import annotations
 
@@ -129,29 +129,33 @@ class DenoiserModel(ModelSpec):
         yield from self._check_blocks(space)
         condition = self.condition.with_space(space)
         of_condition = list(condition.check(self._cond))
-        components: tuple[tuple[str, Iterable[Misfit]], ...] = (
-            ("embedding", self.embedding.check(space, self.width)),
-            ("condition", of_condition),
-            ("block", self.block.check(self.width, self._cond)),
-            ("head", self.head.check(space, self.width)),
-        )
-        for key, misfits in components:
-            yield from (
-                replace(misfit, related=misfit.related or ("model", "width"))
-                for misfit in below(key, misfits)
-            )
+        components: dict[str, Iterable[Misfit]] = {
+            "embedding": self.embedding.check(space, self.width),
+            "condition": of_condition,
+            "block": self.block.check(self.width, self._cond),
+            "head": self.head.check(space, self.width),
+        }
+        for key, misfits in components.items():
+            for misfit in below(key, misfits):
+                yield replace(misfit, related=misfit.related or ("model", "width"))
         if self.tie_embeddings:
             yield from self._check_tied()
         reads_condition = self.final == "adaln" or self.block.reads_condition
         if not reads_condition and not of_condition and "constant" not in condition.traits():
-            message = f'neither block "{self.block.name}" nor final = "norm" uses condition "{condition.name}"'
+            message = (
+                f'neither block "{self.block.name}" nor final = "norm" uses condition '
+                f'"{condition.name}"'
+            )
             fix = 'set condition = "none", or final = "adaln"'
             yield Misfit(message, ("condition",), ("model", "block"), fix, code="no-effect")
 
     def _check_tied(self) -> Iterator[Misfit]:
         path = ("tie_embeddings",)
         if "tables" not in self.embedding.traits():
-            message = f'embedding "{self.embedding.name}" with these options has no tables that a head can share'
+            message = (
+                f'embedding "{self.embedding.name}" with these options has no tables that a head '
+                "can share"
+            )
             fix = 'set embedding = { use = "tokens", init = "kaiming" }, or tie_embeddings = false'
             yield Misfit(message, path, ("model", "embedding"), fix)
         if "maps" not in self.head.traits():
@@ -166,7 +170,10 @@ class DenoiserModel(ModelSpec):
             message = f"block_size = {size} exceeds the {space.length} positions of a sample"
             yield Misfit(message, ("block_size",), ("task",), code="out-of-range")
         if self.facts().trained_blocks(space) is not None and "cache" not in self.block.traits():
-            message = f'block "{self.block.name}" does not support a key-value cache, which block_size requires'
+            message = (
+                f'block "{self.block.name}" does not support a key-value cache, which block_size '
+                "requires"
+            )
             yield Misfit(message, ("block",), ("model", "block_size"))
         packed = any(condition.name == DOCUMENT for condition in space.conditions)
         if packed and (size is not None or self.embedding.extra()):
@@ -223,10 +230,10 @@ class DenoiserModel(ModelSpec):
 
         block = self.block.traits()
         cond = self._cond if self.final == "adaln" else None
-        identical = (
-            "identical-masked" in self.embedding.traits()
-            and {"equivariant", "weighted-keys"} <= block
-        )
+        full = self.block_size is None
+        # Masked positions that no layer distinguishes are one key with a weight.
+        identical = "identical-masked" in self.embedding.traits()
+        weighted = {"equivariant", "weighted-keys"} <= block
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
             condition=self.condition.with_space(space).build(self._cond),
@@ -238,8 +245,8 @@ class DenoiserModel(ModelSpec):
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,
-            merge_masked=self.block_size is None and identical,
-            drop_padding=self.block_size is None and "equivariant" in block,
+            merge_masked=full and identical and weighted,
+            drop_padding=full and "equivariant" in block,
             positions="positions" in block,
         )
         if self.init == "trunc-normal":

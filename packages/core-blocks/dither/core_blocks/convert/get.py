@@ -73,6 +73,8 @@ def _current_names(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         weights[FIRST_RELEASE.get(prefix, "") + name.removeprefix(prefix)] = weight
     for name in weights.keys() & {"cls_token", "mask_token"}:
         weights[name] = weights[name].flatten()
+
+    # A convolution of width 1 is a linear layer.
     embed = weights.get("region_embed.embed.weight")
     if embed is not None and embed.ndim == 3 and embed.shape[-1] == 1:
         weights["region_embed.embed.weight"] = embed[..., 0]
@@ -83,7 +85,10 @@ def _unmerged_lora(theirs: Mapping[str, Tensor]) -> Iterator[str]:
     """Yield if LoRA weights are separate: the file does not say how they are scaled."""
     separate = sorted({name.partition(LORA)[0] for name in theirs if LORA in name})
     if separate:
-        yield f"{len(separate)} weights have separate LoRA weights, the first {separate[0]}: merge them before saving"
+        yield (
+            f"{len(separate)} weights have separate LoRA weights, the first {separate[0]}: "
+            "merge them before saving"
+        )
 
 
 GET = Layout(

@@ -30,12 +30,15 @@ def _join_projections(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     weights = {name: weight for name, weight in theirs.items() if not BUFFERS.match(name)}
     for name in theirs:
         match = PROJECTION.match(name)
-        names = [f"{match[1]}{letter}_proj.{match[2]}" for letter in "qkv"] if match else []
-        if match and all(part in weights for part in names):
-            block = match[1].removesuffix("self_attn.")
-            weights[f"{block}attention.qkv.{match[2]}"] = torch.cat(
-                [weights.pop(part) for part in names]
-            )
+        if match is None:
+            continue
+        prefix, kind = match.groups()
+        names = [f"{prefix}{letter}_proj.{kind}" for letter in "qkv"]
+
+        # An incomplete set keeps its names, which are reported as unknown.
+        if all(part in weights for part in names):
+            block = prefix.removesuffix("self_attn.")
+            weights[f"{block}attention.qkv.{kind}"] = torch.cat([weights.pop(n) for n in names])
     return weights
 
 
@@ -102,40 +105,45 @@ def options_of_llada(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         KeyError: A size is missing; its argument lists the names that are accepted.
     """
+    # Newer configurations hold the base of RoPE in a table of its own.
     nested = {**config, **(config.get("rope_parameters") or {})}
-    found: dict[str, Any] = {
-        key: next((nested[name] for name in names if nested.get(name) is not None), None)
-        for key, names in KEYS.items()
-    }
+    options: dict[str, Any] = dict.fromkeys(KEYS)
+    for key, names in KEYS.items():
+        for name in names:
+            if options[key] is None:
+                options[key] = nested.get(name)
+
     for key in ("width", "depth", "heads", "hidden"):
-        if found[key] is None:
+        if options[key] is None:
             raise KeyError(" or ".join(KEYS[key]))
-    eps = found["eps"] or 1e-5
+
+    eps = options["eps"] or 1e-5
     bias = bool(nested.get("include_qkv_bias") or nested.get("attention_bias"))
     return {
         "use": "denoiser",
-        "width": found["width"],
-        "depth": found["depth"],
+        "width": options["width"],
+        "depth": options["depth"],
         "final": "norm",
         "norm": "rms",
         "affine": True,
         "eps": eps,
-        "tie_embeddings": bool(found["tied"]),
+        "tie_embeddings": bool(options["tied"]),
         "embedding": {"use": "tokens", "init": "kaiming"},
         "condition": "none",
         "head": {"use": "tokens", "bias": False},
         "block": {
             "use": "pre-norm",
-            "heads": found["heads"],
-            "kv_heads": found["kv_heads"] or found["heads"],
-            "ratio": (found["hidden"] + 0.5) / found["width"],
+            "heads": options["heads"],
+            "kv_heads": options["kv_heads"] or options["heads"],
+            # Half a unit more, so that rounding down gives the hidden width.
+            "ratio": (options["hidden"] + 0.5) / options["width"],
             "norm": "rms",
             "eps": eps,
             "mlp": "swiglu",
             "bias": False,
             "qkv_bias": bias,
             "rope": True,
-            "rope_theta": found["rope_theta"] or 10_000.0,
+            "rope_theta": options["rope_theta"] or 10_000.0,
         },
     }
 

@@ -70,13 +70,15 @@ def convert_folder(
 
     from .llada import LLADA, LLAMA, options_of_llada, resize_vocabulary
 
-    config, tokenizer = (_read_json(folder / name) for name in ("config.json", "tokenizer.json"))
+    config = _read_json(folder / "config.json")
+    tokenizer = _read_json(folder / "tokenizer.json")
     mask = config.get("mask_token_id") if mask_id is None else mask_id
     if mask is None:
         message = f"{folder / 'config.json'} has no mask_token_id"
         raise Refused(Problem(message, help="pass --mask-id", code="missing-key"))
     if out.exists():
         raise Refused(Problem(f"{out} exists", help="pass another --out", code="file-exists"))
+
     theirs = read_shards(folder)
     layout = LLADA if any(name.startswith(LLADA.blocks) for name in theirs) else LLAMA
     ours = layout.weights(theirs)
@@ -86,16 +88,17 @@ def convert_folder(
         raise Refused(
             Problem(f"{folder / 'config.json'} has no {error.args[0]}", code="missing-key")
         ) from None
+
+    # Embeddings are often padded beyond the tokenizer, to a multiple of 64 rows.
     size = _vocabulary(tokenizer)
     rows = len(ours["embedding.tables.0.weight"])
-    if not max(size - 1, mask) < rows:
+    if max(size - 1, mask) >= rows:
         message = f"the tokenizer has {size} ids and MASK is {mask}, but the embedding has only {rows} rows"
         raise Refused(Problem(f"{folder}: {message}", code="misfit"))
+
     out.mkdir(parents=True)
-    save_file(
-        {name: weight.contiguous() for name, weight in resize_vocabulary(ours, size, mask).items()},
-        out / WEIGHTS,
-    )
+    resized = resize_vocabulary(ours, size, mask)
+    save_file({name: weight.contiguous() for name, weight in resized.items()}, out / WEIGHTS)
     shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
     text = EXPERIMENT.format(
         name=json.dumps(folder.resolve().name.lower()),
@@ -121,17 +124,18 @@ def read_shards(folder: Path) -> dict[str, Tensor]:
     if not (folder / INDEX).is_file():
         return read_weights(folder / "model.safetensors")
     listed = _read_json(folder / INDEX).get("weight_map", {})
-    found = dict[str, Any]()
+    weights = dict[str, Any]()
     for name in sorted(set(listed.values())):
+        # A name from data is never a path.
         if Path(name).name != name:
             raise Refused(
                 Problem(f"{folder / INDEX}: {name} is not the name of a file", code="damaged-file")
             )
-        found |= read_weights(folder / name)
-    if len(found) < len(listed):
-        message = f"{len(listed)} weights are listed, but the shards have {len(found)}"
+        weights |= read_weights(folder / name)
+    if len(weights) < len(listed):
+        message = f"{len(listed)} weights are listed, but the shards have {len(weights)}"
         raise Refused(Problem(f"{folder / INDEX}: {message}", code="misfit"))
-    return found
+    return weights
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -151,21 +155,19 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _vocabulary(tokenizer: Mapping[str, Any]) -> int:
     """Return the number of ids of a tokenizer.json: one more than the largest."""
     vocab = (tokenizer.get("model") or {}).get("vocab", {})
-    ids = [*vocab.values()] if isinstance(vocab, dict) else [*range(len(vocab))]
-    return (
-        max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1) + 1
-    )
+    # Unigram models have a list of pieces instead of a table of ids.
+    ids = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab)))
+    ids += [token["id"] for token in tokenizer.get("added_tokens", [])]
+    return max(ids, default=-1) + 1
 
 
 def _toml(table: str, options: Mapping[str, Any]) -> str:
     """Write a table whose values are plain or tables of plain values."""
     lines = [f"[{table}]"]
     for key, value in options.items():
-        inline = isinstance(value, dict)
-        text = (
-            ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items())
-            if inline
-            else json.dumps(value)
-        )
-        lines.append(f"{key} = {{ {text} }}" if inline else f"{key} = {text}")
+        if isinstance(value, dict):
+            inline = ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items())
+            lines.append(f"{key} = {{ {inline} }}")
+        else:
+            lines.append(f"{key} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"

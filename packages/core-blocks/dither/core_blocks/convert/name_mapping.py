@@ -51,12 +51,12 @@ class Layout:
 
     def names(self, theirs: Mapping[str, Tensor]) -> dict[str, str]:
         """Return our name for each parameter of a model of this depth."""
-        inner = {
-            f"{self.blocks}.{n}.{name}": f"blocks.{n}.{ours}"
-            for n in range(max(self.depth(theirs), 1))
-            for name, ours in self.inner.items()
-        }
-        return {**self.outer, **inner}
+        names = dict(self.outer)
+        # Of a model without blocks those of one are reported as missing.
+        for n in range(max(self.depth(theirs), 1)):
+            for name, ours in self.inner.items():
+                names[f"{self.blocks}.{n}.{name}"] = f"blocks.{n}.{ours}"
+        return names
 
     def rename(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename the weights that are there; unknown names stay.
@@ -82,26 +82,28 @@ class Layout:
         """
         normalized = self.normalize(theirs)
         names = self.names(normalized)
-        optional = self.optional | {
-            f"{self.blocks}.{n}.{name}"
-            for n in range(self.depth(normalized))
-            for name in self.optional & set(self.inner)
-        }
-        missing = [name for name in names if name not in normalized and name not in optional]
+        reasons = []
+
+        missing = [name for name in names if name not in normalized and not self._is_optional(name)]
+        if missing:
+            reasons.append(
+                f"{len(missing)} weights of {self.model_name} are missing: {_listed(missing)}"
+            )
+
         unknown = [name for name in normalized if name not in names and name not in self.ignored]
-        reasons = (
-            [f"{len(missing)} weights of {self.model_name} are missing: {_listed(missing)}"]
-            if missing
-            else []
-        )
         if unknown:
             close = nearest(unknown[0], list(names))
             hint = f'; did you mean "{close}"?' if close else ""
             reasons.append(
                 f"{len(unknown)} weights do not belong to {self.model_name}: {_listed(unknown)}{hint}"
             )
+
         _refuse("misfit", [*reasons, *self.incompatibilities(theirs)])
         return {ours: normalized[name] for name, ours in names.items() if name in normalized}
+
+    def _is_optional(self, name: str) -> bool:
+        inner = re.sub(rf"^{re.escape(self.blocks)}\.\d+\.", "", name)
+        return name in self.optional or inner in self.optional & set(self.inner)
 
     def load(self, path: str | Path, model: nn.Module) -> None:
         """Load a weight file into a denoiser, converting the dtype.
@@ -116,26 +118,31 @@ class Layout:
         """
         theirs = read_weights(path)
         weights = self.weights(theirs)
-        own = model.state_dict()
+        expected = model.state_dict()
+        # Messages use the names in the file.
         their_names = {ours: name for name, ours in self.names(self.normalize(theirs)).items()}
-        reasons = [
-            f"{their_names[key]} has shape {_shape(weights[key])}, the model expects {_shape(own[key])}"
-            for key in weights
-            if key in own and weights[key].shape != own[key].shape
+
+        mismatches = []
+        for key, weight in weights.items():
+            if key not in expected:
+                mismatches.append(f"{their_names[key]}: the model has no {key}")
+            elif weight.shape != expected[key].shape:
+                shapes = f"shape {_shape(weight)}, the model expects {_shape(expected[key])}"
+                mismatches.append(f"{their_names[key]} has {shapes}")
+        for key in expected:
+            if key not in weights:
+                mismatches.append(f"the model has {key}, but {self.model_name} does not")
+        if mismatches:
+            listed = _listed(mismatches, "; ")
+            _refuse("shape-mismatch", [f"{path} does not fit the model: {listed}"])
+
+        # In the model's dtype, which may overflow.
+        invalid = [
+            their_names[key]
+            for key, value in expected.items()
+            if not weights[key].to(value.dtype).isfinite().all()
         ]
-        reasons += [
-            f"{their_names[key]}: the model has no {key}" for key in weights if key not in own
-        ]
-        reasons += [
-            f"the model has {key}, but {self.model_name} does not"
-            for key in own
-            if key not in weights
-        ]
-        if reasons:
-            _refuse("shape-mismatch", [f"{path} does not fit the model: {_listed(reasons, '; ')}"])
-        if invalid := [
-            their_names[key] for key in own if not weights[key].to(own[key].dtype).isfinite().all()
-        ]:
+        if invalid:
             _refuse("non-finite", [f"{path}: weights with NaN or inf: {_listed(invalid)}"])
         model.load_state_dict(weights)
 

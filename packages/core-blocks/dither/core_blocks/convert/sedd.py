@@ -53,9 +53,8 @@ def _rope_mismatch(theirs: Mapping[str, Tensor]) -> Iterator[str]:
     if INV_FREQ in theirs:
         count = len(theirs[INV_FREQ])
         ours = 10_000.0 ** -(torch.arange(count, dtype=torch.float64) / max(count, 1))
-        if not torch.allclose(
-            theirs[INV_FREQ].double(), ours, rtol=1e-2
-        ):  # may be saved in bfloat16
+        # The frequencies may be saved in bfloat16.
+        if not torch.allclose(theirs[INV_FREQ].double(), ours, rtol=1e-2):
             yield f"{INV_FREQ} differs from 10000^(-2j/{2 * count})"
 
 
@@ -70,12 +69,11 @@ def _without_time(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     weights = {name.removeprefix("backbone."): weight for name, weight in theirs.items()}
     enter = "sigma_map.mlp.0.weight"
     bias = "sigma_map.mlp.0.bias"
-    if enter in weights and bias in weights:  # the sinusoids of 0: cosines are 1, sines are 0
+    if enter in weights and bias in weights:
+        # The sinusoids of 0: cosines, the first half, are 1, and sines are 0.
         cosines = weights[enter][:, : weights[enter].shape[1] // 2]
-        weights[bias], weights[enter] = (
-            weights[bias] + cosines.sum(1),
-            torch.zeros_like(weights[enter]),
-        )
+        weights[bias] = weights[bias] + cosines.sum(1)
+        weights[enter] = torch.zeros_like(weights[enter])
     return weights
 
 
@@ -96,7 +94,10 @@ def options_of_sedd(theirs: Mapping[str, Tensor]) -> dict[str, Any]:
     """
     ours = weights_of_sedd(theirs)
     if INV_FREQ not in theirs:
-        message = f"{INV_FREQ} is missing, which determines the number of heads; the published models have 12 or 16"
+        message = (
+            f"{INV_FREQ} is missing, which determines the number of heads; the published models "
+            "have 12 or 16"
+        )
         raise Refused(Problem(message, code="missing-array"))
     width = ours["embedding.tables.0.weight"].shape[1]
     frequencies = ours["condition.enter.weight"].shape[1]
