@@ -1,12 +1,13 @@
-"""Plans from files: find and read them, reject invalid ones and duplicates, divide the rest, store and load them."""
+"""Plans from files: read them, reject invalid ones and duplicates, divide and store the rest."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,8 +27,6 @@ from ..formats.rplan_png import read_rplan_picture
 from ..isomorphism import plan_groups
 from ..plans import Box, Diagram, Plans, PlanSplits
 from ..vocabulary import Format
-
-__all__ = ["find_source", "hold_out", "load_prepared", "prepare_files", "prepare_plans"]
 
 FEW: Final = 500
 """Held-out plans below which sample metrics and their noise floor are unreliable."""
@@ -64,26 +63,28 @@ def prepare_files(
         raise Refused(f"destination {folder} contains the source {source}", code="file-exists")
     name, files = find_source(source, form, folder)
     if options.adjacency == "door" and name != "housegan":
-        raise Refused(
-            f'{source}: adjacency = "door" requires HouseGAN++ files; {name} has no doors',
-            code="misfit",
-        )
-    made = {
-        **spec.options(),
-        "source": describe_sources(files, source if source.is_dir() else source.parent),
-    }
+        message = f'adjacency = "door" requires HouseGAN++ files; {name} has no doors'
+        raise Refused(f"{source}: {message}", code="misfit")
+    made = {**spec.options(), "source": _describe(source, files)}
     if find_existing(folder, spec.stored, made, force=force) is not None:
         return f"{folder} already contains these plans; checksums verified"
-    entries = (entry for file in files for entry in FORMATS[name][1](file, options))
+
+    read = FORMATS[name][1]
+    entries = chain.from_iterable(read(file, options) for file in files)
     done = prepare_plans(entries, most=options.most, valid=shares[0], test=shares[1])
     with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
-        for key, array in {**vars(done.plans), "split": done.split}.items():
-            if array is not None:
-                writer.add(key, array)
+        for key, array in done.plans.arrays().items():
+            writer.add(key, array)
+        writer.add("split", done.split)
         writer.info["names"] = done.names
         writer.reject(rejected)
     counted = "1 file" if len(files) == 1 else f"{len(files):,} files"
-    return f"{counted} of {source} ({name})\n{done.report()}\nprepared in {folder}; rejected plans in {REJECTED}"
+    stored = f"prepared in {folder}; rejected plans in {REJECTED}"
+    return f"{counted} of {source} ({name})\n{done.report()}\n{stored}"
+
+
+def _describe(source: Path, files: Sequence[Path]) -> Any:
+    return describe_sources(files, source if source.is_dir() else source.parent)
 
 
 def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
@@ -96,13 +97,10 @@ def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
     manifest = spec.manifest()
     if source.exists():
         files = find_source(source, form, spec.folder())[1]
-        now = describe_sources(files, source if source.is_dir() else source.parent)
-        spec.check_options(manifest, {"source": now})
+        spec.check_options(manifest, {"source": _describe(source, files)})
     verify(spec.folder(), manifest, spec.stored, once=True)
-    arrays = {
-        key: np.asarray(array)
-        for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()
-    }
+    mapped = open_arrays(spec.folder(), manifest, spec.stored)
+    arrays = {key: np.asarray(array) for key, array in mapped.items()}
     split = arrays.pop("split")
     return _split_plans(Plans(**arrays), split)
 
@@ -130,33 +128,30 @@ def find_source(source: Path, form: Format, exclude: Path | None = None) -> tupl
     """
     if not source.exists():
         raise path_not_found(source, "file or folder")
-    files = (
-        [source]
-        if source.is_file()
-        else [file for file in source.rglob("*") if not file.name.startswith(".")]
-    )
-    files = [
-        file
-        for file in files
-        if file.is_file() and (exclude and exclude.absolute()) not in file.absolute().parents
-    ]
+    files = [source]
+    if not source.is_file():
+        files = [file for file in source.rglob("*") if not file.name.startswith(".")]
+    hidden = exclude and exclude.absolute()
+    files = [file for file in files if file.is_file() and hidden not in file.absolute().parents]
+
     suffixes = {file.suffix.lower() for file in files}
-    names = (
-        [name for name, (ends, _) in FORMATS.items() if suffixes & {*ends}]
-        if form == "auto"
-        else [form]
-    )
-    chosen = [
-        file for file in files if len(names) == 1 and file.suffix.lower() in FORMATS[names[0]][0]
-    ]
-    if not chosen:
-        message = (
-            f"{source} has {' and '.join(sorted(suffixes)) or 'no'} files, expected one format"
+    names: list[str] = [form]
+    if form == "auto":
+        names = [name for name, (ends, _) in FORMATS.items() if not suffixes.isdisjoint(ends)]
+    if len(names) == 1:
+        ends = FORMATS[names[0]][0]
+        chosen = [file for file in files if file.suffix.lower() in ends]
+        if chosen:
+            return names[0], sorted(chosen, key=_by_number)
+    actual = " and ".join(sorted(suffixes)) or "no"
+    known = [f"{name}: {' or '.join(FORMATS[name][0])}" for name in names or FORMATS]
+    raise Refused(
+        Problem(
+            f"{source} has {actual} files, expected one format",
+            help=f"formats: {'; '.join(known)}",
+            code="unknown-format" if files else "no-samples",
         )
-        hint = "; ".join(f"{name}: {' or '.join(FORMATS[name][0])}" for name in names or FORMATS)
-        code = "unknown-format" if files else "no-samples"
-        raise Refused(Problem(message, help=f"formats: {hint}", code=code))
-    return names[0], sorted(chosen, key=_by_number)
+    )
 
 
 def _by_number(file: Path) -> list[tuple[int, str]]:
@@ -166,7 +161,7 @@ def _by_number(file: Path) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class PreparedPlans:
-    """Accepted plans by split (0 for training, 1 validation, 2 test), their names, and rejected plans and files."""
+    """Accepted plans by split (see `divide`), their names, and rejected plans and files."""
 
     plans: Plans
     names: list[str]
@@ -175,14 +170,13 @@ class PreparedPlans:
 
     def report(self) -> str:
         """Return the number of plans, and rejected ones with examples."""
-        train, valid, test = (int((self.split == number).sum()) for number in range(3))
-        lines = [
-            f"{len(self.plans):,} plans: {train:,} for training, {valid:,} for validation, {test:,} for testing"
-        ]
+        train, valid, test = np.bincount(self.split, minlength=3).tolist()
+        counts = f"{train:,} for training, {valid:,} for validation, {test:,} for testing"
+        lines = [f"{len(self.plans):,} plans: {counts}"]
         if min(valid, test) < FEW:
             lines.append(
-                f"warning: samples are compared with {valid:,} plans, and their noise floor with {test:,}; "
-                f"below {FEW:,} these metrics are unreliable"
+                f"warning: samples are compared with {valid:,} plans, and their noise floor with "
+                f"{test:,}; below {FEW:,} these metrics are unreliable"
             )
         with _rows_of(self.rejected) as rejected:
             return "\n".join([*lines, *rejected.lines("rejected", _SORTS)])
@@ -191,13 +185,8 @@ class PreparedPlans:
 def _rows_of(entries: Iterable[Entry]) -> RejectedRows:
     rows = RejectedRows()
     for entry in entries:
-        rows.add(
-            Rejected(
-                entry.place,
-                entry.faults[0].sort,
-                "; ".join(fault.message for fault in entry.faults),
-            )
-        )
+        messages = "; ".join(fault.message for fault in entry.faults)
+        rows.add(Rejected(entry.place, entry.faults[0].sort, messages))
     return rows
 
 
@@ -213,9 +202,9 @@ def prepare_plans(
     Raises:
         Refused: There is less than one plan for each split (`no-samples`).
     """
-    accepted = list[Entry]()
-    diagrams = list[Diagram]()
-    rejected = list[Entry]()
+    accepted: list[Entry] = []
+    diagrams: list[Diagram] = []
+    rejected: list[Entry] = []
     for entry in entries:
         faults = entry.faults or tuple(_equal_boxes(entry.diagram))
         if faults or entry.diagram is None:
@@ -223,22 +212,25 @@ def prepare_plans(
         else:
             accepted.append(entry)
             diagrams.append(entry.diagram)
+
     plans = Plans.from_diagrams(diagrams, most)
     first: dict[bytes, int] = {}
     for row, (entry, group) in enumerate(zip(accepted, plan_groups(plans), strict=True)):
         if first.setdefault(group, row) != row:
-            rejected.append(
-                entry.rejected(Fault("duplicate", f"same plan as {accepted[first[group]].place}"))
-            )
+            message = f"same plan as {accepted[first[group]].place}"
+            rejected.append(entry.rejected(Fault("duplicate", message)))
     try:
         split = divide(list(first), valid=valid, test=test)
     except Refused as refused:
         with _rows_of(rejected) as rows:
             message = "\n".join([refused.problems[0].message, *rows.lines("rejected", _SORTS)])
         raise Refused(message, code="no-samples") from None
-    order = np.argsort(split, kind="stable")  # so that a split is a slice of mapped arrays
-    kept = np.array(list(first.values()))[order]
-    return PreparedPlans(plans[kept], [diagrams[row].name for row in kept], split[order], rejected)
+
+    # Sorted, so that a split is a slice of mapped arrays.
+    order = np.argsort(split, kind="stable")
+    distinct = np.array(list(first.values()))[order]
+    names = [diagrams[row].name for row in distinct]
+    return PreparedPlans(plans[distinct], names, split[order], rejected)
 
 
 def _equal_boxes(diagram: Diagram | None) -> Iterator[Fault]:
@@ -249,7 +241,7 @@ def _equal_boxes(diagram: Diagram | None) -> Iterator[Fault]:
 
 
 def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
-    """Divide plans independently of their order and names; isomorphic plans share a split. See `divide`."""
+    """Divide plans independently of their order and names; see `divide`."""
     return _split_plans(plans, divide(plan_groups(plans), valid=valid, test=test))
 
 
@@ -262,25 +254,27 @@ def _split_plans(plans: Plans, split: Numbers) -> PlanSplits:
 
 
 def divide(groups: Sequence[bytes], *, valid: float, test: float) -> Numbers:
-    """Return the split of each plan: 0 for training, 1 validation, 2 test; a group (see `plan_groups`) shares a split.
+    """Return the split of each plan: 0 for training, 1 validation, 2 test.
 
-    `valid` and `test` are shares of the groups; each split has at least one, but no test plans if
-    that share is 0.
+    A group (see `plan_groups`) shares a split. `valid` and `test` are shares of the groups; each
+    split has at least one, but no test plans if that share is 0.
 
     Raises:
         Refused: There are fewer groups than splits (`no-samples`).
     """
+    # Keys are digests, so their order is pseudo-random.
     number = {key: index for index, key in enumerate(sorted(set(groups)))}
-    splits = 2 + (test > 0)
+    splits = 3 if test > 0 else 2
     distinct = len(number)
     if distinct < splits:
-        raise Refused(
-            f"{splits} splits need at least {splits} distinct plans, got {distinct}",
-            code="no-samples",
-        )
-    # Keys are digests, so their order is pseudo-random.
+        message = f"{splits} splits need at least {splits} distinct plans, got {distinct}"
+        raise Refused(message, code="no-samples")
+
+    # One plan is left for training, and one for each other split.
     tested = max(1, round(test * distinct)) if test else 0
     validated = min(max(1, round(valid * distinct)), distinct - tested - 1)
     tested = min(tested, distinct - validated - 1)
     rank = np.array([number[key] for key in groups], np.int64)
-    return ((rank < tested + validated).astype(np.int8) + (rank < tested)).astype(np.int8)
+    is_test = rank < tested
+    is_held = rank < tested + validated
+    return is_held.astype(np.int8) + is_test.astype(np.int8)

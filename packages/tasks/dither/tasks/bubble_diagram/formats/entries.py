@@ -7,33 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import update_wrapper
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean, dotted
 
 from ..plans import Diagram
 from ..relations import GRID
 from ..vocabulary import NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedrooms
-
-__all__ = [
-    "Entry",
-    "Fault",
-    "ReadOptions",
-    "RejectedPlan",
-    "diagram_of_boxes",
-    "diagram_of_edges",
-    "entry_of",
-    "name_bedrooms",
-    "parse_json",
-    "path_not_found",
-    "single_plan",
-]
 
 Sort = Literal["file", "rooms", "types", "boxes", "edges", "doors", "areas", "text", "duplicate"]
 """Category of a fault."""
@@ -99,40 +86,35 @@ class Entry:
         return replace(self, diagram=None, faults=faults)
 
 
-def entry_of(
-    file: Path,
-    plan: str,
-    read: Callable[..., Diagram],
-    *arguments: Any,
-) -> Entry:
+def entry_of(file: Path, plan: str, read: Callable[..., Diagram], *arguments: Any) -> Entry:
     """Call `read` and return its diagram, or the faults of the `RejectedPlan` that it raises."""
     try:
         return Entry(file, plan, read(*arguments))
     except RejectedPlan as rejected:
-        return Entry(file, plan, faults=rejected.faults)
+        faults = rejected.faults
     except OSError as error:
-        return Entry(
-            file, plan, faults=(Fault("file", f"cannot be read: {error.strerror or error}"),)
-        )
+        faults = (Fault("file", f"cannot be read: {error.strerror or error}"),)
+    return Entry(file, plan, faults=faults)
 
 
 def single_plan(
     read: Callable[[Path, ReadOptions], Diagram],
 ) -> Callable[[Path, ReadOptions], Iterator[Entry]]:
     """Return a reader of files that hold one plan each."""
-    return update_wrapper(
-        lambda file, options: iter([entry_of(file, "", read, file, options)]), read
-    )
+
+    @wraps(read)
+    def entries(file: Path, options: ReadOptions) -> Iterator[Entry]:
+        yield entry_of(file, "", read, file, options)
+
+    return entries
 
 
 def path_not_found(path: Path, what: str) -> Refused:
     """Return the problem of a path that does not exist, with the most similar name in its folder."""
     folder = path.parent
-    hint = (
-        did_you_mean(path.name, (other.name for other in folder.glob("*")))
-        if folder.is_dir()
-        else None
-    )
+    hint = None
+    if folder.is_dir():
+        hint = did_you_mean(path.name, (other.name for other in folder.glob("*")))
     where = "" if path.is_absolute() else f" (from {Path.cwd()})"
     return Refused(Problem(f"{what} not found: {path}{where}", help=hint, code="file-not-found"))
 
@@ -146,32 +128,28 @@ def parse_json(model: type[_Model], content: bytes) -> _Model:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        faults = []
-        for fault in error.errors(include_url=False):
-            path = fault["loc"]
-            message = fault["msg"]
-            if fault["type"] == "extra_forbidden":
-                hint = did_you_mean(path[-1], model.model_fields)
-            else:
-                hint = (
-                    did_you_mean(fault["input"], (*ROOMS, *RELATIONS))
-                    if fault["type"] == "literal_error"
-                    else None
-                )
-            message = (
-                f"{dotted(path)}: {message}, got {str(fault['input'])[:60]}" if path else message
-            )
-            message += f"; {hint}" if hint else ""
-            faults.append(Fault(_SORT_OF.get(next(iter(path), None), "text"), message))
-        raise RejectedPlan(*faults) from None
+        details = error.errors(include_url=False)
+    raise RejectedPlan(*(_fault_of(detail, model) for detail in details))
 
 
-def diagram_of_boxes(
-    types: Sequence[int],
-    boxes: Any,
-    name: str,
-    most: int,
-) -> Diagram:
+def _fault_of(detail: ErrorDetails, model: type[BaseModel]) -> Fault:
+    """Return an error of pydantic as a fault, with the nearest name."""
+    path = detail["loc"]
+    message = detail["msg"]
+    hint = None
+    if detail["type"] == "extra_forbidden":
+        hint = did_you_mean(path[-1], model.model_fields)
+    elif detail["type"] == "literal_error":
+        hint = did_you_mean(detail["input"], (*ROOMS, *RELATIONS))
+    if not path:
+        return Fault("text", message)
+    message = f"{dotted(path)}: {message}, got {str(detail['input'])[:60]}"
+    if hint:
+        message += f"; {hint}"
+    return Fault(_SORT_OF.get(path[0], "text"), message)
+
+
+def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, most: int) -> Diagram:
     """Return the diagram of rooms at given boxes; fractional walls are rounded to pixels.
 
     `boxes` holds x0, y0, x1, y1 of each room in grid pixels, x1 and y1 exclusive; rooms are at most
@@ -183,34 +161,33 @@ def diagram_of_boxes(
     faults = list(_count_faults(types, most))
     walls = _numbers(boxes)
     if walls is None or walls.shape != (len(types), 4):
-        actual = f"an array of shape {walls.shape}" if walls is not None else "no numeric array"
+        actual = "no numeric array" if walls is None else f"an array of shape {walls.shape}"
         message = f"expected 4 coordinates for each of {len(types)} rooms, got {actual}"
         raise RejectedPlan(*faults, Fault("boxes", message))
     for room, box in enumerate(walls.tolist()):
-        where = f"room {room} ({ROOMS[types[room]]}): [{', '.join(f'{wall:g}' for wall in box)}]"
-        if not all(abs(wall) < _MAX_COORDINATE for wall in box):  # False for NaN
-            faults.append(Fault("boxes", f"{where} has invalid coordinates"))
-            continue
-        x0, y0, x1, y1 = map(round, box)
-        if x0 >= x1 or y0 >= y1:
-            faults.append(
-                Fault("boxes", f"{where} is empty or inverted; expected x0 < x1 and y0 < y1")
-            )
-        elif min(x0, y0) < 0 or max(x1, y1) > GRID:
-            faults.append(Fault("boxes", f"{where} exceeds the {GRID} x {GRID} grid"))
+        if wrong := _wrong_box(box):
+            numbers = ", ".join(f"{wall:g}" for wall in box)
+            message = f"room {room} ({ROOMS[types[room]]}): [{numbers}] {wrong}"
+            faults.append(Fault("boxes", message))
     if faults:
         raise RejectedPlan(*faults)
-    return Diagram.from_boxes(
-        types, [tuple(box) for box in np.rint(walls).astype(int).tolist()], name
-    )
+    whole = [tuple(box) for box in np.rint(walls).astype(int).tolist()]
+    return Diagram.from_boxes(types, whole, name)
 
 
-def diagram_of_edges(
-    types: Sequence[int],
-    edges: Any,
-    name: str,
-    most: int,
-) -> Diagram:
+def _wrong_box(box: Sequence[float]) -> str | None:
+    # False for NaN.
+    if not all(abs(wall) < _MAX_COORDINATE for wall in box):
+        return "has invalid coordinates"
+    x0, y0, x1, y1 = map(round, box)
+    if x0 >= x1 or y0 >= y1:
+        return "is empty or inverted; expected x0 < x1 and y0 < y1"
+    if min(x0, y0) < 0 or max(x1, y1) > GRID:
+        return f"exceeds the {GRID} x {GRID} grid"
+    return None
+
+
+def diagram_of_edges(types: Sequence[int], edges: Any, name: str, most: int) -> Diagram:
     """Return the diagram of rooms with known relations and unknown boxes.
 
     `edges` holds (i, j, relation id of room i to room j), i < j; `most` is the largest number of
@@ -223,31 +200,28 @@ def diagram_of_edges(
     rows = _numbers(edges)
     if rows is None or (rows.size and (rows.ndim != 2 or rows.shape[1] != 3)):
         raise RejectedPlan(*faults, Fault("edges", "an edge is [i, j, relation id]"))
-    seen: dict[tuple[int, int], int] = {}
+    relations: dict[tuple[int, int], int] = {}
     for i, j, relation in rows.reshape(-1, 3).tolist():
-        where = f"edge between rooms {i:g} and {j:g}"
-        if i not in range(len(types)) or j not in range(len(types)):
-            faults.append(Fault("edges", f"{where}, but rooms are numbered 0..{len(types) - 1}"))
-        elif i >= j:
-            faults.append(
-                Fault(
-                    "edges",
-                    f"{where}: the smaller room number comes first; relations are not reversed",
-                )
-            )
-        elif relation not in range(NO_EDGE):
-            faults.append(
-                Fault("edges", f"{where}: invalid relation {relation:g}, expected 0..{NO_EDGE - 1}")
-            )
-        elif seen.setdefault((int(i), int(j)), int(relation)) != relation:
-            faults.append(Fault("edges", f"{where}: two relations"))
+        wrong = _wrong_edge(i, j, relation, len(types))
+        if not wrong and relations.setdefault((int(i), int(j)), int(relation)) != relation:
+            wrong = ": two relations"
+        if wrong:
+            faults.append(Fault("edges", f"edge between rooms {i:g} and {j:g}{wrong}"))
     if faults:
         raise RejectedPlan(*faults)
-    return Diagram(
-        tuple(types),
-        tuple(sorted((i, j, relation) for (i, j), relation in seen.items())),
-        name=name,
-    )
+    listed = sorted((i, j, relation) for (i, j), relation in relations.items())
+    return Diagram(tuple(types), tuple(listed), name=name)
+
+
+def _wrong_edge(i: float, j: float, relation: float, rooms: int) -> str | None:
+    # Numbers from a file may be fractional.
+    if i not in range(rooms) or j not in range(rooms):
+        return f", but rooms are numbered 0..{rooms - 1}"
+    if i >= j:
+        return ": the smaller room number comes first; relations are not reversed"
+    if relation not in range(NO_EDGE):
+        return f": invalid relation {relation:g}, expected 0..{NO_EDGE - 1}"
+    return None
 
 
 def name_bedrooms(
@@ -256,12 +230,10 @@ def name_bedrooms(
     """Return the types with bedrooms, given as SecondRoom, mapped according to the policy."""
     second = ROOM_IDS["SecondRoom"]
     rooms = [room for room, kind in enumerate(types) if kind == second]
-    if policy == "all-second" or not rooms:
-        return tuple(types)
-    largest = max(rooms, key=lambda room: areas[room])
-    return tuple(
-        ROOM_IDS["MasterRoom"] if room == largest else kind for room, kind in enumerate(types)
-    )
+    named = list(types)
+    if rooms and policy == "largest-is-master":
+        named[max(rooms, key=lambda room: areas[room])] = ROOM_IDS["MasterRoom"]
+    return tuple(named)
 
 
 def _numbers(values: Any) -> Float[np.ndarray, "*n"] | None:

@@ -38,8 +38,6 @@ from .entries import (
     entry_of,
 )
 
-__all__ = ["read_graph2plan"]
-
 _BOXES = ("gtBoxNew", "box", "gtBox")
 _EDGES = ("rEdge", "edge")
 _FIELDS: Final = ("name", "rType", "boundary", *_BOXES, *_EDGES)
@@ -59,9 +57,8 @@ def read_graph2plan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     for number, plan in enumerate(plans):
         names = np.asarray(plan.get("name", ""), object).ravel()
         name = str(names[0]) if len(names) == 1 else ""
-        yield entry_of(
-            file, f"plan {number}" + (f' "{name}"' if name else ""), _read, plan, name, options.most
-        )
+        place = f'plan {number} "{name}"' if name else f"plan {number}"
+        yield entry_of(file, place, _read, plan, name, options.most)
 
 
 def _load_structs(file: Path) -> list[dict[str, Any]] | str:
@@ -70,22 +67,21 @@ def _load_structs(file: Path) -> list[dict[str, Any]] | str:
 
     try:
         content = loadmat(file, variable_names=["data"], appendmat=False)
-        names = (
-            ""
-            if "data" in content
-            else ", ".join(name for name, _, _ in whosmat(file, appendmat=False))
-        )
+        names = [name for name, _, _ in whosmat(file, appendmat=False)]
     except NotImplementedError:
         return "MATLAB 7.3 (HDF5) is not supported; save the file with -v7"
     except Exception as error:  # a damaged file may raise anything
         return f"unreadable MATLAB file: {str(error) or type(error).__name__}"
     if "data" not in content:
-        return f"missing variable data; variables: {names or 'none'}"
+        return f"missing variable data; variables: {', '.join(names) or 'none'}"
     data = np.asarray(content["data"])
     if data.dtype.names is None:
         return f"expected an array of structs in data, got {data.dtype} of shape {data.shape}"
     fields = [field for field in _FIELDS if field in data.dtype.names]
-    return [{field: _plain(plan[field]) for field in fields} for plan in data.ravel()]
+    plans = []
+    for plan in data.ravel():
+        plans.append({field: _plain(plan[field]) for field in fields})
+    return plans
 
 
 def _plain(value: Any) -> Any:
@@ -107,22 +103,23 @@ def _boundary(points: Any) -> tuple[tuple[int, int], ...] | None:
 
 
 def _read_rooms(plan: Mapping[str, Any], name: str, most: int) -> Diagram:
-    field = next((key for key in _BOXES if np.size(plan.get(key, ()))), None)
-    if field == "box":
+    known = [field for field in _BOXES if np.size(plan.get(field, ()))]
+    if known and known[0] == "box":
         table = _rows(plan, "box", 5)
         return diagram_of_boxes(_types(table[:, 4]), table[:, :4], name, most)
     if "rType" not in plan:
         raise RejectedPlan(Fault("types", "missing field: rType or box"))
     types = _types(_rows(plan, "rType", 1)[:, 0])
-    if field is not None:
-        boxes = _rows(plan, field, 4)
-        return diagram_of_boxes(
-            types, boxes[:, [1, 0, 3, 2]] if field == "gtBox" else boxes, name, most
-        )
-    stored = next((key for key in _EDGES if key in plan), None)
-    if stored is None:
+    if known:
+        boxes = _rows(plan, known[0], 4)
+        if known[0] == "gtBox":
+            boxes = boxes[:, [1, 0, 3, 2]]
+        return diagram_of_boxes(types, boxes, name, most)
+
+    stored = [field for field in _EDGES if field in plan]
+    if not stored:
         raise RejectedPlan(Fault("boxes", f"missing field: one of {', '.join((*_BOXES, *_EDGES))}"))
-    return diagram_of_edges(types, _rows(plan, stored, 3), name, most)
+    return diagram_of_edges(types, _rows(plan, stored[0], 3), name, most)
 
 
 def _rows(plan: Mapping[str, Any], field: str, columns: int) -> Any:
@@ -135,11 +132,11 @@ def _rows(plan: Mapping[str, Any], field: str, columns: int) -> Any:
 
 
 def _types(numbers: Any) -> list[int]:
-    faults = [
-        Fault("types", f"room {room}: invalid room type {number:g}, expected 0..{len(ROOMS) - 1}")
-        for room, number in enumerate(numbers.tolist())
-        if number not in range(len(ROOMS))
-    ]
+    faults = []
+    for room, number in enumerate(numbers.tolist()):
+        if number not in range(len(ROOMS)):
+            message = f"invalid room type {number:g}, expected 0..{len(ROOMS) - 1}"
+            faults.append(Fault("types", f"room {room}: {message}"))
     if faults:
         raise RejectedPlan(*faults)
     return [int(number) for number in numbers]

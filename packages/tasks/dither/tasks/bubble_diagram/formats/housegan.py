@@ -11,7 +11,7 @@ Source: Nauata et al., House-GAN++, CVPR 2021; Shabani et al., HouseDiffusion, C
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from dither.registry.files.limits import read_bytes
 
 from ..plans import Diagram, Doors, sort_doors
-from ..relations import labels_of
+from ..relations import areas_of, labels_of
 from ..vocabulary import ROOM_IDS
 from .entries import (
     Fault,
@@ -34,8 +34,6 @@ from .entries import (
     parse_json,
     single_plan,
 )
-
-__all__ = ["DOOR", "FROM_HOUSEGAN", "FRONT_DOOR", "TO_HOUSEGAN", "read_housegan"]
 
 FRONT_DOOR: Final = 15
 DOOR: Final = 17
@@ -72,64 +70,65 @@ class _House(BaseModel):
 def read_housegan(file: Path, options: ReadOptions) -> Diagram:
     """Yield the plan of a file."""
     plan = parse_json(_House, read_bytes(file))
-    name = file.stem
-    rooms = [node for node, number in enumerate(plan.room_type) if number not in (FRONT_DOOR, DOOR)]
-    known = ", ".join(f"{number} {name}" for number, name in FROM_HOUSEGAN.items())
-    faults = [
-        Fault(
-            "types", f"room_type[{node}]: unknown type {plan.room_type[node]}; known types: {known}"
-        )
-        for node in rooms
-        if plan.room_type[node] not in FROM_HOUSEGAN
-    ]
-    if len(plan.boxes) != len(plan.room_type):
-        faults.append(Fault("boxes", f"{len(plan.room_type)} nodes, but {len(plan.boxes)} boxes"))
+    kinds = plan.room_type
+    rooms = [node for node, kind in enumerate(kinds) if kind not in (FRONT_DOOR, DOOR)]
+    faults = list(_faults(plan, rooms))
     if options.adjacency == "door" and plan.ed_rm is None:
         faults.append(Fault("edges", "missing list: ed_rm"))
     if faults:
         raise RejectedPlan(*faults)
-    types = [ROOM_IDS[FROM_HOUSEGAN[plan.room_type[node]]] for node in rooms]
-    boxes = np.array([plan.boxes[node] for node in rooms]).reshape(-1, 4) + np.array([0, 0, 1, 1])
-    diagram = diagram_of_boxes(types, boxes, name, options.most)
+
+    types = [ROOM_IDS[FROM_HOUSEGAN[kinds[node]]] for node in rooms]
+    inclusive = np.array([plan.boxes[node] for node in rooms]).reshape(-1, 4)
+    boxes = inclusive + np.array([0, 0, 1, 1])
+    diagram = diagram_of_boxes(types, boxes, file.stem, options.most)
     edges = diagram.edges
     doors = None
     if plan.ed_rm is not None:
-        fronts = {node for node, number in enumerate(plan.room_type) if number == FRONT_DOOR}
-        doors = _joined_rooms(plan.ed_rm, rooms, len(plan.room_type), fronts)
+        doors = _joined_rooms(plan, plan.ed_rm, rooms)
         if options.adjacency == "door":
             walls = np.array(diagram.boxes)
-            edges = tuple(
-                (i, j, int(labels_of(walls[i], walls[j]))) for i, j in doors if j is not None
-            )
-    types_named = name_bedrooms(
-        types, (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist(), options.bedrooms
-    )
-    return replace(diagram, types=types_named, edges=edges, doors=doors)
+            pairs = [(i, j) for i, j in doors if j is not None]
+            edges = tuple((i, j, int(labels_of(walls[i], walls[j]))) for i, j in pairs)
+    named = name_bedrooms(types, areas_of(boxes).tolist(), options.bedrooms)
+    return replace(diagram, types=named, edges=edges, doors=doors)
 
 
-def _joined_rooms(
-    walls: list[list[int]],
-    rooms: Sequence[int],
-    nodes: int,
-    fronts: set[int],
-) -> Doors:
-    """Return the rooms with a door between them, listed as a wall of both or as a shared door node, and front doors."""
+def _faults(plan: _House, rooms: Sequence[int]) -> Iterator[Fault]:
+    known = ", ".join(f"{number} {name}" for number, name in FROM_HOUSEGAN.items())
+    for node in rooms:
+        kind = plan.room_type[node]
+        if kind not in FROM_HOUSEGAN:
+            message = f"room_type[{node}]: unknown type {kind}; known types: {known}"
+            yield Fault("types", message)
+    if len(plan.boxes) != len(plan.room_type):
+        yield Fault("boxes", f"{len(plan.room_type)} nodes, but {len(plan.boxes)} boxes")
+
+
+def _joined_rooms(plan: _House, walls: list[list[int]], rooms: Sequence[int]) -> Doors:
+    """Return the rooms with a door between them, and front doors.
+
+    A door is listed as a wall of both rooms, or as a node of its own next to both.
+    """
+    import networkx
+
+    nodes = len(plan.room_type)
+    graph = networkx.Graph()
     for index, ends in enumerate(walls):
         if not (ends and all(0 <= node < nodes for node in ends)):
             message = f"ed_rm[{index}]: expected one or two nodes of 0..{nodes - 1}, got {ends}"
             raise RejectedPlan(Fault("edges", message))
-    import networkx  # it takes .1 s
+        graph.add_edges_from(combinations(set(ends), 2))
 
-    graph = networkx.Graph(pair for ends in walls for pair in combinations(set(ends), 2))
     number = {node: room for room, node in enumerate(rooms)}
     joined: list[tuple[int, int | None]] = []
     for u, v in graph.edges:
-        joined += (
-            [(min(number[u], number[v]), max(number[u], number[v]))]
-            if u in number and v in number
-            else []
-        )
+        if u in number and v in number:
+            joined.append((min(number[u], number[v]), max(number[u], number[v])))
     for door in graph.nodes - number.keys():
         sides = sorted(number[node] for node in graph[door] if node in number)
-        joined += [(room, None) for room in sides] if door in fronts else combinations(sides, 2)
+        if plan.room_type[door] == FRONT_DOOR:
+            joined += [(room, None) for room in sides]
+        else:
+            joined += combinations(sides, 2)
     return sort_doors(joined)

@@ -1,6 +1,6 @@
 """Plans as JSON lines, one plan per line.
 
-    {"name": "a", "types": ["LivingRoom", "Kitchen"], "boxes": [[60, 60, 140, 160], [144, 60, 200, 110]]}
+    {"types": ["LivingRoom", "Kitchen"], "boxes": [[60, 60, 140, 160], [144, 60, 200, 110]]}
     {"types": ["LivingRoom", "Kitchen"], "edges": [[0, 1, "left-of"]]}
 
 `types` is required, and either `boxes` (x0, y0, x1, y1 in pixels on a 256 x 256 grid, x1 and y1
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from dither.registry.config.errors import Origin, Problem, Refused
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
 
-from ..plans import Diagram, sort_doors
+from ..plans import Diagram, is_door, sort_doors
 from ..vocabulary import OUTSIDE, RELATIONS, ROOM_IDS, ROOMS, area_text, parse_area
 from .entries import (
     Entry,
@@ -36,8 +36,6 @@ from .entries import (
     path_not_found,
 )
 from .housegan import read_housegan
-
-__all__ = ["find_file", "plan_line", "read_plan", "read_plans", "scan_plans"]
 
 SHOWN = 20
 """Faults that are listed; further ones are counted."""
@@ -61,11 +59,9 @@ def plan_line(diagram: Diagram) -> str:
     """
     plan: dict[str, Any] = {"name": diagram.name} if diagram.name else {}
     plan["types"] = [ROOMS[kind] for kind in diagram.types]
-    if (
-        diagram.boxes is not None
-        and Diagram.from_boxes(diagram.types, diagram.boxes).edges == diagram.edges
-    ):
-        plan["boxes"] = diagram.boxes
+    boxes = diagram.boxes
+    if boxes is not None and Diagram.from_boxes(diagram.types, boxes).edges == diagram.edges:
+        plan["boxes"] = boxes
     plan["edges"] = [[i, j, RELATIONS[relation]] for i, j, relation in diagram.edges]
     if diagram.doors is not None:
         plan["doors"] = [[i, OUTSIDE if j is None else j] for i, j in diagram.doors]
@@ -91,18 +87,15 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
     for entry in scan_plans(path, ReadOptions(most)):
         if entry.diagram is not None:
             plans.append(entry.diagram)
-        elif not entry.plan:
+            continue
+        if not entry.plan:
             raise Refused(f"{path} {entry.faults[0].message}", code="unreadable-file")
-        else:
-            origin = Origin(str(path), int(entry.plan.removeprefix("line ")))
-            problems += [
-                Problem(fault.message, origin=origin, code="invalid-sample")
-                for fault in entry.faults
-            ]
+        origin = Origin(str(path), int(entry.plan.removeprefix("line ")))
+        for fault in entry.faults:
+            problems.append(Problem(fault.message, origin=origin, code="invalid-sample"))
     if len(problems) > SHOWN:
-        problems[SHOWN:] = [
-            Problem(f"{path}: {len(problems) - SHOWN} more problems", code="more-problems")
-        ]
+        more = f"{path}: {len(problems) - SHOWN} more problems"
+        problems = [*problems[:SHOWN], Problem(more, code="more-problems")]
     if problems:
         raise Refused(problems)
     if not plans:
@@ -125,9 +118,8 @@ def read_plan(path: Path, most: int) -> Diagram:
     else:
         entry = entry_of(path, "", _parse, content, most)
     if entry.diagram is None:
-        raise Refused(
-            [Problem(f"{path}: {fault.message}", code="invalid-sample") for fault in entry.faults]
-        )
+        messages = [f"{path}: {fault.message}" for fault in entry.faults]
+        raise Refused([Problem(message, code="invalid-sample") for message in messages])
     return entry.diagram
 
 
@@ -158,48 +150,43 @@ def find_file(path: Path) -> None:
 
 def _parse(line: bytes, most: int) -> Diagram:
     plan = parse_json(_Line, line)
-    types = [ROOM_IDS[kind] for kind in plan.types]
-    extra = list(_extra_faults(plan))
+    faults = list(_extra_faults(plan))
+    diagram = None
     try:
-        if plan.boxes is None and plan.edges is None:
-            raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
-        edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges or ()]
-        read, given = (
-            (diagram_of_edges, edges) if plan.boxes is None else (diagram_of_boxes, plan.boxes)
-        )
-        diagram = read(types, given, plan.name, most)
+        diagram = _rooms_of(plan, most)
     except RejectedPlan as rejected:
-        raise RejectedPlan(*rejected.faults, *extra) from None
-    if extra:
-        raise RejectedPlan(*extra)
-    doors = (
-        None
-        if plan.doors is None
-        else sort_doors((i, None if j == OUTSIDE else int(j)) for i, j in plan.doors)
-    )
-    areas = (
-        None
-        if plan.areas is None
-        else tuple(bounds for text in plan.areas if (bounds := parse_area(text)))
-    )
-    return replace(diagram, doors=doors, areas=areas)
+        faults = [*rejected.faults, *faults]
+    if faults or diagram is None:
+        raise RejectedPlan(*faults)
+    if plan.doors is not None:
+        ends = [(i, None if isinstance(j, str) else j) for i, j in plan.doors]
+        diagram = replace(diagram, doors=sort_doors(ends))
+    if plan.areas is not None:
+        bounds = filter(None, map(parse_area, plan.areas))
+        diagram = replace(diagram, areas=tuple(bounds))
+    return diagram
+
+
+def _rooms_of(plan: _Line, most: int) -> Diagram:
+    types = [ROOM_IDS[kind] for kind in plan.types]
+    if plan.boxes is not None:
+        return diagram_of_boxes(types, plan.boxes, plan.name, most)
+    if plan.edges is None:
+        raise RejectedPlan(Fault("boxes", "missing: boxes or edges"))
+    edges = [(i, j, RELATIONS.index(relation)) for i, j, relation in plan.edges]
+    return diagram_of_edges(types, edges, plan.name, most)
 
 
 def _extra_faults(plan: _Line) -> Iterator[Fault]:
     """Yield faults of doors and areas."""
     rooms = len(plan.types)
     for i, j in plan.doors or ():
-        if not 0 <= i < (rooms if j == OUTSIDE else min(int(j), rooms)) or (
-            j != OUTSIDE and int(j) >= rooms
-        ):
-            yield Fault(
-                "doors", f'door {[i, j]}: expected [i, j], i < j < {rooms}, or [i, "{OUTSIDE}"]'
-            )
+        if not is_door((i, None if isinstance(j, str) else j), rooms):
+            expected = f'[i, j], i < j < {rooms}, or [i, "{OUTSIDE}"]'
+            yield Fault("doors", f"door {[i, j]}: expected {expected}")
     if plan.areas is not None and len(plan.areas) != rooms:
         yield Fault("areas", f"{rooms} rooms, but {len(plan.areas)} areas")
     for text in plan.areas or ():
         if parse_area(text) is None:
-            yield Fault(
-                "areas",
-                f'invalid area "{text}", expected "8 to 10 m2", "at least 8 m2" or "at most 10 m2"',
-            )
+            expected = '"8 to 10 m2", "at least 8 m2" or "at most 10 m2"'
+            yield Fault("areas", f'invalid area "{text}", expected {expected}')

@@ -1,9 +1,10 @@
 """ResPlan and MSD, distributed as pickles of shapely geometries and networkx graphs, which are read without execution.
 
-ResPlan: a list of 17,000 dicts with one geometry per kind of room, of one or more parts, in units that differ by plan:
-`area` is the area of `inner` in square metres. MSD: one graph per file whose nodes have `room_type` and `geometry`.
-Relations follow from the bounding boxes of rooms. Whole floors of MSD exceed the grid and are scaled down, so rooms
-count as close there at more than 0.6 metres.
+ResPlan: a list of 17,000 dicts with one geometry per kind of room, of one or more parts, in units
+that differ by plan: `area` is the area of `inner` in square metres. MSD: one graph per file whose
+nodes have `room_type` and `geometry`. Relations follow from the bounding boxes of rooms. Whole
+floors of MSD exceed the grid and are scaled down, so rooms count as close there at more than 0.6
+metres.
 Source: Abouagour and Garyfallidis, ResPlan, 2025 (arXiv 2508.14006); van Engelenburg et al., MSD,
 ECCV 2024.
 """
@@ -22,11 +23,11 @@ from jaxtyping import Float
 
 from dither.registry.files.limits import TABLE_BYTES, read_bytes
 from dither.registry.files.restricted_pickle import Stub, load_restricted
-from dither.registry.plugins.install_command import optional_import
 
-from ..geometry.boundary import ends_of_door, pack_boundary
+from ...missing_library import require_extra
+from ..geometry.boundary import Point, ends_of_door, pack_boundary
 from ..plans import Diagram, Doors, sort_doors
-from ..relations import GRID
+from ..relations import GRID, areas_of
 from ..vocabulary import ROOM_IDS
 from .entries import (
     Entry,
@@ -38,8 +39,6 @@ from .entries import (
     name_bedrooms,
     single_plan,
 )
-
-__all__ = ["read_msd", "read_resplan"]
 
 RESPLAN_ROOMS: Final = {
     "living": "LivingRoom",
@@ -63,9 +62,10 @@ PIXELS_PER_METRE: Final = GRID / 18
 """The grid is 18 metres wide."""
 
 _WALLS = 1.5
+"""Distance of a door from the rooms that it joins, in walls."""
+
 _WALL_WIDTH = 3.5
-"""Distance of a door from the rooms that it joins, in walls; thickness of a wall if the plan states
-none."""
+"""Thickness of a wall if the plan states none."""
 
 _LARGEST: Final = 1e5
 """Area in square metres above which a plan is rejected."""
@@ -75,12 +75,12 @@ def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield the plans of `ResPlan.pkl`."""
     try:
         plans = _load(file)
-        if not isinstance(plans, list):
-            raise RejectedPlan(
-                Fault("file", f"expected a list of plans, got {type(plans).__name__}")
-            )
     except RejectedPlan as rejected:
         yield Entry(file, faults=rejected.faults)
+        return
+    if not isinstance(plans, list):
+        message = f"expected a list of plans, got {type(plans).__name__}"
+        yield Entry(file, faults=(Fault("file", message),))
         return
     for number, plan in enumerate(plans):
         name = str(plan.get("id", number)) if isinstance(plan, dict) else str(number)
@@ -97,26 +97,31 @@ def _load(file: Path) -> Any:
 def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
     if not isinstance(plan, dict):
         raise RejectedPlan(Fault("types", "expected a dict"))
-    types = list[int]()
-    shapes = list[Sequence[Any]]()
+    types: list[int] = []
+    shapes: list[list[Any]] = []
     for key, kind in RESPLAN_ROOMS.items():
-        parts = polygons_of(plan, key)
-        rooms = (
-            [parts] if key == "living" and parts else [[part] for part in parts]
-        )  # one living room, also in parts
+        rooms = [[part] for part in polygons_of(plan, key)]
+        if key == "living":
+            # One living room, also in parts.
+            rooms = [[part for room in rooms for part in room]] if rooms else []
         shapes += rooms
         types += [ROOM_IDS[kind]] * len(rooms)
-    bounds = [np.array([part.bounds for part in room]) for room in shapes]
-    boxes = [(*room[:, :2].min(0).tolist(), *room[:, 2:].max(0).tolist()) for room in bounds]
+    boxes = []
+    for parts in shapes:
+        x0, y0, x1, y1 = np.array([part.bounds for part in parts]).T
+        boxes.append((x0.min(), y0.min(), x1.max(), y1.max()))
+
+    # The outline and the front door are moved and scaled as the rooms are.
     outline, door = _outline(plan)
-    placed = on_grid([*boxes, *((x, y, x, y) for x, y in outline + door)], _pixels_per_unit(plan))
+    points = [(x, y, x, y) for x, y in (*outline, *door)]
+    placed = on_grid([*boxes, *points], _pixels_per_unit(plan))
     diagram = _diagram(types, placed[: len(boxes)], name, options)
-    points = placed[len(boxes) :, :2].tolist()
-    boundary = pack_boundary(points[: len(outline)], points[len(outline) :])
+    ends = placed[len(boxes) :, :2].tolist()
+    boundary = pack_boundary(ends[: len(outline)], ends[len(outline) :])
     return replace(diagram, doors=_doors_of(plan, shapes), boundary=boundary)
 
 
-def _outline(plan: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+def _outline(plan: dict[str, Any]) -> tuple[list[Point], list[Point]]:
     """Return the corners of the largest part inside the walls, and the ends of the front door."""
     parts = polygons_of(plan, "inner")
     doors = polygons_of(plan, "front_door", "doors")
@@ -127,25 +132,30 @@ def _outline(plan: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tupl
 
 
 def _doors_of(plan: dict[str, Any], shapes: Sequence[Sequence[Any]]) -> Doors | None:
-    """Return the doors of a plan: each joins the two rooms next to it, a front door is that of the nearest room.
+    """Return the doors of a plan, given the polygons of each room; None if they are unknown.
 
-    `shapes` are the polygons of each room. None if doors are unknown. Doors with a room on one side
-    only are dropped.
+    Each door joins the two rooms next to it, a front door is that of the nearest room. Doors with a
+    room on one side only are dropped.
     """
     if "door" not in plan and "front_door" not in plan:
         return None
     width = plan.get("wall_width")
-    reach = _WALLS * (width if isinstance(width, int | float) and width > 0 else _WALL_WIDTH)
+    if not isinstance(width, int | float) or width <= 0:
+        width = _WALL_WIDTH
+    reach = _WALLS * width
+
+    def next_to(door: Any, sides: int) -> list[int]:
+        distances = [min(door.distance(part) for part in room) for room in shapes]
+        nearest = np.argsort(distances, kind="stable")[:sides].tolist()
+        return sorted(room for room in nearest if distances[room] <= reach)
+
     doors: list[tuple[int, int | None]] = []
-    for key, sides in (("door", 2), ("front_door", 1)):
-        for door in polygons_of(plan, key, "doors"):
-            near = sorted(
-                (min(door.distance(part) for part in room), number)
-                for number, room in enumerate(shapes)
-            )
-            rooms = sorted(number for distance, number in near[:sides] if distance <= reach)
-            if len(rooms) == sides:
-                doors.append((rooms[0], rooms[1] if sides == 2 else None))
+    for door in polygons_of(plan, "door", "doors"):
+        rooms = next_to(door, 2)
+        if len(rooms) == 2:
+            doors.append((rooms[0], rooms[1]))
+    for door in polygons_of(plan, "front_door", "doors"):
+        doors += [(room, None) for room in next_to(door, 1)]
     return sort_doors(doors)
 
 
@@ -174,35 +184,37 @@ def read_msd(file: Path, options: ReadOptions) -> Diagram:
         attributes = value if isinstance(value, dict) else {}
         number: Any = attributes.get("room_type")
         if number not in range(len(MSD_ROOMS)):
-            message = f"node {node}: unknown room_type {number!r}, expected 0..{len(MSD_ROOMS) - 1}"
-            raise RejectedPlan(Fault("types", message))
+            message = f"unknown room_type {number!r}, expected 0..{len(MSD_ROOMS) - 1}"
+            raise RejectedPlan(Fault("types", f"node {node}: {message}"))
         try:
             x, y = np.asarray(attributes.get("geometry"), np.float64).T
             boxes.append((x.min(), y.min(), x.max(), y.max()))
         except (ValueError, TypeError):
-            raise RejectedPlan(
-                Fault("boxes", f"node {node}: geometry is not a list of points")
-            ) from None
+            message = f"node {node}: geometry is not a list of points"
+            raise RejectedPlan(Fault("boxes", message)) from None
         types.append(ROOM_IDS[MSD_ROOMS[int(number)]])
     diagram = _diagram(types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options)
-    return replace(diagram, doors=_msd_doors(state, list(nodes)))
+    return replace(diagram, doors=_msd_doors(state.get("_adj"), list(nodes)))
 
 
-def _msd_doors(state: Any, nodes: list[Any]) -> Doors | None:
-    """Return the pairs of rooms whose edge has a connectivity, that is door, passage or entrance; None without any."""
+def _msd_doors(links: Any, nodes: list[Any]) -> Doors | None:
+    """Return the pairs of rooms whose edge has a connectivity: door, passage or entrance.
+
+    None without any.
+    """
     number = {node: room for room, node in enumerate(nodes)}
-    links = state.get("_adj")
-    joined = [
-        (number[u], number[v])
-        for u, others in (links.items() if isinstance(links, dict) else ())
-        for v, edge in (others.items() if isinstance(others, dict) else ())
-        if u in number
-        and v in number
-        and number[u] < number[v]
-        and isinstance(edge, dict)
-        and isinstance(edge.get("connectivity"), str)
-    ]
+    joined = []
+    for u, others in _items(links):
+        for v, edge in _items(others):
+            known = u in number and v in number and number[u] < number[v]
+            if known and isinstance(dict(_items(edge)).get("connectivity"), str):
+                joined.append((number[u], number[v]))
     return sort_doors(joined) if joined else None
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    """Return the items of a dict, none of anything else."""
+    return list(value.items()) if isinstance(value, dict) else []
 
 
 def _diagram(
@@ -211,10 +223,8 @@ def _diagram(
     name: str,
     options: ReadOptions,
 ) -> Diagram:
-    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist()
-    return diagram_of_boxes(
-        name_bedrooms(types, areas, options.bedrooms), boxes, name, options.most
-    )
+    named = name_bedrooms(types, areas_of(boxes).tolist(), options.bedrooms)
+    return diagram_of_boxes(named, boxes, name, options.most)
 
 
 def on_grid(
@@ -250,8 +260,9 @@ def polygons_of(
     shape = plan.get(key)
     if shape is None:
         return []
-    with optional_import("ResPlan requires shapely", "dither-tasks", "resplan"):
-        import shapely
+    require_extra("resplan", "ResPlan")
+    import shapely
+
     # The well-known binary is an argument in shapely 2, and the state in shapely 1.
     candidates = (shape.state, *shape.args) if isinstance(shape, Stub) else ()
     content = next((part for part in candidates if isinstance(part, bytes | bytearray)), None)
@@ -261,6 +272,7 @@ def polygons_of(
         parts = [shapely.from_wkb(bytes(content))]
     except shapely.errors.ShapelyError as error:
         raise RejectedPlan(Fault(sort, f"{key}: invalid shapely geometry: {error}")) from None
-    for part in parts:  # grows: collections may be nested
+    # It grows: collections may be nested.
+    for part in parts:
         parts += getattr(part, "geoms", ())
     return [part for part in parts if part.geom_type == "Polygon" and not part.is_empty]

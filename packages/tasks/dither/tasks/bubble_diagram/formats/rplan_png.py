@@ -14,8 +14,6 @@ from typing import Final
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
-from scipy.ndimage import binary_fill_holes, find_objects, label
 
 from ..geometry.boundary import ends_of_door, pack_boundary
 from ..geometry.floor_plan import trace_outline
@@ -24,10 +22,10 @@ from ..relations import GRID
 from ..vocabulary import ROOMS
 from .entries import Fault, ReadOptions, RejectedPlan, diagram_of_boxes, single_plan
 
-__all__ = ["CATEGORIES", "read_rplan_picture"]
-
 _FRONT_DOOR: Final = 255
 """Value of the front door in the first channel."""
+
+_Pixels = UInt8[np.ndarray, "256 256 4"]
 
 CATEGORIES: Final = 18
 """Ids of the second channel: room types, then outside, outer wall, front door, inner wall, inner
@@ -37,6 +35,8 @@ door."""
 @single_plan
 def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
     """Yield the plan of a picture."""
+    from scipy.ndimage import find_objects
+
     pixels = _pixels(file)
     category = pixels[..., 1].astype(np.int64)
     instance = pixels[..., 2].astype(np.int64)
@@ -48,11 +48,9 @@ def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
             continue
         kind = int(counts[number].argmax())
         if kind >= CATEGORIES:
-            raise RejectedPlan(
-                Fault(
-                    "types", f"room {number}: unknown category {kind}, expected 0..{CATEGORIES - 1}"
-                )
-            )
+            message = f"unknown category {kind}, expected 0..{CATEGORIES - 1}"
+            raise RejectedPlan(Fault("types", f"room {number}: {message}"))
+        # Walls and doors are instances, too.
         if kind < len(ROOMS):
             rows, columns = slices
             types.append(kind)
@@ -61,12 +59,15 @@ def read_rplan_picture(file: Path, options: ReadOptions) -> Diagram:
     return replace(diagram, boundary=_boundary(pixels))
 
 
-def _boundary(pixels: UInt8[np.ndarray, "256 256 4"]) -> tuple[tuple[int, int], ...] | None:
-    """Return the outline of the pixels inside, and the ends of the front door; None without a simple outline."""
+def _boundary(pixels: _Pixels) -> tuple[tuple[int, int], ...] | None:
+    """Return the outline of the pixels inside, and the front door; None without a simple outline."""
+    from scipy.ndimage import binary_fill_holes, label
+
     parts, count = label(pixels[..., 3] > 0)
     if not count:
         return None
-    inside = binary_fill_holes(parts == 1 + np.bincount(parts.ravel())[1:].argmax())
+    largest = 1 + np.bincount(parts.ravel())[1:].argmax()
+    inside = binary_fill_holes(parts == largest)
     rows, columns = np.nonzero(pixels[..., 0] == _FRONT_DOOR)
     ends = []
     if len(rows):
@@ -74,17 +75,20 @@ def _boundary(pixels: UInt8[np.ndarray, "256 256 4"]) -> tuple[tuple[int, int], 
     return pack_boundary(trace_outline(inside, 0, 0), ends)
 
 
-def _pixels(file: Path) -> UInt8[np.ndarray, "256 256 4"]:
+def _pixels(file: Path) -> _Pixels:
+    from PIL import Image
+
     try:
         with Image.open(file, formats=("PNG",)) as picture:
-            if picture.size != (GRID, GRID) or picture.mode != "RGBA":
-                width, height = picture.size
-                actual = f"{width} x {height} pixels, mode {picture.mode}"
-                raise RejectedPlan(Fault("file", f"{actual}; RPLAN has {GRID} x {GRID}, mode RGBA"))
-            return np.asarray(picture)
-    except RejectedPlan:
-        raise
+            width, height = picture.size
+            mode = picture.mode
+            # Before anything of another size is decompressed.
+            fits = (width, height, mode) == (GRID, GRID, "RGBA")
+            pixels = np.asarray(picture) if fits else None
     except Exception as error:  # a damaged file may raise anything
-        raise RejectedPlan(
-            Fault("file", f"unreadable PNG: {type(error).__name__}: {error}")
-        ) from None
+        message = f"unreadable PNG: {type(error).__name__}: {error}"
+        raise RejectedPlan(Fault("file", message)) from None
+    if pixels is None:
+        actual = f"{width} x {height} pixels, mode {mode}"
+        raise RejectedPlan(Fault("file", f"{actual}; RPLAN has {GRID} x {GRID}, mode RGBA"))
+    return pixels
