@@ -12,7 +12,7 @@ import pytest
 import shapely
 from PIL import Image, ImageDraw
 
-from dither.tasks.bubble_diagram import metrics
+from dither.tasks.bubble_diagram import plans as plan_arrays
 from dither.tasks.bubble_diagram.data import procedural as generator
 from dither.tasks.bubble_diagram.data.procedural import BLOCK, LARGER_COUNTS, make_plans
 from dither.tasks.bubble_diagram.export import (
@@ -350,7 +350,7 @@ def test_many_plans_are_cached_and_indexed_in_pieces(plans, cache, monkeypatch):
     assert (cached.boxes == made.boxes).all()
     tokens = made.tokens(8)
     frequencies = Frequencies.of(tokens, 8)
-    monkeypatch.setattr(metrics, "_PIECE", 400)
+    monkeypatch.setattr(plan_arrays, "BLOCK", 400)
     assert frequencies.distances(Frequencies.of(tokens, 8)) == frequencies.distances(frequencies)
     next(cache.rglob("types.npy")).write_bytes(b"damaged")
     assert (make_plans(0, 5, 1500).tokens(8) == tokens).all()

@@ -1,11 +1,11 @@
-"""Specs of the bubble diagram task and its data sources. No torch, no numpy."""
+"""Specs of the bubble diagram task and its data sources. Read without torch and numpy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -25,8 +25,6 @@ from .vocabulary import BOUNDARY_POINTS, IDS, Adjacency, Bedrooms, Format, Order
 if TYPE_CHECKING:
     from .plans import PlanSplits
     from .task import BubbleDiagrams
-
-__all__ = ["BubbleDiagram", "JsonPlans", "PlanFiles", "ProceduralPlans"]
 
 
 class BubbleDiagram(TaskSpec):
@@ -91,39 +89,36 @@ class BubbleDiagram(TaskSpec):
     def check(self) -> Iterator[Misfit]:
         """Yield a data source of another kind, and plans that exceed the room slots."""
         if self.data.gives != "plans":
-            message = (
-                f'"{self.data.name}" provides {self.data.gives}, but bubble-diagram requires plans'
-            )
+            actual = f'"{self.data.name}" provides {self.data.gives}'
+            message = f"{actual}, but bubble-diagram requires plans"
             yield Misfit(message, ("data",), code="wrong-kind")
-        most = getattr(self.data, "most", 0)
+        # Sources of plugins need not limit the rooms of their plans.
+        most = self.data.model_dump().get("most", 0)
         if most > self.rooms:
             message = f"plans of up to {most} rooms do not fit into {self.rooms} slots"
-            yield Misfit(
-                message, ("data", "most"), ("task", "rooms"), help="raise rooms, or lower most"
-            )
+            hint = "raise rooms, or lower most"
+            yield Misfit(message, ("data", "most"), ("task", "rooms"), help=hint)
         yield from below("data", self.data.check())
         if self.constraints is not None:
-            yield from below(
-                "constraints",
-                self.constraints.check(self.rooms, doors=self.doors, areas=self.areas),
-            )
+            misfits = self.constraints.check(self.rooms, doors=self.doors, areas=self.areas)
+            yield from below("constraints", misfits)
 
     def space(self) -> TokenSpace:
         """Return the fields: "nodes", one token per room slot, "edges", one per pair, "doors" and "areas"."""
         pairs = self.rooms * (self.rooms - 1) // 2
-        lengths = {
-            "nodes": self.rooms,
-            "edges": pairs,
-            "doors": pairs + self.rooms,
-            "areas": self.rooms,
-        }
-        fields = (
-            Field(name, lengths[name], ids + 2, mask=ids, pad=ids + 1)
-            for name, ids in IDS.items()
-            if getattr(self, name, True)
-        )
-        boundary = Condition("boundary", partial=True, length=2 * BOUNDARY_POINTS)
-        return TokenSpace(tuple(fields), (boundary,) * self.boundary)
+        lengths = {"nodes": self.rooms, "edges": pairs}
+        if self.doors:
+            lengths["doors"] = pairs + self.rooms
+        if self.areas:
+            lengths["areas"] = self.rooms
+        fields = []
+        for name, length in lengths.items():
+            ids = IDS[name]
+            fields.append(Field(name, length, ids + 2, mask=ids, pad=ids + 1))
+        conditions = []
+        if self.boundary:
+            conditions.append(Condition("boundary", partial=True, length=2 * BOUNDARY_POINTS))
+        return TokenSpace(tuple(fields), tuple(conditions))
 
     def build(self) -> BubbleDiagrams:
         require_extra("plans", self.name, ("task",))
@@ -200,9 +195,8 @@ class JsonPlans(_HoldOut):
         try:
             find_file(Path(self.path).expanduser())
         except Refused as refused:
-            yield from (
-                Misfit(p.message, ("path",), help=p.help, code=p.code) for p in refused.problems
-            )
+            for problem in refused.problems:
+                yield Misfit(problem.message, ("path",), help=problem.help, code=problem.code)
 
     def build(self) -> PlanSplits:
         from .data.plan_files import hold_out
@@ -239,18 +233,6 @@ class PlanFiles(_HoldOut, PrepareSpec):
     """Type of bedrooms, where the format has a single bedroom type."""
     force: bool = False
     """Replace plans that were prepared with other options or from another source."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, given: Any) -> Any:
-        """Drop options that experiments of earlier runs hold, unless they change which plans there are."""
-        if not isinstance(given, dict):
-            return given
-        return {
-            k: v
-            for k, v in given.items()
-            if k != "pickles" and not (k == "duplicates" and v is False)
-        }
 
     @model_validator(mode="after")
     def _doors_are_known(self) -> PlanFiles:
