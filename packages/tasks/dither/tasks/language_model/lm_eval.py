@@ -89,18 +89,19 @@ class HarnessModel(LM):  # type: ignore[misc]
         texts = []
         positions = torch.arange(self.length)[None]
         for context, options in (request.args for request in requests):
-            stops = options.get("until") or []
             count = min(int(options.get("max_gen_toks", self.length // 2)), self.length - 1)
+            # The end of a context that leaves no room.
             before = self.task.tokens(context)[-(self.length - count) :]
-            end = len(before) + count
-            like = Clean.of(
-                self._row([*before, *[0] * count]), positions < end, positions < len(before)
-            )
+            start = len(before)
+            end = start + count
+            like = Clean.of(self._row(before), positions < end, positions < start)
             drawn = self.model.sample(like, self.seed_)
-            text = self.task.text(drawn[0, len(before) : end].tolist())
-            for stop in [stops] if isinstance(stops, str) else stops:
-                if stop:
-                    text = text.partition(stop)[0]
+            text = self.task.text(drawn[0, start:end].tolist())
+            stops = options.get("until") or []
+            if isinstance(stops, str):
+                stops = [stops]
+            for stop in filter(None, stops):
+                text = text.partition(stop)[0]
             texts.append(text)
         return texts
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int, Integer
+from jaxtyping import Int
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
@@ -38,7 +38,7 @@ from .data.token_store import (
     open_store,
 )
 from .data.tokenizers import ADD_END, NO_END
-from .data.tokenizers.base import Tokenizer
+from .data.tokenizers.base import Ids, Tokenizer
 from .data.tokenizers.factory import save_tokenizer, saved_tokenizer
 from .metrics.baselines import (
     LIMIT,
@@ -154,7 +154,7 @@ class TextTemplates:
             text = self.tokenizer.decode(row).translate(CONTROLS)
             yield Picture(f"sample-{number:03d}", text=text)
 
-    def _texts(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Integer[np.ndarray, " l"]]:
+    def _texts(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Ids]:
         """Return the ids of each sample up to its first end-of-text id, without padding."""
         end = self.tokenizer.end
         texts = []
@@ -344,19 +344,24 @@ class LanguageModelling(TextTemplates):
         repetitive text, as are all such metrics: compare them with those of real text, and read
         them with `distinct_2`.
         """
-        rows = samples.cpu().numpy()
-        valid = like.valid.cpu().numpy()
+        valid = like.valid.cpu()
         if self._documents == "ended" and self.tokenizer.end is not None:
-            valid = valid & ~after_end(samples.cpu(), self.tokenizer.end).numpy()
-        metrics = diversity_metrics(rows, valid)
+            valid = valid & ~after_end(samples.cpu(), self.tokenizer.end)
+        metrics = diversity_metrics(samples.cpu().numpy(), valid.numpy())
         texts = self._texts(samples, like)
         if self._ngrams is not None and texts:
-            nats = sum(self._ngrams.nats(row)[-1] for row in texts)
-            characters = sum(self.tokenizer.characters(row) for row in texts)
+            nats = 0.0
+            characters = 0
+            tokens = 0
+            for ids in texts:
+                nats += self._ngrams.nats(ids)[-1]
+                characters += self.tokenizer.characters(ids)
+                tokens += len(ids)
+            # An empty text has neither.
             metrics["ngram_bits_per_char"] = nats / log(2) / max(characters, 1)
-            metrics["ngram_perplexity"] = exp(nats / max(sum(map(len, texts)), 1))
+            metrics["ngram_perplexity"] = exp(nats / max(tokens, 1))
         if self._judge is not None:
-            metrics |= self._judge.metrics(self.tokenizer.decode(row) for row in texts)
+            metrics |= self._judge.metrics(self.tokenizer.decode(ids) for ids in texts)
         return metrics
 
     def frontier(
@@ -397,7 +402,7 @@ class LanguageModelling(TextTemplates):
         return WittenBell(self.ids["train"][-LIMIT:], size=self.tokenizer.size, order=self._order)
 
 
-def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Integer[np.ndarray, " K"]:
+def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Ids:
     ids = _known_ids(prompt, tokenizer, "the prompt", ("task", "prompt"))
     if len(ids) >= length:
         message = f"the prompt has {len(ids)} ids and fills a window of {length}"
@@ -410,7 +415,7 @@ def _known_ids(
     tokenizer: Tokenizer,
     what: str,
     path: tuple[str, ...] = (),
-) -> Integer[np.ndarray, " K"]:
+) -> Ids:
     """Return the ids of a text; Refused if one is that of unknown characters."""
     ids = tokenizer.encode(text)
     if tokenizer.unknown is not None and tokenizer.unknown in ids:

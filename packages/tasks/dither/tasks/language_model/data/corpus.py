@@ -6,7 +6,6 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dither.registry.config.errors import Refused
@@ -139,11 +138,14 @@ def divide(sizes: Sequence[int], *, valid: float, test: float) -> list[int]:
 def _cut(documents: list[Document], valid: float, test: float) -> dict[Split, list[Document]]:
     """Cut every document into head, validation and test; empty parts are dropped."""
     cut: dict[Split, list[Document]] = {split: [] for split in SPLITS}
+    ends = {"train": 1 - valid - test, "valid": 1 - test, "test": 1.0}
     for document in documents:
         text = document.load()
-        edges = [round(share * len(text)) for share in (0.0, 1 - valid - test, 1 - test, 1.0)]
-        for split, (first, last) in zip(SPLITS, pairwise(edges), strict=True):
+        first = 0
+        for split in SPLITS:
+            last = round(ends[split] * len(text))
             if last > first:
                 name = f"{document.name}[{first}:{last}]"
                 cut[split].append(Document.of(name, text[first:last]))
+            first = last
     return cut

@@ -83,19 +83,22 @@ class MarkovChain:
 
     def nats(self, text: str) -> float:
         """Return -log p of a text in nats; its first symbols follow the stationary distribution."""
-        symbols = self._numbers[np.frombuffer(text.encode("utf-32-le"), "<u4")]
+        points = np.frombuffer(text.encode("utf-32-le"), "<u4")
+        symbols = self._numbers[points]
         known = min(len(symbols), self.order)
         first = self.stationary.reshape(self.states**known, -1).sum(1)
         begin = 0
         for symbol in symbols[:known].tolist():
             begin = begin * self.states + symbol
 
-        contexts = np.zeros(len(symbols) - known, np.int64)
+        # The context of each later symbol: the newest symbol has the lowest digit.
+        later = symbols[known:]
+        contexts = np.zeros(len(later), np.int64)
         for back in range(self.order):
-            newest = known - 1 - back
-            contexts += symbols[newest : len(symbols) - 1 - back] * self.states**back
-        following = np.log(self.transitions[contexts, symbols[known:]]).sum()
-        return float(-np.log(first[begin]) - following)
+            start = known - 1 - back
+            contexts += symbols[start : start + len(later)] * self.states**back
+        log_p = np.log(self.transitions[contexts, later]).sum()
+        return float(-np.log(first[begin]) - log_p)
 
     def text(self, length: int, stream: int = 0) -> str:
         """Draw a text; texts of different `stream` are independent."""
@@ -117,11 +120,13 @@ class MarkovChain:
         # Rounding must not leave a gap at the end.
         rows[:, -1] = 1.0
         letters = np.frombuffer(ALPHABET.encode(), np.uint8)
-        for start in range(0, length, STRETCH * STRETCHES):
-            u = rng.random(min(STRETCH * STRETCHES, length - start))
+        piece = STRETCH * STRETCHES
+        for start in range(0, length, piece):
+            u = rng.random(min(piece, length - start))
             contexts = self._walk(rows, context, u)
             context = int(contexts[-1])
-            yield letters[contexts % self.states].tobytes().decode()
+            symbols = contexts % self.states
+            yield letters[symbols].tobytes().decode()
 
     def _walk(
         self, rows: Float64[np.ndarray, "C V"], context: int, u: Float64[np.ndarray, " N"]

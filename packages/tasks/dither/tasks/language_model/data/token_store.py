@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Int64
 
 from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
@@ -23,7 +23,7 @@ from ...prepared.store import ArrayStream, Writer, open_arrays, verify, write_fo
 from .corpus import SPLITS, Corpus, Document
 from .manifest import SHARDS, SplitInfo, StoreInfo, read_store
 from .markov import MarkovChain
-from .tokenizers.base import Tokenizer, storage_type
+from .tokenizers.base import Ids, Tokenizer, storage_type
 from .tokenizers.factory import check_same, record_tokenizer, restore_tokenizer
 
 if TYPE_CHECKING:
@@ -51,13 +51,15 @@ MANY = 4096
 """Number of texts that are encoded together."""
 
 Documents = Literal["stream", "separate", "ended", "packed"]
+Spans = tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]
+"""The offset of each window in a stream, and its number of ids."""
 
 
 @dataclass(frozen=True)
 class TokenStream:
     """The ids of a split, the offset of each document, and the number of ids between documents."""
 
-    ids: Integer[np.ndarray, " N"]
+    ids: Ids
     starts: Int64[np.ndarray, " D"]
     gap: int = 0
 
@@ -86,7 +88,7 @@ class Windows:
         self.pad = pad
         self._stream = stream
         self._padding_is_valid = documents == "ended"
-        self._table: tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]] | None = None
+        self._table: Spans | None = None
 
         # Offsets and sizes of consecutive windows follow from their numbers.
         if documents == "stream":
@@ -95,21 +97,19 @@ class Windows:
 
         self._table = _windows_of_documents(stream, length)
         if documents == "packed":
-            self._table = _packed(*self._table, length)
+            self._table = _packed(self._table, length)
         self._count = len(self._table[0])
 
     def __len__(self) -> int:
         return self._count
 
-    def ids(self, count: int) -> list[Integer[np.ndarray, " n"]]:
+    def ids(self, count: int) -> list[Ids]:
         """Return the ids of the first windows, without padding."""
         starts, sizes = self.spans(np.arange(count))
         spans = zip(starts.tolist(), sizes.tolist(), strict=True)
         return [self._stream.ids[start : start + size] for start, size in spans]
 
-    def spans(
-        self, rows: Int64[np.ndarray, " B"]
-    ) -> tuple[Int64[np.ndarray, " B"], Int64[np.ndarray, " B"]]:
+    def spans(self, rows: Int64[np.ndarray, " B"]) -> Spans:
         """Return the offset of each window, and its number of ids."""
         if self._table is not None:
             starts, sizes = self._table
@@ -147,9 +147,7 @@ class Windows:
         return x0, np.arange(self.length) < sizes[:, None]
 
 
-def _windows_of_documents(
-    stream: TokenStream, length: int
-) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+def _windows_of_documents(stream: TokenStream, length: int) -> Spans:
     """Return the offset of each window, and its number of ids."""
     sizes = stream.stops() - stream.starts
     windows = -(-sizes // length)
@@ -159,10 +157,9 @@ def _windows_of_documents(
     return starts, np.minimum(length, np.repeat(sizes, windows) - into)
 
 
-def _packed(
-    starts: Int64[np.ndarray, " W"], sizes: Int64[np.ndarray, " W"], length: int
-) -> tuple[Int64[np.ndarray, " P"], Int64[np.ndarray, " P"]]:
+def _packed(spans: Spans, length: int) -> Spans:
     """Join consecutive windows while they fit into one."""
+    starts, sizes = spans
     packed: list[list[int]] = []
     for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True):
         if packed and stop - packed[-1][0] <= length:
@@ -266,7 +263,7 @@ class SplitWriter:
         self.length = 0
         self._starts = array("q")
         self._file = file
-        self._arrays: list[Integer[np.ndarray, " n"]] = [np.zeros(0, self.dtype)]
+        self._arrays: list[Ids] = [np.zeros(0, self.dtype)]
         self._end = np.zeros(0, self.dtype)
         self._separator = np.zeros(0, self.dtype)
         if tokenizer.end is None:
@@ -274,7 +271,7 @@ class SplitWriter:
         else:
             self._end = np.array([tokenizer.end], self.dtype)
 
-    def add(self, part: Part, ids: Integer[np.ndarray, " n"]) -> None:
+    def add(self, part: Part, ids: Ids) -> None:
         if part.begins:
             if self._starts:
                 self._write(self._separator)
@@ -284,7 +281,7 @@ class SplitWriter:
         if part.ends:
             self._write(self._end)
 
-    def _write(self, ids: Integer[np.ndarray, " n"]) -> None:
+    def _write(self, ids: Ids) -> None:
         self.length += len(ids)
         if self._file is None:
             self._arrays.append(ids)

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float64, Int64, Integer
 from dither.registry.config.errors import Problem, Refused
 
 from ..data.markov import MarkovChain
-from ..data.tokenizers.base import Tokenizer
+from ..data.tokenizers.base import Ids, Tokenizer
 
 __all__ = [
     "LIMIT",
@@ -54,7 +54,8 @@ DIVERSITY = (
 )
 """Metrics of `diversity_metrics`."""
 
-Ids = Integer[np.ndarray, " N"]
+Starts = Integer[np.ndarray, " W"]
+"""Offsets of windows."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class _Order:
 class WittenBell:
     """N-gram models of all orders up to `order`, of a stream of training ids."""
 
-    def __init__(self, ids: Integer[np.ndarray, " N"], *, size: int, order: int) -> None:
+    def __init__(self, ids: Ids, *, size: int, order: int) -> None:
         self.size = size
         self.orders: list[_Order] = []
         ids = ids.astype(np.int64)
@@ -95,7 +96,7 @@ class WittenBell:
             contexts = len(grams)
 
     def probabilities(
-        self, ids: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " W"] | None = None
+        self, ids: Ids, starts: Starts | None = None
     ) -> Iterator[Float64[np.ndarray, " N"]]:
         """Yield the probability of each id given those before it, for order 1, 2, and so on.
 
@@ -122,9 +123,7 @@ class WittenBell:
             if starts is not None:
                 context[starts] = -1
 
-    def nats(
-        self, ids: Integer[np.ndarray, " N"], starts: Integer[np.ndarray, " W"] | None = None
-    ) -> list[float]:
+    def nats(self, ids: Ids, starts: Starts | None = None) -> list[float]:
         """Return the negative log-likelihood in nats by order.
 
         Of a stream, or of windows that begin at `starts`.
@@ -158,7 +157,7 @@ def strong_baselines(
     train: Ids,
     text: Ids,
     tokenizer: Tokenizer,
-    starts: Integer[np.ndarray, " W"] | None = None,
+    starts: Starts | None = None,
 ) -> dict[str, float]:
     """Return n-grams of order 2 and up, and xz: the bits that `text` adds after (the end of) `train`.
 
@@ -224,15 +223,12 @@ def _metrics(nats: dict[str, float], text: Ids, tokenizer: Tokenizer) -> dict[st
 
 
 def _per_unit(nats: dict[str, float], characters: int, tokens: int) -> dict[str, float]:
-    metrics: dict[str, float] = {}
-    for name, value in nats.items():
-        metrics[f"bits_per_char/{name}"] = value / log(2) / characters
-        metrics[f"nats_per_token/{name}"] = value / tokens
-    return metrics
+    bits = {f"bits_per_char/{name}": value / log(2) / characters for name, value in nats.items()}
+    return bits | {f"nats_per_token/{name}": value / tokens for name, value in nats.items()}
 
 
 def distribution_baselines(
-    distribution: MarkovChain, windows: Sequence[Integer[np.ndarray, " N"]], tokenizer: Tokenizer
+    distribution: MarkovChain, windows: Sequence[Ids], tokenizer: Tokenizer
 ) -> dict[str, float]:
     """Return entropy and cross-entropy of the true distribution on independent windows.
 

@@ -48,16 +48,18 @@ def mauve(
     from sklearn.decomposition import PCA
 
     both = np.concatenate([samples, real])
-    share = PCA(min(both.shape), random_state=seed).fit(both).explained_variance_ratio_.cumsum()
-    reduced = PCA(int((share < 0.9).sum()) + 1, random_state=seed).fit_transform(both)
+    whole = PCA(min(both.shape), random_state=seed).fit(both)
+    share = whole.explained_variance_ratio_.cumsum()
+    components = int((share < 0.9).sum()) + 1
+    reduced = PCA(components, random_state=seed).fit_transform(both)
     clusters = max(2, min(len(samples), len(real)) // 10)
     labels = KMeans(clusters, n_init=3, random_state=seed).fit(reduced).labels_
     p = _frequencies(labels[: len(samples)], clusters)
     q = _frequencies(labels[len(samples) :], clusters)
-    weight = np.linspace(0, 1, 101)[1:-1, None]
-    mixed = weight * p + (1 - weight) * q
 
     # The frontier begins at (0, 1) and ends at (1, 0); its area by the trapezoidal rule.
+    weight = np.linspace(0, 1, 101)[1:-1, None]
+    mixed = weight * p + (1 - weight) * q
     x = np.concatenate([[0.0], _closeness(q, mixed)[::-1], [1.0]])
     y = np.concatenate([[1.0], _closeness(p, mixed)[::-1], [0.0]])
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum())

@@ -65,16 +65,21 @@ class TextMetrics:
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
         """Return nats and tokens of each window, and bits and characters if weights are equal."""
-        weights = measured.weights.double()
         counted = self._counted(clean)
+        weights = measured.weights.double()
         nats = (measured.values.double() * weights).sum(1)
         tokens = (weights * counted).sum(1)
         sums: dict[str, RatioSums] = {"nats_per_token": (nats, tokens)}
-        if self._accuracy.unweighted(clean, measured):
-            windows = clean.x0.masked_fill(~counted, -1).cpu().numpy()
-            counts = [self._tokenizer.characters(ids[ids >= 0]) for ids in windows]
-            characters = torch.tensor(counts, dtype=nats.dtype).to(nats.device, non_blocking=True)
-            sums["bits_per_char"] = (nats / log(2), characters)
+        if not self._accuracy.unweighted(clean, measured):
+            return sums
+
+        # Characters belong to ids, not to weights.
+        characters = []
+        ids = clean.x0.cpu().numpy()
+        for row, mask in zip(ids, counted.cpu().numpy(), strict=True):
+            characters.append(self._tokenizer.characters(row[mask]))
+        counts = torch.tensor(characters, dtype=nats.dtype).to(nats.device, non_blocking=True)
+        sums["bits_per_char"] = (nats / log(2), counts)
         return sums
 
     def _counted(self, clean: Clean) -> Bool[Tensor, "B L"]:

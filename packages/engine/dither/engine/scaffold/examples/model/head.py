@@ -46,8 +46,9 @@ class ExampleHead(HeadSpec):
                 parts = tokens.split(gelu(self.enter(h))).values()
                 logits = []
                 for linear, part in zip(self.maps, parts, strict=True):
-                    missing = tokens.vocab - linear.out_features
-                    logits.append(pad(linear(part), (0, missing), value=-torch.inf))
+                    known = linear(part)
+                    missing = tokens.vocab - known.shape[-1]
+                    logits.append(pad(known, (0, missing), value=-torch.inf))
                 return torch.cat(logits, 1)
 
         return DeepHead()

