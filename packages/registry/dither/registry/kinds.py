@@ -181,7 +181,7 @@ class DataSpec(Spec):
     """
 
     kind: ClassVar[str] = "data"
-    gives: ClassVar[str]
+    gives: ClassVar[str] = ""
     prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Names that `dither prepare` accepts instead of the component's name, each with the options it
     stands for."""
@@ -498,8 +498,9 @@ _KINDS: tuple[type[Spec], ...] = (
 KINDS = {kind.kind: kind for kind in _KINDS}
 """Every kind by name, in the order of an experiment file."""
 
-# pydantic evaluates annotations that are strings again for every subclass: half of its time.
-for _base in (OverSpace, *_KINDS):
+_BASES: tuple[type, ...] = (OverSpace, *_KINDS)
+# pydantic would evaluate annotations that are strings again for every component.
+for _base in _BASES:
     _base.__annotations__ = inspect.get_annotations(_base, eval_str=True)
 
 

@@ -65,6 +65,7 @@ CODES: dict[str, str] = {
     "plugin-failed": "A plugin raised an exception, or returned something it must not return.",
     "plugin-blocked": "The policy in registry.toml blocks the plugin.",
     "plugin-conflict": "Two plugins register the same name.",
+    "slow-import": "A plugin takes long to import.",
     "missing-dependency": "An optional dependency is not installed.",
     "registry-outdated": "registry.toml does not match the installed components.",
     # runs

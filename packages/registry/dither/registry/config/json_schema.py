@@ -10,7 +10,6 @@ import inspect
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -45,23 +44,29 @@ def schema_of(
     title: str,
     extends: bool = False,
 ) -> Schema:
-    """Return the schema of a file that is validated as `model`, with the components of a catalogue for its slots.
+    """Return the schema of a file that is validated as `model`.
 
-    `title` is shown by editors; a file that may extend another (`extends`) has no `required`
-    options.
+    Args:
+        model: The model.
+        catalog: Components for its slots.
+        title: Shown by editors.
+        extends: Whether the file may extend another; then no option is required.
     """
     definitions: Schema = {}
     top = _options(model, "", definitions)
     if extends:
         top["properties"] = {"extends": EXTENDS, **top["properties"]}
-    wanted = _kinds_in([top, *definitions.values()])
+
+    # Components have slots of further kinds.
+    pending = _kinds_in([top, *definitions.values()])
     done: set[str] = set()
-    while wanted:
-        kind = wanted.pop()
+    while pending:
+        kind = pending.pop()
         done.add(kind)
         added = _definitions_of_kind(kind, catalog)
         definitions |= added
-        wanted = (wanted | _kinds_in(added.values())) - done
+        pending = (pending | _kinds_in(added.values())) - done
+
     definitions = {name: definitions[name] for name in sorted(definitions)}
     if extends:
         for table in (top, *definitions.values()):
@@ -75,15 +80,16 @@ class _Generator(GenerateJsonSchema):
 
 
 def _options(model: type[Options], prefix: str, definitions: Schema) -> Schema:
-    """Return the schema of a table of options; add inner tables to `definitions`, named after `prefix`."""
-    made = model.model_json_schema(
+    """Return the schema of a table of options; add inner tables to `definitions`."""
+    schema = model.model_json_schema(
         ref_template=f"#/definitions/{prefix}{{model}}", schema_generator=_Generator
     )
-    for name, inner in made.pop("$defs", {}).items():
+    for name, inner in schema.pop("$defs", {}).items():
         definitions[prefix + name] = _table(inner)
-    if "$ref" in made:  # a recursive table
-        return dict(definitions[made["$ref"].removeprefix("#/definitions/")])
-    return _table(made)
+    # A recursive table.
+    if "$ref" in schema:
+        return dict(definitions[schema["$ref"].removeprefix("#/definitions/")])
+    return _table(schema)
 
 
 def _table(schema: Schema) -> Schema:
@@ -111,7 +117,8 @@ def _settled(schema: Any) -> Any:
         schema["$ref"] = f"#/definitions/{schema.pop('kind')}"
         if isinstance(default := schema.get("default"), dict) and set(default) == {"use"}:
             schema["default"] = default["use"]
-    if "$ref" in schema and len(schema) > 1:  # draft-07 ignores other keys next to $ref
+    # draft-07 ignores other keys next to $ref.
+    if "$ref" in schema and len(schema) > 1:
         schema["allOf"] = [{"$ref": schema.pop("$ref")}]
     return schema
 
@@ -130,29 +137,40 @@ def _by_type(schema: Schema) -> Schema:
     choices = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
     if len(choices) == 1:
         return {**choices[0], **rest}
-    types = [choice.get("type") for choice in choices]
-    numbers = {"integer", "number"} <= set(map(str, types))
-    if not all(isinstance(name, str) for name in types) or len(set(types)) < len(types) or numbers:
+    if not _have_different_types(choices):
         return {**rest, "anyOf": choices}
+    result = {**rest, "type": [choice["type"] for choice in choices]}
     rules = [
         {"if": {"type": choice["type"]}, "then": choice} for choice in choices if len(choice) > 1
     ]
-    return {**rest, "type": types, **({"allOf": rules} if rules else {})}
+    if rules:
+        result["allOf"] = rules
+    return result
+
+
+def _have_different_types(choices: list[Schema]) -> bool:
+    types = [str(choice.get("type")) for choice in choices]
+    if "None" in types or len(set(types)) < len(types):
+        return False
+    # An integer is a number, too.
+    return not {"integer", "number"} <= set(types)
 
 
 def _kinds_in(schemas: Iterable[Any]) -> set[str]:
-    found = set()
+    kinds: set[str] = set()
     for schema in schemas:
         if isinstance(schema, dict):
             kind = str(schema.get("$ref", "")).removeprefix("#/definitions/")
-            found |= {kind} & KINDS.keys() | _kinds_in(schema.values())
+            if kind in KINDS:
+                kinds.add(kind)
+            kinds |= _kinds_in(schema.values())
         elif isinstance(schema, list):
-            found |= _kinds_in(schema)
-    return found
+            kinds |= _kinds_in(schema)
+    return kinds
 
 
 def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
-    """Return the definition of a kind, with the options that its components share, and one for each component."""
+    """Return the definition of a kind with shared options, and one for each component."""
     definitions: Schema = {}
     tables = {}
     parts = catalog.parts(kind)
@@ -161,64 +179,70 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
         tables[name] = _options(part.spec, f"{name}.", definitions)
         tables[name]["description"] = " ".join(inspect.cleandoc(part.spec.__doc__ or "").split())
     shared = _shared([table["properties"] for table in tables.values()])
-    names = _names(kind, parts, catalog)
+
+    # A table without `use` changes options of a default component, which is not known here.
     known = dict.fromkeys(["use", *shared], True)
-    rules: list[Schema] = [
-        {
-            "if": {"not": {"required": ["use"]}},
-            "then": {"properties": known, "additionalProperties": NO_KEY},
-        }
-    ]
+    without_use = {"properties": known, "additionalProperties": NO_KEY}
+    rules: list[Schema] = [{"if": {"not": {"required": ["use"]}}, "then": without_use}]
+    names: list[str] = []
     for part, (name, table) in zip(parts, tables.items(), strict=True):
-        own = {
-            key: True if shared[key] == option else option
-            for key, option in table["properties"].items()
-        }
-        rest = {key: value for key, value in table.items() if key != "type"}
-        definitions[name] = {**rest, "properties": {"use": True, **own}}
-        called = {"required": ["use"], "properties": {"use": {"enum": names[part.pinned]}}}
+        forms = _names(part, catalog)
+        names += forms
+        called = {"required": ["use"], "properties": {"use": {"enum": forms}}}
         rules.append({"if": called, "then": {"$ref": f"#/definitions/{name}"}})
-    every = sorted(chain(*names.values()), key=lambda form: ("/" in form, "@" in form, form))
-    name_of = {"type": "string", "enum": every} if every else {"type": "string"}
+        definitions[name] = _component_table(table, shared)
+
+    # Short names first.
+    names.sort(key=lambda form: ("/" in form, "@" in form, form))
+    use: Schema = {"type": "string"}
+    if names:
+        use["enum"] = names
     definitions[kind] = {
         "description": f"A{with_article(kind)[1:]}: {summary_of(KINDS[kind])}",
         "type": ["string", "object"],
-        "properties": {"use": {"description": f"Which {kind}.", **name_of}, **shared},
+        "properties": {"use": {"description": f"Which {kind}.", **use}, **shared},
         "if": {"type": "string"},
-        "then": name_of,
+        "then": use,
         "else": {"allOf": rules},
     }
     return definitions
 
 
+def _component_table(table: Schema, shared: Schema) -> Schema:
+    """Return the schema of a component without what all components with an option agree on."""
+    properties: Schema = {"use": True}
+    for key, option in table["properties"].items():
+        properties[key] = True if shared[key] == option else option
+    rest = {key: value for key, value in table.items() if key != "type"}
+    return {**rest, "properties": properties}
+
+
 def _shared(tables: list[Schema]) -> Schema:
     """Return every option: in full if all components with it agree, else its descriptions only."""
-    found: dict[str, list[Schema]] = {}
+    variants: dict[str, list[Schema]] = {}
     for table in tables:
         for key, option in table.items():
-            same = found.setdefault(key, [])
-            if option not in same:
-                same.append(option)
-    shared = {}
-    for key, options in found.items():
-        words = dict.fromkeys(
-            option["description"] for option in options if "description" in option
-        )
-        shared[key] = (
-            options[0] if len(options) == 1 else {"description": " / ".join(words)} if words else {}
-        )
+            same_key = variants.setdefault(key, [])
+            if option not in same_key:
+                same_key.append(option)
+    shared: Schema = {}
+    for key, options in variants.items():
+        descriptions = [option["description"] for option in options if "description" in option]
+        if len(options) == 1:
+            shared[key] = options[0]
+        elif descriptions:
+            shared[key] = {"description": " / ".join(dict.fromkeys(descriptions))}
+        else:
+            shared[key] = {}
     return shared
 
 
-def _names(kind: str, parts: list[Component], catalog: Catalog) -> dict[str, list[str]]:
-    """Return every way to name each component, by its pinned name; an ambiguous short name belongs to none."""
-    names: dict[str, list[str]] = {}
-    for part in parts:
-        forms = [part.name, f"{part.name}@{part.rev}"]
-        names[part.pinned] = []
-        for form in (*forms, *(f"{part.plugin}/{form}" for form in forms)):
-            with suppress(Refused):
-                names[part.pinned] += (
-                    [form] if catalog.find(kind, form).pinned == part.pinned else []
-                )
+def _names(part: Component, catalog: Catalog) -> list[str]:
+    """Return every way to name a component; an ambiguous short name belongs to none."""
+    short = [part.name, f"{part.name}@{part.rev}"]
+    names = []
+    for form in (*short, *(f"{part.plugin}/{name}" for name in short)):
+        with suppress(Refused):
+            if catalog.find(part.kind, form) == part:
+                names.append(form)
     return names

@@ -5,15 +5,24 @@ from __future__ import annotations
 import inspect
 import json
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 from pydantic.fields import FieldInfo
 
 from ..config.errors import dotted
-from ..kinds import KINDS
+from ..kinds import KINDS, DataSpec, LossSpec, OverSpace, TaskSpec
 from ..spec.base import Options, Place, Spec, summary_of, with_article
 from ..spec.option_docs import docs_of
 from .catalog import Catalog, Component
@@ -45,16 +54,22 @@ BOUNDS: dict[type, tuple[str, str]] = {
     MinLen: ("at least {} long", "min_length"),
     MaxLen: ("at most {} long", "max_length"),
 }
+BOUND = (
+    "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest"
+)
 WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", Any: "anything"}
+
+
+@runtime_checkable
+class Scalar(Protocol):
+    """A number of numpy, which is not imported here."""
+
+    def item(self) -> Any: ...
 
 
 def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
     """Return the description of a component with plain values."""
     spec = part.spec
-    try:
-        source = f"{Path(inspect.getsourcefile(spec) or '?')}:{inspect.getsourcelines(spec)[1]}"
-    except (OSError, TypeError):  # a class without a source file
-        source = "?"
     return {
         "kind": spec.kind,
         "name": spec.name,
@@ -65,52 +80,59 @@ def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
         "options": describe_options(spec),
         "contracts": dict(_contracts(spec)),
         "snippet": _snippet(spec, catalog),
-        "source": source,
+        "source": _source(spec),
     }
+
+
+def _source(spec: type[Spec]) -> str:
+    try:
+        return f"{inspect.getsourcefile(spec)}:{inspect.getsourcelines(spec)[1]}"
+    except (OSError, TypeError):
+        # A class without a source file.
+        return "?"
 
 
 def describe_options(table: type[Options]) -> list[dict[str, str]]:
     """Return name, type, default and doc of each option of a component or a table."""
     docs = docs_of(table)
-    return [
-        {
+    rows = []
+    for key, info in table.model_fields.items():
+        row = {
             "name": key,
             "type": _type(info),
             "default": _default(info),
             "doc": " ".join(docs.get(key, "").split()),
         }
-        for key, info in table.model_fields.items()
-    ]
+        rows.append(row)
+    return rows
 
 
 def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
-    """Yield what the class declares about compatibility; for `check`, the first line of its doc."""
+    """Yield the declarations of the class; for `check`, the first line of its docstring."""
     kind = KINDS[spec.kind]
     yield "is", summary_of(kind)
-    if given := list(inspect.signature(spec.build).parameters)[1:]:  # type: ignore[attr-defined]
-        yield "is given", ", ".join(given)
-    if serves := getattr(spec, "serves", None):
-        yield "serves", " and ".join(sorted(serves, reverse=True))
-    if isinstance(gives := getattr(spec, "gives", None), str):
-        yield "gives", gives
-    for form, what in getattr(spec, "exports", {}).items():
-        yield f"exports {form}", what
-    if getattr(spec, "bound", False):
-        yield (
-            "bound",
-            "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest",
-        )
-    check = getattr(spec, "check", None)
-    if check is not None and check is not getattr(kind, "check", None) and check.__doc__:
-        line = inspect.cleandoc(check.__doc__).partition("\n")[0]
+    if arguments := list(inspect.signature(spec.build).parameters)[1:]:  # type: ignore[attr-defined]
+        yield "is given", ", ".join(arguments)
+    if issubclass(spec, OverSpace):
+        yield "serves", " and ".join(sorted(spec.serves, reverse=True))
+    if issubclass(spec, DataSpec) and spec.gives:
+        yield "gives", spec.gives
+    if issubclass(spec, TaskSpec):
+        for form, meaning in spec.exports.items():
+            yield f"exports {form}", meaning
+    if issubclass(spec, LossSpec) and spec.bound:
+        yield "bound", BOUND
+    if spec.check is not kind.check and spec.check.__doc__:
+        line = inspect.cleandoc(spec.check.__doc__).partition("\n")[0]
         yield "checks", line.removeprefix("Yield ").removeprefix("reasons why ")
 
 
 def _type(info: FieldInfo) -> str:
-    name = _name(info.annotation, any(isinstance(item, Place) for item in info.metadata))
-    return (
-        ", ".join([name, *_bounds(info.metadata)]).replace(", >", " >", 1).replace(", <", " <", 1)
-    )
+    """Return the type with its bounds: `integer >= 1, <= 10`."""
+    is_slot = any(isinstance(item, Place) for item in info.metadata)
+    text = ", ".join([_name(info.annotation, is_slot), *_bounds(info.metadata)])
+    # The first bound follows the type without a comma.
+    return text.replace(", >", " >", 1).replace(", <", " <", 1)
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:
@@ -122,22 +144,38 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
             yield f"like {pattern}"
 
 
-def _name(annotation: Any, place: bool = False) -> str:
+def _unwrapped(metadata: Iterable[Any]) -> list[Any]:
+    """Return the constraints in metadata, of which a `Field` in an annotation holds several."""
+    constraints: list[Any] = []
+    for item in metadata:
+        constraints += item.metadata if isinstance(item, FieldInfo) else [item]
+    return constraints
+
+
+def _name(annotation: Any, is_slot: bool = False) -> str:
+    if is_slot:
+        return with_article(annotation.kind)
     origin = get_origin(annotation)
     arguments = get_args(annotation)
-    metadata = getattr(annotation, "__metadata__", ())
-    if place or any(isinstance(item, Place) for item in metadata):
-        return with_article((annotation if place else arguments[0]).kind)
-    if metadata:
-        inner = [found for item in metadata for found in getattr(item, "metadata", [item])]
-        return " ".join([_name(arguments[0]), *_bounds(inner)])
+    if origin is Annotated:
+        return _annotated_name(annotation)
     if origin is Literal:
         return " | ".join(map(toml, arguments))
     if origin in (Union, types.UnionType):
         return " or ".join(_name(argument) for argument in arguments if argument is not type(None))
     if arguments:
-        return ("table of " if origin is dict else "list of ") + _name(arguments[origin is dict])
-    return WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+        # A table has keys of text.
+        container = "table" if origin is dict else "list"
+        return f"{container} of {_name(arguments[1 if origin is dict else 0])}"
+    name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return WORDS.get(annotation, name)
+
+
+def _annotated_name(annotation: Any) -> str:
+    inner = get_args(annotation)[0]
+    if any(isinstance(item, Place) for item in annotation.__metadata__):
+        return with_article(inner.kind)
+    return " ".join([_name(inner), *_bounds(_unwrapped(annotation.__metadata__))])
 
 
 def _default(info: FieldInfo) -> str:
@@ -149,17 +187,16 @@ def _default(info: FieldInfo) -> str:
 
 def toml(value: Any) -> str:
     """Return a value as one line of TOML."""
-    value = value.item() if hasattr(value, "item") else value  # numbers of numpy
+    # Numbers of numpy.
+    if isinstance(value, Scalar):
+        value = value.item()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
         if set(value) == {"use"}:
             return toml(value["use"])
-        return (
-            "{ "
-            + ", ".join(f"{dotted((key,))} = {toml(inner)}" for key, inner in value.items())
-            + " }"
-        )
+        pairs = (f"{dotted((key,))} = {toml(inner)}" for key, inner in value.items())
+        return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, str | Path):
@@ -169,15 +206,13 @@ def toml(value: Any) -> str:
 
 def _snippet(spec: type[Spec], catalog: Catalog) -> str:
     """Return lines of an experiment file that use the component, with its required options."""
-    place = PLACES.get(spec.kind)
     pairs = ", ".join([f'use = "{spec.name}"', *_required(spec, catalog)])
-    table = f"{{ {pairs} }}"
-    line = (
-        f"{LISTED[spec.kind]} = [{table}]"
-        if spec.kind in LISTED
-        else f"{spec.kind.replace('-', '_')} = {table}"
-    )
-    return (f"[{place}]\n" if place else "") + line
+    line = f"{spec.kind.replace('-', '_')} = {{ {pairs} }}"
+    if spec.kind in LISTED:
+        line = f"{LISTED[spec.kind]} = [{{ {pairs} }}]"
+    if spec.kind in PLACES:
+        return f"[{PLACES[spec.kind]}]\n{line}"
+    return line
 
 
 def _required(spec: type[Spec], catalog: Catalog) -> Iterator[str]:
@@ -185,9 +220,8 @@ def _required(spec: type[Spec], catalog: Catalog) -> Iterator[str]:
     for key, info in spec.model_fields.items():
         if not info.is_required():
             continue
-        kind = getattr(info.annotation, "kind", None)
-        if any(isinstance(item, Place) for item in info.metadata) and kind:
-            names = catalog.names(kind)
+        if any(isinstance(item, Place) for item in info.metadata):
+            names = catalog.names(info.annotation.kind)  # type: ignore[union-attr]
             yield f'{key} = "{names[0] if names else "..."}"'
         else:
             yield f"{key} = {toml(_example(info.annotation, info.metadata))}"
@@ -197,26 +231,30 @@ def _example(annotation: Any, metadata: list[Any]) -> Any:
     """Return a value that satisfies the type and the bounds of a required option."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
-    facts = {
-        type(item): getattr(item, BOUNDS[type(item)][1])
-        for item in metadata
-        if type(item) in BOUNDS
-    }
-    if hasattr(annotation, "__metadata__"):
-        inner = [
-            found for item in annotation.__metadata__ for found in getattr(item, "metadata", [item])
-        ]
-        return _example(arguments[0], inner)
+    bounds = {}
+    for item in metadata:
+        if type(item) in BOUNDS:
+            bounds[type(item)] = getattr(item, BOUNDS[type(item)][1])
+    if origin is Annotated:
+        return _example(arguments[0], _unwrapped(annotation.__metadata__))
     if origin is Literal:
         return arguments[0]
     if origin in (Union, types.UnionType):
         return _example(arguments[0], metadata)
     if origin in (list, tuple):
-        return [_example(arguments[0], [])] * facts.get(MinLen, 0)
+        return [_example(arguments[0], [])] * bounds.get(MinLen, 0)
     if annotation in (int, float):
-        low = facts.get(
-            Ge,
-            facts.get(Gt, 0) + (1 if annotation is int else 0.5 * facts.get(Lt, facts.get(Le, 1))),
-        )
-        return annotation(low)
-    return {str: "..." + "." * (facts.get(MinLen, 0) - 3), bool: True}.get(annotation, {})
+        return annotation(_low(annotation, bounds))
+    text = "." * max(3, bounds.get(MinLen, 0))
+    return {str: text, bool: True}.get(annotation, {})
+
+
+def _low(annotation: Any, bounds: Mapping[type, Any]) -> Any:
+    """Return a small number within bounds."""
+    if Ge in bounds:
+        return bounds[Ge]
+    low = bounds.get(Gt, 0)
+    if annotation is int:
+        return low + 1
+    # Halfway to an upper bound, which may be less than 1.
+    return low + 0.5 * bounds.get(Lt, bounds.get(Le, 1))
