@@ -94,7 +94,7 @@ class DnaSequences:
 
     def baselines(self, split: Split = "valid", samples: int | None = None) -> dict[str, float]:
         """Return nats per base of uniform bases, of the Markov chains and, if it is known, of the true distribution."""
-        predictors = {"markov": self._reference.markov.nats}
+        predictors: dict[str, Any] = {"markov": self._reference.markov.nats}
         if self.sequences.nats is not None:
             predictors["truth"] = self.sequences.nats
         result = {"nats_per_base/uniform": log(4)}

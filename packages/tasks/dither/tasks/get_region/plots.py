@@ -56,10 +56,11 @@ TRACKS = 3
 
 @dataclass(frozen=True)
 class _Panel:
-    """A heat map of all columns of a window; `values` are shown from -high or 0 to high."""
+    """A heat map of all columns of a window; `label` is that of the colours of motifs."""
 
     name: str
     values: Shaped[np.ndarray, "L M"]
+    label: str = "motif score"
     is_mask: bool = False
     is_difference: bool = False
 
@@ -85,18 +86,12 @@ def _draw_window(
     largest = [float(np.quantile(positive, 0.95)) if positive.size else 1.0]
     largest += [float(column.max()) or 1.0 for column in truth[:, count:].T]
 
-    panels = [_Panel("truth", truth)]
-    if (masked != masked[:1]).any():
-        panels.append(_Panel(f"mask: {masked.mean():.1%} sampled", masked, is_mask=True))
-    panels.append(_Panel("sampled and given", drawn))
-    panels.append(_Panel("sample minus truth", drawn - truth, is_difference=True))
     # Parts of which nothing was sampled are shown once.
     sampled = [bool(masked[:, part].any()) for part in parts]
-    shown = []
-    for panel in panels:
-        for number in range(len(parts)):
-            if sampled[number] or panel is panels[0]:
-                shown.append((panel, number))
+    panels = _panels(truth, masked, drawn)
+    shown = [(panels[0], number) for number in range(len(parts))]
+    for panel in panels[1:]:
+        shown += [(panel, number) for number in np.flatnonzero(sampled).tolist()]
 
     strip = STRIP if sampled[0] else WIDE_STRIP
     widths = [strip if number else 1 for _, number in shown]
@@ -114,17 +109,27 @@ def _draw_window(
         names = [motifs[order[column]] for column in columns]
         axis.set_xticks(columns, names, rotation=90, fontsize=7)
         axis.set_xlabel(f"{count} motifs, most frequent first", fontsize=9)
-        label = "motif score"
-        if panel.is_mask:
-            label = "given        sampled"
-        elif panel.is_difference:
-            label = "difference"
-        bar.set_label(label, fontsize=8)
+        bar.set_label(panel.label, fontsize=8)
 
     rows = _spread(len(places), 17)
     axes[0].set_yticks(rows, [places[row] for row in rows], fontsize=7)
     axes[0].set_ylabel(f"{len(places)} regions, in genome order", fontsize=9)
     return to_png(figure)
+
+
+def _panels(
+    truth: Float[np.ndarray, "L M"],
+    masked: Bool[np.ndarray, "L M"],
+    drawn: Float[np.ndarray, "L M"],
+) -> list[_Panel]:
+    panels = [_Panel("truth", truth)]
+    if (masked != masked[:1]).any():
+        name = f"mask: {masked.mean():.1%} sampled"
+        panels.append(_Panel(name, masked, "given        sampled", is_mask=True))
+    panels.append(_Panel("sampled and given", drawn))
+    difference = drawn - truth
+    panels.append(_Panel("sample minus truth", difference, "difference", is_difference=True))
+    return panels
 
 
 def _draw_panel(
@@ -340,11 +345,11 @@ def plot_samples(
     if "open" in labels.extra and counted.any():
         cells = ", ".join(sorted({labels.cell(like, row) for row in first})[:4])
         if evaluated is None or draws is not None:
-            png = _draw_accessibility(metrics, f"{cells}, sampled")
+            curves = _draw_accessibility(metrics, f"{cells}, sampled")
         else:
-            png = _draw_accessibility(evaluated, f"{cells}, evaluated")
-        if png is not None:
-            yield Picture("accessibility", png=png)
+            curves = _draw_accessibility(evaluated, f"{cells}, evaluated")
+        if curves is not None:
+            yield Picture("accessibility", png=curves)
     if draws is not None:
         yield Picture("calibration", png=_draw_calibration(draws))
     if counted[0].any():

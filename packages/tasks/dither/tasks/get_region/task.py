@@ -123,13 +123,13 @@ class RegionWindows:
 
     def save_assets(self, folder: Path) -> None:
         """Write the units of columns, for a run and exports without data."""
-        np.savez(
-            folder / UNITS,
-            motif=np.array(self.matrix.motifs),
-            cell=np.array(self.samples.cells, np.str_),
-            transform=np.array(self.units.transform),
+        arrays: dict[str, Any] = {
+            "motif": np.array(self.matrix.motifs),
+            "cell": np.array(self.samples.cells, np.str_),
+            "transform": np.array(self.units.transform),
             **self.units.arrays(),
-        )
+        }
+        np.savez(folder / UNITS, **arrays)
 
     def _fit(self, cell: int) -> Baselines:
         """Return baselines fitted on the training regions of a cell type; on all for a held-out one (-1)."""

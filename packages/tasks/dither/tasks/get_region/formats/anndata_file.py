@@ -6,6 +6,7 @@ in `varm`. Letters: P regions, K columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,6 @@ def read_anndata(path: Path) -> RawArrays:
 
     originals = list(map(str, file.obs.columns))
     columns = dict(zip(standard_names(originals), file.obs.columns, strict=True))
-    values = []
-    for name, column in columns.items():
-        array = file.obs[column].to_numpy()
-        # Other columns are annotations, such as text, which a table of regions would not have.
-        is_known = name in ("start", "end") or is_of_cell(name)
-        if is_known or (":" in name and array.dtype.kind in "biuf"):
-            values.append((name, str(column), array))
 
     def locate(array: str, row: int, column: str) -> str:
         where = f"{'X' if array == 'features' else 'obs'}, row {row} (from 0)"
@@ -53,7 +47,9 @@ def read_anndata(path: Path) -> RawArrays:
         shown = columns.get(column, column) if array in PLACES else column
         return f'{where}, column "{shown}"'
 
-    arrays, problems = numeric_columns(values, path, lambda row: f"obs, row {row} (from 0)")
+    arrays, problems = numeric_columns(
+        _value_columns(file, columns), path, lambda row: f"obs, row {row} (from 0)"
+    )
     del arrays["features"], arrays["motifs"]
     with collect_problems(problems):
         if all(name in columns for name in PLACES):
@@ -84,6 +80,20 @@ def _open(path: Path) -> Any:
         message = f"{path}: the matrix of shape {file.shape} is above {LIMIT:,} bytes"
         raise Refused(message, code="too-large")
     return file
+
+
+def _value_columns(file: Any, columns: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """Return standard name, own name and values of places and of values of cell types.
+
+    Other columns are annotations, such as text, which a table of regions would not have.
+    """
+    result = []
+    for name, column in columns.items():
+        values = file.obs[column].to_numpy()
+        is_known = name in ("start", "end") or is_of_cell(name)
+        if is_known or (":" in name and values.dtype.kind in "biuf"):
+            result.append((name, str(column), values))
+    return result
 
 
 def _is_region(first: Shaped[np.ndarray, " _"]) -> bool:

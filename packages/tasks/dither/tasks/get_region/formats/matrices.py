@@ -8,7 +8,7 @@ regions, M motifs, K columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -86,14 +86,19 @@ def read_matrix(path: Path, beds: Sequence[Path], *, headers: bool = False) -> R
             arrays |= from_bed(bed_path, bed, path, arrays)
             locate = locate_in(bed_path, bed, locate)
 
+    if not problems:
+        problems += _missing_places(arrays, path)
+    return RawArrays(arrays, locate, tuple(problems), raw.display_name)
+
+
+def _missing_places(arrays: Arrays, path: Path) -> Iterator[Problem]:
     missing = [place for place in PLACES if place not in arrays]
-    if missing and not problems:
+    if missing:
         fix = "name the columns chromosome, start and end, "
         fix += "or give a BED file with one line per row as well"
         existing = ", ".join(sorted(arrays))
         message = f'{path}: no places of regions: no array "{missing[0]}"; it has {existing}'
-        problems.append(Problem(message, help=fix, code="missing-array"))
-    return RawArrays(arrays, locate, tuple(problems), raw.display_name)
+        yield Problem(message, help=fix, code="missing-array")
 
 
 def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
