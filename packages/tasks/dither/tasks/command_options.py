@@ -74,6 +74,7 @@ def split_words(words: Sequence[str] | None) -> tuple[list[Path], list[str]]:
     paths: list[Path] = []
     overrides: list[str] = []
     for word in words or ():
+        # A file may be called a=b.txt.
         if "=" in word and not Path(word).exists():
             overrides.append(word)
         else:

@@ -56,6 +56,7 @@ def list_components(
     """List the components that an experiment may name."""
     from .catalog_output import filter_components, show_components, show_reference
 
+    # A reference page needs the option classes, which the cache does not hold.
     if not (plugins or as_markdown):
         components, known = cached_components()
         show_components(filter_components(components, known, kind, pattern, of_plugins), as_json)
@@ -100,6 +101,7 @@ def cached_components() -> tuple[list[Any], list[str]]:
     # Plugins that failed may work next time without any change of a file.
     complete = {report.state for report in plugins.reports} <= {"loaded", "blocked"}
     if complete and seconds > CACHE_FROM_SECONDS:
+        # A plugin in development changes one of its modules, an installation a folder of sys.path.
         modules = [vars(module).get("__file__") for module in list(sys.modules.values())]
         content = {
             "key": key,
@@ -200,6 +202,7 @@ def prepare(
         if spec is None and name in component.spec.prepared_as:
             spec = component.spec
     spec = spec or catalog.find("data", name).spec
+    # One component may be prepared in several ways, each with a name of its own.
     preset = [f"{key}={json.dumps(value)}" for key, value in spec.prepared_as.get(name, {}).items()]
     flags = overrides_from_flags(words or (), spec)
     document = Document.from_overrides([*preset, *flags, *(overrides or ())])
@@ -251,6 +254,7 @@ def _override(flag: str, queue: Iterable[str], spec: type[Spec]) -> str:
     key = key.replace("-", "_")
     field = spec.model_fields.get(key)
     kind = field.annotation if field else None
+    # An unknown key is passed on: the component reports it with the nearest name.
     if not equals and kind is bool:
         value = "true"
     elif not equals:

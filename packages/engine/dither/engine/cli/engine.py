@@ -53,11 +53,13 @@ class RunEngine:
         from ..runs.progress import Screen
         from .output import echo, echo_json
 
+        # The status goes to stderr, so that the metrics can be piped.
         with Screen(stderr=True).status(f"evaluating on the {split} split"):
             metrics, baselines = evaluate_run(run, options, split, task)
         if echo_json(as_json, metrics | baselines):
             return
         for name in metrics:
+            # Intervals and noise floors are shown next to their metric.
             if not is_companion_metric(name, metrics):
                 shown = shown_baselines(split, name, baselines)
                 echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())

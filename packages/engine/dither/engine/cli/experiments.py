@@ -126,6 +126,7 @@ def validate(
     """Check an experiment: names, types, bounds, and whether the components are compatible."""
     loaded = load(experiment, [overrides, words], removals, plugins)
     train = loaded.experiment.train
+    # Patterns of weights can only be compared with the names of a model that is built.
     if (train.freeze or train.lora) and (deep or _depth(loaded.experiment.model) <= MAX_DEPTH):
         from ..training.model_summary import require_names
 

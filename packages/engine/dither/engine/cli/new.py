@@ -73,6 +73,7 @@ def new_plugin(
     from ..scaffold.package import Names, check_names, write_plugin
 
     names = Names(name, kind)
+    # The name must be free among all plugins, also those that registry.toml blocks.
     plugins = load_plugins()
     check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))
     path = write_plugin(names, out, single_file)

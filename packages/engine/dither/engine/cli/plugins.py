@@ -34,6 +34,7 @@ def list_plugins(
 
     States are loaded, failed, blocked or clash.
     """
+    # typer also calls this before `plugins test`.
     if context.invoked_subcommand is None:
         from .catalog_output import show_plugins
 
@@ -144,6 +145,7 @@ def schema_text(of: str, plugins: list[str] | None = None) -> str:
         schema = schema_of(Policy, catalog, title="registry.toml of dither")
     else:
         schema = schema_of(Experiment, catalog, title="A dither experiment", extends=True)
+    # One definition a line keeps the differences of a committed schema readable.
     definitions = ",\n".join(
         f"{_compact(name)}:{_compact(value)}" for name, value in schema.pop("definitions").items()
     )

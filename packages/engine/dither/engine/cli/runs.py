@@ -79,6 +79,7 @@ def _table_of_runs(listed: Sequence[ListedRun], folder: Path, metric: str) -> li
         value = run.metrics.get(metric)
         step = "-" if run.step is None else run.step
         steps = "-" if run.steps is None else run.steps
+        # The folder of a run begins with its name, unless it was renamed: then both are shown.
         rows.append(
             (
                 str(run.path.relative_to(folder)),
@@ -94,6 +95,7 @@ def _table_of_runs(listed: Sequence[ListedRun], folder: Path, metric: str) -> li
     for head, *values in zip(heads, *rows, strict=True):
         if not any(values):
             continue
+        # Names from files may contain escapes, which would also spoil the widths.
         cells = [str(cell(value)) for value in (head, *values)]
         width = max(map(len, cells))
         align = str.rjust if head in right else str.ljust
@@ -110,6 +112,7 @@ def verify(run_directory: RunDirectory, as_json: Json = False) -> int:
     if not echo_json(as_json, [asdict(file) for file in files]):
         for file in files:
             echo(f"{file.path:32} {file.reason or 'intact'}")
+    # Scripts that copy runs rely on the code, not on the text.
     return DAMAGED if any(file.reason for file in files) else 0
 
 
@@ -288,6 +291,7 @@ def export(
 
         which = parse_checkpoint(checkpoint)
         changes = [*(overrides or ()), *(words or ())]
+        # A model repository needs a card and a configuration, any other export does not.
         if hub or push is not None:
             files = export_to_hub_folder(
                 source,
@@ -300,6 +304,7 @@ def export(
             )
         else:
             files = export_run(source, out, which, plugins, changes)
+        # The program is written on the CPU, so that it runs on any machine.
         if program:
             system = load(source, which, "cpu", plugins=plugins)
             files.append(export_program(system, out / PROGRAM))

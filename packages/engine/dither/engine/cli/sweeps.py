@@ -29,6 +29,7 @@ class _Sweep(Group):
     """`dither sweep FILE` means `dither sweep start FILE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # An experiment called like a subcommand can be given by its path: ./status.toml.
         if args and args[0] not in {*self.commands, "-h", "--help"}:
             args = ["start", *args]
         return super().parse_args(ctx, args)

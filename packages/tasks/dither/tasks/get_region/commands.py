@@ -126,6 +126,7 @@ def _apply(
     from .task import RegionWindows
 
     data, split, cell, formats = regions
+    # Data of the user have no training regions to leave out.
     split = split or ("all" if data else "valid")
     names = [split, cell, data[0].stem if data else None]
     default = (method.__name__, "-".join(filter(None, names)))

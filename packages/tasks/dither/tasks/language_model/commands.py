@@ -108,6 +108,7 @@ def _add_sampling(app: typer.Typer, engine: Engine) -> None:
         changes = [[f"sampler.{key}={value}" for key, value in point.items()] for point in points]
         with engine.new_folder(run, ("frontier",), out) as folder:
             task, count, draws = engine.draw(run, options, changes)
+            # Real text is the first row, and the reference of the others.
             rows, picture = write_frontier(task, count, points, draws, folder)
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
