@@ -63,7 +63,7 @@ def run(
     if resume is not None and experiment is not None and "=" in str(experiment):
         words = [str(experiment), *(words or ())]
         experiment = None
-    path = _file_to_run(experiment, resume, verify=not accept_changes)
+    path = _file_to_run(experiment, resume)
     loaded = load(path, [overrides, words], removals, plugins)
     if loaded.experiment.sweep is not None:
         hint = f"use {quoted('sweep', path)} for all points, or --unset sweep for none of them"
@@ -85,14 +85,14 @@ def run(
     return start(loaded, runs, argv, resume, accept_changes=accept_changes, created=link_latest)
 
 
-def _file_to_run(experiment: Path | None, resume: Path | None, verify: bool) -> Path:
+def _file_to_run(experiment: Path | None, resume: Path | None) -> Path:
     """Return the experiment file of `run`; Refused if it is not exactly one, or a run."""
     from dither.registry.config.document import shipped_experiments
 
     from ..runs.run_directory import resolved_file
 
     if resume is not None and experiment is None:
-        return resolved_file(resume, verify=verify)
+        return resolved_file(resume)
     if experiment is None or resume is not None:
         hint = f"dither run NAME, with a file or one of: {', '.join(shipped_experiments())}"
         raise _usage("give either an experiment file or --resume RUN", hint)

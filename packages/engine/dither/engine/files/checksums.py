@@ -1,7 +1,6 @@
-"""Checksums inside files, and the manifest of a folder.
+"""Checksums inside JSON files, and the manifest of a folder.
 
-JSON objects hold the sha256 of their other values under the key "sha256"; TOML files in a comment
-on their last line. Files without a checksum, written by early versions, are accepted.
+JSON objects hold the sha256 of their other values under the key "sha256".
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ __all__ = [
     "KEY",
     "MANIFEST",
     "checksum_differs",
-    "text_checksum_differs",
-    "text_with_checksum",
     "verify",
     "with_checksum",
     "write_manifest",
@@ -31,7 +28,6 @@ __all__ = [
 
 KEY = "sha256"
 """Key of the checksum in a JSON object."""
-LINE = "# sha256 of the lines above: "
 FORMAT = 1
 """Version of the folder format."""
 MANIFEST = "MANIFEST.json"
@@ -50,17 +46,6 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 def checksum_differs(values: Mapping[str, Any]) -> bool:
     """Return whether a JSON object does not match its checksum; False without a checksum."""
     return KEY in values and values[KEY] != _table_hash(values)
-
-
-def text_with_checksum(text: str) -> str:
-    """Return a TOML text with its checksum."""
-    return f"{text}{LINE}{_hash(text)}\n"
-
-
-def text_checksum_differs(text: str) -> bool | None:
-    """Return whether a TOML text does not match its checksum; None without a checksum."""
-    content, line, checksum = text.rpartition(LINE)
-    return checksum != _hash(content) + "\n" if line else None
 
 
 def checkpoint_folders(folder: Path) -> list[tuple[int, Path]]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dither.registry.files.limits import RECORD_BYTES, TABLE_BYTES, read_bytes, read_text
 
 from ..config.paths import not_a_run
-from ..files.checksums import checksum_differs, text_checksum_differs
+from ..files.checksums import checksum_differs
 from ..files.metrics_file import TIMES, as_number, baselines_of, from_json
 
 __all__ = ["PictureFile", "RunRecord", "read_run"]
@@ -94,7 +94,7 @@ def read_run(path: Path, brief: bool = False) -> RunRecord:
     record.manifest = _read(record, "manifest.json", _json, checksum_differs) or {}
     unfinished = "unfinished run: there is no summary.json"
     record.summary = _read(record, "summary.json", _json, checksum_differs, unfinished) or {}
-    toml = _read(record, "resolved.toml", str, _toml_differs)
+    toml = _read(record, "resolved.toml", str)
     if toml is not None:
         record.toml = toml
         record.resolved = _read(record, "resolved.toml", tomllib.loads) or {}
@@ -145,11 +145,6 @@ def _read(
     except (ValueError, RecursionError) as error:
         record.problems.append(f"{name} is damaged: {error}")
     return None
-
-
-def _toml_differs(text: str) -> bool:
-    # None where the file has no checksum.
-    return text_checksum_differs(text) is not False
 
 
 def _json(text: str) -> dict[str, Any]:

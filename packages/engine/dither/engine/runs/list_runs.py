@@ -15,7 +15,7 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 from dither.registry.files.limits import read_text
 
-from ..files.checksums import checkpoint_folders, checksum_differs, text_checksum_differs, verify
+from ..files.checksums import checkpoint_folders, checksum_differs, verify
 from ..files.metrics_file import as_number, from_json, missing_lines, read_metrics
 from ..files.run_folders import by_time, is_locked
 
@@ -80,7 +80,8 @@ def _listed(path: Path) -> ListedRun:
     steps = None
     damaged = True
     with suppress(*UNREADABLE):
-        name, steps, damaged = _read_resolved(path)
+        name, steps = _read_resolved(path)
+        damaged = False
     metrics: dict[str, float] = {}
     last_step = steps
     with suppress(*UNREADABLE):
@@ -106,17 +107,16 @@ def _listed(path: Path) -> ListedRun:
     )
 
 
-def _read_resolved(path: Path) -> tuple[str, int, bool]:
-    """Return name and steps of a run, and whether resolved.toml differs from its checksum."""
+def _read_resolved(path: Path) -> tuple[str, int]:
+    """Return name and steps of a run."""
     text = read_text(path / "resolved.toml")
-    differs = text_checksum_differs(text)
     name = NAME.match(text)
     steps = STEPS.search(text)
     # As a run has written it: parsing TOML takes 30 times as long.
-    if differs is False and name and steps:
-        return name[1], int(steps[1]), False
+    if name and steps:
+        return name[1], int(steps[1])
     tables = tomllib.loads(text)
-    return str(tables["name"]), int(tables["train"]["steps"]), bool(differs)
+    return str(tables["name"]), int(tables["train"]["steps"])
 
 
 def _read_summary(path: Path, steps: int | None) -> tuple[dict[str, float], int | None]:
@@ -148,7 +148,7 @@ def verify_run(path: Path) -> list[Finding]:
     """Verify the checksums of everything that a run would resume from."""
     from .run_directory import read_manifest, resolved_file
 
-    resolved_file(path, verify=False)
+    resolved_file(path)
     readers: dict[str, Callable[[], object]] = {
         "resolved.toml": lambda: Document.read(resolved_file(path)),
         "manifest.json": lambda: read_manifest(path),

@@ -31,13 +31,7 @@ from dither.registry.files.limits import read_text
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded
 from ..config.paths import absolute_paths, not_a_run
-from ..files.checksums import (
-    KEY,
-    checksum_differs,
-    text_checksum_differs,
-    text_with_checksum,
-    with_checksum,
-)
+from ..files.checksums import checksum_differs, with_checksum
 from ..files.metrics_file import as_json
 
 if TYPE_CHECKING:
@@ -120,7 +114,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Lock an existing run directory to resume its run; Refused if another process uses it."""
-        resolved_file(path, verify=False)
+        resolved_file(path)
         return cls(path, _lock(path))
 
     def __enter__(self) -> Self:
@@ -145,36 +139,41 @@ class RunDirectory:
 
         Refused if an option differs with which a run cannot resume.
         """
+        tree = resolved(loaded)
         before = flat(self._read_resolved(loaded))
-        after = flat(resolved(loaded))
-        changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-        notes = {
-            key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed
-        }
-        declared = (
-            path_options(Experiment, resolved(loaded), loaded.plugins.catalog) if moved else ()
-        )
-        paths = tuple(".".join(map(str, path)) for path, _ in declared)
-        fixed = [key for key in changed if not key.startswith(CHANGEABLE)]
-        fixed = [notes[key] for key in fixed if key not in paths and f"{key}.0" not in paths]
-        if fixed:
-            hint = f"a run may resume with other values of {', '.join(CHANGEABLE)}; for anything else start a new run"
-            message = f"the run in {self.path} was started with another value of "
-            raise Refused(
-                [Problem(message + note, help=hint, code="changed-components") for note in fixed]
-            )
-        return list(notes.values())
+        after = flat(tree)
+        may_differ = set[str]()
+        if moved:
+            for path, _ in path_options(Experiment, tree, loaded.plugins.catalog):
+                key = ".".join(map(str, path))
+                may_differ |= {key, key.removesuffix(".0")}
+
+        notes = []
+        problems = []
+        for key in {**before, **after}:
+            if before.get(key) == after.get(key):
+                continue
+            note = f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}"
+            notes.append(note)
+            if not key.startswith(CHANGEABLE) and key not in may_differ:
+                message = f"the run in {self.path} was started with another value of {note}"
+                hint = (
+                    f"a run may resume with other values of {', '.join(CHANGEABLE)}; "
+                    "for anything else start a new run"
+                )
+                problems.append(Problem(message, help=hint, code="changed-components"))
+        if problems:
+            raise Refused(problems)
+        return notes
 
     def _read_resolved(self, loaded: Loaded) -> dict[str, Any]:
-        """Return the experiment of this run with the present names of components and defaults of new options."""
+        """Return the experiment of this run with defaults of new options."""
         document = Document.read(self.path / "resolved.toml")
+        catalog = loaded.plugins.catalog
         try:
-            tree = dump(
-                validate(Experiment, document, loaded.plugins.catalog), loaded.plugins.catalog
-            )
+            return dump(validate(Experiment, document, catalog), catalog)
         except Refused:  # it names a component that no longer exists
-            tree = document.tree
-        return tree
+            return document.tree
 
     def accept(self, loaded: Loaded) -> None:
         """Write resolved.toml and copies of the plugin files."""
@@ -183,7 +182,7 @@ class RunDirectory:
             if copy.resolve() != path:
                 with atomic_write(copy) as temporary:
                     shutil.copyfile(path, temporary)
-        self._write_text("resolved.toml", text_with_checksum(tomlkit.dumps(resolved(loaded))))
+        self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))
 
     def save_assets(self, task: Task) -> None:
         """Write the files that a task needs without its data, if it has some and they are not there."""
@@ -256,26 +255,11 @@ def _shown(value: Any) -> str:
     return "(none)" if value is None else json.dumps(value, default=str)
 
 
-def resolved_file(run_directory: Path, verify: bool = True) -> Path:
-    """Return the path of resolved.toml of a run; Refused if it is missing, or changed and `verify`."""
+def resolved_file(run_directory: Path) -> Path:
+    """Return the path of resolved.toml of a run; Refused if it is missing."""
     path = run_directory / "resolved.toml"
     if not path.is_file():
         raise not_a_run(run_directory, "resolved.toml")
-    try:
-        differs = verify and text_checksum_differs(read_text(path))
-        if differs is None:  # an early run has no checksum, neither here nor in the manifest
-            differs = KEY in read_manifest(run_directory)
-    except UnicodeDecodeError:
-        differs = True
-    except (OSError, Refused):  # the reader of the file reports it
-        differs = False
-    if differs:
-        hint = (
-            "restore it; or, if the change is intended, resume with --resume RUN --accept-changes"
-        )
-        raise Refused(
-            Problem(f"{path} does not match its checksum", help=hint, code="damaged-file")
-        )
     return path
 
 

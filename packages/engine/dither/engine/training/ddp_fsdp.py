@@ -30,7 +30,7 @@ from .diffusion import Diffusion, submodule
 
 __all__ = ["ParallelModel", "norm_of"]
 
-BUFFERS = "forward_sync_buffers" if torch.__version__ >= (2, 13) else "broadcast_buffers"
+BUFFERS = "forward_sync_buffers" if torch.__version__ >= "2.13" else "broadcast_buffers"
 """The option that synchronises buffers at every forward pass."""
 
 
@@ -66,7 +66,8 @@ class ParallelModel:
                 average.follow(system.model)
         elif ranks.size > 1:
             # Buffers are constants here and need no synchronisation.
-            self._ddp = DistributedDataParallel(system, **{BUFFERS: False})
+            options: dict[str, Any] = {BUFFERS: False}
+            self._ddp = DistributedDataParallel(system, **options)
 
     def local_rows(self, micro_batch: slice) -> slice:
         """Return the rows of a micro-batch that this rank computes."""

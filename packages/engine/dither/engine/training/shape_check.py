@@ -51,7 +51,7 @@ def require_shapes(
     width = space.vocab if isinstance(space, TokenSpace) else space.width
     if not 0 < count * space.length * width <= MAX_LOGITS:
         return
-    shape = (count, space.length)
+    shape: tuple[int, ...] = (count, space.length)
     if not isinstance(space, TokenSpace):
         shape = (*shape, width)
 
