@@ -91,6 +91,7 @@ class ChunkedLoss:
         scale = active.to(torch.float64) if share is None else share.double() * active
         scale = scale.flatten()[rows]
 
+        # The prediction is that of the model's time, the loss weighs with the noise of the record.
         samples = _select_rows(noised, rows)
         noise = _noise_of_rows(process.schedule(t), noised.x0, rows)
         closed_form = self.closed_form(process)
@@ -107,6 +108,7 @@ class ChunkedLoss:
             head.backward(chunk, grad, scale[chunk], part.x0)
             losses.append(values.to(head.h.dtype).masked_fill(scale[chunk] == 0, 0.0))
 
+        # Only the total carries a gradient: backward through single values would need the logits.
         values = torch.cat(losses) * scale.to(head.h.dtype)
         total = head.attach_gradients(values.sum())
         every = values.new_zeros(active.numel()).index_copy_(0, rows, values).view_as(active)
@@ -248,6 +250,7 @@ class _ChunkedHead:
     def attach_gradients(self, total: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the total as a function of h, W and b with these gradients."""
         grads = [self.grad_h, self.grad_weight, self.grad_bias]
+        # In evaluation the loss has no graph at all.
         if all(grad is None for grad in grads):
             return total
         attached: Tensor = _WithGradients.apply(
@@ -257,7 +260,7 @@ class _ChunkedHead:
 
 
 class _WithGradients(torch.autograd.Function):
-    """A number with precomputed gradients, which become `.grad` without a copy."""
+    """A number with precomputed gradients."""
 
     @staticmethod
     def forward(
@@ -272,6 +275,7 @@ class _WithGradients(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Float[Tensor, ""]) -> tuple[Tensor | None, ...]:
         if ctx.grads is None:
             raise RuntimeError("backward through a chunked loss works only once")
+        # Released here, so that a gradient becomes `.grad` without a copy.
         grads = ctx.grads
         ctx.grads = None
         for grad in grads:

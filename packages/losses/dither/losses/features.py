@@ -58,7 +58,8 @@ def _snr_weight(noised: Noised, target: str, min_snr: float) -> Float[Tensor, ".
     noise_to_signal = over(noised.noise.sigma, noised.x0).expm1()
     if target == "x0":
         return noise_to_signal.reciprocal().clamp_max(min_snr)
-    if target == "flow-velocity":  # its error is that of x_0 divided by u
+    if target == "flow-velocity":
+        # Its error is that of x_0 divided by u.
         return noise_to_signal.reciprocal().clamp_max(min_snr) * (1 + noise_to_signal.rsqrt()) ** -2
     bounded = (min_snr * noise_to_signal).clamp_max(1)
     return bounded if target == "eps" else bounded / (1 + noise_to_signal)
@@ -77,9 +78,8 @@ def huber(
     `target` and `reduction` are those of `squared_error`.
     """
     error = torch.where(noised.target_mask, feature_error(pred, noised, target), 0.0)
-    return reduce_features(
-        huber_loss(error, torch.zeros_like(error), "none", delta), noised, reduction
-    )
+    values = huber_loss(error, torch.zeros_like(error), "none", delta)
+    return reduce_features(values, noised, reduction)
 
 
 def poisson_nll(
@@ -97,7 +97,9 @@ def poisson_nll(
         link: "none": the rate is x, clamped at 0. "softplus": log(1 + exp x). "log": exp x.
         reduction: As of `squared_error`.
     """
-    x, count = (torch.where(noised.target_mask, part, 1.0) for part in (pred.x0, noised.x0))
+    # Other elements get a finite value and gradient, as log 0 would make theirs NaN.
+    x = torch.where(noised.target_mask, pred.x0, 1.0)
+    count = torch.where(noised.target_mask, noised.x0, 1.0)
     if link == "log":
         value = x.exp() - count * x
     else:

@@ -40,9 +40,8 @@ class PerSample:
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
         """Compute the loss from hidden states; arguments as of `FusedLoss`."""
-        return _per_sample(
-            chunked(self.loss).fused(h, linear, process, noised, t, half=half, share=share)
-        )
+        measured = chunked(self.loss).fused(h, linear, process, noised, t, half=half, share=share)
+        return _per_sample(measured)
 
 
 def _per_sample(measured: Measured) -> Measured:

@@ -1,4 +1,4 @@
-"""Losses of this package. No torch at import."""
+"""Specs of the losses. Read without torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class _TokenLoss(LossSpec):
         """Return the unweighted cross-entropy if that is minimised."""
         from .chunked import ChunkedCrossEntropy
 
-        return None if self.training == "bound" else self._reduced(ChunkedCrossEntropy())
+        if self.training == "bound":
+            return None
+        return self._reduced(ChunkedCrossEntropy())
 
     def _reduced(self, loss: Loss) -> Loss:
         from .reductions import PerSample
@@ -188,8 +190,9 @@ class Poisson(_FeatureLoss):
 
     name = "poisson"
     link: Link = "none"
-    """The rate as a function of the predicted x0. none: it is the rate; use a head without negative output. softplus:
-    log(1 + exp x). log: exp x. Under the last two, metrics and samples are of x and not of the rate."""
+    """The rate as a function of the predicted x0. none: it is the rate; use a head without negative
+    output. softplus: log(1 + exp x). log: exp x. Under the last two, metrics and samples are of x
+    and not of the rate."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield unless the model predicts x0 and samples are not negative."""
@@ -210,7 +213,8 @@ class Poisson(_FeatureLoss):
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield what cannot be checked before the data are read."""
         yield Misfit(
-            'loss "poisson" requires samples that are never negative: counts, or logarithms of 1 + a count'
+            'loss "poisson" requires samples that are never negative: counts, or logarithms of '
+            "1 + a count"
         )
 
     def build(self, process: ProcessFacts) -> Loss:

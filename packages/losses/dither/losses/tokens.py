@@ -24,9 +24,8 @@ FAR = 40.0
 def cross_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     """-log p(x_0 | x_t) on target tokens, unweighted: a loss of training, no bound. Weights are 1 on these tokens."""
     log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
-    return Measured(
-        -torch.where(noised.target_mask, log_p, 0.0), noised.target_mask.to(log_p.dtype)
-    )
+    values = -torch.where(noised.target_mask, log_p, 0.0)
+    return Measured(values, noised.target_mask.to(values.dtype))
 
 
 def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
@@ -47,19 +46,20 @@ def flow_kl(pred: TokenPrediction, noised: Noised) -> Measured:
     """
     x = noised.state.x
     x0 = noised.x0
-    log = pred.log_clean()
-    log_p, log_stay = (log.gather(-1, ids[..., None])[..., 0] for ids in (x0, x))
+    log_clean = pred.log_clean()
+    log_p = log_clean.gather(-1, x0[..., None])[..., 0]
+    log_stay = log_clean.gather(-1, x[..., None])[..., 0]
     divergence = torch.where(x == x0, -log_stay.expm1(), -log_p - log_stay.exp())
     return _weighted(torch.where(noised.target_mask, divergence, 0.0), noised)
 
 
 def _weighted(values: Float[Tensor, "B L"], noised: Noised) -> Measured:
     """Return values times sigma' / (exp(sigma) - 1), the rate at which x_0 is revealed."""
-    sigma, rate = (over(value, noised.x0) for value in (noised.noise.sigma, noised.noise.rate))
-    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(
-        values.dtype
-    )  # at sigma = 0 no token is masked
-    return Measured(values * weight, (~noised.fixed).to(values.dtype))
+    sigma = over(noised.noise.sigma, noised.x0)
+    rate = over(noised.noise.rate, noised.x0)
+    # At sigma = 0 no token is masked.
+    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0)
+    return Measured(values * weight.to(values.dtype), (~noised.fixed).to(values.dtype))
 
 
 def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
@@ -84,6 +84,7 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     prior = noised.prior
     prior_prob = _at(prior, x)
     active = ~noised.fixed & (prior_prob > 0)
+    # Inactive positions get finite numbers, as 0 times NaN would be NaN in the backward.
     log_score = torch.where(active[..., None], pred.log_score(), 0.0)
     log_prior = prior.log() - prior.amax(-1, keepdim=True).log()
     base, own = _log_ratios(noised, log_prior, active)
@@ -115,12 +116,12 @@ def _log_ratios(
     x0 = noised.x0
     log_alpha = -over(noised.noise.sigma, x).to(noised.prior.dtype)
     log_one_minus_alpha = (-log_alpha.expm1()).log()
-    log_prior_prob, log_prior_prob_0 = (
-        log_one_minus_alpha + _at(noised.prior, ids).log() for ids in (x, x0)
-    )
-    apart = torch.where(
-        x == x0, torch.logaddexp(log_alpha - log_prior_prob, torch.zeros_like(log_prior_prob)), 0.0
-    )
+    log_prior_prob = log_one_minus_alpha + _at(noised.prior, x).log()
+    log_prior_prob_0 = log_one_minus_alpha + _at(noised.prior, x0).log()
+
+    # An unmoved token is as likely as one that stayed or was drawn again.
+    stayed = torch.logaddexp(log_alpha - log_prior_prob, torch.zeros_like(log_prior_prob))
+    apart = torch.where(x == x0, stayed, 0.0)
     base = -apart - _at(log_prior, x)
     own = torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob - apart
     return torch.where(active, base, 0.0), torch.where(active, own, 0.0)
@@ -148,6 +149,7 @@ class _Divergence(torch.autograd.Function):
         ctx.save_for_backward(log_score, base, own, log_prior, x, x0)
         gap, ratio = _compare(log_score, base, own, log_prior, x, x0)
         terms = _beyond_linear(gap).mul_(ratio)
+        # The largest tensors of a step: this one is freed before the next is made.
         del ratio
         return torch.where(gap < FAR, terms, log_score.exp()).sum(-1)
 
@@ -188,16 +190,16 @@ def _compare(
     """
     dtype = log_score.dtype
     table = log_prior.to(dtype)
-    each = base[..., None].to(dtype)
-    gap = (log_score - table).sub_(each)
+    rounded = base[..., None].to(dtype)
+    gap = (log_score - table).sub_(rounded)
     if dtype != base.dtype:
-        gap.sub_((base[..., None] - each).to(dtype))
-    ratio = (table + each).exp_()
-    here = log_score.gather(-1, x0[..., None]) - own[..., None]
-    for ids, apart, odds in (
-        (x0, here, own[..., None].exp()),
-        (x, torch.zeros_like(here), torch.zeros_like(here)),
-    ):
-        gap.scatter_(-1, ids[..., None], apart.to(dtype))
-        ratio.scatter_(-1, ids[..., None], odds.to(dtype))
+        gap.sub_((base[..., None] - rounded).to(dtype))
+    ratio = (table + rounded).exp_()
+
+    # Two ids have terms of their own: x_0, and then x_t, which may be the same and has none.
+    own = own[..., None]
+    x = x[..., None]
+    x0 = x0[..., None]
+    gap.scatter_(-1, x0, (log_score.gather(-1, x0) - own).to(dtype)).scatter_(-1, x, 0.0)
+    ratio.scatter_(-1, x0, own.exp().to(dtype)).scatter_(-1, x, 0.0)
     return gap, ratio

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules (step -> factor) as components. No torch at import."""
+"""Optimizers and learning-rate schedules (step -> factor). Read without torch."""
 
 from __future__ import annotations
 

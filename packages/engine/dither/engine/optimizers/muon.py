@@ -35,26 +35,21 @@ class Muon(Optimizer):
         eps: float,
         weight_decay: float,
     ) -> None:
-        outside = {
-            id(parameter)
-            for name, parameter in module.named_parameters()
-            if name.startswith("head.")
-        }
-        outside |= {
-            id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)
-        }
-        groups = parameter_groups(module, weight_decay, "matrices")
-        trained = (p for p in module.parameters() if p.requires_grad and id(p) not in outside)
-        inside = [p for p in trained if p.ndim == 2 and min(p.shape) > 1]
-        ours = {id(parameter) for parameter in inside}
-        rest = [
-            {**group, "params": [p for p in group["params"] if id(p) not in ours]}
-            for group in groups
-        ]
-        rest = [group for group in rest if group["params"]]
-        parts: list[Optimizer] = [Orthogonal(inside, lr, momentum, weight_decay)] if inside else []
-        if rest:
-            parts.append(adamw(rest, lr, betas, eps))
+        matrices = _matrices_of_blocks(module)
+        parts: list[Optimizer] = []
+        if matrices:
+            parts.append(Orthogonal(matrices, lr, momentum, weight_decay))
+
+        # Everything else, in the groups that AdamW alone would have.
+        ours = {id(matrix) for matrix in matrices}
+        groups = []
+        for group in parameter_groups(module, weight_decay, "matrices"):
+            others = [p for p in group["params"] if id(p) not in ours]
+            if others:
+                groups.append({**group, "params": others})
+        if groups:
+            parts.append(adamw(groups, lr, betas, eps))
+
         super().__init__([dict(group) for part in parts for group in part.param_groups], {})
         self.parts = parts
         self._step_supports_amp_scaling = all(
@@ -108,7 +103,9 @@ class Orthogonal(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        cancelled, scale = (getattr(self, name, None) for name in ("found_inf", "grad_scale"))
+        # Set by a GradScaler, as on torch's fused optimizers; reading them would synchronise.
+        cancelled = getattr(self, "found_inf", None)
+        scale = getattr(self, "grad_scale", None)
         applied = 1 if cancelled is None else 1 - cancelled
         for group in self.param_groups:
             lr = group["lr"]
@@ -118,13 +115,27 @@ class Orthogonal(Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 gradient = matrix.grad if scale is None else matrix.grad / scale
-                gradient = (
-                    gradient if cancelled is None else gradient.masked_fill(cancelled > 0, 0.0)
-                )
+                if cancelled is not None:
+                    gradient = gradient.masked_fill(cancelled > 0, 0.0)
+
+                # Nesterov momentum, with the update RMS of AdamW (Liu et al. 2025).
                 mean = state["momentum_buffer"].lerp_(gradient, (1 - momentum) * applied)
                 update = _orthogonal_shard(gradient.lerp(mean, momentum))
                 matrix.mul_(1 - lr * group["weight_decay"] * applied)
                 matrix.add_(update * applied, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
+
+
+def _matrices_of_blocks(module: nn.Module) -> list[nn.Parameter]:
+    """Return the trained matrices that are neither tables nor in the head."""
+    excluded = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    matrices = []
+    for name, parameter in module.named_parameters():
+        # A tied head has another name first, but its weight is a table.
+        if name.startswith("head.") or id(parameter) in excluded or not parameter.requires_grad:
+            continue
+        if parameter.ndim == 2 and min(parameter.shape) > 1:
+            matrices.append(parameter)
+    return matrices
 
 
 def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:

@@ -55,21 +55,23 @@ def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[
     ValueError if it belongs to other parameters.
     """
     fresh = optimizer.state_dict()["param_groups"]
-    sizes, own_sizes = (
-        [len(group["params"]) for group in groups] for groups in (plain["groups"], fresh)
-    )
-    if sizes != own_sizes:
+    sizes = [len(group["params"]) for group in plain["groups"]]
+    expected = [len(group["params"]) for group in fresh]
+    if sizes != expected:
         raise ValueError(
-            f"the stored optimizer has groups of {sizes} parameters, this one of {own_sizes}"
+            f"the stored optimizer has groups of {sizes} parameters, this one of {expected}"
         )
+
+    # JSON has no tuples.
     groups = [dict(group) for group in plain["groups"]]
-    for group, own in zip(groups, fresh, strict=True):
-        group.update(
-            {key: tuple(group[key]) for key, value in own.items() if isinstance(value, tuple)}
-        )
-    state: dict[int, dict[str, Any]] = {
-        int(index): dict(entry) for index, entry in plain["state"].items()
-    }
+    for group, present in zip(groups, fresh, strict=True):
+        for key, value in present.items():
+            if isinstance(value, tuple):
+                group[key] = tuple(group[key])
+
+    state: dict[int, dict[str, Any]] = {}
+    for index, entry in plain["state"].items():
+        state[int(index)] = dict(entry)
     for name, value in tensors.items():
         where, _, key = name.partition(".")
         if where == "group":
