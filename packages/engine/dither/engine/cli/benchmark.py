@@ -28,17 +28,19 @@ __all__ = ["PHASES", "bench", "show_bench", "timed_phases"]
 
 WARMUP = 3
 """Steps before any is timed."""
-MAX_SHARE = 0.05
+MAX_DATA = 0.05
+"""Share of a step for data above which `advice` names a remedy."""
 LOW_MFU = 0.3
+"""Share of the peak rate below which `advice` names a remedy."""
 MAX_OPTIMIZER = 0.25
-"""Shares of a step for data, of the peak, and of a step for the optimizer beyond which `advice` names a remedy."""
+"""Share of a step for the optimizer above which `advice` names a remedy."""
 
 
 def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
-    """Measure the training step of an experiment: seconds, rates and memory in bytes; nothing is saved.
+    """Measure the training step of an experiment: seconds, rates and memory in bytes.
 
-    The time of a step is the median over repeats. Then the same number of steps is timed by phase,
-    with the median over the steps.
+    Nothing is saved. The time of a step is the median over repeats. Then the same number of steps
+    is timed by phase, with the median over the steps.
     """
     train = loaded.experiment.train
     system, device = build(loaded, training=True)
@@ -49,10 +51,13 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
         trainer.advance()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    whole = [
-        _timed(lambda: [trainer.advance() for _ in range(steps)], device) / steps
-        for _ in range(repeats)
-    ]
+
+    def several_steps() -> None:
+        for _ in range(steps):
+            trainer.advance()
+
+    # Phases are timed apart: waiting for the device after each one slows a step down.
+    whole = [_timed(several_steps, device) / steps for _ in range(repeats)]
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     median = statistics.median(whole)
@@ -83,21 +88,19 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
 
 def peak_flops(device: torch.device, precision: str) -> float:
     """Return the measured rate of a large matrix product, in operations per second."""
+    # Large enough to reach the peak, small enough to take a moment.
     size = 8192 if device.type == "cuda" else 1024
-    a = torch.randn(
-        size,
-        size,
-        device=device,
-        dtype=torch.bfloat16 if precision == "bfloat16" else torch.float32,
-    )
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    a = torch.randn(size, size, device=device, dtype=dtype)
     return 2 * size**3 / min(_timed(lambda: a @ a, device) for _ in range(5))
 
 
 def advice(result: dict[str, Any]) -> Iterator[str]:
     """Yield what to change, from the result of `bench`."""
     share = {phase: seconds / result["step_seconds"] for phase, seconds in result["phases"].items()}
-    if share["data"] > MAX_SHARE:
-        yield f"data takes {share['data']:.0%} of a step: raise train.workers, for example to {2 * DEFAULT_WORKERS}"
+    if share["data"] > MAX_DATA:
+        more = f"raise train.workers, for example to {2 * DEFAULT_WORKERS}"
+        yield f"data takes {share['data']:.0%} of a step: {more}"
     if result["mfu"] < LOW_MFU:
         few = "many small kernels: a larger train.batch_size, or train.compile"
         yield f"{result['mfu']:.0%} of the peak: {few}"
@@ -140,20 +143,26 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
         page.add_row(name, f"{seconds * 1e3:.3f}", f"{seconds / whole:.1%}")
     page.add_row("step", f"{whole * 1e3:.3f}", "")
     console.print(page)
-    least = result["step_seconds_least"]
-    most = result["step_seconds_most"]
+
+    fastest = result["step_seconds_least"] * 1e3
+    slowest = result["step_seconds_most"] * 1e3
+    first = result["first_step_seconds"] * 1e3
     memory = ", ".join(f"{name} {size(count)}" for name, count in result["memory"].items())
-    words = result["environment"]
-    for line in (
-        f"step {least * 1e3:.3f} to {most * 1e3:.3f} ms in {result['repeats']} x {result['steps']} steps; "
-        f"the first one {result['first_step_seconds'] * 1e3:.0f} ms",
-        f"{result['samples_per_second']:,.1f} samples/s, {result['positions_per_second']:,.0f} valid positions/s",
+    environment = result["environment"]
+    lines = [
+        f"step {fastest:.3f} to {slowest:.3f} ms in {result['repeats']} x {result['steps']} steps; "
+        f"the first one {first:.0f} ms",
+        f"{result['samples_per_second']:,.1f} samples/s, "
+        f"{result['positions_per_second']:,.0f} valid positions/s",
         f"memory: {memory}",
-        f"MFU {result['mfu']:.1%}: {result['flops_per_step'] / 1e9:,.2f} GFLOP a step; a matrix product reaches "
-        f"{result['peak_flops'] / 1e9:,.0f} GFLOP/s",
-        *(f"to do: {line}" for line in advice(result)),
-        f"{words['device']}, {words['threads']} threads, torch {words['torch']}",
-    ):
+        f"MFU {result['mfu']:.1%}: {result['flops_per_step'] / 1e9:,.2f} GFLOP a step; "
+        f"a matrix product reaches {result['peak_flops'] / 1e9:,.0f} GFLOP/s",
+    ]
+    lines += [f"to do: {line}" for line in advice(result)]
+    lines.append(
+        f"{environment['device']}, {environment['threads']} threads, torch {environment['torch']}"
+    )
+    for line in lines:
         console.print(line, highlight=False, markup=False)
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 from rich.console import Console
@@ -630,7 +631,8 @@ class Run:
         reason = self.stop.requested or "another rank"
         step = self.trainer.step
         say(self.console, f"stopped by {reason} after step {step}; checkpoint saved")
-        say(self.console, f"resume with --resume {self.directory.path}")
+        command = join(["dither", "run", "--resume", str(self.directory.path)])
+        say(self.console, f"resume with: {command}")
         return STOPPED
 
 
