@@ -9,6 +9,7 @@ import tomllib
 
 import pytest
 
+from dither.engine.config.provenance import plugin_record
 from dither.engine.files.checksums import with_checksum
 from dither.engine.files.run_folders import is_locked
 from dither.engine.runs.run_directory import RunDirectory, read_manifest, resolved
@@ -55,12 +56,13 @@ def test_recorded_files_give_the_same_experiment(tmp_path, load, experiment_file
     child = experiment_file.with_name("child.toml")
     child.write_text('extends = "exp.toml"\nname = "child"\n[model]\nuse = "toy-net"\nwidth = 4\n')
     loaded = load("train.steps=9", path=child)
+    recorded = {"seed": 3, "plugins": plugin_record(loaded)}
     with RunDirectory.create(tmp_path / "runs") as directory:
-        directory.record(loaded, {"seed": 3})
+        directory.record(loaded, recorded)
     path = directory.path
     assert (path / "experiment.toml").read_bytes() == child.read_bytes()
     assert (path / "extends" / "1-exp.toml").read_bytes() == experiment_file.read_bytes()
-    assert json.loads((path / "manifest.json").read_text()) == with_checksum({"seed": 3})
+    assert json.loads((path / "manifest.json").read_text()) == with_checksum(recorded)
     assert read_manifest(path)["seed"] == 3
     written = tomllib.loads((path / "resolved.toml").read_text())
     assert written["task"]["use"] == "toy-plugin/toy-words@1"

@@ -107,8 +107,9 @@ def recorded_checksums(folder: Path) -> set[str] | None:
                 is_recorded = True
                 try:
                     checksums.update(_checksums_in(json.loads(read_text(place / record))))
-                except (OSError, ValueError, RecursionError):
-                    continue
+                except (OSError, ValueError, RecursionError) as error:
+                    message = f"{place / record} cannot be read: {error}"
+                    raise Refused(message, code="unreadable-file") from None
     return checksums if is_recorded else None
 
 
