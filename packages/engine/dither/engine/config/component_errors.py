@@ -48,8 +48,10 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
     result of `build` is Refused, and so is endless recursion, whose traceback would be thousands of
     lines.
     """
-    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    kinds = (Exception, SystemExit, GeneratorExit, *([] if default else [KeyboardInterrupt]))
+    kinds: tuple[type[BaseException], ...] = (Exception, SystemExit, GeneratorExit)
+    # Where Ctrl-C raises no KeyboardInterrupt, a component has raised it.
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        kinds = (*kinds, KeyboardInterrupt)
     try:
         yield
     except Refused:
@@ -60,11 +62,9 @@ def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
         reason = str(error) if isinstance(error, WrongReturnError) else describe_exception(error)
         raise Refused(f"{name} failed: {reason}", code="plugin-failed") from error
     except kinds as error:
-        failed = (
-            error
-            if isinstance(error, Exception)
-            else RuntimeError(f"{type(error).__name__}: {error}")
-        )
+        failed = error
+        if not isinstance(error, Exception):
+            failed = RuntimeError(f"{type(error).__name__}: {error}")
         if (spec := _innermost_spec(error)) is not None:
             failed.add_note(f"in build of {title(spec, catalog)}")
         raise failed from (error.__cause__ if failed is error else error)

@@ -40,7 +40,8 @@ class Experiment(Options):
         "experiment",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
         json_schema_extra={
-            PATTERN_MESSAGE: "at most 64 letters, digits, dots, dashes and underscores, starting with a letter or digit"
+            PATTERN_MESSAGE: "at most 64 letters, digits, dots, dashes and underscores, "
+            "starting with a letter or digit"
         },
     )
     """Name of the experiment in lists and reports."""
@@ -62,15 +63,19 @@ class Experiment(Options):
     """Values that `dither sweep` tries, one run for each combination."""
 
     def check(self) -> Iterator[Misfit]:
-        """Yield why the components are incompatible. May read data to know the space of a task; imports no torch."""
+        """Yield why the components are incompatible.
+
+        May read data to know the space of a task; imports no torch.
+        """
         yield from below("train", self.train.check(self.model))
         yield from below("tracking", self.tracking.check())
         if self.train.buckets and self.task.bucketed is False:
             message = f'task "{self.task.name}" defines no buckets of equal padding'
             yield Misfit(message, ("train", "buckets"), ("task",), "remove train.buckets")
         yield from below("evaluate", below("metrics", duplicates(self.evaluate.metrics)))
-        yield from (found := _checked("task", self.task))
-        space = _known(self.task, self.task.space, found)
+        of_task = _checked("task", self.task)
+        yield from of_task
+        space = _known(self.task, self.task.space, of_task)
         if space is None:
             yield from misfits_without_task(self.process, self.model, self.loss, self.sampler)
             return
@@ -83,20 +88,26 @@ class Experiment(Options):
             return
         process, model = facts
         space = process.space
-        blocks = model.trained_blocks(process.space)
-        if blocks is not None and blocks < space.length and not self.sampler.blockwise:
-            message = f'sampler "{self.sampler.name}" draws whole samples, but the model is trained block by block'
-            hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
-            yield Misfit(message, ("sampler",), ("model", "block_size"), hint)
+        yield from self._check_blocks(model.trained_blocks(space), space)
         if self.train.known and not model.reads_known:
-            known = self.train.known
-            message = f"train.known = {known:g} requires a model that distinguishes known tokens from noised ones"
+            required = "a model that distinguishes known tokens from noised ones"
+            message = f"train.known = {self.train.known:g} requires {required}"
             hint = 'set model.embedding = { use = "tokens", known = true }'
             yield Misfit(message, ("train", "known"), ("model",), hint)
         yield from check_conditions(self.sample, space, model)
 
+    def _check_blocks(self, blocks: int | None, space: Space) -> Iterator[Misfit]:
+        """Yield that a model of blocks of this size cannot draw whole samples."""
+        if blocks is None or blocks >= space.length or self.sampler.blockwise:
+            return
+        sampler = self.sampler.name
+        reason = "draws whole samples, but the model is trained block by block"
+        hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{sampler}" }}'
+        message = f'sampler "{sampler}" {reason}'
+        yield Misfit(message, ("sampler",), ("model", "block_size"), hint)
+
     def warn(self) -> Iterator[Misfit]:
-        """Yield what is allowed but should be known before a long run. Call it only if `check` yields nothing."""
+        """Yield warnings before a long run. Call it only if `check` yields nothing."""
         space = self.task.space()
         process = self.process.facts(space)
         yield from _checked("task", self.task, method="warn")
@@ -111,14 +122,21 @@ class Experiment(Options):
         """Yield that samples given known tokens are biased, if they are."""
         process = self.process.facts(self.task.space())
         model = self.model.facts()
-        told = model.reads_known and (self.train.known > 0 or self.task.trains_known())
-        whole = (
-            process.prior in ("uniform", "frequencies")
-            and model.trained_blocks(process.space) is None
-        )
-        if whole and not told and not self.sampler.corrects_known:
-            message = f'under process "{process.name}" the model takes known tokens for noised ones: samples are biased'
-            hint = 'set train.known = 0.5 and model.embedding.known, sampler = "particle-gibbs", or model.block_size'
+        if self.sampler.corrects_known:
+            return
+        # A model of blocks reads known tokens as the clean context of the next block.
+        if model.trained_blocks(process.space) is not None:
+            return
+        learned = self.train.known > 0 or self.task.trains_known()
+        if model.reads_known and learned:
+            return
+        if process.prior in ("uniform", "frequencies"):
+            reason = "the model takes known tokens for noised ones: samples are biased"
+            message = f'under process "{process.name}" {reason}'
+            hint = (
+                "set train.known = 0.5 and model.embedding.known, "
+                'sampler = "particle-gibbs", or model.block_size'
+            )
             yield Misfit(message, ("sampler",), ("process",), hint)
 
 
@@ -137,14 +155,19 @@ def misfits_without_task(
     loss: LossSpec | None,
     sampler: SamplerSpec | None,
 ) -> list[Misfit]:
-    """Return the misfits of valid components that do not depend on the task: those with each of several spaces."""
-    found = []
-    for space in [space for space in STAND_INS if process is None or space.data in process.serves]:
-        with suppress(Refused):
-            found.append(list(_misfits_between(process, model, loss, sampler, space)))
-    common = (
-        [misfit for misfit in found[0] if all(misfit in other for other in found)] if found else []
-    )
+    """Return the misfits of valid components that do not depend on the task.
+
+    They are those with each of several spaces.
+    """
+    of_spaces = []
+    for space in STAND_INS:
+        if process is None or space.data in process.serves:
+            with suppress(Refused):
+                of_spaces.append(list(_misfits_between(process, model, loss, sampler, space)))
+    if not of_spaces:
+        return []
+    first, *others = of_spaces
+    common = [misfit for misfit in first if all(misfit in other for other in others)]
     return [misfit for misfit in common if misfit.related != ("task",)]
 
 
@@ -155,11 +178,15 @@ def _misfits_between(
     sampler: SamplerSpec | None,
     space: Space,
 ) -> Generator[Misfit, None, tuple[ProcessFacts, ModelFacts] | None]:
-    """Yield the misfits of components with a space and each other; None is invalid. Return the facts, if all exist."""
+    """Yield the misfits of components with a space and each other; return the facts.
+
+    A component that is invalid is None, and facts without which others cannot be checked, too.
+    """
     facts = None
     if process is not None:
-        yield from (found := _checked("process", process, space))
-        facts = _known(process, lambda: process.facts(space), found)
+        of_process = _checked("process", process, space)
+        yield from of_process
+        facts = _known(process, lambda: process.facts(space), of_process)
     if model is not None:
         yield from _checked("model", model, space if facts is None else facts.space)
     if facts is not None and loss is not None:
@@ -174,7 +201,7 @@ def _misfits_between(
 
 
 def _known(component: Spec, compute: Callable[[], T], misfits: Sequence[Misfit]) -> T | None:
-    """Return what a component computes for further checks; None if it fails because of its own misfits."""
+    """Return the result of a component; None if it fails because of its own misfits."""
     try:
         with attribute_errors(component):
             return compute()

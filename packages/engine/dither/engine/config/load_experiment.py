@@ -85,7 +85,7 @@ def open_experiment(
     removals: Iterable[str] = (),
     select: Sequence[str] | None = None,
 ) -> tuple[Document, Plugins]:
-    """Read an experiment file and load its plugins, or raise `Refused`; arguments as for `load_experiment`."""
+    """Read an experiment file and load its plugins; arguments as for `load_experiment`."""
     path = find_experiment(Path(path))
     document = Document.load(path, changes, removals)
     plugins = load_plugins(
@@ -97,32 +97,34 @@ def open_experiment(
 
 
 def check_experiment(document: Document, plugins: Plugins) -> Loaded:
-    """Validate names, types, bounds and compatibility; `Refused` with a problem for everything that is wrong."""
+    """Validate names, types, bounds and compatibility.
+
+    Raises `Refused` with a problem for everything that is wrong.
+    """
     try:
         experiment = validate(Experiment, document, plugins.catalog)
     except Refused as refused:
-        raise Refused(
-            [*refused.problems, *_other_problems(document, plugins, refused.problems)]
-        ) from None
-    misfits = []
+        others = _other_problems(document, plugins, refused.problems)
+        raise Refused([*refused.problems, *others]) from None
+
+    misfits: list[Misfit] = []
+    warnings: list[Misfit] = []
     try:
+        # One by one, so that those before an exception are reported.
         for misfit in experiment.check():
             misfits.append(misfit)
         misfits += _missing_weights(experiment, document)
-        warned = [] if misfits else list(experiment.warn())
+        if not misfits:
+            warnings += experiment.warn()
     except ComponentFailed as failed:
         path = next((path for path, spec in components_in(experiment) if spec is failed.spec), ())
         message = f"{title(failed.spec, plugins.catalog)} failed: {failed.reason}"
         problem = Problem(message, path, document.origin(path), code="plugin-failed")
         raise Refused([*problems_of(misfits, document), problem]) from failed
-    except Refused as refused:  # invalid data
-        path = ("task",) if document.at(("task", "data")) is None else ("task", "data")
-        origin = document.origin(path)
-        placed = [
-            p if p.path or p.origin else replace(p, path=path, origin=origin)
-            for p in refused.problems
-        ]
-        raise Refused([*problems_of(misfits, document), *placed]) from None
+    except Refused as refused:
+        problems = _located_in_data(refused.problems, document)
+        raise Refused([*problems_of(misfits, document), *problems]) from None
+
     try:
         for _, found in plugins.call_each("check_experiment", experiment=experiment):
             misfits += found
@@ -130,8 +132,17 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         raise Refused(str(error), code="plugin-failed") from error
     if misfits:
         raise Refused(problems_of(misfits, document))
-    warnings = [replace(problem, level="warning") for problem in problems_of(warned, document)]
-    return Loaded(experiment, document, plugins, tuple(warnings))
+    notes = [replace(problem, level="warning") for problem in problems_of(warnings, document)]
+    return Loaded(experiment, document, plugins, tuple(notes))
+
+
+def _located_in_data(problems: Iterable[Problem], document: Document) -> Iterator[Problem]:
+    """Add the place of the data to problems that have none: the task has refused them."""
+    path = ("task",) if document.at(("task", "data")) is None else ("task", "data")
+    origin = document.origin(path)
+    for problem in problems:
+        placed = problem.path or problem.origin
+        yield problem if placed else replace(problem, path=path, origin=origin)
 
 
 class _WithoutTask(Options):
@@ -147,25 +158,26 @@ class _WithoutTask(Options):
 def _other_problems(
     document: Document, plugins: Plugins, found: Sequence[Problem]
 ) -> list[Problem]:
-    """Return the problems between the tables of an experiment whose options are valid, if others are invalid."""
+    """Return the problems between the valid tables of an experiment of which others are invalid."""
     invalid = {problem.path[0] for problem in found if problem.path}
     keys = _WithoutTask.model_fields.keys() & document.tree.keys() - invalid
     tables: dict[str, Any] = {key: document.tree[key] for key in keys}
+    partial = Document(tables, document.files, document.given)
     try:
-        valid = validate(
-            _WithoutTask, Document(tables, document.files, document.given), plugins.catalog
-        )
+        valid = validate(_WithoutTask, partial, plugins.catalog)
         misfits = misfits_without_task(valid.process, valid.model, valid.loss, valid.sampler)
         if valid.model is not None:
             misfits += below("train", valid.train.check(valid.model))
         return problems_of(misfits, document)
-    except Refused:  # reported with the other problems
+    except Refused:
+        # These are among the other problems.
         return []
 
 
 def _missing_weights(experiment: Experiment, document: Document) -> Iterator[Misfit]:
-    """Yield initial weights that do not exist, or a folder without weights; a run needs them only at its start."""
+    """Yield initial weights that do not exist, or a folder without weights."""
     given = experiment.train.start_from
+    # A run needs them only at its start.
     if given is None or any(file.name == "resolved.toml" for file in document.files):
         return
     source = Path(given)
@@ -193,11 +205,15 @@ def load_for_sampling(
     select: Sequence[str] | None = None,
     tables: Sequence[str] = SAMPLING_TABLES,
 ) -> Loaded:
-    """Read the experiment of a run, with the constraints of a file in place of its own, and other sampling options.
+    """Read the experiment of a run with other options of sampling.
 
-    `experiment` is resolved.toml of the run, `constraints` a TOML file with [task.constraints], and
-    optionally [sampler] and sample.tries. `changes`, as after --set, are of `tables`: those of
-    sampling; `select` is as after -p.
+    Args:
+        experiment: resolved.toml of the run.
+        constraints: A TOML file with [task.constraints] in place of its own, and optionally
+            [sampler] and sample.tries.
+        changes: As after --set, of `tables`.
+        select: As after -p.
+        tables: Those that may change.
     """
     changes = list(changes)
     keys = [tuple(change.partition("=")[0].strip().split(".")) for change in changes]
@@ -237,9 +253,13 @@ def _invalid_constraints(layer: Layer) -> list[Problem]:
 
 @dataclass(frozen=True)
 class Setting:
-    """The effective value of one option, and where it was given: the effective place, then those it overrides.
+    """The effective value of one option.
 
-    If no value is given, `default_of` is the component or table whose default is used.
+    Attributes:
+        path: Of the option.
+        value: Its value.
+        places: Where it was given: the effective place, then those it overrides.
+        default_of: Component or table whose default is used, if no value is given.
     """
 
     path: KeyPath
@@ -257,25 +277,23 @@ class Setting:
 
 
 def select(settings: list[Setting], key: str | None) -> list[Setting]:
-    """Return the setting of a key, or those of a table; without a key, all. Refused if there is none."""
+    """Return the setting of a key, or those of a table; without a key, all."""
     if key is None:
         return settings
-    selected = [
-        row for row in settings if f"{dotted(row.path)}.".startswith((f"{key}.", f"{key}["))
-    ]
-    if not selected:
-        known = list(
-            dict.fromkeys(
-                dotted(row.path[: end + 1]) for row in settings for end in range(len(row.path))
-            )
-        )
-        close = nearest(key, known) or nearest(
-            key.rpartition(".")[2], (name.rpartition(".")[2] for name in known)
-        )
-        full = next((name for name in known if f".{name}".endswith(f".{close}")), None)
-        hint = f'; did you mean "{full}"?' if full else ""
-        raise Refused(f'the experiment has no key "{key[:100]}"{hint}', code="unknown-key")
-    return selected
+    prefixes = (f"{key}.", f"{key}[")
+    selected = [row for row in settings if f"{dotted(row.path)}.".startswith(prefixes)]
+    if selected:
+        return selected
+    # Every option and table, in order.
+    known: dict[str, None] = {}
+    for row in settings:
+        for end in range(len(row.path)):
+            known[dotted(row.path[: end + 1])] = None
+    last_parts = (name.rpartition(".")[2] for name in known)
+    close = nearest(key, known) or nearest(key.rpartition(".")[2], last_parts)
+    full = next((name for name in known if f".{name}".endswith(f".{close}")), None)
+    hint = f'; did you mean "{full}"?' if full else ""
+    raise Refused(f'the experiment has no key "{key[:100]}"{hint}', code="unknown-key")
 
 
 def settings(

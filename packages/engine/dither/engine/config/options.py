@@ -49,7 +49,10 @@ def duplicates(specs: Sequence[Spec]) -> Iterator[Misfit]:
 
 
 class Guidance(Options):
-    """Classifier-free guidance (Ho and Salimans, 2022): `uncond + weight * (cond - uncond)`, two model calls a step."""
+    """Classifier-free guidance (Ho and Salimans, 2022): `uncond + weight * (cond - uncond)`.
+
+    It takes two model calls a step.
+    """
 
     condition: str = "cell"
     """Name of the condition; the model must be trained with dropout of this condition."""
@@ -59,51 +62,56 @@ class Guidance(Options):
 
 
 def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterator[Misfit]:
-    """Yield conditions that the task lacks, unknown labels, and guidance that the model does not support."""
+    """Yield unknown conditions and labels, and guidance that the model does not support."""
     if sample.guidance is not None:
-        name = sample.guidance.condition
-        path = ("sample", "guidance", "condition")
-        outline = any(
-            condition.name == name and condition.length is not None
-            for condition in space.conditions
-        )
-        missing = list(
-            missing_condition(space.conditions, name, path, labels=not outline, integers=outline)
-        )
-        yield from missing
-        if not missing and name not in model.dropped_conditions:
-            message = f'guidance requires a model trained with dropout of the condition "{name}"'
-            part = (
-                f'{{ use = "{"outline" if outline else "label"}", of = "{name}", dropout = 0.1 }}'
-            )
-            yield Misfit(
-                message,
-                path,
-                ("model",),
-                f'model.condition = {{ use = "sum", parts = ["level", {part}] }}',
-            )
+        yield from _check_guidance(sample.guidance.condition, space, model)
     conditions = {condition.name: condition for condition in space.conditions}
     for name, label in sample.cond.items():
         path = ("sample", "cond", name)
         missing = list(missing_condition(space.conditions, name, path, labels=True))
         yield from missing
-        if not missing and _number(condition := conditions[name], label) is None:
-            names = f": {', '.join(condition.labels)}" if condition.labels else ", without names"
-            message = f'"{name}" has no label {label!r}; its labels are 0 to {(condition.size or 1) - 1}{names}'
-            yield Misfit(
-                message, path, ("task",), did_you_mean(label, condition.labels), "unknown-value"
-            )
+        if missing or _number(conditions[name], label) is not None:
+            continue
+        condition = conditions[name]
+        last = (condition.size or 1) - 1
+        names = ", without names"
+        if condition.labels:
+            names = f": {', '.join(condition.labels)}"
+        message = f'"{name}" has no label {label!r}; its labels are 0 to {last}{names}'
+        similar = did_you_mean(label, condition.labels)
+        yield Misfit(message, path, ("task",), similar, "unknown-value")
+
+
+def _check_guidance(name: str, space: Space, model: ModelFacts) -> Iterator[Misfit]:
+    path = ("sample", "guidance", "condition")
+    # A condition of integers, such as an outline, has an embedding of its own.
+    integers = any(
+        condition.name == name and condition.length is not None for condition in space.conditions
+    )
+    missing = missing_condition(
+        space.conditions, name, path, labels=not integers, integers=integers
+    )
+    misfits = list(missing)
+    yield from misfits
+    if misfits or name in model.dropped_conditions:
+        return
+    message = f'guidance requires a model trained with dropout of the condition "{name}"'
+    component = "outline" if integers else "label"
+    part = f'{{ use = "{component}", of = "{name}", dropout = 0.1 }}'
+    hint = f'model.condition = {{ use = "sum", parts = ["level", {part}] }}'
+    yield Misfit(message, path, ("model",), hint)
 
 
 def condition_labels(sample: Sample, space: Space) -> Mapping[str, int]:
     """Return the requested labels as integers, by condition."""
     conditions = {condition.name: condition for condition in space.conditions}
-    known = [
-        (name, _number(conditions[name], label))
-        for name, label in sample.cond.items()
-        if name in conditions
-    ]
-    return {name: number for name, number in known if number is not None}
+    labels = {}
+    for name, label in sample.cond.items():
+        if name in conditions:
+            number = _number(conditions[name], label)
+            if number is not None:
+                labels[name] = number
+    return labels
 
 
 def _number(condition: Condition, label: int | str) -> int | None:
@@ -214,31 +222,37 @@ class Train(Options):
     do so if the task reports it and the samples fill a batch."""
 
     def check(self, model: ModelSpec) -> Iterator[Misfit]:
-        """Yield options that are incompatible with each other, and layouts that the model does not support."""
+        """Yield options that are incompatible with each other or with the model."""
         if self.epochs is not None and "steps" in self.model_fields_set:
             hint = "remove one of them: --unset train.steps"
             yield Misfit("epochs and steps are both given", ("epochs",), ("train", "steps"), hint)
         if self.batch_size % self.accumulate:
-            message = f"train.batch_size = {self.batch_size} is not divisible by train.accumulate = {self.accumulate}"
+            accumulate = f"train.accumulate = {self.accumulate}"
+            message = f"train.batch_size = {self.batch_size} is not divisible by {accumulate}"
             yield Misfit(message, ("accumulate",), ("train", "batch_size"))
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
-            message = f"keep_every = {self.keep_every} is not a multiple of checkpoint_every = {self.checkpoint_every}"
-            hint = "most multiples of keep_every have no checkpoint; use a multiple of checkpoint_every"
+            multiple = f"checkpoint_every = {self.checkpoint_every}"
+            message = f"keep_every = {self.keep_every} is not a multiple of {multiple}"
+            hint = "most multiples of keep_every have no checkpoint; use such a multiple"
             yield Misfit(message, ("keep_every",), ("train", "checkpoint_every"), hint)
         if self.gather == "bfloat16" and (self.strategy, self.precision) != ("fsdp", "bfloat16"):
             message = 'gather = "bfloat16" requires strategy = "fsdp" and precision = "bfloat16"'
             hint = "set both, not to auto, or remove gather"
             yield Misfit(message, ("gather",), ("train", "strategy"), hint)
-        if self.start_layout is not None and self.start_from is None:
+        yield from self._check_start(model)
+
+    def _check_start(self, model: ModelSpec) -> Iterator[Misfit]:
+        layout = self.start_layout
+        if layout is not None and self.start_from is None:
             hint = "set start_from to the weight file"
             yield Misfit("start_layout requires start_from", ("start_layout",), help=hint)
-        elif self.start_layout is not None and self.start_layout not in model.layouts:
+        elif layout is not None and layout not in model.layouts:
             known = ", ".join(model.layouts) or "none"
-            message = f'model "{model.name}" has no layout "{self.start_layout}"; its layouts are: {known}'
-            similar = did_you_mean(self.start_layout, model.layouts)
+            message = f'model "{model.name}" has no layout "{layout}"; its layouts are: {known}'
+            similar = did_you_mean(layout, model.layouts)
             yield Misfit(message, ("start_layout",), ("model",), similar, "unknown-value")
         if self.lora is not None and self.freeze:
-            message = "freeze has no effect with LoRA, which freezes every weight that lora.whole does not name"
+            message = "freeze has no effect with LoRA, which freezes all but the weights of whole"
             yield Misfit(message, ("freeze",), ("train", "lora"), "remove freeze")
 
 

@@ -45,7 +45,7 @@ def absolute_path(value: str, folder: Path) -> str:
 
 
 def not_a_run(path: Path, missing: str, kind: str = "run") -> Refused:
-    """Return the error for a path that is not a directory of a run or sweep because a file is missing."""
+    """Return the error for a path that is not a directory of a run or sweep."""
     reason = "cannot be read"
     hint = None
     with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Provenance of a run: its components, plugins and data, so that it resumes with the same or not at all.
+"""Provenance of a run: its components, plugins and data.
 
-manifest.json holds `parts` (pinned name and names of options by place), `plugins` (source, version
-and checksum) and `data` (checksum of the files that each data option names), and again under
-`resumed` what has changed since.
+A run resumes with the same ones or not at all. manifest.json holds `parts` (pinned name and names
+of options by place), `plugins` (source, version and checksum) and `data` (checksum of the files
+that each data option names), and again under `resumed` what has changed since.
 """
 
 from __future__ import annotations
