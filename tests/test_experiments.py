@@ -8,7 +8,6 @@ from torch._dynamo.testing import CompileCounter
 
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.evaluation import evaluate
 from dither.engine.training.trainer import Trainer
@@ -138,29 +137,6 @@ def test_models_of_the_seed_files_compile_to_one_graph(name):
         clean, t, noised = system.prepare(system.task.batch("train", [rows, rows + 1]))
         system.call(model, noised.state, t, clean).sum().backward()
     assert counter.frame_count == 1
-
-
-SAMPLERS = {
-    "first-hitting'": 2, "ancestral', steps=4": 1, "ordered', steps=4": 2, "ordered', by='margin', steps=4": 2,
-    "remdm', steps=4": 2, "euler', steps=4": 1, "analytic', steps=4": 1, "discrete-flow', steps=4": 1,
-    "particle-gibbs', steps=4": 2, "self-correct', inner={ use='ancestral', steps=4 }, iterations=4": 5,
-}  # fmt: skip
-"""Most host synchronisations of a whole sample, the copy to the host at its end included."""
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_host_synchronisations_of_samplers_on_a_simulated_gpu(sampler):
-    overrides = ["task.data.train=8", f"sampler={{ use='{sampler} }}"]
-    overrides += ["process='uniform'", "loss='score-entropy'"] if sampler[0] in "ps" else []
-    system = Diffusion.build(load_experiment(QUICK, overrides).experiment).eval()
-    like = system.like(2, 0)
-    like.known[0, :3] = True
-    with DeviceTrace() as trace:
-        trace.move(system)
-        for _ in range(2):  # the first copies constants
-            trace.reset()
-            draw(system, like, 0)
-        assert trace.syncs.total() <= SAMPLERS[sampler], trace.syncs
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.config.errors import Refused
 from dither.registry.contracts.records import Clean, State
-from dither.registry.contracts.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+from dither.registry.contracts.spaces import Condition, FeatureSpace, Group
 
 SPACE = FeatureSpace(6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)), (Condition("tss"),))
 KINDS = ["region", "block", "column", "element", "group", "tss"]
@@ -262,31 +262,3 @@ def test_a_walk_draws_what_may_be_picked_given_the_rest(part, predict: str) -> N
         assert rest.mean().item() == pytest.approx(0, abs=0.025)
         assert rest.std().item() == pytest.approx(0.6, rel=0.03), sampler["use"]
         assert torch.corrcoef(torch.stack([rest.flatten(), x[..., 0].flatten()]))[0, 1].abs() < 0.03
-
-
-@pytest.mark.parametrize(
-    "name", ["masked-region", "absorbing", "absorbing mask-count", "absorbing importance"]
-)
-@pytest.mark.parametrize("exceeded", [False, True])
-def test_counts_are_limited(part, monkeypatch, name, exceeded):
-    """A bound leaves masks as they are; where one is exceeded, states and targets change together and keep to it."""
-    features, kind = name == "masked-region", name.split()
-    options = {"ratio": 0.6} if features else {"estimator": kind[1]} if kind[1:] else {}
-    space = FeatureSpace(200, 3) if features else TokenSpace((Field("text", 200, 5),))
-    if exceeded:
-        for module in ("features.masked_features", "tokens.nelbo"):
-            monkeypatch.setattr(
-                f"dither.processes.{module}.likely_most", lambda mean, *_: int(mean * 0.3)
-            )
-    process = part("process", kind[0], **options).build(space)
-    x0 = torch.randn(8, 200, 3) if features else torch.randint(5, (8, 200))
-    clean = Clean.of(x0, torch.arange(200).expand(8, -1) < 190)
-    times = process.times(8)
-    noised = process.corrupt(clean, times) if features else process.estimate(clean, times)[1]
-    limited = process.limit_counts(clean, noised)
-    state, most = limited.state, limited.state.most_visible or limited.state.most_requested
-    shown = (clean.valid & ~state.masked.all(-1)).sum(1) if features else limited.target_mask.sum()
-    assert shown.max() == most if exceeded else shown.max() <= most < (200 if features else 1600)
-    assert exceeded == bool((limited.target_mask != noised.target_mask).any())
-    assert torch.equal(limited.target_mask, state.masked if features else state.x == 5)
-    assert torch.equal(torch.where(limited.target_mask, x0, state.x), x0)

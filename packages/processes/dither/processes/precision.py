@@ -7,7 +7,6 @@ is accurate. Tensors with one entry per id stay in the precision of the model.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Shaped
@@ -16,7 +15,7 @@ from torch import Tensor
 from dither.registry.contracts.protocols import Schedule
 from dither.registry.contracts.records import Noise
 
-__all__ = ["Constant", "wide", "wide_dtype", "wide_schedule"]
+__all__ = ["wide", "wide_dtype", "wide_schedule"]
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
@@ -27,22 +26,6 @@ def wide_dtype(device: torch.device) -> torch.dtype:
 def wide(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """Return `x` in the widest float of its device."""
     return x.to(wide_dtype(x.device))
-
-
-class Constant:
-    """A constant tensor with one copy per device; floats are as wide as the device allows."""
-
-    def __init__(self, value: Shaped[Tensor, "..."]) -> None:
-        self._copies: dict[torch.device, Tensor] = {torch.device("cpu"): value.cpu()}
-
-    def on(self, device: Any) -> Shaped[Tensor, "..."]:
-        device = device if isinstance(device, torch.device) else torch.device(device)
-        if device not in self._copies:
-            value = self._copies[torch.device("cpu")]
-            dtype = wide_dtype(device) if value.is_floating_point() else value.dtype
-            with torch.inference_mode(False):  # the copy outlives this call
-                self._copies[device] = value.to(device, dtype)
-        return self._copies[device]
 
 
 def wide_schedule(curve: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Schedule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ __all__ = [
     "TimestepSampling",
     "as_times",
     "even_times",
-    "likely_most",
     "reveal_counts",
     "spaced_times",
     "time_of",
@@ -116,14 +114,6 @@ def as_times(t: float | Float[Tensor, "..."], like: Clean) -> Float[Tensor, "B *
     if t.device.type == "cpu" and not ((t >= 0) & (t <= 1)).all():
         raise ValueError(f"t must be in [0, 1], not {t[~((t >= 0) & (t <= 1))][0]}")
     return t
-
-
-def likely_most(mean: float, n: int, repeats: int = 1) -> int:
-    """Return a bound on the sum of n independent draws in [0, 1] that `repeats` sums exceed with probability <= 1e-9.
-
-    By theorem 1 of Hoeffding (1963).
-    """
-    return min(math.ceil(mean + math.sqrt(n * math.log(1e9 * repeats) / 2)), n)
 
 
 def even_times(steps: int, t_min: float, device: torch.device) -> Float[Tensor, " K"]:

@@ -5,8 +5,7 @@ Letters: B batch, L length, M features.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,7 @@ from dither.registry.contracts.records import Clean, Noise, Noised, State, over
 from dither.registry.contracts.spaces import FeatureSpace, Space
 
 from ..precision import wide
-from ..timestep_sampling import TimestepSampling, as_times, likely_most, time_of
+from ..timestep_sampling import TimestepSampling, as_times, time_of
 from .masks import Masks
 
 if TYPE_CHECKING:
@@ -120,22 +119,6 @@ class MaskedRegionProcess(MaskedFeatureProcess):
         return Noised(
             clean.x0, masked_state(clean.x0, masked), noise, masked, clean.valid, clean.fixed
         )
-
-    def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
-        """Bound the number of visible regions for a fixed ratio, if nothing is known; further ones are masked."""
-        rows, length = clean.valid.shape
-        if self.ratio is None or not self.masks.whole_regions or not clean.none_known:
-            return noised
-        mean = (1 - self.ratio) * length
-        most = (
-            min(math.ceil(mean) + 1, length)
-            if self.masks.exact
-            else likely_most(mean, length, rows)
-        )
-        visible = clean.valid & ~noised.target_mask[..., 0]
-        masked = noised.target_mask | (visible & (visible.cumsum(1) > most))[..., None]
-        state = replace(masked_state(clean.x0, masked), most_visible=most)
-        return replace(noised, state=state, target_mask=masked)
 
     def read(
         self, raw: Float[Tensor, "B L M"] | ValueDistribution, state: State, noise: Noise

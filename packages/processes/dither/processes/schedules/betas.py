@@ -160,17 +160,16 @@ def tabulated(sigmas: Sequence[float]) -> Schedule:
     """Return the schedule with sigma = 0 at t = 0, sigmas[i] at t = (i + 1) / len(sigmas), and linear between."""
     import torch
 
-    from ..precision import Constant, wide_schedule
+    from ..precision import wide_schedule
 
     steps = len(sigmas)
     sums = torch.tensor([0.0, *sigmas], dtype=torch.float64)
-    increments = Constant(sums.diff())
-    before = Constant(sums)
 
     def curve(t: Tensor) -> tuple[Tensor, Tensor]:
-        place = steps * t.clamp(0, 1)
-        i = place.detach().long().clamp(max=steps - 1)
-        increment = increments.on(t.device)[i]
-        return before.on(t.device)[i] + (place - i) * increment, steps * increment
+        position = steps * t.clamp(0, 1)
+        i = position.detach().long().clamp(max=steps - 1)
+        before = sums.to(t)
+        increment = before.diff()[i]
+        return before[i] + (position - i) * increment, steps * increment
 
     return wide_schedule(curve)

@@ -18,18 +18,14 @@ from ..precision import wide, wide_dtype
 
 __all__ = ["block_sums", "draw", "draw_along", "draw_log"]
 
-CHUNK = 1 << 22
-LARGE_CHUNK = 1 << 26
-"""Most numbers in float64 at a time on a CPU, and on any other device."""
+CHUNK = 1 << 20
+"""Numbers of a piece of rows that is drawn at a time, so that it stays in the caches of a CPU."""
 
 TWO_LEVEL_MIN = 4096
 """Rows with more ids are drawn in two levels."""
 
 BLOCK = 256
 """Ids in a block."""
-
-CPU_PIECE = 1 << 20
-"""Numbers that fit the caches of a CPU; larger pieces are slower."""
 
 
 def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
@@ -58,31 +54,28 @@ def draw_along(cumulative: Float[Tensor, "rows V"], batch: int, length: int) -> 
     return rearrange(_search(cumulative, rearrange(u, "b l -> l b")), "l b -> b l")
 
 
-def _drawn(given: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N"]:
-    rows = given.detach().reshape(-1, given.shape[-1])
+def _drawn(values: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N"]:
+    rows = values.detach().reshape(-1, values.shape[-1])
     vocab = rows.shape[1]
     dtype = wide_dtype(rows.device)
     u = torch.rand(len(rows), 1, dtype=dtype, device=rows.device)
-    chunk = (
-        LARGE_CHUNK if rows.device.type != "cpu" else CPU_PIECE if vocab > TWO_LEVEL_MIN else CHUNK
-    )
-    size = max(1, chunk // vocab)
+    size = max(1, CHUNK // vocab)
     drawn = [u[:0].long()]
     for i in range(0, len(rows), size):
-        part = rows[i : i + size]
-        weights = part.softmax(-1) if logarithms else part
+        weights = rows[i : i + size]
+        if logarithms:
+            weights = weights.softmax(-1)
         if vocab > TWO_LEVEL_MIN:
             drawn.append(_pick_in_two(weights, u[i : i + size]))
         else:
             drawn.append(_pick(weights.cumsum(-1, dtype=dtype), u[i : i + size]))
-    return torch.cat(drawn).reshape(given.shape[:-1])
+    return torch.cat(drawn).reshape(values.shape[:-1])
 
 
 def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
-    """Return the first id whose cumulative weight exceeds u times the total; ValueError on the CPU if there is none."""
+    """Return the first id whose cumulative weight exceeds u times the total; ValueError if there is none."""
     total = cumulative[:, -1:]
-    cpu = total.device.type == "cpu"  # elsewhere reading the answer would synchronise
-    if cpu and not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
+    if not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
         raise ValueError("cannot draw: a row of weights is all 0 or non-finite")
     return _search(cumulative, u)
 
@@ -90,12 +83,8 @@ def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tens
 def _search(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
     # u < 1, and of a normal number u times the total is below the total: some cumulative weight
     # exceeds it.
-    index = torch.searchsorted(
-        cumulative.contiguous(), (u * cumulative[:, -1:]).contiguous(), right=True
-    )
-    return (
-        index if u.device.type == "cpu" else index.clamp_max_(cumulative.shape[1] - 1)
-    )  # rows without any weight
+    targets = (u * cumulative[:, -1:]).contiguous()
+    return torch.searchsorted(cumulative.contiguous(), targets, right=True)
 
 
 def block_sums(weights: Float[Tensor, "*N V"]) -> Float[Tensor, "*N S"]:
@@ -114,10 +103,7 @@ def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[
     ids = block * BLOCK + torch.arange(BLOCK, device=block.device)
     inside = weights.gather(1, ids.clamp_max(vocab - 1)).masked_fill_(ids >= vocab, 0.0)
     # The rest of u inside the block is uniform in [0, 1) again.
-    chosen = wide(blocks).gather(1, block)
-    rest = (u * ahead[:, -1:] - (ahead.gather(1, block) - chosen)) / chosen
-    most = 1 - torch.finfo(rest.dtype).eps
-    chosen_ids = block * BLOCK + _pick(wide(inside).cumsum(1), rest.clamp(0.0, most))
-    return (
-        chosen_ids if u.device.type == "cpu" else chosen_ids.clamp_max_(vocab - 1)
-    )  # rows without any weight
+    block_weight = wide(blocks).gather(1, block)
+    rest = (u * ahead[:, -1:] - (ahead.gather(1, block) - block_weight)) / block_weight
+    below_one = 1 - torch.finfo(rest.dtype).eps
+    return block * BLOCK + _pick(wide(inside).cumsum(1), rest.clamp(0.0, below_one))

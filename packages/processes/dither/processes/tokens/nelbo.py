@@ -28,11 +28,10 @@ from torch import Tensor
 
 from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, Measured, Noise, State
-from dither.registry.contracts.spaces import TokenSpace
 
 from ..options import MAX_POSITIONS
 from ..precision import wide, wide_dtype
-from ..timestep_sampling import TimestepSampling, likely_most, time_of
+from ..timestep_sampling import TimestepSampling, time_of
 from .posterior import lookup
 
 __all__ = [
@@ -40,7 +39,6 @@ __all__ = [
     "Estimator",
     "exact_nelbo",
     "mask_at_least_one",
-    "most_masked",
     "nelbo",
     "place_times",
 ]
@@ -107,9 +105,7 @@ def _prior_kl(process: TokenProcess, clean: Clean, denoise: Denoise) -> Float[Te
     gap: Tensor = stays * (stays / safe).log() + torch.special.xlog1py(
         (1 - alpha) * (1 - safe), -alpha
     )
-    assert isinstance(process.space, TokenSpace)
-    reaches_all = bool(((process.prior_probs() > 0) | ~process.space.clean()).all())
-    if reaches_all or (device.type == "cpu" and bool((possible | clean.fixed).all())):
+    if bool((possible | clean.fixed).all()):
         return gap
     missing: Tensor = alpha * _cross_entropy(denoise(process.prior(clean), end), clean)
     return torch.where(possible, gap, missing)
@@ -210,24 +206,6 @@ def place_times(
     return time_of(timesteps.schedule, level).to(t.dtype), Noise(
         (-torch.log1p(-level)).to(t.dtype), rate.to(t.dtype)
     )
-
-
-def most_masked(
-    timesteps: TimestepSampling,
-    estimator: Estimator,
-    rows: int,
-    length: int,
-) -> int:
-    """Return a bound on the number of masked tokens of a batch with one time in each stratum (`likely_most`)."""
-    late = (
-        timesteps.t_min
-        + (1 - timesteps.t_min) * torch.arange(1, rows + 1, dtype=torch.float64) / rows
-    )
-    _, noise = place_times(timesteps, estimator, late)
-    mean = float(-(-noise.sigma).expm1().sum()) * length + (
-        rows if estimator == "mask-count" else 0
-    )
-    return likely_most(mean, rows * length)
 
 
 def _one_minus_alpha(timesteps: TimestepSampling, t: Float[Tensor, " K"]) -> Float[Tensor, " K"]:

@@ -33,6 +33,10 @@ LARGE_VOCAB = 4096
 """Number of ids above which `context_of_score` computes in the precision of the score."""
 
 
+PIECE = 1 << 20
+"""Numbers of a piece of rows that `context_of_score` converts at a time."""
+
+
 def noise_at(noise: Noise, where: Bool[Tensor, "B L"]) -> Noise:
     """Return the noise of the chosen positions, in order, as one sample `1 N`."""
     sigma = over(noise.sigma, where).expand(where.shape)
@@ -100,18 +104,16 @@ class Posterior:
 
     def normalize(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Normalise logits over the possible clean ids; where x_0 is determined, all mass is on x (SUBS of MDLM)."""
-        if (
-            raw.device.type == "cpu" and not self.determined.any()
-        ):  # elsewhere `any` would synchronise
-            return (
-                raw if self.clean.all() else raw.masked_fill(~self.clean, -torch.inf)
-            ).log_softmax(-1)
-        free = ~self.determined
-        logit = raw.new_zeros(free.shape).masked_fill_(
-            free, -torch.inf
-        )  # of x, for raw may hold -inf there (PAD)
-        fixed = torch.full_like(raw, -torch.inf).scatter_(-1, self.x[..., None], logit[..., None])
-        return torch.where(self.clean & free[..., None], raw, fixed).log_softmax(-1)
+        return self.restrict(raw).log_softmax(-1)
+
+    def restrict(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
+        """Return logits of the possible clean ids, -inf for others; where x_0 is determined, 0 for x alone."""
+        allowed = raw if bool(self.clean.all()) else raw.masked_fill(~self.clean, -torch.inf)
+        if not bool(self.determined.any()):
+            return allowed
+        # Set, not masked: raw output may hold -inf at x (PAD).
+        certain = torch.full_like(raw, -torch.inf).scatter(-1, self.x[..., None], 0.0)
+        return torch.where(self.determined[..., None], certain, allowed)
 
     def posterior(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> posterior."""
@@ -147,18 +149,38 @@ class Posterior:
         give a uniform context. m is computed in float64; for a large vocabulary only its terms per
         position are, for that would take most of a sampling step.
         """
-        exact = log_score if log_score.shape[-1] > LARGE_VOCAB else wide(log_score)
+        rounding = torch.finfo(log_score.dtype).eps
+        rows, length, vocab = log_score.shape
+        if vocab <= LARGE_VOCAB:
+            log_m = self._context_of_score(wide(log_score), rounding)
+            return log_m.to(log_score.dtype)
+
+        # In pieces that stay in the caches of a CPU: a step of 79M parameters at t = 0.9 takes 1.4
+        # times as long without.
+        size = max(1, PIECE // (rows * vocab))
+        position = torch.arange(length, device=log_score.device).expand(rows, length)
+        pieces = []
+        for start in range(0, length, size):
+            where = (position >= start) & (position < start + size)
+            piece = self.at(where)._context_of_score(log_score[where][None], rounding)
+            pieces.append(piece.view(rows, -1, vocab))
+        return torch.cat(pieces, 1)
+
+    def _context_of_score(
+        self, log_score: Float[Tensor, "B L V"], rounding: float
+    ) -> Float[Tensor, "B L V"]:
+        finite = log_score
+        if not bool(self.clean.all()):
+            finite = log_score.masked_fill(~self.clean, 0.0)
         peak = self.prior.amax(-1, keepdim=True).log()
-        row = _log_sum(exact) + self.log_one_minus_alpha[..., None] + peak
+        row = _log_sum(log_score) + self.log_one_minus_alpha[..., None] + peak
         column = self.prior.log() - peak
-        log_share = (
-            column.to(exact.dtype) - exact.masked_fill(~self.clean, 0.0) + row.to(exact.dtype)
-        )
-        log_m = exact + (-log_share.clamp_max(-torch.finfo(log_score.dtype).eps).expm1()).log()
-        log_m = self.normalize(
-            log_m
-        )  # by log_softmax, which is off by up to 4e-5 where many numbers are equal
-        return (log_m - _log_sum(log_m).to(log_m.dtype)).to(log_score.dtype)
+
+        # The log of (1 - alpha) prior / p_t, and of 1 minus that.
+        log_share = column.to(log_score.dtype) - finite + row.to(log_score.dtype)
+        log_m = self.restrict(log_score + (-log_share.clamp_max(-rounding).expm1()).log())
+        # Not log_softmax, which is off by up to 4e-5 where many numbers are equal.
+        return log_m - _log_sum(log_m).to(log_m.dtype)
 
 
 def _log_sum(log: Float[Tensor, "*B V"]) -> Float[Tensor, "*B 1"]:

@@ -10,8 +10,6 @@ vocabulary, rows one per position or one for all.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +29,7 @@ from dither.registry.contracts.records import (
 )
 from dither.registry.contracts.spaces import Space, TokenSpace
 
-from ..precision import Constant, wide, wide_dtype
+from ..precision import wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, as_times
 from .categorical import draw_along, draw_log
 from .nelbo import (
@@ -39,7 +37,6 @@ from .nelbo import (
     Estimator,
     exact_nelbo,
     mask_at_least_one,
-    most_masked,
     nelbo,
     place_times,
 )
@@ -89,14 +86,10 @@ class TokenProcess(protocols.TokenProcess):
         self.estimator: Estimator = estimator
         self.predict: PredictionType = predict
         self.timesteps = timesteps
-        self._most_masked = lru_cache(16)(partial(most_masked, timesteps, estimator))
         self.schedule = timesteps.schedule
-        self.table = Constant(prior)
-        self.clean = Constant(clean)
-        self.reached = Constant(clean | (prior > 0))
-        self._reaches_all = bool((clean | (prior > 0)).all())
-        self._cumulative = Constant(prior.cumsum(-1))
-        self._single = Constant(prior.argmax(-1))
+        self.table = prior
+        self.clean = clean
+        self.reached = clean | (prior > 0)
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
         return self.timesteps.times(n, device)
@@ -123,18 +116,6 @@ class TokenProcess(protocols.TokenProcess):
             moved, noise = mask_at_least_one(moved, ~fixed, noise)
         return t, self._noised(clean, noise, fixed, moved)
 
-    def limit_counts(self, clean: Clean, noised: Noised) -> Noised:
-        """Bound the number of masked tokens of a batch with stratified times; the last ones beyond become visible."""
-        if not (self.absorbing and self.timesteps.stratified):
-            return noised
-        most = self._most_masked(*clean.x0.shape)
-        masked = noised.target_mask
-        masked = masked & (masked.flatten().cumsum(0) <= most).view_as(masked)
-        state = replace(
-            State.of(torch.where(masked, noised.state.x, clean.x0)), most_requested=most
-        )
-        return replace(noised, state=state, target_mask=masked)
-
     def renoise(self, state: State, gap: Noise, like: Clean) -> State:
         """Draw x_t given x_s, for t > s, with the noise between the two times; fixed values do not change."""
         moved = self._moves(state.x, gap) & ~like.fixed
@@ -147,23 +128,25 @@ class TokenProcess(protocols.TokenProcess):
         posterior = self.posterior(state, noise)
         if self.predict != "score":
             return CategoricalPrediction(posterior.normalize(raw), self.predict, posterior)
-        ratios = raw.scatter(-1, state.x[..., None], 0.0)
-        if not self._reaches_all:
-            ratios = ratios.masked_fill(~self.reached.on(raw.device), -torch.inf)
-            ratios = ratios.scatter_(-1, state.x[..., None], 0.0)
-        return CategoricalPrediction(ratios, "score", posterior)
+
+        reached = self.reached.to(raw.device)
+        scores = raw if bool(self.reached.all()) else raw.masked_fill(~reached, -torch.inf)
+        scores = scores.scatter(-1, state.x[..., None], 0.0)
+        return CategoricalPrediction(scores, "score", posterior)
 
     def support(self, device: Any) -> Bool[Tensor, "rows V"]:
         """Return the ids that the raw output covers; at others `read` puts -inf."""
-        return (self.reached if self.predict == "score" else self.clean).on(device)
+        support = self.reached if self.predict == "score" else self.clean
+        return support.to(device)
 
     def posterior(self, state: State, noise: Noise) -> Posterior:
         """Return x_t and its noise, which convert between the forms of a prediction."""
         device = state.x.device
-        return Posterior(state.x, noise, self.table.on(device), self.clean.on(device))
+        return Posterior(state.x, noise, self.prior_probs(device), self.clean.to(device))
 
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
-        return self.table.on(device or "cpu")
+        device = torch.device(device or "cpu")
+        return self.table.to(device, wide_dtype(device))
 
     def prior(self, like: Clean) -> State:
         """Return the state at t = 1: draws from the prior, with fixed values in place."""
@@ -178,7 +161,7 @@ class TokenProcess(protocols.TokenProcess):
         """
         x = state.x
         posterior = self.posterior(state, now)
-        prior_prob = lookup(self.table.on(x.device), x)
+        prior_prob = lookup(self.prior_probs(x.device), x)
         log_alpha_ts = -wide(over(now.since(then).sigma, x))
         log_alpha_s = -wide(over(then.sigma, x))
         least_stay = -log_alpha_ts.exp() * log_alpha_s.expm1() * prior_prob
@@ -192,7 +175,7 @@ class TokenProcess(protocols.TokenProcess):
         new = torch.where(may_move & ~from_model, self._draw_prior(x), x)
 
         # An id that clean data cannot hold has m(x) = 0: it moves, and only a draw from m needs the model.
-        at = may_move & (from_model | lookup(self.clean.on(x.device), x))
+        at = may_move & (from_model | lookup(self.clean.to(x.device), x))
         tiny = torch.finfo(u.dtype).tiny
         largest_m = surplus / ((log_alpha_ts + log_alpha_s).exp() * (1 - u)).clamp_min(tiny)
 
@@ -230,14 +213,15 @@ class TokenProcess(protocols.TokenProcess):
     ) -> Noised:
         x0 = clean.x0
         x = torch.where(moved, self._draw_prior(x0), x0)
-        prior = self.table.on(x.device)
+        prior = self.prior_probs(x.device)
         target_mask = ~fixed & (lookup(prior, x) > 0)
         return Noised(x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)
 
     def _draw_prior(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
+        prior = self.prior_probs(like.device)
         if self.absorbing:
-            return self._single.on(like.device).expand(like.shape)
-        return draw_along(self._cumulative.on(like.device), *like.shape)
+            return prior.argmax(-1).expand(like.shape)
+        return draw_along(prior.cumsum(-1), *like.shape)
 
 
 def _uniform(like: Tensor) -> Float[Tensor, "..."]:

@@ -30,7 +30,6 @@ __all__ = [
     "State",
     "TokenPrediction",
     "TokenStep",
-    "first_rows",
     "over",
     "true_everywhere",
 ]
@@ -163,17 +162,12 @@ class State(_TensorRecord):
             anything finite.
         noisy: True where x may have noise, False where it is known to be clean; None if that is not
             said.
-        most_visible: Largest number of positions of a sample that are not masked as a whole, if the
-            host knows it; all requested positions are masked as a whole then.
-        most_requested: Largest number of requested positions of the batch, if the host knows it.
     """
 
     x: Shaped[Tensor, "B L *M"]
     masked: Bool[Tensor, "B L *M"]
     requested: Bool[Tensor, "B L"] | None = None
     noisy: Bool[Tensor, "B L *M"] | None = None
-    most_visible: int | None = None
-    most_requested: int | None = None
 
     @classmethod
     def of(cls, x: Tensor) -> State:
@@ -218,7 +212,7 @@ class Noised(_TensorRecord):
     def __getitem__(self, rows: slice) -> Noised:
         """Return some samples; the prior has no batch dimension and is kept."""
         part = replace(self, prior=None).apply(lambda value: value[rows])
-        return replace(part, prior=self.prior, state=replace(part.state, most_requested=None))
+        return replace(part, prior=self.prior)
 
 
 @runtime_checkable
@@ -277,11 +271,6 @@ class FeaturePrediction(Protocol):
 
 
 Prediction = TokenPrediction | FeaturePrediction
-
-
-def first_rows(chosen: Bool[Tensor, " N"], most: int) -> Int[Tensor, " most"]:
-    """Return the indices of at most `most` chosen rows in order, then of others: a shape that the host knows."""
-    return (~chosen).byte().argsort(stable=True)[:most]
 
 
 def true_everywhere(mask: Shaped[Tensor, "..."]) -> bool:
