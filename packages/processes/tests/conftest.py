@@ -122,7 +122,9 @@ class Oracle:
     def predict(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.calls += 1
         noise = self.process.schedule(t.double())
-        evidence = Posterior(state.x, noise, self.process.prior_probs(), self.process.clean)
+        evidence = Posterior(
+            state.x, noise, self.process.prior_probs(), self.process.clean.on(None)
+        )
         past, width, ids = self.context.shape[1], state.x.shape[1], self.joint.shape[0]
         joint = (
             self.joint.sum(tuple(range(past + width, self.joint.ndim)))

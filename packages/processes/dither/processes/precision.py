@@ -15,7 +15,7 @@ from torch import Tensor
 from dither.registry.contracts.protocols import Schedule
 from dither.registry.contracts.records import Noise
 
-__all__ = ["wide", "wide_dtype", "wide_schedule"]
+__all__ = ["Constant", "wide", "wide_dtype", "wide_schedule"]
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
@@ -26,6 +26,23 @@ def wide_dtype(device: torch.device) -> torch.dtype:
 def wide(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """Return `x` in the widest float of its device."""
     return x.to(wide_dtype(x.device))
+
+
+class Constant:
+    """A constant tensor with one copy per device, for a copy from the host makes a training step wait."""
+
+    def __init__(self, value: Shaped[Tensor, "..."]) -> None:
+        self._copies: dict[torch.device, Tensor] = {torch.device("cpu"): value.cpu()}
+
+    def on(self, device: torch.device | str | None) -> Shaped[Tensor, "..."]:
+        """Return the tensor on a device, floats as wide as it allows."""
+        device = torch.device(device or "cpu")
+        if device not in self._copies:
+            value = self._copies[torch.device("cpu")]
+            dtype = wide_dtype(device) if value.is_floating_point() else value.dtype
+            with torch.inference_mode(False):  # the copy outlives this call
+                self._copies[device] = value.to(device, dtype)
+        return self._copies[device]
 
 
 def wide_schedule(curve: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Schedule:

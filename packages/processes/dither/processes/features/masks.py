@@ -17,6 +17,8 @@ from dither.registry.config.errors import Refused
 from dither.registry.contracts.records import Clean
 from dither.registry.contracts.spaces import FeatureSpace
 
+from ..precision import Constant
+
 if TYPE_CHECKING:
     from ..options import Mask
 
@@ -49,14 +51,14 @@ class Masks:
         self.exact = exact
         self.block = block
         self.shape = (space.length, space.width)
-        self.columns = columns(space, group)
+        self.columns = Constant(columns(space, group))
 
     def maskable(self, clean: Clean) -> Bool[Tensor, "B L M"]:
         """True where a value may be masked: not on padding, known values, and columns of other groups.
 
         Raises Refused if the mask is "tss", and the batch has no such condition.
         """
-        free = ~clean.fixed & self.columns.to(clean.x0.device)
+        free = ~clean.fixed & self.columns.on(clean.x0.device)
         if self.mask != "tss":
             return free
         if "tss" not in clean.cond:

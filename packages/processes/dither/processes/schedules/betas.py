@@ -160,15 +160,15 @@ def tabulated(sigmas: Sequence[float]) -> Schedule:
     """Return the schedule with sigma = 0 at t = 0, sigmas[i] at t = (i + 1) / len(sigmas), and linear between."""
     import torch
 
-    from ..precision import wide_schedule
+    from ..precision import Constant, wide_schedule
 
     steps = len(sigmas)
-    sums = torch.tensor([0.0, *sigmas], dtype=torch.float64)
+    sums = Constant(torch.tensor([0.0, *sigmas], dtype=torch.float64))
 
     def curve(t: Tensor) -> tuple[Tensor, Tensor]:
         position = steps * t.clamp(0, 1)
         i = position.detach().long().clamp(max=steps - 1)
-        before = sums.to(t)
+        before = sums.on(t.device)
         increment = before.diff()[i]
         return before[i] + (position - i) * increment, steps * increment
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from dither.registry.contracts.protocols import TokenProcess
 from dither.registry.contracts.records import Clean, Measured, Noise, State
+from dither.registry.contracts.spaces import TokenSpace
 
 from ..options import MAX_POSITIONS
 from ..precision import wide, wide_dtype
@@ -105,7 +106,8 @@ def _prior_kl(process: TokenProcess, clean: Clean, denoise: Denoise) -> Float[Te
     gap: Tensor = stays * (stays / safe).log() + torch.special.xlog1py(
         (1 - alpha) * (1 - safe), -alpha
     )
-    if bool((possible | clean.fixed).all()):
+    assert isinstance(process.space, TokenSpace)
+    if bool(((process.prior_probs() > 0) | ~process.space.clean()).all()):
         return gap
     missing: Tensor = alpha * _cross_entropy(denoise(process.prior(clean), end), clean)
     return torch.where(possible, gap, missing)

@@ -108,12 +108,11 @@ class Posterior:
 
     def restrict(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Return logits of the possible clean ids, -inf for others; where x_0 is determined, 0 for x alone."""
-        allowed = raw if bool(self.clean.all()) else raw.masked_fill(~self.clean, -torch.inf)
-        if not bool(self.determined.any()):
-            return allowed
-        # Set, not masked: raw output may hold -inf at x (PAD).
-        certain = torch.full_like(raw, -torch.inf).scatter(-1, self.x[..., None], 0.0)
-        return torch.where(self.determined[..., None], certain, allowed)
+        # The logit of a certain x is set, for raw output may hold -inf there (PAD).
+        certain = self.x[..., None]
+        restricted = raw.masked_fill(~(self.clean & ~self.determined[..., None]), -torch.inf)
+        logit = restricted.gather(-1, certain).masked_fill(self.determined[..., None], 0.0)
+        return restricted.scatter(-1, certain, logit)
 
     def posterior(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> posterior."""

@@ -29,7 +29,7 @@ from dither.registry.contracts.records import (
 )
 from dither.registry.contracts.spaces import Space, TokenSpace
 
-from ..precision import wide, wide_dtype
+from ..precision import Constant, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling, as_times
 from .categorical import draw_along, draw_log
 from .nelbo import (
@@ -87,9 +87,10 @@ class TokenProcess(protocols.TokenProcess):
         self.predict: PredictionType = predict
         self.timesteps = timesteps
         self.schedule = timesteps.schedule
-        self.table = prior
-        self.clean = clean
-        self.reached = clean | (prior > 0)
+        self.table = Constant(prior)
+        self.clean = Constant(clean)
+        self.reached = Constant(clean | (prior > 0))
+        self._reaches_all = bool((clean | (prior > 0)).all())
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
         return self.timesteps.times(n, device)
@@ -129,24 +130,24 @@ class TokenProcess(protocols.TokenProcess):
         if self.predict != "score":
             return CategoricalPrediction(posterior.normalize(raw), self.predict, posterior)
 
-        reached = self.reached.to(raw.device)
-        scores = raw if bool(self.reached.all()) else raw.masked_fill(~reached, -torch.inf)
+        scores = raw
+        if not self._reaches_all:
+            scores = raw.masked_fill(~self.reached.on(raw.device), -torch.inf)
         scores = scores.scatter(-1, state.x[..., None], 0.0)
         return CategoricalPrediction(scores, "score", posterior)
 
     def support(self, device: Any) -> Bool[Tensor, "rows V"]:
         """Return the ids that the raw output covers; at others `read` puts -inf."""
         support = self.reached if self.predict == "score" else self.clean
-        return support.to(device)
+        return support.on(device)
 
     def posterior(self, state: State, noise: Noise) -> Posterior:
         """Return x_t and its noise, which convert between the forms of a prediction."""
         device = state.x.device
-        return Posterior(state.x, noise, self.prior_probs(device), self.clean.to(device))
+        return Posterior(state.x, noise, self.prior_probs(device), self.clean.on(device))
 
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
-        device = torch.device(device or "cpu")
-        return self.table.to(device, wide_dtype(device))
+        return self.table.on(device)
 
     def prior(self, like: Clean) -> State:
         """Return the state at t = 1: draws from the prior, with fixed values in place."""
@@ -175,7 +176,7 @@ class TokenProcess(protocols.TokenProcess):
         new = torch.where(may_move & ~from_model, self._draw_prior(x), x)
 
         # An id that clean data cannot hold has m(x) = 0: it moves, and only a draw from m needs the model.
-        at = may_move & (from_model | lookup(self.clean.to(x.device), x))
+        at = may_move & (from_model | lookup(self.clean.on(x.device), x))
         tiny = torch.finfo(u.dtype).tiny
         largest_m = surplus / ((log_alpha_ts + log_alpha_s).exp() * (1 - u)).clamp_min(tiny)
 
