@@ -114,7 +114,7 @@ def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
 
     if isinstance(space, TokenSpace):
         x0 = _draw_ids(space, valid, generator)
-        value_shape = valid.shape
+        value_shape: tuple[int, ...] = valid.shape
     else:
         x0 = torch.randn(n, space.length, space.width, generator=generator) * valid[..., None]
         # One draw for all values of a position, or for each.

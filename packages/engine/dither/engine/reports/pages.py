@@ -206,7 +206,7 @@ def run_page(record: RunRecord) -> Page:
     if record.pictures:
         legend = str(record.summary.get("legend", ""))
         samples = Section("Samples", legend, galleries=[("", record.pictures)])
-    texts = [
+    files = [
         ("resolved.toml, with every default", record.toml),
         ("experiment.toml, as given", record.given),
     ]
@@ -222,7 +222,7 @@ def run_page(record: RunRecord) -> Page:
         all_metrics,
         Section("Run", table=Table(_facts(record))),
         Section("Components", table=Table(list(components.items())) if components else None),
-        Section("Configuration", texts=texts),
+        Section("Configuration", texts=files),
     ]
 
     argv = record.manifest.get("argv")

@@ -177,8 +177,8 @@ def _check_features(s: Situation, spec: Any) -> None:
 
     def sample(std: float) -> Tensor:
         session = NormalSession(process, facts.predict, mean=2.0, std=std)
-        (*_, x) = s.spec.build()(process, session, like)
-        return x
+        states: list[Tensor] = list(s.spec.build()(process, session, like))
+        return states[-1]
 
     x = sample(std=0.5)
     what = f'process "{spec.name}": samples of an exact model'
